@@ -1,7 +1,7 @@
 //! Writes the seeds of the fuzzers' corpora, from the files of real stores:
 //! `cargo run -p siltstone-sim --example corpora -- FOLDER`.
 //!
-//! Files of the same bytes are written once; what is there stays.
+//! Files with equal bytes are written once. Existing files stay.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -39,14 +39,14 @@ fn options() -> Options {
     }
 }
 
-/// The used part of a file, and a little of what was written ahead.
+/// The used part of a file, and a little of the reserved space behind it.
 fn used(bytes: &[u8]) -> Vec<u8> {
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
     bytes[..(end + 24).min(bytes.len())].to_vec()
 }
 
-/// Files of a store of three keyspaces, with each codec, range deletes, a log that is not flushed;
-/// of every kind of edit some.
+/// Files of a store with three keyspaces, with each codec, range deletes, a log that is not
+/// flushed, and some edits of every kind.
 fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, String> {
     let told = |e: siltstone::Error| e.to_string();
     let media = ["/store", "/log"].map(|n| MemoryStorage::named(runtime, n));
@@ -214,8 +214,7 @@ fn of_table(seeds: &mut Seeds, image: &MemoryStorage, name: &str, bytes: &[u8]) 
     }
 }
 
-/// An executor on the host's cores that keeps the jobs it is given and what it makes of them, as
-/// bytes.
+/// An executor on the host's cores that keeps its jobs and outcomes as bytes.
 #[derive(Default)]
 struct Keeps {
     jobs: Mutex<Vec<Vec<u8>>>,
@@ -240,8 +239,8 @@ impl Executor for Keeps {
     }
 }
 
-/// A folder for `repair`: pieces of a number, a length and bytes; the files of the store, with its
-/// names replaced by the target's.
+/// A folder for `repair`: pieces with a number, a length and bytes. They are the files of the store
+/// under the names of the target.
 fn folder_of(image: &MemoryStorage, number_bit: u8) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut out = Vec::new();
     let mut tables = 5..8u8;

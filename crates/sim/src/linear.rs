@@ -1,26 +1,28 @@
-//! Linearizability: is there an order of operations, each within its interval, that explains every
-//! answer?
+//! Linearizability: decides whether there is an order of operations, each within its interval, that
+//! explains every answer.
 //!
-//! What it is: a history is a list of [`Operation`]s: intervals with what was written or what was
-//! seen. Everything that a store offers comes down to two actions, each over one or more keys at
-//! once: a get, a multi-get, a scan and a snapshot are reads (a scan also of the keys that it did
-//! not show; a snapshot at its creation, whatever its later reads answered), a put, a delete, a
-//! range delete and a batch are writes. [`check`] says whether the history is linearizable, and if
-//! not, which few operations contradict each other ([`Verdict::Not`]).
+//! A history is a list of [`Operation`]s: intervals with what was written or seen. All operations
+//! of a store reduce to two actions, each over one or several keys at once: a get, a multi-get, a
+//! scan and a snapshot are reads (a scan also of the keys that it did not show; a snapshot at its
+//! creation, whenever it is read later), and a put, a delete, a range delete and a batch are
+//! writes. [`check`] says whether the history is linearizable, and if not, which few operations
+//! contradict each other ([`Verdict::Not`]).
 //!
-//! How: just-in-time linearization (Wing and Gong; Lowe). Events are taken in the order of time; a
-//! *configuration* is the set of running operations that have taken effect, and the contents they
-//! left. Nothing takes effect before something must: when an operation ends, every configuration in
-//! which it has not taken effect is continued by all orders of running writes up to the point where
-//! it has. Reads take effect as soon as they can, because they leave no trace. A configuration that
-//! cannot let the operation end is dropped; a history without configurations is not linearizable.
-//! Keys that no operation joins are searched apart (linearizability is local).
+//! The algorithm is just-in-time linearization (Wing and Gong; Lowe). Events are taken in the order
+//! of time. A *configuration* is the set of running operations that have taken effect, and the
+//! contents that they left. No operation takes effect before it must: when an operation ends, every
+//! configuration in which it has not taken effect is continued by all orders of running writes up
+//! to the point where it has. Reads take effect as soon as they can, because they leave no trace. A
+//! configuration that cannot let the operation end is dropped. If no configuration is left, the
+//! history is not linearizable. Sets of keys that no operation connects are searched separately
+//! (linearizability is local).
 //!
 //! An operation that a kill cut off took effect at some time before the end of the kill, or never:
-//! [`End::Cut`]. What was cut off and shows later, after a reader has seen that it is not there, is
-//! so found out.
+//! [`End::Cut`]. So it is a contradiction if such a write becomes visible after a reader has seen,
+//! after the kill, that it is absent.
 //!
-//! The search is bounded; past the bound it says [`Verdict::Undecided`], which is no pass.
+//! The search is bounded. Beyond the bound the verdict is [`Verdict::Undecided`], which counts as a
+//! failure.
 //!
 //! Threading: plain values.
 
@@ -34,14 +36,14 @@ mod tests;
 /// A key, as a number.
 pub type Key = u32;
 
-/// A value, as a number; `None`: there is none. Histories say most when no two writes write the
-/// same.
+/// A value, as a number; `None` means that there is none. Histories are most useful if no two
+/// writes write the same value.
 pub type Value = Option<u64>;
 
-/// What an operation did, all of it at one moment.
+/// The action of an operation, which happens at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// These keys have these values from then on. Of a key that is named twice, the last counts.
+    /// These keys have these values from then on. If a key is named twice, the last value holds.
     Write(Vec<(Key, Value)>),
     /// These keys had these values.
     Read(Vec<(Key, Value)>),
@@ -61,7 +63,7 @@ impl Action {
         }
     }
 
-    /// Whether it changes something.
+    /// Whether it is a write.
     pub fn is_write(&self) -> bool {
         matches!(self, Action::Write(_))
     }
@@ -72,12 +74,12 @@ impl Action {
 pub enum End {
     /// It returned at this time.
     Returned(u64),
-    /// It did not return: it took effect before this time (that of a kill's end), or never.
+    /// It did not return: it took effect before this time (the end of the kill), or never.
     Cut(u64),
 }
 
 impl End {
-    /// The time after which it takes no effect any more.
+    /// The time after which it can no longer take effect.
     pub fn time(self) -> u64 {
         match self {
             End::Returned(time) | End::Cut(time) => time,
@@ -88,16 +90,16 @@ impl End {
 /// One operation of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What it was called, for people.
+    /// A name of the operation, for messages.
     pub name: &'static str,
-    /// Who did it, for people: order comes from times alone.
+    /// The client, for messages only: the order follows from times alone.
     pub client: u32,
-    /// When it was called: any clock that all clients share. An operation that ends when another is
-    /// called overlaps it.
+    /// The time of the call, by any clock that all clients share. An operation that ends at the
+    /// time when another is called overlaps it.
     pub called: u64,
     /// How and when it ended.
     pub end: End,
-    /// What it did.
+    /// Its action.
     pub action: Action,
 }
 
@@ -125,17 +127,17 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What [`check`] found.
+/// The result of [`check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order that explains all answers.
     Linearizable {
-        /// Steps that the search took.
+        /// The number of steps of the search.
         steps: u64,
     },
-    /// There is none, and these operations alone already have none: without any one of them, or of
-    /// the keys that are named, there would be one (unless the bound kept it from being made
-    /// smaller). By time of call.
+    /// There is no order, and these operations alone have none either. Without any one of them, or
+    /// of the named keys, there would be one (unless the bound kept the conflict from being reduced
+    /// further). Ordered by time of call.
     Not(Vec<Operation>),
     /// The bound was reached, or more than 64 operations ran at once.
     Undecided(String),
@@ -147,10 +149,10 @@ impl Verdict {
         matches!(self, Verdict::Linearizable { .. })
     }
 
-    /// An error that shows why not.
+    /// An error that describes the conflict.
     ///
     /// # Errors
-    /// With the operations in conflict, or with why it was not decided.
+    /// The operations in conflict, or the reason why it was not decided.
     pub fn result(self) -> Result<u64, String> {
         match self {
             Verdict::Linearizable { steps } => Ok(steps),
@@ -167,8 +169,8 @@ impl Verdict {
 }
 
 /// Whether the history, which begins without any values, is linearizable. The search for the
-/// verdict takes `steps_max` steps at most (one is one write taking effect in one configuration:
-/// about a microsecond), making the conflict small ten times as many.
+/// verdict takes at most `steps_max` steps (a step is one write taking effect in one configuration,
+/// about a microsecond), and reducing the conflict at most ten times as many.
 pub fn check(operations: &[Operation], steps_max: u64) -> Verdict {
     let mut steps = 0;
     for part in parts(operations) {
@@ -183,8 +185,8 @@ pub fn check(operations: &[Operation], steps_max: u64) -> Verdict {
     Verdict::Linearizable { steps }
 }
 
-/// The operations by the keys that they join: what shares no key, directly or through others, is
-/// apart.
+/// Groups the operations by the keys that connect them: operations that share no key, directly or
+/// through others, are in different groups.
 fn parts(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
     fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {
@@ -214,7 +216,7 @@ fn parts(operations: &[Operation]) -> Vec<Vec<Operation>> {
     parts.into_values().collect()
 }
 
-/// The same operation, naming no key twice without need.
+/// The same operation, without keys that are named twice for no reason.
 fn plain(operation: &Operation) -> Operation {
     let mut operation = operation.clone();
     match &mut operation.action {
@@ -222,7 +224,7 @@ fn plain(operation: &Operation) -> Operation {
             let last: BTreeMap<Key, Value> = pairs.drain(..).collect();
             pairs.extend(last);
         }
-        // A key that was seen with two values stays: that is what is wrong.
+        // A key that was seen with two values stays, because that is the contradiction.
         Action::Read(pairs) => {
             pairs.sort_unstable();
             pairs.dedup();
@@ -231,31 +233,31 @@ fn plain(operation: &Operation) -> Operation {
     operation
 }
 
-/// What a search came to.
+/// The result of a search.
 enum Found {
     Order,
-    /// No order, known from what happened until this time.
+    /// There is no order, which is known from the events until this time.
     None {
         until: u64,
     },
     Undecided(String),
 }
 
-/// Which of the running operations have taken effect, by their place, and what they left: by key,
-/// the value's number, 0 for none.
+/// The running operations that have taken effect, by their index, and the contents that they left:
+/// for each key the value's number, 0 for none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Configuration {
     done: u64,
     values: Box<[u32]>,
 }
 
-/// An operation as the search sees it.
+/// An operation in the form that the search uses.
 struct Compact {
     is_write: bool,
     pairs: Vec<(usize, u32)>,
 }
 
-/// Operations that run, by place.
+/// The running operations, by index.
 struct Running<'a> {
     places: [Option<&'a Compact>; 64],
 }
@@ -266,7 +268,7 @@ impl<'a> Running<'a> {
         places.filter_map(|(place, running)| Some((place, (*running)?)))
     }
 
-    /// Lets every running read that can take effect do so.
+    /// Lets every running read take effect that can.
     fn settle(&self, configuration: &mut Configuration) {
         for (place, operation) in self.taken() {
             if !operation.is_write
@@ -292,7 +294,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Numbers for keys and values, dense.
+/// Maps keys and values to consecutive numbers.
 fn compact(operations: &[Operation]) -> (Vec<Compact>, usize) {
     let mut keys: BTreeMap<Key, usize> = BTreeMap::new();
     let mut values: BTreeMap<u64, u32> = BTreeMap::new();
@@ -316,14 +318,14 @@ fn compact(operations: &[Operation]) -> (Vec<Compact>, usize) {
     (all, keys.len())
 }
 
-/// Looks for an order of these operations.
+/// Searches for an order of these operations.
 fn search(operations: &[Operation], steps_max: u64, steps: &mut u64) -> Found {
     let (compact, key_count) = compact(operations);
-    // A call comes before an end of the same time: the two overlap.
+    // At equal times a call precedes an end, so the two operations overlap.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * operations.len());
     for (index, operation) in operations.iter().enumerate() {
         let is_cut = matches!(operation.end, End::Cut(_));
-        // A read that gave no answer says nothing.
+        // A read without an answer is no constraint.
         if is_cut && !operation.action.is_write() {
             continue;
         }

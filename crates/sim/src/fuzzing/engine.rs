@@ -103,7 +103,8 @@ pub(super) fn log_segment(bytes: &[u8]) {
     read_segment(&fixup::segment(bytes, &header), store_id);
 }
 
-/// The manifest as the first bytes of the input of [`log_chain`] draw it, and the bytes after them.
+/// The manifest that the first bytes of the input of [`log_chain`] describe, and the bytes after
+/// them.
 fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
     let ([flags, offset], mut rest) = bytes.split_first_chunk::<2>()?;
     let mut options = ReplayOptions {
@@ -121,18 +122,18 @@ fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
         options.start = Position::new(1 + u32::from(flags >> 4 & 3), offset);
         options.salt = 1 + u64::from(flags >> 3 & 1);
         if offset > 0 {
-            // Every valid state has this.
+            // Every valid state has this property.
             options.synced = options.synced.max(options.start);
         }
     }
     Some((options, rest))
 }
 
-/// Segments of one chain. The first two bytes draw what the manifest says: what is synced, whether
-/// the store was closed, and whether there is a log start, whose offset is then the third byte.
-/// Then come segments: a byte of flags, a length (u16), and bytes. Flag 1: the checksums are made
-/// right and the segment is linked to the one before. Flag 2: it is the first segment of another
-/// chain. Flag 4: it is missing.
+/// Segments of one chain. The first two bytes describe the manifest: what is synced, whether the
+/// store was closed, and whether there is a log start, whose offset is then the third byte. Then
+/// come segments: a byte of flags, a length (u16), and bytes. Flag 1: the checksums are made right
+/// and the segment is linked to the one before. Flag 2: it is the first segment of another chain.
+/// Flag 4: it is missing.
 pub(super) fn log_chain(bytes: &[u8]) {
     let Some((options, mut rest)) = draw_manifest(bytes) else {
         return;
@@ -167,9 +168,9 @@ pub(super) fn log_chain(bytes: &[u8]) {
                 .expect("memory");
         }
         let (found, report) = replay_of(&storage, &options);
-        // A group may be empty, and then takes no number.
+        // A group may be empty, and then has no number.
         assert!(found.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
-        // What a later segment can change is whether the end is corruption, and what follows it.
+        // A later segment can change whether the end is corruption, and what follows it.
         assert!(found.starts_with(&before), "{before:?}, then {found:?}");
         whole = None;
         match report {
@@ -194,7 +195,7 @@ pub(super) fn log_chain(bytes: &[u8]) {
     }
 }
 
-/// The records that a replay passes on, and its report.
+/// The records that a replay returns, and its report.
 fn replay_of(
     storage: &MemoryStorage,
     options: &ReplayOptions,
@@ -207,8 +208,8 @@ fn replay_of(
     (found, report)
 }
 
-/// Checks that a log that reads to `end` reads the same if the manifest says that it was closed
-/// there. Without its last bytes it must then be refused, unless nothing of it is needed.
+/// Checks that a log that is valid up to `end` reads the same if the manifest says that it was
+/// closed there. Without its last bytes it must be refused, unless nothing in it is needed.
 fn close_at(
     storage: &MemoryStorage,
     options: ReplayOptions,
@@ -301,7 +302,7 @@ pub(super) fn pointer(bytes: &[u8]) {
     if let Ok(current) = Current::decode(bytes) {
         assert_eq!(current.encode(), bytes, "a pointer has one spelling");
     }
-    // With the checksum that fits.
+    // The bytes with a right checksum.
     let Some(at) = bytes.windows(8).rposition(|w| w == b"\ncrc32c ") else {
         return;
     };
@@ -327,7 +328,7 @@ pub(super) fn options(bytes: &[u8]) {
 }
 
 /// Lines of NAME=VALUE, each set alone: for the store, and for a keyspace. Values are numbers,
-/// switches, texts, or lists with semicolons.
+/// switches, strings, or lists with semicolons.
 pub(super) fn settings(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

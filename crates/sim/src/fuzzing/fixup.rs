@@ -1,6 +1,6 @@
-//! Makes the checksums of damaged bytes fit, so that what stands behind them is reached.
+//! Corrects the checksums of damaged bytes, so that parsers reach what follows them.
 //!
-//! Invariants: lengths and places stay as the bytes say, as far as they can be followed; nothing
+//! Invariants: lengths and offsets stay as in the bytes, as far as they can be followed; nothing
 //! panics.
 //!
 //! Threading: pure functions.
@@ -29,13 +29,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight.unwrap_or_default())
 }
 
-/// A segment with this header whose records are these bytes' (which begin with a header that is not
-/// looked at), as far as they can be followed: a record that says too much ends with the file.
+/// A segment with this header and the records of these bytes (which begin with a header that is
+/// ignored), as far as they can be followed: a record that is too long ends with the file.
 pub(super) fn segment(bytes: &[u8], header: &SegmentHeader) -> Vec<u8> {
     linked(bytes, header).0
 }
 
-/// As [`segment`], and what the header of the next segment says of its end.
+/// Like [`segment`], and also returns what the header of the next segment says about its end.
 pub(super) fn linked(bytes: &[u8], header: &SegmentHeader) -> (Vec<u8>, ChainEnd) {
     let mut out = bytes.to_vec();
     let len = out.len().max(SEGMENT_HEADER_BYTES);
@@ -78,7 +78,7 @@ pub(super) fn linked(bytes: &[u8], header: &SegmentHeader) -> (Vec<u8>, ChainEnd
     (out, end)
 }
 
-/// A manifest of this number and store whose records are these bytes'.
+/// A manifest with this number and store, and the records of these bytes.
 pub(super) fn manifest(bytes: &[u8], current: &Current) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let len = out.len().max(HEADER_BYTES);
@@ -105,7 +105,7 @@ pub(super) fn manifest(bytes: &[u8], current: &Current) -> Vec<u8> {
     out
 }
 
-/// A manifest's number and store, whatever its header's checksum says.
+/// A manifest's number and store, even if its header's checksum is wrong.
 pub(super) fn current_of(bytes: &[u8]) -> Current {
     let low = u64_at(bytes, 16);
     let high = u64_at(bytes, 24);
@@ -116,7 +116,7 @@ pub(super) fn current_of(bytes: &[u8]) -> Current {
     }
 }
 
-/// The last four bytes become the checksum of the others.
+/// Replaces the last four bytes by the checksum of the others.
 pub(super) fn trailing_crc(bytes: &mut [u8]) {
     if let Some(at) = bytes.len().checked_sub(4) {
         let crc = crc32c(&bytes[..at]);
@@ -124,7 +124,7 @@ pub(super) fn trailing_crc(bytes: &mut [u8]) {
     }
 }
 
-/// A table whose checksums fit: of its footer, its sections, and its blocks, as far as the footer's
+/// A table with right checksums of its footer, its sections, and its blocks, as far as the footer's
 /// lengths and the index can be followed.
 pub(super) fn table(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();

@@ -1,14 +1,13 @@
-//! Every parser of bytes that come from outside, as functions of bytes: what libFuzzer (`fuzz/`)
-//! and the replay of its corpora run.
+//! Every parser of bytes that come from outside, as functions of bytes. libFuzzer (`fuzz/`) and the
+//! replay of its corpora run them.
 //!
-//! What it is: [`TARGETS`], one for each parser. Each gives the bytes to the parser as they are;
-//! those whose format has checksums give them once more with the checksums made to fit, because no
-//! fuzzer finds a crc32c. What a parser accepts is held against the parser's own promises: it
-//! encodes to the same bytes (or to bytes that decode to the same), what it points to lies where it
-//! may. [`mutate`] is the small mutator of [`replay`], which runs the corpora on stable Rust.
+//! [`TARGETS`] has one target for each parser. Each passes the bytes to the parser unchanged. If
+//! the format has checksums, it passes them again with corrected checksums, because no fuzzer finds
+//! a crc32c. What a parser accepts is checked against the parser's promises: it encodes to the same
+//! bytes (or to bytes that decode to the same), and what it points to lies in an allowed range.
+//! [`mutate`] is the small mutator of [`replay`], which runs the corpora on stable Rust.
 //!
-//! Invariants: a target is a function of its bytes alone; it panics where a promise is broken, and
-//! for nothing else.
+//! Invariants: a target is a function of its bytes alone; it panics only if a promise is broken.
 //!
 //! Threading: targets start no threads.
 
@@ -20,15 +19,15 @@ pub mod replay;
 mod store;
 mod table;
 
-/// A parser, and what calls it.
+/// A parser, and the function that calls it.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: that of the corpus's folder and of the fuzz target.
+    /// Its name, which is that of the corpus's folder and of the fuzz target.
     pub name: &'static str,
-    /// Gives it these bytes.
+    /// Runs the parser on these bytes.
     ///
     /// # Panics
-    /// Where a promise of the parser is broken.
+    /// If a promise of the parser is broken.
     pub run: fn(&[u8]),
 }
 
@@ -64,8 +63,8 @@ pub const TARGETS: [Target; 24] = [
     target("table", table::table),
 ];
 
-/// Changes `bytes` as a fuzzer does: a few bits, bytes, numbers, pieces; `other` is a file to take
-/// pieces from.
+/// Changes `bytes` like a fuzzer: a few bits, bytes, numbers, pieces. `other` is a file from which
+/// pieces are taken.
 pub fn mutate(rng: &mut Rng, bytes: &[u8], other: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..1 + rng.below(4) {

@@ -1,10 +1,10 @@
-//! The fuzzers' corpora run again on stable Rust: every file, and mutations of them from a seed.
+//! Runs the fuzzers' corpora on stable Rust: every file, and mutations of them from a seed.
 //!
-//! What it is: [`replay`] runs one target; what fails is printed, with what repeats it, and its
-//! bytes are left in a file.
+//! [`replay`] runs one target. It prints failures with the command that repeats them, and writes
+//! their bytes to a file.
 //!
-//! Invariants: `SILT_SEEDS=N` scales the mutations to N percent; `SILT_SEED=K` takes those of seed
-//! K alone, `SILT_COUNT=M` of M seeds from there.
+//! Invariants: `SILT_SEEDS=N` scales the mutations to N percent; `SILT_SEED=K` runs those of seed K
+//! alone, and with `SILT_COUNT=M` those of M seeds from K on.
 //!
 //! Threading: a target runs on the caller's thread.
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::mutate;
 use crate::rng::Rng;
 
-/// Where the corpora lie, a folder for each target.
+/// The folder of the corpora, which has a folder for each target.
 pub fn corpora() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpora")
 }
@@ -44,11 +44,11 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Gives `run` every file of the corpus of `target`, and `mutations` inputs made of them. An error
-/// of `run`, or a panic, is a failure. Gives how many failed.
+/// Passes to `run` every file of the corpus of `target`, and `mutations` inputs made of them. An
+/// error of `run`, or a panic, is a failure. Returns the number of failures.
 ///
 /// # Panics
-/// If there is no corpus, or it cannot be read.
+/// There is no corpus, or it cannot be read.
 pub fn replay(target: &str, mutations: u64, run: impl Fn(&[u8]) -> Result<(), String>) -> u64 {
     let start = Instant::now();
     let corpus = corpus(target);

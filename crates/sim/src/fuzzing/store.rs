@@ -1,4 +1,5 @@
-//! What reads several files: recovery, check, repair, the files that say where a store's parts lie.
+//! Parsers that read several files: recovery, check, repair, and the files that say where a store's
+//! parts lie.
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +26,7 @@ fn bytes_of(storage: &MemoryStorage, name: &str) -> Vec<u8> {
     storage.read_small(name).expect("it is there")
 }
 
-/// A store with a keyspace, a log that is not flushed, and nothing else: what a kill leaves.
+/// A store with a keyspace and a log that is not flushed, as a kill leaves it.
 struct Killed {
     image: MemoryStorage,
     segment: String,
@@ -43,7 +44,7 @@ fn options() -> Options {
     }
 }
 
-/// The log's segment in `image` that records lie in.
+/// The log segment in `image` that contains records.
 fn segment_of(image: &MemoryStorage) -> (String, SegmentHeader) {
     let names = image.list().expect("memory").into_iter().map(|o| o.name);
     names
@@ -112,8 +113,8 @@ fn draw_manifest(image: &MemoryStorage, bytes: &[u8], header: &SegmentHeader) {
     put(image, &manifest_name(current.number), &manifest);
 }
 
-/// The bytes are the log of a store that was killed, or closed ([`draw_manifest`]). It is checked,
-/// and opened for reading.
+/// The bytes are the log of a store that was killed, or closed ([`draw_manifest`]). The store is
+/// checked, and opened for reading.
 pub(super) fn recovery(bytes: &[u8]) {
     let killed = killed();
     let header = SegmentHeader {
@@ -149,7 +150,7 @@ pub(super) fn recovery(bytes: &[u8]) {
     }
 }
 
-/// Names that a folder may hold, in the order of the numbers that stand for them.
+/// Names of files in a folder, in the order of the numbers that represent them.
 const NAMES: [&str; 8] = [
     "CURRENT",
     "MANIFEST-000000000001",
@@ -161,7 +162,7 @@ const NAMES: [&str; 8] = [
     "00000001-00000003-0000-00000.tbl",
 ];
 
-/// A folder: pieces of a number (below 8: a name as above; 8 more: with checksums that fit), a
+/// A folder: pieces with a number (below 8: a name as above; plus 8: with corrected checksums), a
 /// length u16, and bytes.
 fn folder(mut bytes: &[u8], runtime: &Runtime) -> MemoryStorage {
     let storage = MemoryStorage::new(runtime);
@@ -200,7 +201,7 @@ fn folder(mut bytes: &[u8], runtime: &Runtime) -> MemoryStorage {
     storage
 }
 
-/// A folder of any files is repaired: what comes out is a sound store.
+/// Repairs a folder of any files; the result must be a sound store.
 pub(super) fn repair(bytes: &[u8]) {
     let runtime = Runtime::threads();
     let source = folder(bytes, &runtime);
@@ -221,15 +222,15 @@ pub(super) fn repair(bytes: &[u8]) {
     let components = Components::on(storage, runtime);
     let store = match Store::open_read_only_with(components, reading_options()) {
         Ok(store) => store,
-        // Settings are taken over as they are, those of a later version too.
+        // Settings are copied unchanged, also those of a later version.
         Err(e) if e.kind() == siltstone::ErrorKind::Unsupported => return,
         Err(e) => panic!("a sound store does not open: {e}"),
     };
     contents(&store).unwrap_or_else(|e| panic!("a sound store is read: {e}"));
 }
 
-/// One byte says which file: `DIRECTORIES` of the store's folder, or `OWNER` of the one where its
-/// log lies.
+/// One byte selects the file: `DIRECTORIES` of the store's folder, or `OWNER` of the folder of its
+/// log.
 pub(super) fn directories(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else {
         return;

@@ -17,7 +17,7 @@ use siltstone_table::salvage::{Expect, PieceReader};
 
 use super::fixup;
 
-/// A file that is bytes.
+/// A file of these bytes.
 pub(super) struct Bytes {
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) fn footer(bytes: &[u8]) {
     let Some(raw) = bytes.first_chunk::<FOOTER_BYTES>() else {
         return;
     };
-    // Of a file as long as it says, and of one that is not.
+    // A file with the length that it claims, and one with another length.
     let as_is = Footer::decode(raw, "fuzzed", bytes.len() as u64);
     let mut fields = [0u64; 6];
     for (field, eight) in fields.iter_mut().zip(raw.chunks(8)) {
@@ -236,7 +236,7 @@ fn read_table(bytes: Vec<u8>) {
     let mut entries = Vec::new();
     let mut iter = table.iter(Arc::new(NoCache));
     let mut step = iter.seek_to_first();
-    // The index says how many blocks there are, a block how many entries it has.
+    // The index has the number of blocks, and a block its number of entries.
     while step.is_ok() && iter.valid() && entries.len() < 1 << 16 {
         entries.push((iter.key().to_vec(), iter.trailer()));
         let _ = iter.value();

@@ -1,18 +1,18 @@
-//! From a history that is not linearizable to a few of its operations that are not either.
+//! Reduces a history that is not linearizable to a few of its operations that are not either.
 //!
-//! Each step is sound: if the whole were linearizable, so would what is left.
-//! - What was called after the contradiction showed, and what had not returned by then, is left out
-//!   (a write that had not returned stays as one that may take effect).
-//! - A read, or one of the keys that it saw, is left out: fewer answers are to be explained.
-//! - A write, or one of the keys that it wrote, is left out if nobody who is left saw the value (of
-//!   a delete: saw that key without a value): in any order that explains the whole, no read lies
-//!   between it and the next write of the key.
+//! Each step is sound: if the whole history were linearizable, the remaining part would be too.
+//! - Operations that were called after the contradiction appeared, or had not returned by then, are
+//!   left out (a write that had not returned stays as one that may take effect).
+//! - A read, or one of its keys, is left out: then fewer answers have to be explained.
+//! - A write, or one of its keys, is left out if no remaining operation saw the value (for a
+//!   delete: saw the key without a value): in any order that explains the whole history, no read
+//!   lies between it and the next write of the key. between it and the next write of the key.
 //!
 //! Threading: plain values.
 
 use super::{Action, End, Found, Operation, Value, search};
 
-/// The smallest part that the steps above lead to, by time of call.
+/// The smallest part that these steps lead to, by time of call.
 pub(super) fn shrink(operations: Vec<Operation>, until: u64, steps_max: u64) -> Vec<Operation> {
     let mut shrinker = Shrinker {
         steps_max,
@@ -55,7 +55,7 @@ struct Shrinker {
 }
 
 impl Shrinker {
-    /// Whether these have no order. Undecided counts as no.
+    /// Whether these operations have no order. An undecided search counts as false.
     fn contradicts(&mut self, operations: &[Operation]) -> bool {
         if self.steps > self.steps_max.saturating_mul(10) {
             return false;
@@ -66,7 +66,7 @@ impl Shrinker {
         matches!(found, Found::None { .. })
     }
 
-    /// Often one key, or two, tell it all.
+    /// Often one or two keys are enough.
     fn one_key(&mut self, left: &mut Vec<Operation>) {
         let mut keys: Vec<u32> = left
             .iter()
@@ -97,7 +97,7 @@ impl Shrinker {
         }
     }
 
-    /// Leaves out operations, many at once as long as that goes.
+    /// Leaves out operations, many at once as long as this succeeds.
     fn leave_out(&mut self, left: &mut Vec<Operation>, which: impl Fn(&Operation) -> bool) {
         let mut chunk = left.len().next_power_of_two();
         while chunk > 0 {
@@ -124,7 +124,7 @@ impl Shrinker {
         }
     }
 
-    /// Leaves out single keys of operations that have several.
+    /// Leaves out single keys of operations with several keys.
     fn leave_out_pairs(&mut self, left: &mut Vec<Operation>) {
         for at in 0..left.len() {
             let mut pair = 0;
@@ -145,7 +145,7 @@ impl Shrinker {
     }
 }
 
-/// Whether somebody saw this value of this key.
+/// Whether an operation saw this value of this key.
 fn is_seen(operations: &[Operation], key: u32, value: Value) -> bool {
     operations.iter().any(|o| match &o.action {
         Action::Read(pairs) => pairs.contains(&(key, value)),
@@ -153,8 +153,8 @@ fn is_seen(operations: &[Operation], key: u32, value: Value) -> bool {
     })
 }
 
-/// Whether nobody in `part` saw anything of the writes that `whole` has beyond it. `part` is a
-/// subsequence of `whole`.
+/// Whether no operation in `part` saw a value of the writes that are in `whole` and not in `part`.
+/// `part` is a subsequence of `whole`.
 fn all_unseen(whole: &[Operation], part: &[Operation]) -> bool {
     let mut kept = part.iter().peekable();
     whole.iter().all(|operation| {

@@ -1,10 +1,10 @@
-//! The checker on histories known to be bad, on histories known to be good though they look odd,
-//! and against trying all orders.
+//! Tests the checker on histories known to be bad, on unusual histories known to be good, and
+//! against trying all orders.
 
 use super::*;
 use crate::rng::Rng;
 
-/// `called`..`returned`, by client.
+/// An operation from `called` to `returned`, by a client.
 fn op(name: &'static str, client: u32, times: (u64, u64), action: Action) -> Operation {
     Operation {
         name,
@@ -38,7 +38,7 @@ fn scan(client: u32, times: (u64, u64), pairs: &[(Key, Value)]) -> Operation {
     op("scan", client, times, Action::Read(pairs.to_vec()))
 }
 
-/// It never returned; the kill was over at `until`.
+/// An operation that never returned; the kill was over at `until`.
 fn cut(mut operation: Operation, until: u64) -> Operation {
     operation.end = End::Cut(until);
     operation
@@ -53,7 +53,7 @@ fn good(history: &[Operation]) {
     }
 }
 
-/// Not linearizable; `conflict` of the operations are needed to see it.
+/// Not linearizable; `conflict` of the operations are needed to show it.
 #[track_caller]
 fn bad(history: &[Operation], conflict: usize) {
     match check(history, STEPS) {
@@ -63,7 +63,8 @@ fn bad(history: &[Operation], conflict: usize) {
             for left_out in 0..found.len() {
                 let mut less = found.clone();
                 less.remove(left_out);
-                // Without a write, what it wrote is read from nowhere: that is no smaller reason.
+                // Without the write, its value would be read from nowhere, which is not a smaller
+                // reason.
                 if !found[left_out].action.is_write() {
                     good(&less);
                 }
@@ -83,7 +84,7 @@ fn a_stale_read() {
         ],
         3,
     );
-    // It misses what was acknowledged.
+    // The read misses an acknowledged write.
     bad(&[put(0, (1, 2), 1, 10), get(1, (3, 4), 1, None)], 2);
 }
 
@@ -94,7 +95,7 @@ fn a_read_of_what_nobody_wrote() {
 
 #[test]
 fn a_lost_update() {
-    // Two writers, one after the other; in the end the first one's value stands.
+    // Two writes, one after the other; in the end the first one's value is there.
     bad(
         &[
             put(0, (1, 4), 1, 10),
@@ -115,7 +116,7 @@ fn half_a_batch() {
         ],
         2,
     );
-    // By two gets, one after the other: the second key was there before.
+    // Two gets, one after the other: the second key had its value before.
     bad(
         &[
             batch(0, (1, 10), &[(1, 10), (2, 20)]),
@@ -128,7 +129,8 @@ fn half_a_batch() {
 
 #[test]
 fn a_snapshot_that_moves() {
-    // Its reads count for the moment of its making, each by itself right at the time it was made.
+    // Reads of a snapshot count for the moment of its creation; each of these alone would be right
+    // at the time it was made.
     let moved = op(
         "snapshot",
         1,
@@ -136,7 +138,7 @@ fn a_snapshot_that_moves() {
         Action::Read(vec![(1, Some(10)), (1, Some(11))]),
     );
     bad(&[put(0, (1, 2), 1, 10), put(0, (5, 6), 1, 11), moved], 1);
-    // Another key than the first that it showed is from later.
+    // A key that was read later has a value that is newer than the snapshot.
     let later = op(
         "snapshot",
         1,
@@ -153,7 +155,8 @@ fn a_read_from_the_future() {
 
 #[test]
 fn two_readers_see_two_writes_in_opposite_order() {
-    // Each reader sees both keys at once; beside each other, so that no key alone tells.
+    // Each reader reads both keys at once, and the readers overlap, so that no single key shows the
+    // contradiction.
     bad(
         &[
             put(0, (1, 20), 1, 10),
@@ -163,7 +166,7 @@ fn two_readers_see_two_writes_in_opposite_order() {
         ],
         4,
     );
-    // The same key, both orders.
+    // The same key, in both orders.
     bad(
         &[
             put(0, (1, 20), 1, 10),
@@ -189,7 +192,7 @@ fn a_value_goes_and_comes_back() {
         ],
         3,
     );
-    // After a kill: the write that was cut off was not there, later it is.
+    // After a kill: the write that was cut off was absent, and is there later.
     bad(
         &[
             cut(put(0, (1, 9), 1, 10), 5),
@@ -198,8 +201,8 @@ fn a_value_goes_and_comes_back() {
         ],
         3,
     );
-    // Even though nobody looked between: it took effect before the kill was over, and so before the
-    // next write.
+    // The same without a read in between: the write took effect before the end of the kill, and so
+    // before the next write.
     bad(
         &[
             cut(put(0, (1, 9), 1, 10), 5),
@@ -220,7 +223,7 @@ fn a_batch_is_partly_lost_by_a_kill() {
         ],
         3,
     );
-    // One that was acknowledged is lost.
+    // An acknowledged write is lost.
     bad(
         &[
             batch(0, (1, 2), &[(1, 10), (2, 20)]),
@@ -228,7 +231,7 @@ fn a_batch_is_partly_lost_by_a_kill() {
         ],
         2,
     );
-    // A kill keeps the later of two writes and loses the earlier one, which somebody had seen.
+    // A kill keeps the later of two writes and loses the earlier one, which a reader had seen.
     bad(
         &[
             cut(put(0, (1, 9), 1, 10), 9),
@@ -260,14 +263,14 @@ fn one_bad_read_among_a_thousand_is_found_alone() {
 
 #[test]
 fn odd_but_good() {
-    // A read sees what is being written, and a later one does too.
+    // A read sees a value that is being written, and a later read does too.
     good(&[
         put(0, (1, 20), 1, 10),
         get(1, (2, 3), 1, None),
         get(1, (4, 5), 1, 10),
         get(1, (6, 7), 1, 10),
     ]);
-    // Two that overlap are seen against the order in which they were called.
+    // Two overlapping writes are seen in the reverse order of their calls.
     good(&[
         put(0, (1, 20), 1, 10),
         put(1, (2, 19), 1, 11),
@@ -275,15 +278,15 @@ fn odd_but_good() {
         get(2, (5, 6), 1, 10),
         get(2, (21, 22), 1, 10),
     ]);
-    // An old value is seen by a read that began before the write returned, while another already
-    // sees the new one.
+    // An old value is seen by a read that began before the write returned, while another read
+    // already sees the new one.
     good(&[
         put(0, (1, 2), 1, 10),
         put(0, (3, 9), 1, 11),
         get(1, (4, 8), 1, 10),
         get(2, (5, 6), 1, 11),
     ]);
-    // A snapshot between two batches, read long after.
+    // A snapshot was taken between two batches and read much later.
     good(&[
         batch(0, (1, 2), &[(1, 10), (2, 20)]),
         op(
@@ -294,7 +297,8 @@ fn odd_but_good() {
         ),
         batch(0, (5, 6), &[(1, 11), (2, 21), (3, 31)]),
     ]);
-    // What a kill cut off: there or not, once and for all; a read beside it may have seen it.
+    // A write that a kill cut off is there or not, permanently; an overlapping read may have seen
+    // it.
     good(&[
         cut(put(0, (1, 9), 1, 10), 5),
         get(1, (2, 3), 1, 10),
@@ -312,9 +316,9 @@ fn odd_but_good() {
         put(0, (6, 7), 1, 10),
         get(1, (8, 9), 1, 10),
     ]);
-    // At the same time means beside each other.
+    // Equal times mean that operations overlap.
     good(&[get(1, (1, 2), 1, 10), put(0, (2, 3), 1, 10)]);
-    // Deleted twice, written between by somebody who is slow.
+    // A key is deleted twice, and written in between by a slow client.
     good(&[
         put(0, (1, 30), 1, 10),
         delete(1, (2, 3), 1),
@@ -340,8 +344,8 @@ fn keys_that_nothing_joins_are_apart() {
 
 #[test]
 fn past_the_bound_it_is_undecided() {
-    // Writes beside each other, of which only two are seen: the search goes through all subsets of
-    // the others.
+    // Of these overlapping writes only two are seen: the search goes through all subsets of the
+    // others.
     let beside = |count: u32| {
         let mut history: Vec<Operation> = (0..count)
             .map(|i| put(i, (1, 99), 1, 10 + u64::from(i)))
@@ -357,8 +361,8 @@ fn past_the_bound_it_is_undecided() {
     assert!(matches!(check(&many, STEPS), Verdict::Undecided(_)));
 }
 
-/// All orders, one after the other: whether one of them explains what was seen. An operation that
-/// was cut off may be left out.
+/// Tries all orders: whether one of them explains what was seen. An operation that was cut off may
+/// be left out.
 fn some_order(operations: &[Operation]) -> bool {
     fn go(left: &[&Operation], contents: &BTreeMap<Key, u64>) -> bool {
         let must = |o: &&&Operation| matches!(o.end, End::Returned(_));
@@ -367,7 +371,7 @@ fn some_order(operations: &[Operation]) -> bool {
         }
         (0..left.len()).any(|next| {
             let operation = left[next];
-            // Not after one that is still to come and ended before this was called.
+            // It cannot follow a later operation that ended before this one was called.
             let rest: Vec<&Operation> = left
                 .iter()
                 .enumerate()
@@ -395,7 +399,7 @@ fn some_order(operations: &[Operation]) -> bool {
             }
         })
     }
-    // Each subset of what was cut off may have happened.
+    // Each subset of the operations that were cut off may have happened.
     let cut: Vec<usize> = (0..operations.len())
         .filter(|i| matches!(operations[*i].end, End::Cut(_)))
         .collect();
@@ -445,7 +449,7 @@ fn small_history(seed: u64) -> Vec<Operation> {
                 written.push(if values_are_unique { next_value } else { 1 });
                 written.last().copied()
             } else {
-                // What somebody writes before or after: it is a guess.
+                // A value that a client writes before or after: it is a guess.
                 Some(1 + rng.below(4)).filter(|_| rng.chance(80))
             };
             pairs.push((key, value));
@@ -490,8 +494,8 @@ fn it_agrees_with_trying_all_orders() {
     assert!(yes > 3000 && no > 3000, "{yes} good, {no} bad");
 }
 
-/// A history that some order explains, by making the answers along one: eight clients, a thousand
-/// operations.
+/// A history that some order explains, made by taking the answers along one: eight clients, a
+/// thousand operations.
 fn explained_history(seed: u64, count: usize) -> Vec<Operation> {
     let mut rng = Rng::new(seed);
     let mut contents: BTreeMap<Key, u64> = BTreeMap::new();
@@ -499,8 +503,8 @@ fn explained_history(seed: u64, count: usize) -> Vec<Operation> {
     let mut free_at = [0; 8];
     let mut moment = 10;
     for i in 0..count {
-        // Each takes effect at its moment, and has an interval around it that leaves its client's
-        // other operations alone.
+        // Each operation takes effect at its moment, and its interval around it does not overlap
+        // other operations of its client.
         moment += 1 + rng.below(10);
         let client = rng.index(8);
         if free_at[client] >= moment {
@@ -542,7 +546,7 @@ fn a_thousand_operations_are_decided() {
         let mut history = explained_history(seed, 1500);
         assert!(history.len() > 600, "{}", history.len());
         good(&history);
-        // One answer from long ago makes it bad, and few operations tell why.
+        // One outdated answer makes it bad, and few operations show why.
         let mut rng = Rng::new(seed);
         let (stale, value) = loop {
             let at = rng.index(history.len());
@@ -556,7 +560,7 @@ fn a_thousand_operations_are_decided() {
                     .find(|(k, v)| *k == key && v.is_some() && *v != seen),
                 _ => None,
             });
-            // Replaced by one that was over before this read began?
+            // Whether it was replaced by a write that was over before this read began.
             if let Some((_, value)) = old
                 && at > 500
             {

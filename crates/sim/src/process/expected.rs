@@ -1,8 +1,8 @@
-//! What the store must hold, kept outside of the process that is killed.
+//! The expected contents of the store, kept outside of the process that is killed.
 //!
-//! What it is: [`Expected`] hears what a victim says and keeps, for each lane, every contents that
-//! it may have: one, and twice as many for each operation that began and was not acknowledged,
-//! which may have happened or not, as a whole. A verifier's dump must be one of them; from then on
+//! [`Expected`] receives the messages of a victim. For each lane it keeps all contents that the
+//! lane may have: one, and twice as many for each operation that was begun and not acknowledged,
+//! which may have happened as a whole or not. A verifier's dump must be one of them; from then on
 //! it is the only one.
 //!
 //! Threading: owned by the parent.
@@ -14,34 +14,34 @@ use super::talk::{Dump, Health, Message};
 use super::verifier::lane_of_dump;
 use crate::coverage::Coverage;
 
-/// What a victim said in one cycle, beside its operations.
+/// The messages of a victim in one cycle, except those about operations.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
-    /// When the store was open, in microseconds since 1970.
+    /// The time when the store was open, in microseconds since 1970.
     pub opened_us: Option<u64>,
-    /// Log records that the open replayed.
+    /// The number of log records that the open replayed.
     pub replayed: u64,
-    /// Work began.
+    /// The time when work began.
     pub ready: bool,
-    /// When closing began.
+    /// The time when closing began.
     pub closing_us: Option<u64>,
-    /// It was closed, with or without an error.
+    /// Whether it was closed, with or without an error.
     pub closed: Option<bool>,
-    /// Acknowledged operations.
+    /// The number of acknowledged operations.
     pub done: u64,
-    /// Refused for want of room.
+    /// The number of operations that were refused because there was no space.
     pub no_space: u64,
-    /// Failed otherwise.
+    /// The number of operations that failed otherwise.
     pub failed: u64,
-    /// Refused because the store is poisoned.
+    /// The number of operations that were refused because the store is poisoned.
     pub poisoned: u64,
-    /// Operations acknowledged that had begun after somebody was told of the poison.
+    /// The number of acknowledged operations that were begun after a client was told of the poison.
     pub done_after_poison: u64,
-    /// The store's last state: jobs, health, whether a job failed.
+    /// The last state of the store: jobs, health, whether a job failed.
     pub jobs: u64,
-    /// How the store felt.
+    /// The health.
     pub health: Health,
-    /// The store tells of a job that failed.
+    /// Whether the store reports a failed job.
     pub job_error: bool,
     /// Since the open.
     pub flushes: u32,
@@ -51,18 +51,18 @@ pub struct Said {
     pub log_bytes: u64,
     /// Since the open.
     pub ingests: u32,
-    /// Kinds of operations that had begun and not ended at the end.
+    /// The kinds of operations that had begun and not ended at the end.
     pub pending: Vec<&'static str>,
 }
 
 struct LaneState {
     possible: Vec<Lane>,
     pending: Option<(u64, bool)>,
-    /// The pending operation began when the store was known to be poisoned.
+    /// The pending operation was begun when the store was known to be poisoned.
     late: bool,
 }
 
-/// See the module.
+/// The expected contents; see the module.
 pub struct Expected {
     lanes: Vec<LaneState>,
     shared_there: bool,
@@ -88,26 +88,26 @@ impl Expected {
         }
     }
 
-    /// A cycle begins.
+    /// Begins a cycle.
     pub fn begin(&mut self, script: Script) {
         self.script = script;
         self.said = Said::default();
     }
 
-    /// What was said so far in this cycle.
+    /// The messages so far in this cycle.
     pub fn said(&self) -> &Said {
         &self.said
     }
 
-    /// What was reached in all cycles.
+    /// Counts of what was reached in all cycles.
     pub fn take_coverage(&mut self) -> Coverage {
         std::mem::take(&mut self.coverage)
     }
 
-    /// Hears the victim.
+    /// Receives a message of the victim.
     ///
     /// # Errors
-    /// If it says what cannot be.
+    /// The message is impossible.
     pub fn hear(&mut self, message: Message) -> Result<(), String> {
         let said = &mut self.said;
         match message {
@@ -174,7 +174,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Ends a pending operation: a write to a keyspace that was not there wrote nothing.
+    /// Ends a pending operation. A write to a keyspace that did not exist wrote nothing.
     fn end(&mut self, lane: usize, n: u64) -> Result<(Op, bool), String> {
         let state = self.lanes.get_mut(lane).ok_or("a lane too many")?;
         let own = match state.pending.take() {
@@ -185,7 +185,7 @@ impl Expected {
         Ok((self.seen(lane, n, own), late))
     }
 
-    /// The operation as a lane did it that saw its own keyspace, or did not.
+    /// The operation, as a lane did it that saw its own keyspace or did not.
     fn seen(&self, lane: usize, n: u64, own: bool) -> Op {
         let without = Lane {
             own,
@@ -216,7 +216,7 @@ impl Expected {
         }
     }
 
-    /// The victim has ended: what was begun may have happened or not.
+    /// The victim has ended: operations that were begun may have happened or not.
     pub fn died(&mut self) {
         for lane in 0..LANES {
             if let Some((n, own)) = self.lanes[lane].pending.take() {
@@ -228,10 +228,10 @@ impl Expected {
         }
     }
 
-    /// Compares what a verifier found, and takes it as what is there from now on.
+    /// Compares the result of a verifier, which becomes the only expected state.
     ///
     /// # Errors
-    /// With the nearest difference.
+    /// The contents differ; the error has the smallest difference.
     pub fn compare(&mut self, dump: &Dump) -> Result<(), String> {
         for (name, pairs) in dump {
             let own = (0..LANES).find(|lane| own_name(*lane) == *name);
@@ -304,7 +304,7 @@ mod tests {
         dump
     }
 
-    /// Operations of a lane that change something, with their numbers.
+    /// The operations of a lane that change something, with their numbers.
     fn changes(script: &Script, lane: usize) -> impl Iterator<Item = u64> + '_ {
         (0..).filter(move |n| matches!(script.op(lane, *n), Op::Write { .. }))
     }
@@ -374,7 +374,7 @@ mod tests {
             assert_eq!(expected.lanes[1].possible.len(), 2);
             let before = expected.lanes[1].possible[0].clone();
             let dump = dump_of(&expected, |p| there.min(p.len() - 1));
-            // Half of it is neither.
+            // Half of an operation is neither of the two.
             let mut half = dump_of(&expected, |p| p.len() - 1);
             let changed = SHARED.iter().enumerate().find_map(|(space, name)| {
                 let (pairs, old) = (&half[*name], &before.spaces[space]);

@@ -1,5 +1,5 @@
-//! Row 1: a real process is killed with SIGKILL at random moments, over and over in the same
-//! folder, and nothing acknowledged is missing.
+//! Row 1: a real process is killed with SIGKILL at random moments, repeatedly in the same folder,
+//! and nothing acknowledged is missing.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,37 +16,37 @@ use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// Cycles of a seed: all in one folder.
+/// The number of cycles of a seed, which all use one folder.
 pub const CYCLES: u64 = 5;
 
-/// When the victim dies.
+/// The moment when the victim dies.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// So long after its start: mostly while it opens the store.
+    /// This time after its start: mostly while it opens the store.
     AfterStart(Duration),
-    /// So long after work began.
+    /// This time after work began.
     AfterReady(Duration),
-    /// When so many operations were acknowledged.
+    /// When this number of operations was acknowledged.
     AfterDone(u64),
-    /// It is stopped, another process is refused, then it dies.
+    /// It is stopped, another process is refused, and then it dies.
     Stopped(Duration),
-    /// It is told to end, and closes the store.
+    /// It is asked to end, and closes the store.
     Never(Duration),
 }
 
 fn draw_when(seed: u64, cycle: u64, rng: &mut Rng, open: Duration) -> When {
     if cycle == 0 && rng.chance(50) {
-        // How long an open takes is not known yet.
+        // The duration of an open is not known yet.
         return When::AfterStart(Duration::from_micros(rng.below(12_000)));
     }
     if Script::new(seed, cycle).has_long_keys() && rng.chance(80) {
-        // Enough of them for another manifest.
+        // Enough operations for another manifest.
         return When::AfterDone(100 + rng.below(300));
     }
     let most = *rng.pick(&[10, 40, 120, 250]);
     let work = Duration::from_micros(rng.below(most * 1000));
     match (rng.below(100), seed % CYCLES == cycle) {
-        // Once a seed, or nearly, so that few seeds meet them too.
+        // About once per seed, so that a few seeds are enough to reach them.
         (n, true) if n < 30 => When::Never(work),
         (n, true) if n < 70 => When::Stopped(work),
         (n, _) => draw_kill(n, work, rng, open),
@@ -63,11 +63,11 @@ fn draw_kill(n: u64, work: Duration, rng: &mut Rng, open: Duration) -> When {
     }
 }
 
-/// One seed: [`CYCLES`] cycles of start, work, kill and verify in one folder. `program`: the
-/// victim's.
+/// Runs one seed: [`CYCLES`] cycles of start, work, kill and verification in one folder. `program`
+/// is the victim's.
 ///
 /// # Panics
-/// At the first loss, wrong answer, unexpected error, panic or hang.
+/// The first loss, wrong answer, unexpected error, panic or hang.
 pub fn kill_trial(seed: u64, program: &Path) -> Coverage {
     let mut bench = Bench::new(seed, program, None);
     let mut rng = Rng::new(seed ^ 0x6B11);
@@ -116,7 +116,7 @@ fn cycle_of(
             } else if !matches!(status.code(), Some(0 | NOT_OPEN)) {
                 return Err(format!("a second opener: {status}; {errors}"));
             }
-            // Its end comes while it is stopped, or right after it goes on.
+            // It is killed while it is stopped, or right after it continues.
             if rng.chance(50) {
                 victim.signal(Signal::CONT);
             }
@@ -142,7 +142,7 @@ fn cycle_of(
         cycle: cycle + 1000,
         ..order
     };
-    // Killed in the recovery from a kill, perhaps several times.
+    // The recovery after a kill is killed, perhaps several times.
     while rng.chance(25) {
         let recovering = bench.start_other("verify", &later)?;
         std::thread::sleep(open.mul_f64(rng.below(120) as f64 / 100.0));
@@ -156,7 +156,7 @@ fn cycle_of(
     if first_reader {
         bench.verify_by_reader(&later)?;
     }
-    // Where only a reader looked, the next victim's open is the recovery.
+    // If only a reader opened the store, the next victim's open is the recovery.
     if !first_reader || cycle + 1 == CYCLES || rng.chance(30) {
         bench.verify(&later)?;
     }
@@ -164,7 +164,7 @@ fn cycle_of(
     Ok(())
 }
 
-/// Hears the victim until it is time.
+/// Receives the victim's messages until the moment has come.
 fn until(
     bench: &mut Bench,
     victim: &mut Victim,
@@ -196,7 +196,7 @@ fn until(
         }
         match when {
             When::AfterDone(count) if said.done >= count => return Ok(()),
-            // What it says must not keep it alive.
+            // Its messages must not keep it alive.
             _ if end.is_some_and(|end| Instant::now() >= end) => return Ok(()),
             _ => {}
         }
@@ -246,7 +246,7 @@ fn reached(
         "log_large_segments",
     );
     add(said.ingests > 0, "ingested");
-    // Each open writes a manifest anew; one more is a roll.
+    // Each open writes a new manifest; one more is a roll.
     add(said.ready && now > newest + 1, "manifest_rolled");
     if said.ready {
         coverage.add(match sync {
@@ -258,7 +258,7 @@ fn reached(
 }
 
 /// Checks a store that a process has closed: the manifest says where the log ends, and `check` must
-/// find damage before that. Restores the log.
+/// find damage before that position. Restores the log.
 fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
     let told = |e: siltstone::Error| e.to_string();
     let failed = |e: std::io::Error| format!("damaging a closed log: {e}");
@@ -290,7 +290,7 @@ fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// What row 1 is there for.
+/// What row 1 must reach.
 pub const KILL_REACHED: &[&str] = &[
     "checked",
     "cycle",

@@ -1,22 +1,22 @@
 //! Trials with real processes and real files: rows 1, 4 and 5 of RFC 4.
 //!
-//! What it is: a *victim* is a child process that works on a folder of its own; its parent, the
-//! trial, knows from a seed what it does and from a pipe how far it has come, so the expected state
-//! lies outside of what is killed. [`kill_trial`] kills it at random moments; [`strace_trial`] has
-//! its system calls fail; [`tmpfs_trial`] fills its disk. What is left is verified by another
-//! process each time.
+//! A *victim* is a child process that works on a folder of its own. Its parent, the trial, knows
+//! from a seed what the victim does and from a pipe how far it has come, so the expected state is
+//! outside of the process that is killed. [`kill_trial`] kills it at random moments,
+//! [`strace_trial`] makes its system calls fail, and [`tmpfs_trial`] fills its disk. Each time
+//! another process verifies the store.
 //!
-//! - [`script`]: operations from seed and number, and what they make of a lane's contents.
+//! - [`script`]: operations from seed and number, and their effect on a lane's contents.
 //! - [`talk`]: messages of victims, dumps of verifiers.
 //! - [`victim`], `verifier`: the child's side; the program is `src/bin/victim.rs`.
-//! - [`expected`]: what may be there.
-//! - [`parent`]: starting, hearing, killing, verifying.
+//! - [`expected`]: the contents that the store may have.
+//! - [`parent`]: starting, listening, killing, verifying.
 //!
-//! Invariants: the only trials that depend on real time. A seed fixes what is tried, not what the
-//! system's scheduler makes of it: a seed that failed may need several runs to fail again, so a
+//! Invariant: these are the only trials that depend on real time. A seed decides what is tested,
+//! but not the schedule of the system: a seed that failed may need several runs to fail again, so a
 //! failure keeps its folder.
 //!
-//! Threading: a trial has one thread, and one for each pipe that it hears.
+//! Threading: a trial has one thread, and one for each pipe that it reads.
 
 pub mod expected;
 mod kill;

@@ -1,14 +1,14 @@
-//! The parent's hands: it starts victims, hears them, kills them, and has what they left verified
-//! by a process that knows nothing of it.
+//! The parent's side: it starts victims, receives their messages, kills them, and lets a process
+//! that does not know the expected state verify the store.
 //!
-//! What it is: [`Bench`] is one folder with a store, the state that it must hold, and a place for
-//! what victims write to their standard error; [`Victim`] is a running one, in a process group of
-//! its own, which dies with its owner.
+//! [`Bench`] is one folder with a store, the state that it must hold, and a file for the standard
+//! error of victims. [`Victim`] is a running victim in a process group of its own, which dies when
+//! it is dropped.
 //!
-//! Invariants: every wait has an end: a victim that says nothing and does not end is a hang, and a
-//! failure that shows what it had said.
+//! Invariant: every wait ends: a victim that sends nothing and does not end is a hang, which is a
+//! failure that shows its messages.
 //!
-//! Threading: a thread hears each victim's pipe; everything else is the caller's.
+//! Threading: one thread reads each victim's pipe; everything else runs on the caller's thread.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -25,27 +25,27 @@ use super::talk::{Dump, Message, listen, read_dump};
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 
-/// How long any process may take to its next step.
+/// The maximum time that any process may take to its next step.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A place for a seed's store.
+/// The folder of a seed's store.
 pub struct Bench {
     /// The program.
     program: PathBuf,
-    /// Everything of the seed lies here.
+    /// The folder of everything that belongs to the seed.
     folder: PathBuf,
-    /// Deletes the folder at the end, if it was made for this.
+    /// Deletes the folder at the end, if it was created for this seed.
     _temporary: Option<tempfile::TempDir>,
     /// The seed.
     pub seed: u64,
     /// The store.
     pub store: PathBuf,
-    /// What it must hold.
+    /// The expected contents.
     pub expected: Expected,
-    /// What was reached.
+    /// Counts of what was reached.
     pub coverage: Coverage,
     error_files: u32,
-    /// For what must not lie on the disk that is filled.
+    /// A folder for files that must not lie on the disk that is filled.
     elsewhere: tempfile::TempDir,
 }
 
@@ -59,20 +59,20 @@ pub struct Victim {
     started: Instant,
 }
 
-/// What came of listening.
+/// The result of listening.
 #[derive(Debug)]
 pub enum Heard {
-    /// A message, or what was none.
+    /// A message, or something that is not a message.
     Message(Result<Message, String>),
-    /// It says nothing more.
+    /// The pipe has ended.
     End,
-    /// Nothing came in time.
+    /// There was no message in time.
     Silence,
 }
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // Errors mean that it has ended already.
+        // An error means that it has ended already.
         self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
@@ -86,12 +86,12 @@ impl Victim {
         }
     }
 
-    /// Since it was started.
+    /// The time since it was started.
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The next thing that it says.
+    /// Its next message.
     pub fn next(&self, patience: Duration) -> Heard {
         match self.heard.recv_timeout(patience) {
             Ok(heard) => Heard::Message(heard),
@@ -100,7 +100,7 @@ impl Victim {
         }
     }
 
-    /// What it wrote to its standard error, the last of it.
+    /// The last part of its standard error.
     pub fn errors(&self) -> String {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(6000)..]).into_owned()
@@ -112,7 +112,7 @@ impl Victim {
         String::from_utf8_lossy(&text).contains("panicked at")
     }
 
-    /// Waits for its end. It must have been told to end, or be dead.
+    /// Waits for its end. It must have been asked to end, or be dead.
     fn wait(&mut self) -> Result<ExitStatus, String> {
         let start = Instant::now();
         loop {
@@ -129,10 +129,10 @@ impl Victim {
 }
 
 impl Bench {
-    /// A place in a folder of its own, or within `folder`.
+    /// A bench in a folder of its own, or within `folder`.
     ///
     /// # Panics
-    /// If the folder cannot be made.
+    /// The folder cannot be created.
     pub fn new(seed: u64, program: &Path, folder: Option<&Path>) -> Bench {
         let temporary = folder
             .is_none()
@@ -155,7 +155,7 @@ impl Bench {
         }
     }
 
-    /// An order for the store.
+    /// Orders for the store.
     pub fn order(&self, cycle: u64) -> Order {
         Order::new(&self.store, self.seed, cycle)
     }
@@ -167,7 +167,7 @@ impl Bench {
 
     fn error_file(&mut self) -> std::io::Result<(PathBuf, std::fs::File)> {
         self.error_files += 1;
-        // Not on the disk that is being filled.
+        // It must not lie on the disk that is being filled.
         let place = match self._temporary {
             Some(_) => self.folder.clone(),
             None => self.elsewhere.path().to_path_buf(),
@@ -182,17 +182,18 @@ impl Bench {
         Ok((path.clone(), std::fs::File::create(path)?))
     }
 
-    /// Starts a victim that works. `before`: what its command is put behind (`strace ...`).
+    /// Starts a victim that works. `before` is a command that is put before the program
+    /// (`strace ...`).
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// It cannot be started.
     pub fn start(
         &mut self,
         order: &Order,
         script: Script,
         before: &[String],
     ) -> Result<Victim, String> {
-        // What an ingest of the victim before left.
+        // Files that an ingest of the previous victim left.
         let _ = std::fs::remove_dir_all(self.store.with_extension("outside"));
         self.expected.begin(script);
         let failed = |e: std::io::Error| format!("starting the victim: {e}");
@@ -229,10 +230,11 @@ impl Bench {
         Ok(victim)
     }
 
-    /// Hears all that is left, after a kill or a word to end, and gives the process's status.
+    /// Receives all remaining messages, after a kill or a request to end, and returns the process's
+    /// status.
     ///
     /// # Errors
-    /// If it does not end, panicked, or said what cannot be.
+    /// It does not end, panicked, or sent something impossible.
     pub fn end(&mut self, victim: &mut Victim) -> Result<ExitStatus, String> {
         loop {
             match victim.next(PATIENCE) {
@@ -249,7 +251,8 @@ impl Bench {
         Ok(status)
     }
 
-    /// A hang, told. The victim's threads are shown if a debugger-less system can.
+    /// The report of a hang. The victim's threads are shown if the system allows it without a
+    /// debugger.
     pub fn hang(&self, victim: &Victim, what: &str) -> String {
         format!(
             "HANG: the victim {what} for {} s; it is {} s old and said {:?}; {}",
@@ -263,7 +266,7 @@ impl Bench {
     /// Ends a victim that was killed.
     ///
     /// # Errors
-    /// As [`Bench::end`]; if it had ended by itself.
+    /// As [`Bench::end`]; it had ended by itself.
     pub fn killed(&mut self, victim: &mut Victim) -> Result<(), String> {
         let status = self.end(victim)?;
         match status.signal() {
@@ -275,10 +278,10 @@ impl Bench {
         }
     }
 
-    /// Ends a victim that was told to end.
+    /// Ends a victim that was asked to end.
     ///
     /// # Errors
-    /// As [`Bench::end`]; if it ended otherwise than well.
+    /// As [`Bench::end`]; it did not end successfully.
     pub fn ended_well(&mut self, victim: &mut Victim) -> Result<(), String> {
         drop(victim.stdin.take());
         let status = self.end(victim)?;
@@ -288,10 +291,11 @@ impl Bench {
         }
     }
 
-    /// Runs another job of the program to its end: its status, what it wrote, and its errors.
+    /// Runs another job of the program to its end, and returns its status, its output, and its
+    /// errors.
     ///
     /// # Errors
-    /// If it cannot be started, does not end, or panicked.
+    /// It cannot be started, does not end, or panicked.
     pub fn other(
         &mut self,
         what: &str,
@@ -323,10 +327,10 @@ impl Bench {
         Ok((status, bytes, victim.errors()))
     }
 
-    /// Starts another job of the program; what it writes is for whoever takes its pipe.
+    /// Starts another job of the program; the caller takes the pipe of its output.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// It cannot be started.
     pub fn start_other(&mut self, what: &str, order: &Order) -> Result<Victim, String> {
         let failed = |e: std::io::Error| format!("starting `victim {what}`: {e}");
         let (errors, file) = self.error_file().map_err(failed)?;
@@ -348,7 +352,8 @@ impl Bench {
         })
     }
 
-    /// What a fresh process finds in the store; `None` if it could not be opened, with the reason.
+    /// The contents that a new process finds in the store, or `None` with the reason if the store
+    /// could not be opened.
     ///
     /// # Errors
     /// A wrong answer, a hang, a panic.
@@ -363,10 +368,10 @@ impl Bench {
         }
     }
 
-    /// Has a fresh process verify the store that it opens for writing: that is a recovery.
+    /// Lets a new process open the store for writing, which is a recovery, and verify it.
     ///
     /// # Errors
-    /// What is lost, wrong, or keeps the store from being opened.
+    /// Something is lost or wrong, or keeps the store from being opened.
     pub fn verify(&mut self, order: &Order) -> Result<(), String> {
         let dump = self.dump(order)??;
         self.expected.compare(&dump)?;
@@ -374,7 +379,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The same by a reader, which changes nothing: the recovery is left for who comes next.
+    /// The same by a reader, which changes nothing, so that the next open does the recovery.
     ///
     /// # Errors
     /// As [`Bench::verify`].
@@ -394,7 +399,7 @@ impl Bench {
     /// `silt check`.
     ///
     /// # Errors
-    /// If it finds damage.
+    /// It finds damage.
     pub fn check(&mut self, order: &Order) -> Result<(), String> {
         let (status, _, errors) = self.other("check", order)?;
         match status.code() {
@@ -407,18 +412,18 @@ impl Bench {
     }
 }
 
-/// A seed's result, or its failure with what a person needs to look at it.
+/// The result of a seed, or its failure with the information that is needed to examine it.
 ///
 /// # Panics
-/// With the failure.
+/// The failure.
 pub fn settled(bench: Bench, row: &str, result: Result<(), String>, what: &str) -> Coverage {
     let mut bench = bench;
     if let Err(e) = result {
         let seed = bench.seed;
-        // The folder is kept for whoever looks.
+        // The folder is kept for examination.
         let kept = match bench._temporary.take() {
             Some(folder) => folder.keep().display().to_string(),
-            // A small file system is gone when the test is.
+            // A small file system disappears with the test.
             None => copied(&bench.folder)
                 .unwrap_or_else(|e| format!("(not kept: {e}) {}", bench.folder.display())),
         };
@@ -429,7 +434,7 @@ pub fn settled(bench: Bench, row: &str, result: Result<(), String>, what: &str) 
     coverage
 }
 
-/// Copies a folder and all below it to one that stays, and says where.
+/// Copies a folder with everything below it to one that stays, and returns its path.
 fn copied(from: &Path) -> std::io::Result<String> {
     fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(to)?;
@@ -438,7 +443,7 @@ fn copied(from: &Path) -> std::io::Result<String> {
             let to = to.join(entry.file_name());
             match entry.file_type()?.is_dir() {
                 true => copy(&entry.path(), &to)?,
-                // What fills the disk is no part of the store.
+                // The file that fills the disk is not part of the store.
                 false if entry.file_name() == "ballast" => {}
                 false => std::fs::copy(entry.path(), to).map(drop)?,
             }

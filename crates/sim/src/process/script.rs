@@ -1,13 +1,13 @@
-//! What a victim does: operations that can be computed again from seed, cycle, lane and number, and
-//! what they make of a lane's contents.
+//! The operations of a victim, which can be computed again from seed, cycle, lane and number, and
+//! their effect on a lane's contents.
 //!
-//! What it is: a *lane* is one thread of the victim, with keys of its own in the keyspaces that all
-//! share, and a keyspace of its own that it creates and drops. [`Script::op`] gives operation *n*
+//! A *lane* is one thread of the victim. It has keys of its own in the keyspaces that all lanes
+//! share, and a keyspace of its own that it creates and drops. [`Script::op`] returns operation *n*
 //! of a lane; [`Lane`] is what the lane's part of the store must hold.
 //!
-//! Invariants: an operation depends on seed, cycle, lane and number alone, so whoever is told a
-//! number knows the operation; no operation touches what another lane may write, so lanes may be
-//! judged one by one, whatever their order was.
+//! Invariants: an operation depends on seed, cycle, lane and number alone, so its number determines
+//! it. No operation touches keys that another lane may write, so lanes can be checked one by one,
+//! whatever their order was.
 //!
 //! Threading: plain values.
 
@@ -20,18 +20,18 @@ use crate::model::{Bytes, Pairs};
 use crate::rng::Rng;
 use crate::workload::draw_options;
 
-/// Threads of a victim.
+/// The number of threads of a victim.
 pub const LANES: usize = 3;
 /// The keyspaces that all lanes share.
 pub const SHARED: [&str; 3] = ["default", "a", "b"];
-/// All spaces of a lane: the shared keyspaces, and its own.
+/// The number of spaces of a lane: the shared keyspaces, and its own keyspace.
 pub const SPACES: usize = SHARED.len() + 1;
 /// A lane's own keyspace, as an index.
 pub const OWN: usize = SHARED.len();
-/// Numbers that usual keys of a lane have in one keyspace.
+/// The number of different usual keys of a lane in one keyspace.
 pub const KEYS: u64 = 240;
-/// Numbers behind them, of long keys: few of them fill a memtable, and their tables' bounds fill a
-/// manifest.
+/// The numbers after them belong to long keys: few of them fill a memtable, and the bounds of their
+/// tables fill a manifest.
 pub const LONG_KEYS: u64 = 4;
 const LONG_KEY_BYTES: usize = 60_000;
 
@@ -48,7 +48,7 @@ pub fn space_name(lane: usize, space: usize) -> String {
     }
 }
 
-/// What all keys of a lane begin with, one byte.
+/// The first byte of all keys of a lane.
 pub fn prefix(lane: usize) -> [u8; 1] {
     [b'a' + lane as u8]
 }
@@ -83,7 +83,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The space that it is about.
+    /// The space that it belongs to.
     pub fn space(&self) -> usize {
         match self {
             Entry::Put(space, ..) | Entry::Delete(space, _) | Entry::DeleteRange(space, ..) => {
@@ -96,29 +96,29 @@ impl Entry {
 /// One operation of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A batch, or a single call if it has one entry; `sync` asks for durability.
+    /// A batch, or a single call if it has one entry; `sync` asks for a sync.
     Write {
         /// At least one.
         entries: Vec<Entry>,
         /// As `WriteOptions::sync`.
         sync: bool,
     },
-    /// Tables built outside are taken in: keys in order, deletes without a value.
+    /// Tables built outside are ingested: keys in order, with deletes as keys without a value.
     Ingest {
-        /// Where.
+        /// The space.
         space: usize,
-        /// What.
+        /// The entries.
         pairs: Vec<(Bytes, Option<Bytes>)>,
-        /// How.
+        /// The mode.
         mode: IngestMode,
     },
-    /// The lane's own keyspace is created, if it is not there.
+    /// The lane's own keyspace is created, if it does not exist.
     Create,
-    /// It is dropped, if it is there.
+    /// It is dropped, if it exists.
     Drop,
     /// One keyspace is flushed.
     Flush(usize),
-    /// All are.
+    /// All keyspaces are flushed.
     FlushAll,
     /// A range is compacted; the whole keyspace without one.
     Compact(usize, Option<(Bytes, Bytes)>),
@@ -130,25 +130,25 @@ pub enum Op {
     Get(usize, Bytes),
     /// All of the lane's keys in a space are read.
     Scan {
-        /// Where.
+        /// The space.
         space: usize,
         /// From the last key to the first.
         back: bool,
     },
     /// A snapshot is taken and kept.
     TakeSnapshot,
-    /// All of the lane's keys in a shared space are read as a kept snapshot sees them; then it may
-    /// be let go.
+    /// All of the lane's keys in a shared space are read as a kept snapshot sees them. Then the
+    /// snapshot may be dropped.
     ReadSnapshot {
-        /// Where.
+        /// The space.
         space: usize,
-        /// Whether it is let go.
+        /// Whether the snapshot is dropped.
         drop: bool,
     },
 }
 
 impl Op {
-    /// Whether it may change what the store holds.
+    /// Whether it may change the contents of the store.
     pub fn changes(&self) -> bool {
         matches!(
             self,
@@ -209,23 +209,23 @@ impl Script {
         }
     }
 
-    /// Whether keys are long in this cycle: every few writes are a flush, and every few flushes a
-    /// manifest.
+    /// Whether keys are long in this cycle: then every few writes cause a flush, and every few
+    /// flushes a new manifest.
     pub fn has_long_keys(&self) -> bool {
         self.long_keys
     }
 
-    /// The same script without long keys and large values, so that no manifest grows long and a
-    /// small disk does not fill up at once.
+    /// The same script without long keys and large values, so that manifests stay small and a small
+    /// disk does not fill up at once.
     pub fn without_long_keys(mut self) -> Script {
         self.long_keys = false;
         self.has_large_values = false;
         self
     }
 
-    /// The options of the cycle: small sizes, so that a few hundred operations flush, compact and
-    /// change segments. Where log and tables lie is the seed's choice, since it is made once.
-    /// `direct`: whether the file system has direct I/O.
+    /// The options of the cycle: sizes are small, so that a few hundred operations flush, compact
+    /// and change segments. The folders of log and tables are the seed's choice, since they are
+    /// chosen once. `direct`: whether the file system has direct I/O.
     pub fn options(&self, direct: bool) -> Options {
         let mut rng = mix(&[self.seed, self.cycle, 23]);
         let mut options = draw_options(&mut rng);
@@ -234,12 +234,12 @@ impl Script {
             1 => SyncMode::Interval(std::time::Duration::from_micros(100 + rng.below(20_000))),
             _ => SyncMode::Always,
         };
-        // Only segments of 1 MiB and more are mapped.
+        // Only segments of at least 1 MiB are mapped.
         if rng.chance(40) {
             options.log_segment_bytes = 1 << 20 << rng.below(2);
             options.log_bytes_max = options.log_segment_bytes * (2 + rng.below(3));
         }
-        // Long waits show nothing here.
+        // Long waits would test nothing here.
         options.background_bytes_per_s = 0;
         if rng.chance(70) {
             options.stall_policy = StallPolicy::Stop;
@@ -270,7 +270,7 @@ impl Script {
         rng.below(most)
     }
 
-    /// A value that says whose it is, of any length, compressible or not.
+    /// A value that identifies its writer, of any length, compressible or not.
     fn value(&self, lane: usize, n: u64, entry: u64, rng: &mut Rng) -> Bytes {
         let len = match rng.below(100) {
             0..4 => return Bytes::from(&[][..]),
@@ -380,22 +380,22 @@ impl Script {
     }
 }
 
-/// What a lane's part of the store holds.
+/// The contents of a lane's part of the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
-    /// By space.
+    /// The pairs by space.
     pub spaces: [Pairs; SPACES],
-    /// Whether its own keyspace is there.
+    /// Whether its own keyspace exists.
     pub own: bool,
 }
 
 impl Lane {
-    /// Whether a space is there to be written and read.
+    /// Whether a space exists.
     pub fn has(&self, space: usize) -> bool {
         space != OWN || self.own
     }
 
-    /// Whether an operation has anything to change here: a keyspace may not be there, or be there
+    /// Whether an operation has anything to change here: a keyspace may not exist, or exist
     /// already.
     pub fn is_changed_by(&self, op: &Op) -> bool {
         match op {
@@ -407,7 +407,7 @@ impl Lane {
         }
     }
 
-    /// The entries of a write that are written: those to a keyspace that is there.
+    /// The entries of a write that take effect: those to an existing keyspace.
     pub fn possible<'a>(&self, entries: &'a [Entry]) -> Vec<&'a Entry> {
         entries.iter().filter(|e| self.has(e.space())).collect()
     }
@@ -458,7 +458,7 @@ impl Lane {
         }
     }
 
-    /// Says where two differ, for people.
+    /// Describes the first difference of two contents.
     pub fn difference(&self, found: &Lane, lane: usize) -> Option<String> {
         if self.own != found.own {
             return Some(format!(

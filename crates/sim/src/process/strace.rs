@@ -1,14 +1,15 @@
-//! Row 4 on the real binary: its system calls fail, by `strace -e inject`, once or for good.
+//! Row 4 on the real binary: its system calls fail, by `strace -e inject`, once or always.
 //!
-//! What it is: a first run under strace counts the calls of each thread; from these a call, an
-//! error and a number are drawn, and the victim goes on in the same folder with that fault. strace
-//! counts for each thread by itself, so several threads may meet it. What strace wrote says which
-//! file met it and what was called on that file afterwards.
+//! A first run under strace counts the calls of each thread. From these a call, an error and a
+//! number are drawn, and the victim continues in the same folder with that fault. strace counts for
+//! each thread separately, so several threads may meet the fault. The output of strace says which
+//! file met it, and what was called on that file afterwards.
 //!
-//! What must hold: the victim goes on or says clearly what failed; nothing acknowledged is missing
-//! for a process that meets no fault; a failed sync of the log or of the manifest poisons, and no
-//! write is acknowledged that began after somebody was told so; no sync of a file is called again
-//! after it failed; the failed sync of a table poisons nothing; no panic, no hang.
+//! These must hold: the victim continues, or says clearly what failed; nothing acknowledged is
+//! missing for a process without faults; a failed sync of the log or of the manifest poisons the
+//! store, and no write is acknowledged that was begun after a client was told so; no sync of a file
+//! is called again after it failed; the failed sync of a table does not poison; there is no panic
+//! and no hang.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,15 +25,15 @@ use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// Faults of a seed, one run each: all in one folder.
+/// The number of faults of a seed. Each has one run, and all runs use one folder.
 pub const FAULTS: u64 = 5;
-/// Operations of a lane in each run.
+/// The number of operations of a lane in each run.
 const OPS: u64 = 120;
-/// With a fault that stays, a victim that makes no progress for so long and says why is left to
+/// With a permanent fault, a victim that makes no progress for this time and says why is left to
 /// itself.
 const STALL: Duration = Duration::from_secs(3);
 
-/// System calls of the store, how often each is chosen, and the errors that it meets.
+/// The system calls of the store, how often each is chosen, and the errors that it gets.
 const CALLS: &[(&str, u64, &[&str])] = &[
     (
         "fdatasync",
@@ -109,7 +110,7 @@ const CALLS: &[(&str, u64, &[&str])] = &[
     ("sync_file_range", 1, &["error=EIO"]),
 ];
 
-/// What row 4 on the real binary is there for.
+/// What row 4 on the real binary must reach.
 pub const STRACE_REACHED: &[&str] = &[
     "after.poisoned",
     "after.refused_open",
@@ -128,7 +129,7 @@ pub const STRACE_REACHED: &[&str] = &[
     "verified.by_a_writer",
 ];
 
-/// Why nothing can be tried here, if so: strace is not installed, or may not trace.
+/// The reason why nothing can be tested here, if so: strace is not installed, or may not trace.
 pub fn without_strace() -> Option<String> {
     let output = Command::new("strace")
         .args([
@@ -152,7 +153,7 @@ pub fn without_strace() -> Option<String> {
     }
 }
 
-/// What a file is to a store.
+/// The kind of a store's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Log,
@@ -195,17 +196,17 @@ struct Traced {
     thread: u32,
     at_us: u64,
     call: String,
-    /// The file that it is about, as far as the line says.
+    /// The file of the call, as far as the line shows it.
     path: String,
     injected: bool,
-    /// The line as strace wrote it.
+    /// The line of strace's output.
     text: String,
-    /// Place among the events at which it began, and ended.
+    /// The indexes of the events at which it began and ended.
     began: usize,
     ended: usize,
 }
 
-/// Reads what strace wrote with `-f -y -ttt`.
+/// Parses the output of strace with `-f -y -ttt`.
 fn parse(text: &str) -> Vec<Traced> {
     let mut all = Vec::new();
     let mut unfinished: BTreeMap<u32, Traced> = BTreeMap::new();
@@ -237,7 +238,7 @@ fn parse(text: &str) -> Vec<Traced> {
             at_us,
             call: call.to_string(),
             path: match call.starts_with("rename") {
-                // The name that the file gets.
+                // The new name of the file.
                 true => arguments
                     .split_once("\", ")
                     .map_or_else(String::new, |(_, to)| path_of(to)),
@@ -258,7 +259,7 @@ fn parse(text: &str) -> Vec<Traced> {
     all
 }
 
-/// The path of the first argument: that of a descriptor, with a name behind it if there is one.
+/// The path of the first argument: that of a descriptor, and of a name after it if there is one.
 fn path_of(arguments: &str) -> String {
     let of_descriptor = arguments
         .split_once('<')
@@ -274,7 +275,7 @@ fn path_of(arguments: &str) -> String {
     }
 }
 
-/// A fault as it was drawn.
+/// A fault that was drawn.
 #[derive(Clone, Debug)]
 struct Fault {
     call: &'static str,
@@ -291,7 +292,7 @@ enum Times {
 }
 
 impl Fault {
-    /// As strace takes it.
+    /// The argument for strace.
     fn expression(&self) -> String {
         let (n, end) = (self.nth, self.nth + 2);
         let when = match self.times {
@@ -303,7 +304,8 @@ impl Fault {
     }
 }
 
-/// How often each thread of the first run called what, and how often before it touched the store.
+/// How often each thread of the first run called each system call, and how often before it touched
+/// the store.
 struct Counted {
     calls: BTreeMap<String, Vec<u64>>,
     before: BTreeMap<String, u64>,
@@ -345,7 +347,8 @@ impl Counted {
         let most = if rng.chance(25) { most.min(12) } else { most };
         let what = *rng.pick(errors);
         let times = match rng.below(10) {
-            // What is interrupted for ever, or writes nothing for ever, is no file system.
+            // A file system on which a call is always interrupted, or always writes nothing, is not
+            // a file system.
             _ if what == "error=EINTR" => *rng.pick(&[Times::Once, Times::Thrice]),
             0..5 => Times::Once,
             5 => Times::Thrice,
@@ -383,11 +386,11 @@ fn strace(log: &Path, traced: &str, inject: Option<&Fault>) -> Vec<String> {
     words
 }
 
-/// One seed: a run that counts, then [`FAULTS`] runs with a fault each, in one folder, verified
-/// each time. `program`: the victim's.
+/// Runs one seed: a run that counts, then [`FAULTS`] runs with a fault each, in one folder. The
+/// store is verified each time. `program` is the victim's.
 ///
 /// # Panics
-/// At the first loss, wrong answer, panic, hang, or poison that is missing or too much.
+/// The first loss, wrong answer, panic, hang, or poison that is missing or wrong.
 pub fn strace_trial(seed: u64, program: &Path) -> Coverage {
     let mut bench = Bench::new(seed, program, None);
     let mut rng = Rng::new(seed ^ 0x57AC);
@@ -443,8 +446,8 @@ fn count(bench: &mut Bench) -> Result<Counted, String> {
     ))
 }
 
-/// Hears the victim to its end; false if it stands still with a reason that it tells, and was left
-/// to itself.
+/// Receives the victim's messages to its end. False if it makes no progress and says why, and was
+/// left to itself.
 fn work(bench: &mut Bench, victim: &mut Victim, fault: Option<&Fault>) -> Result<bool, String> {
     let mut progress = Instant::now();
     let stays = fault.is_some_and(|f| f.times == Times::ForGood);
@@ -474,7 +477,7 @@ fn work(bench: &mut Bench, victim: &mut Victim, fault: Option<&Fault>) -> Result
 fn with_fault(bench: &mut Bench, cycle: u64, fault: &Fault) -> Result<(), String> {
     let log = bench.beside(&format!("strace-{cycle}"));
     let syncs = matches!(fault.call, "fsync" | "fdatasync");
-    // Whether a name is another file's by now, too.
+    // Whether a name belongs to another file by now.
     let traced = match syncs {
         true => "fsync,fdatasync,openat,renameat,renameat2",
         false => fault.call,
@@ -494,7 +497,7 @@ fn with_fault(bench: &mut Bench, cycle: u64, fault: &Fault) -> Result<(), String
                     Health::Poisoned => "after.poisoned",
                 },
                 Some(NOT_OPEN) if errors.contains("not open: [") => "after.refused_open",
-                // Memory that is not there is no business of a store's.
+                // Missing memory is not an error of the store's files.
                 None if fault.call == "mmap" && errors.contains("memory allocation of") => {
                     "after.no_memory"
                 }
@@ -547,15 +550,14 @@ impl Traced {
         matches!(self.call.as_str(), "fsync" | "fdatasync")
     }
 
-    /// Whether a file that was not there before, or whose bytes are all forgotten, has the name
-    /// from here on.
+    /// Whether a new file, or one whose bytes were all discarded, has the name from here on.
     fn makes_anew(&self) -> bool {
         let made = self.text.contains("O_EXCL") || self.text.contains("O_TRUNC");
         self.call.starts_with("rename") || (self.call == "openat" && made)
     }
 }
 
-/// What the trace and the victim's words say together.
+/// Compares the trace with the victim's messages.
 fn judge(bench: &Bench, fault: &Fault, trace: &[Traced]) -> Result<BTreeSet<&'static str>, String> {
     let mut seen = BTreeSet::new();
     let said = bench.expected.said();
@@ -585,8 +587,8 @@ fn judge(bench: &Bench, fault: &Fault, trace: &[Traced]) -> Result<BTreeSet<&'st
                 again.text, failed.text
             ));
         }
-        // The first sync of a segment or a manifest that is only being made ready: nothing is in it
-        // yet that anybody was told of.
+        // The first sync of a segment or a manifest that is only being prepared: it does not
+        // contain anything that was acknowledged.
         let made = of_it()
             .filter(|t| t.makes_anew() && t.began < failed.began)
             .max_by_key(|t| t.began);

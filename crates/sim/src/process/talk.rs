@@ -1,12 +1,11 @@
-//! What a victim tells its parent: messages through a pipe while it works, and all that a store
-//! holds, by a verifier.
+//! The messages of a victim to its parent through a pipe, and the dump of a store by a verifier.
 //!
-//! What it is: a message is 40 bytes, written by one system call and shorter than `PIPE_BUF`, so
-//! pipes keep it whole; what was written before a kill is still read after it. A dump is
+//! A message has 40 bytes. It is written by one system call and is shorter than `PIPE_BUF`, so
+//! pipes keep it in one piece. What was written before a kill can still be read after it. A dump is
 //! length-prefixed bytes with a mark at its end.
 //!
-//! Invariants: messages go out by `writev`, which no storage of ours calls: faults that are
-//! injected into the store's calls do not meet them.
+//! Invariant: messages are written by `writev`, which no storage of siltstone calls, so faults that
+//! are injected into the store's calls do not affect them.
 //!
 //! Threading: a pipe may be written from any thread.
 
@@ -18,22 +17,22 @@ use siltstone::ErrorKind;
 
 use crate::model::Pairs;
 
-/// Length of a message.
+/// The length of a message.
 pub const MESSAGE_BYTES: usize = 40;
 
-/// How a store feels.
+/// The health of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// It takes writes.
     #[default]
     Good,
-    /// There is no room.
+    /// There is no space.
     NoSpace,
     /// It takes no writes until it is reopened.
     Poisoned,
 }
 
-/// Classes of errors as they are told.
+/// The classes of errors in messages.
 const KINDS: [ErrorKind; 11] = [
     ErrorKind::InvalidArgument,
     ErrorKind::NotFound,
@@ -48,37 +47,37 @@ const KINDS: [ErrorKind; 11] = [
     ErrorKind::Io,
 ];
 
-/// What a victim tells.
+/// A message of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The store is open.
     Opened {
-        /// When, in microseconds since 1970.
+        /// The time, in microseconds since 1970.
         at_us: u64,
-        /// Log records that were replayed.
+        /// The number of log records that were replayed.
         replayed: u64,
     },
-    /// The keyspaces that all share are there; work begins.
+    /// The keyspaces that all lanes share exist; work begins.
     Ready,
     /// An operation begins.
     Begun {
-        /// Whose.
+        /// The lane.
         lane: usize,
         /// Its number.
         n: u64,
-        /// Whether the lane's own keyspace is there.
+        /// Whether the lane's own keyspace exists.
         own: bool,
     },
     /// It was acknowledged.
     Done {
-        /// Whose.
+        /// The lane.
         lane: usize,
         /// Its number.
         n: u64,
     },
-    /// It came back with an error.
+    /// It returned an error.
     Failed {
-        /// Whose.
+        /// The lane.
         lane: usize,
         /// Its number.
         n: u64,
@@ -87,13 +86,13 @@ pub enum Message {
         /// The error's class.
         kind: ErrorKind,
     },
-    /// What the store is doing.
+    /// The state of the store.
     State {
         /// Running jobs.
         jobs: u64,
-        /// How it feels.
+        /// The health.
         health: Health,
-        /// Whether a job has failed, and the store says why.
+        /// Whether a job has failed, and the store reports the error.
         job_error: bool,
         /// Since the open.
         flushes: u32,
@@ -104,14 +103,14 @@ pub enum Message {
         /// Since the open.
         ingests: u32,
     },
-    /// The work is over; the store is being closed.
+    /// The work is done; the store is being closed.
     Closing {
-        /// When, in microseconds since 1970.
+        /// The time, in microseconds since 1970.
         at_us: u64,
     },
     /// It is closed, with or without an error.
     Closed {
-        /// Whether without.
+        /// Whether there was no error.
         fine: bool,
     },
 }
@@ -217,15 +216,15 @@ impl Message {
 pub struct Pipe(File);
 
 impl Pipe {
-    /// Writes to `file`, a pipe.
+    /// The end of a pipe, `file`.
     pub fn new(file: File) -> Pipe {
         Pipe(file)
     }
 
-    /// Tells the parent.
+    /// Sends a message to the parent.
     ///
     /// # Errors
-    /// If nobody listens any more.
+    /// The parent has closed the pipe.
     pub fn tell(&self, message: Message) -> io::Result<()> {
         let bytes = message.encode();
         loop {
@@ -239,10 +238,10 @@ impl Pipe {
     }
 }
 
-/// Hears messages until the pipe ends.
+/// Receives messages until the pipe ends.
 ///
 /// # Errors
-/// What is no message, or a torn one.
+/// Something that is not a message, or a torn message.
 pub fn listen(mut pipe: impl Read, mut hear: impl FnMut(Message)) -> Result<(), String> {
     let mut bytes = [0; MESSAGE_BYTES];
     let mut filled = 0;
@@ -262,10 +261,10 @@ pub fn listen(mut pipe: impl Read, mut hear: impl FnMut(Message)) -> Result<(), 
     }
 }
 
-/// All that a store holds: pairs by keyspace.
+/// The contents of a store: pairs by keyspace.
 pub type Dump = BTreeMap<String, Pairs>;
 
-/// What a whole dump ends with.
+/// The end of a complete dump.
 const END: &[u8] = b"the end";
 
 /// Writes a dump.
@@ -289,7 +288,7 @@ pub fn write_dump(mut out: impl Write, dump: &Dump) -> io::Result<()> {
     out.flush()
 }
 
-/// Reads what [`write_dump`] wrote; `None` if it is not whole.
+/// Reads a dump of [`write_dump`]; `None` if it is incomplete.
 pub fn read_dump(mut from: &[u8]) -> Option<Dump> {
     let mut bytes = || {
         let (len, rest) = from.split_first_chunk::<4>()?;

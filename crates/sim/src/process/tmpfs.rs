@@ -1,9 +1,9 @@
-//! Row 5 on a real small file system: it fills, under a victim at work and from outside, and is
+//! Row 5 on a real small file system: it fills up, from outside and by a victim at work, and is
 //! freed again.
 //!
-//! What must hold: writes are refused with `NoSpace` and nothing else; reads go on and are right;
-//! writing resumes by itself when there is room, without a reopen; nothing acknowledged is missing,
-//! whether the store is closed, killed while the disk is full, or opened while it is full.
+//! These must hold: writes are refused with `NoSpace` and no other error; reads continue and are
+//! right; writing resumes by itself when there is space, without a reopen; nothing acknowledged is
+//! missing, whether the store is closed, killed while the disk is full, or opened while it is full.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,14 +19,14 @@ use super::victim::Order;
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// Size of the file system, in MiB.
+/// The size of the file system, in MiB.
 pub const TMPFS_MIB: u32 = 32;
-/// Times that a seed fills it.
+/// How often a seed fills it.
 const ROUNDS: u64 = 5;
-/// Acknowledged changes that show that writing goes on.
+/// The number of acknowledged changes that show that writing works again.
 const RESUMED: u64 = 30;
 
-/// What row 5 on a real file system is there for.
+/// What row 5 on a real file system must reach.
 pub const TMPFS_REACHED: &[&str] = &[
     "ballast.dropped",
     "filled.from_outside",
@@ -40,11 +40,11 @@ pub const TMPFS_REACHED: &[&str] = &[
     "verified.by_a_writer",
 ];
 
-/// Something else's file that takes what is left of the disk.
+/// A foreign file that takes the remaining space of the disk.
 struct Filler(PathBuf);
 
 impl Filler {
-    /// Takes all but about `left` bytes.
+    /// Takes all space but about `left` bytes.
     fn take(path: PathBuf, left: u64) -> Result<Filler, String> {
         let failed = |e: std::io::Error| format!("the filler: {e}");
         let mut file = File::create(&path).map_err(failed)?;
@@ -71,10 +71,11 @@ impl Drop for Filler {
     }
 }
 
-/// One seed: `folder` lies on the small file system and is emptied before. `program`: the victim's.
+/// Runs one seed: `folder` lies on the small file system and is emptied first. `program` is the
+/// victim's.
 ///
 /// # Panics
-/// At the first loss, wrong answer, other error than `NoSpace`, panic or hang.
+/// The first loss, wrong answer, other error than `NoSpace`, panic or hang.
 pub fn tmpfs_trial(seed: u64, program: &Path, folder: &Path) -> Coverage {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -93,7 +94,7 @@ pub fn tmpfs_trial(seed: u64, program: &Path, folder: &Path) -> Coverage {
     settled(bench, "small_tmpfs", result, "filled from inside")
 }
 
-/// Hears the victim until something holds.
+/// Receives the victim's messages until a condition holds.
 fn until(
     bench: &mut Bench,
     victim: &Victim,
@@ -114,7 +115,7 @@ fn until(
     Ok(())
 }
 
-/// A victim at work while the disk fills and is freed.
+/// A victim works while the disk fills up and is freed.
 fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
     let order = Order {
         patient: true,
@@ -141,7 +142,7 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
         let before = bench.expected.said().no_space;
         let done = bench.expected.said().done;
         until(bench, &victim, "does not tell that the disk is full", |b| {
-            // With a little room, compactions may make more of it for ever.
+            // With a little space, compactions may free more space repeatedly.
             let enough = left > 0 && b.expected.said().done > done + 10 * RESUMED;
             enough || b.expected.said().no_space > before
         })?;
@@ -154,7 +155,7 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
             break;
         }
         full.give_back();
-        // What was heard so far is behind; what is acknowledged from here on has found room.
+        // Earlier messages do not count; what is acknowledged from here on has found space.
         let done = bench.expected.said().done;
         until(bench, &victim, "does not go on when there is room", |b| {
             b.expected.said().done >= done + RESUMED
@@ -176,13 +177,13 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
     }
     drop(victim);
     if full || rng.chance(30) {
-        // Opened without any room: all is there to be read.
+        // The store is opened without any space: all data can be read.
         if filler.is_none() {
             filler = Some(Filler::take(ballast, 0)?);
         }
         match bench.verify(&later) {
-            // What the log holds goes to tables, for which there is no room, or stays in memory, up
-            // to a bound that users set.
+            // The log's contents either go to tables, for which there is no space, or stay in
+            // memory, up to a bound that users set.
             Err(e) if e.contains("replay_bytes_max") => {
                 bench.coverage.add("full.refused_beyond_replay_bytes");
             }
@@ -196,7 +197,7 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
     bench.verify(&later)
 }
 
-/// The store's own data fill the disk; dropping a keyspace makes room again.
+/// The store's own data fill the disk, and dropping a keyspace frees space.
 fn from_inside(bench: &mut Bench) -> Result<(), String> {
     let script = Script::new(bench.seed, ROUNDS).without_long_keys();
     let failed = |what: &str| {
@@ -249,10 +250,10 @@ fn from_inside(bench: &mut Bench) -> Result<(), String> {
     bench.verify(&order)
 }
 
-/// Writes and takes back until it works, doing nothing else for it.
+/// Writes and reverts until it works, and does nothing else to make it work.
 fn resumes(keyspace: &Keyspace, store: &Store) -> Result<(), String> {
     let start = Instant::now();
-    // A key of the first lane's, far behind those that it uses.
+    // A key of the first lane, far behind those that the lane uses.
     let key = b"a9999";
     loop {
         match keyspace.put(key, b"x").and_then(|()| keyspace.delete(key)) {

@@ -1,5 +1,5 @@
-//! The other jobs of the program `victim`: to read everything that a store holds in every way and
-//! show it, and to check it.
+//! The other jobs of the program `victim`: to read the whole contents of a store in every way and
+//! dump them, and to check the store.
 //!
 //! Threading: one thread, and those of the store.
 
@@ -15,7 +15,7 @@ use super::talk::{Dump, write_dump};
 use super::victim::{DAMAGED, End, Order, Outcome, not_open, same, scan, standard_output, wrong};
 use crate::model::{Bytes, Pairs};
 
-/// Reads everything: forward, backward, key by key, many keys at once; all must agree.
+/// Reads everything: forward, backward, key by key, and many keys at once. All must agree.
 pub(super) fn verify(order: &Order) -> Outcome {
     let open = match order.reader {
         true => Store::open_read_only(&order.path, order.options()),
@@ -56,7 +56,7 @@ pub(super) fn verify(order: &Order) -> Outcome {
     let out = BufWriter::with_capacity(64 << 10, standard_output()?);
     write_dump(out, &dump)?;
     match store.close() {
-        // Nothing was written but what the open wrote.
+        // Only the open has written anything.
         Err(e) if !order.patient => Err(wrong(format!("close: [{}] {e}", e.kind()))),
         _ => Ok(()),
     }
@@ -72,7 +72,7 @@ pub(super) fn check_closed(path: &Path) -> Outcome {
     }
 }
 
-/// What a lane's part of a dump is.
+/// The part of a dump that belongs to a lane.
 pub(super) fn lane_of_dump(dump: &Dump, lane: usize) -> Lane {
     let mut found = Lane::default();
     let from = prefix(lane);

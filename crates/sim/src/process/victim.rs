@@ -1,15 +1,15 @@
-//! The child process: it works on a real folder until it is killed, or opens the store and shows
-//! all that it holds.
+//! The child process: it works on a real folder until it is killed, or opens the store and dumps
+//! its contents.
 //!
-//! What it is: [`main`] is the program `victim`. `run` works through the script with a thread a
-//! lane, and tells its parent of every operation before it begins and after it was acknowledged;
-//! `verify` and `check` are `verifier.rs`.
+//! [`main`] is the program `victim`. `run` works through the script with one thread for each lane,
+//! and sends a message to its parent before each operation begins and after it was acknowledged.
+//! `verify` and `check` are in `verifier.rs`.
 //!
-//! Invariants: a lane compares what it reads with what it wrote, so a wrong answer before the kill
-//! is found too; whatever is unexpected ends the process with [`WRONG`] and a text on its standard
+//! Invariants: a lane compares what it reads with what it wrote, so wrong answers before the kill
+//! are found too. Anything unexpected ends the process with [`WRONG`] and a text on its standard
 //! error.
 //!
-//! Threading: a thread a lane; the first thread watches.
+//! Threading: one thread for each lane; the first thread waits for the end.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,25 +30,25 @@ use super::talk::{Health, Message, Pipe};
 use super::verifier;
 use crate::model::{Bytes, Pairs};
 
-/// The store could not be opened; why is on the standard error.
+/// The store could not be opened; the reason is on standard error.
 pub const NOT_OPEN: i32 = 2;
-/// Something unexpected: a wrong answer, an error without a cause.
+/// Something unexpected: a wrong answer, or an error without a cause.
 pub const WRONG: i32 = 3;
-/// Nobody listens any more.
+/// The parent has closed the pipe.
 pub const ALONE: i32 = 4;
 /// `check` found damage.
 pub const DAMAGED: i32 = 5;
 
-/// How often the store's state is told.
+/// The interval at which the store's state is sent.
 const STATE_EVERY: Duration = Duration::from_millis(5);
-/// Writes of a lane that may have failed without it being known whether they had an effect; then
-/// the lane ends.
+/// The number of writes of a lane that may fail without it being known whether they had an effect;
+/// then the lane ends.
 const UNSURE_MAX: u32 = 4;
-/// Writes of a lane that are refused by a full disk; then the lane ends, unless it is to be
-/// patient.
+/// The number of writes of a lane that may be refused by a full disk; then the lane ends, unless it
+/// is to be patient.
 const REFUSED_MAX: u32 = 60;
 
-/// What the program is to do.
+/// The orders for the program.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The store's folder.
@@ -57,18 +57,18 @@ pub struct Order {
     pub seed: u64,
     /// The script's cycle.
     pub cycle: u64,
-    /// Operations of a lane at most; 0: no end.
+    /// The maximum number of operations of a lane; 0: no limit.
     pub ops: u64,
-    /// System calls fail: errors are expected.
+    /// Whether system calls fail: then errors are expected.
     pub faulty: bool,
-    /// The disk fills and empties: a lane waits for room.
+    /// Whether the disk fills and empties: then a lane waits for space.
     pub patient: bool,
-    /// `verify`: as a reader beside which nothing is changed.
+    /// For `verify`: whether to open the store as a reader, which changes nothing.
     pub reader: bool,
 }
 
 impl Order {
-    /// An order without anything special.
+    /// Orders without anything special.
     pub fn new(path: &Path, seed: u64, cycle: u64) -> Order {
         Order {
             path: path.to_path_buf(),
@@ -81,7 +81,7 @@ impl Order {
         }
     }
 
-    /// As arguments.
+    /// The orders as arguments.
     pub fn words(&self, what: &str) -> Vec<String> {
         let mut words = vec![
             what.to_string(),
@@ -127,25 +127,25 @@ impl Order {
     }
 
     pub(super) fn options(&self) -> Options {
-        // Asked of the folder above: the store's own is the store's to make.
+        // The question is about the parent folder, because the store creates its own folder.
         let above = self.path.parent().unwrap_or(Path::new("."));
         let direct = FileStorage::open_existing(above).is_ok_and(|s| s.check_direct().is_ok());
         let mut options = self.script().options(direct);
         if self.reader {
-            // A reader keeps all that the log holds; the largest keys may make that more than the
-            // least that it keeps.
+            // A reader keeps in memory all that the log holds; with the largest keys that may be
+            // more than the smallest budget.
             options.replay_bytes_max = 256 << 20;
         }
         options
     }
 }
 
-/// What ends the victim.
+/// The reason for the victim's end.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Nobody listens.
+    /// The parent has closed the pipe.
     Alone,
-    /// With this status and text.
+    /// This status and text.
     Status(i32, String),
 }
 
@@ -161,7 +161,7 @@ pub(super) fn wrong(text: String) -> End {
     End::Status(WRONG, text)
 }
 
-/// The program `victim`. Gives its exit status.
+/// The program `victim`. Returns its exit status.
 pub fn main(words: &[String]) -> i32 {
     let usage = "victim run|verify|check FOLDER SEED CYCLE OPERATIONS [faulty] [patient] [reader]";
     let Some(order) = words.split_first().and_then(|(_, w)| Order::parse(w)) else {
@@ -197,8 +197,8 @@ pub(super) fn not_open(error: &Error) -> End {
     End::Status(NOT_OPEN, format!("not open: [{}] {error}", error.kind()))
 }
 
-/// A system call that fails may keep a lane from beginning: the victim's misfortune, not the
-/// store's.
+/// A system call that fails may keep a lane from starting: that is an error of the victim and not
+/// of the store.
 fn no_thread(error: &std::io::Error) -> End {
     End::Status(NOT_OPEN, format!("not open: [thread] {error}"))
 }
@@ -214,7 +214,7 @@ fn health_of(store: &Store) -> Health {
     }
 }
 
-/// What the lanes share.
+/// The state that the lanes share.
 struct Stage<'a> {
     order: &'a Order,
     script: Script,
@@ -236,7 +236,7 @@ fn run(order: &Order) -> Outcome {
     }
     pipe.tell(Message::Ready)?;
     let stop: &'static AtomicBool = Box::leak(Box::default());
-    // Not joined: the read ends with the parent's word, or with the process.
+    // The thread is not joined: its read ends with the parent's request, or with the process.
     let waits = std::thread::Builder::new().spawn(move || {
         let _ = std::io::stdin().read(&mut [0; 1]);
         stop.store(true, Ordering::Release);
@@ -316,7 +316,7 @@ impl Stage<'_> {
         Ok(self.pipe.tell(state)?)
     }
 
-    /// Whether an error may be.
+    /// Whether an error is allowed.
     fn allow(&self, error: &Error, what: &str) -> Outcome {
         let expected = match error.kind() {
             ErrorKind::InvalidArgument | ErrorKind::Locked | ErrorKind::ReadOnly => false,
@@ -336,20 +336,20 @@ impl Stage<'_> {
     }
 }
 
-/// How a call went.
+/// The result of a call.
 enum Went {
     Well,
-    /// It failed; whether it is known to have had no effect.
+    /// It failed; the flag says whether it is known to have had no effect.
     Wrong(Error, bool),
 }
 
-/// One lane at work.
+/// A lane.
 struct Worker<'a> {
     stage: &'a Stage<'a>,
     lane: usize,
     shared: Vec<Keyspace>,
     own: Option<Keyspace>,
-    /// What must be there.
+    /// The expected contents.
     wanted: Lane,
     snapshots: Vec<(Snapshot, Lane)>,
     outside: PathBuf,
@@ -381,7 +381,7 @@ impl<'a> Worker<'a> {
         self.shared.get(space).or(self.own.as_ref())
     }
 
-    /// What is there of this lane.
+    /// The contents of this lane in the store.
     fn found(&self) -> siltstone::Result<Lane> {
         let mut found = Lane {
             own: self.own.is_some(),
@@ -395,7 +395,7 @@ impl<'a> Worker<'a> {
         Ok(found)
     }
 
-    /// The lane's pairs in the order in which a scan gives them, turned round for one from the end.
+    /// The lane's pairs in the order of a scan, reversed for a scan from the end.
     fn read(
         &self,
         keyspace: &Keyspace,
@@ -423,7 +423,7 @@ impl<'a> Worker<'a> {
                 if let Err(e) = self.look(&op)? {
                     self.stage
                         .allow(&e, &format!("lane {lane}, operation {n}, {}", op.word()))?;
-                    // What fails for good is not asked in a hurry.
+                    // Slow down, because this may fail permanently.
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 continue;
@@ -468,8 +468,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// After a write of which nobody knows whether it had an effect: it is there as a whole or not
-    /// at all. False if nothing can be read.
+    /// Resolves a write of which it is not known whether it had an effect: it must be there as a
+    /// whole or not at all. False if nothing can be read.
     fn settle(&mut self, op: &Op, n: u64) -> Outcome<bool> {
         self.own = self.stage.store.keyspace(&own_name(self.lane)).ok();
         let found = match self.found() {
@@ -520,7 +520,7 @@ impl<'a> Worker<'a> {
         };
         match done {
             Ok(()) => Went::Well,
-            // A full disk refuses before anything is written.
+            // A full disk refuses the write before anything is written.
             Err(e) => {
                 let sure = e.kind() == ErrorKind::NoSpace;
                 Went::Wrong(e, sure)
@@ -572,7 +572,7 @@ impl<'a> Worker<'a> {
         Ok(builder.finish()?.into_iter().map(|t| t.file).collect())
     }
 
-    /// An operation that changes nothing. An error of the store is given back inside.
+    /// An operation that changes nothing. An error of the store is returned inside.
     fn look(&mut self, op: &Op) -> Outcome<siltstone::Result<()>> {
         let store = &self.stage.store;
         let differs = |what: &str, space: usize| {
@@ -585,7 +585,7 @@ impl<'a> Worker<'a> {
         let looked = match op {
             Op::Flush(space) => self.keyspace(*space).map_or(Ok(()), Keyspace::flush),
             Op::FlushAll => match store.flush() {
-                // Another lane's keyspace may go meanwhile.
+                // Another lane's keyspace may be dropped meanwhile.
                 Err(e) if e.kind() == ErrorKind::KeyspaceDropped => Ok(()),
                 flushed => flushed,
             },
@@ -666,7 +666,7 @@ pub(super) fn same(found: &[(Bytes, Bytes)], wanted: &Pairs) -> bool {
             .all(|(f, w)| (&f.0, &f.1) == (w.0, w.1))
 }
 
-/// All pairs of a cursor in ascending order, found forward or backward.
+/// All pairs of a cursor in ascending order, read forward or backward.
 pub(super) fn scan(cursor: &mut Cursor, back: bool) -> siltstone::Result<Vec<(Bytes, Bytes)>> {
     let mut pairs = Vec::new();
     match back {
