@@ -1,19 +1,20 @@
-//! The command line: what was typed, as a value, or a sentence that says what is wrong with it.
+//! The command line: parses the arguments into a value, or returns a sentence that says what is
+//! wrong with them.
 
-/// What to do.
+/// A command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     /// The gate.
     Ci,
     /// Format everything.
     Fmt,
-    /// Trials of one row, or of all, at the trial size.
+    /// Trials of one row, or of all rows, in the trials' size.
     Trials { row: Option<String> },
-    /// Each of these rows with ever new seeds until its time is up.
+    /// Each of these rows with new seeds until its time is up.
     Soak { rows: Vec<String>, minutes: u64 },
-    /// The rows with planted faults, to see that each is caught.
+    /// The rows with planted faults, to test that each is caught.
     Planted(crate::planted::Wish),
-    /// A benchmark, by default the engines beside each other; the words go to it as they are.
+    /// A benchmark, by default of all engines; the words are passed on unchanged.
     Bench {
         /// One of `bench-compare`'s members.
         name: Option<String>,
@@ -22,37 +23,37 @@ pub enum Command {
     },
     /// What the engine's folders import from each other, circles, lengths of functions.
     Layers {
-        /// Whether each import that runs upward is listed.
+        /// Whether to list each import that runs upward.
         upward: bool,
     },
     /// The unsafe islands and the simulator's thread back end under Miri.
     Miri,
-    /// The cores that are made of atomics under loom: the memtable's nodes, views and numbers.
+    /// The files that consist of atomics under loom: the memtable's nodes, views and numbers.
     Loom,
     /// The test suite, or one package's, under AddressSanitizer.
     Asan { package: Option<String> },
     /// The test suite, or one package's, under ThreadSanitizer.
     Tsan { package: Option<String> },
-    /// Which lines the test suite runs.
+    /// The lines that the test suite runs.
     Coverage,
     /// libFuzzer with ASan on some parsers or on all.
     Fuzz(crate::fuzz::Wish),
-    /// Print what there is.
+    /// Print the help.
     Help,
 }
 
-/// The names that arguments are checked against: what lies in the repository.
+/// The names that arguments are checked against: those in the repository.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Tests in `crates/sim/tests`.
+    /// The tests in `crates/sim/tests`.
     pub rows: Vec<String>,
-    /// Members of `bench-compare` beside itself.
+    /// The members of `bench-compare` besides itself.
     pub benches: Vec<String>,
-    /// Folders of `fuzz/corpora`.
+    /// The folders of `fuzz/corpora`.
     pub fuzzed: Vec<String>,
 }
 
-/// What `cargo xtask help` prints.
+/// The output of `cargo xtask help`.
 pub fn help(names: &Names) -> String {
     let list = |names: &[String]| {
         if names.is_empty() {
@@ -67,40 +68,38 @@ pub fn help(names: &Names) -> String {
         "\
 cargo xtask COMMAND
 
-  ci                      what must hold before anything lands: .ci/run
+  ci                      the gate, .ci/run: it must pass before a change is merged
   fmt                     format the workspace
-  trials [ROW]            the trials, in release, with more seeds than the gate gives them
-  soak ROW... --minutes N each row with ever new seeds for N minutes, on every core; prints the \
-  seed that failed, or seeds and core-minutes
+  trials [ROW]            the trials in release, with more seeds than in the gate
+  soak ROW... --minutes N each row with new seeds for N minutes, on every core; prints the seed that
+                          failed, or seeds and core-minutes
   planted [NUMBER...] [--tenth | --gate] [--jobs N] [--write]
                           builds all planted faults (crates/storage/src/planted.rs, and the patches
                           in xtask/planted) in a copy of the sources, target/planted-tree; plays the
-                          stories of single rules, then tries each fault until a row catches it;
-                          --gate: not more seeds than the gate has, --tenth: a tenth; --write: the
-                          table goes to docs/reliability.md
+                          stories of single rules, then runs the rows with each fault until one
+                          catches it; --gate: at most the gate's seeds, --tenth: a tenth of them;
+                          --write: writes the table to docs/reliability.md
   planted --stories [NUMBER...]
                           the stories alone
   planted --check         whether all patches apply and all sites are short; builds nothing
   planted --edit NUMBER   lays a fault's patch out in target/planted-edit, to be edited there
   planted --renew NUMBER  writes the patch from what was edited
-  bench [NAME] [ARGS...]  siltstone and other engines on the same work; needs those engines' libraries
+  bench [NAME] [ARGS...]  siltstone and other engines on the same work (needs their libraries)
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
-  loom                    the cores that are made of atomics under loom: memtable nodes, views and \
-  numbers
+  loom                    the files of atomics under loom: memtable nodes, views and numbers
   asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
-  tsan [PACKAGE]          the tests under ThreadSanitizer (needs: rustup +nightly component add \
-  rust-src)
-  coverage                which lines the tests run, as HTML in target/llvm-cov/html and a summary
-                          (needs: cargo install cargo-llvm-cov, rustup +nightly component add \
-                          llvm-tools)
+  tsan [PACKAGE]          the tests under ThreadSanitizer
+                          (needs: rustup +nightly component add rust-src)
+  coverage                the lines that the tests run, as HTML in target/llvm-cov/html and a summary
+                          (needs: cargo install cargo-llvm-cov,
+                          rustup +nightly component add llvm-tools)
   fuzz [TARGET...] [--seconds N] [--runs N] [--keep]
-                          libFuzzer with ASan on some parsers or on each, until it ran for 30 \
-                          seconds and a million times unless told, or for ten times
-                          the seconds; --keep: what it found goes into the corpora (needs: rustup \
-                          toolchain install nightly, and a C++ compiler); the
-                          gate only replays the corpora
+                          libFuzzer with ASan on some or all parsers, each for 30 seconds and a
+                          million runs by default, but at most ten times the seconds; --keep: adds
+                          findings to the corpora (needs: rustup toolchain install nightly, and a
+                          C++ compiler); the gate only replays the corpora
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}
@@ -110,7 +109,7 @@ TARGET is a folder of fuzz/corpora: {fuzzed}
     )
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
 /// A sentence for the user.

@@ -1,11 +1,12 @@
-//! libFuzzer on the parsers, one after the other, and what it finds taken into the corpora.
+//! Runs libFuzzer on the parsers, one after the other, and adds its findings to the corpora.
 //!
-//! What it is: one binary for all targets, built with the address sanitizer; each target runs in
-//! legs until both its seconds and its runs are reached, or ten times its seconds have passed,
-//! because some targets open a whole store a run. libFuzzer counts the runs itself and prints them.
+//! There is one binary for all targets, built with the address sanitizer. Each target runs in
+//! pieces until both its seconds and its runs are reached, or until ten times its seconds have
+//! passed, because some targets open a whole store in each run. libFuzzer counts the runs and
+//! prints them.
 //!
-//! Invariants: a leg that fails ends the whole run, and its input lies in `fuzz/artifacts`; corpora
-//! are only added to, never replaced: seeds and what was found by failing once stay.
+//! Invariants: a piece that fails ends the whole run, and its input lies in `fuzz/artifacts`. Files
+//! are only added to corpora, never replaced: seeds and inputs that once failed stay.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,40 +17,40 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::steps::Step;
 
-/// What libFuzzer needs of the code that it drives: counters of edges, compared values, and the
-/// address sanitizer. cargo-fuzz sets the same.
+/// The instrumentation that libFuzzer needs: counters of edges, compared values, and the address
+/// sanitizer. cargo-fuzz sets the same flags.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Zsanitizer=address";
 
-/// What one input may cost: its bytes, seconds, memory in all and in one piece (MiB). Leaks are not
-/// looked for: runtimes and statics live until the process ends.
+/// The limits of one input: its bytes, seconds, and total and single allocations (MiB). Leaks are
+/// not detected, because runtimes and statics live until the process ends.
 const LIMITS: &str =
     "-max_len=65536 -timeout=20 -rss_limit_mb=4096 -malloc_limit_mb=64 -detect_leaks=0";
 
-/// How many times its seconds a slow target may take to reach its runs.
+/// The factor by which a slow target may exceed its seconds to reach its runs.
 const PATIENCE: u64 = 10;
 
-/// A corpus takes in no file that is larger, and not more files than this: the gate replays all of
-/// them.
+/// The largest size and number of files that are added to a corpus. The gate replays all of them.
 const KEPT_BYTES: u64 = 4096;
 const KEPT_FILES: usize = 120;
 
-/// What to fuzz, and how much.
+/// The targets, and the amount of fuzzing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Folders of `fuzz/corpora`.
+    /// The folders of `fuzz/corpora`.
     pub targets: Vec<String>,
-    /// Each target at least so long,
+    /// The minimum time of each target,
     pub seconds: u64,
-    /// and at least so often, if that takes no more than ten times as long.
+    /// and its minimum number of runs, if that takes no more than ten times as long.
     pub runs: u64,
-    /// Whether the smallest inputs that reach what the corpora do not are taken into them.
+    /// Whether to add to the corpora the smallest inputs that reach code which the corpora do not
+    /// reach.
     pub keep: bool,
 }
 
 impl Wish {
-    /// Reads what stands behind `fuzz`; `known` are the targets.
+    /// Parses the words after `fuzz`; `known` are the targets.
     ///
     /// # Errors
     /// A sentence for the user.
@@ -84,16 +85,16 @@ impl Wish {
     }
 }
 
-/// What a target came to.
+/// The result of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reached {
     runs: u64,
-    /// Edges of the program's graph that were run.
+    /// The number of edges of the program's graph that were run.
     edges: u64,
 }
 
 impl Reached {
-    /// Takes in a line of libFuzzer's.
+    /// Parses a line of libFuzzer's output.
     fn line(&mut self, line: &str) {
         if let Some(runs) = line.strip_prefix("stat::number_of_executed_units:") {
             self.runs += runs.trim().parse::<u64>().unwrap_or(0);
@@ -109,9 +110,9 @@ impl Reached {
 /// Builds the fuzzer and runs it on each target.
 ///
 /// # Errors
-/// If it cannot be built, or an input breaks a promise.
+/// It cannot be built, or an input breaks a promise.
 pub fn fuzz(root: &Path, wish: &Wish) -> Result<(), Failure> {
-    // Named, so that build scripts are not built for the fuzzer.
+    // The target is named, so that build scripts are not built for the fuzzer.
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let build = Step::new(&format!(
         "cargo +nightly build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target \
@@ -158,7 +159,8 @@ fn one(
     let mut reached = Reached::default();
     loop {
         let seconds = start.elapsed().as_secs();
-        // At first by time alone; what is left of the runs afterwards, bounded by time again.
+        // The first piece is bounded by time alone; later pieces do the remaining runs, also
+        // bounded by time.
         let (time, runs) = if seconds < wish.seconds {
             (wish.seconds - seconds, None)
         } else if reached.runs < wish.runs && seconds < wish.seconds * PATIENCE {
@@ -177,14 +179,14 @@ fn one(
         leg(root, &step.with("SILT_FUZZ_TARGET", target), &mut reached)?;
         if reached.runs == before {
             return Err(Failure {
-                message: format!("{target}: libFuzzer told no number of runs"),
+                message: format!("{target}: libFuzzer printed no number of runs"),
                 code: 1,
             });
         }
     }
 }
 
-/// Runs one process, and shows what it says as it says it.
+/// Runs one process, and prints its output at once.
 fn leg(root: &Path, step: &Step, reached: &mut Reached) -> Result<(), Failure> {
     eprintln!("$ {step}");
     let not_started = |e| Failure {
@@ -242,7 +244,7 @@ fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     Ok(files)
 }
 
-/// Takes into the corpus the smallest inputs that together reach what it does not.
+/// Adds to the corpus the smallest inputs that together reach code which the corpus does not reach.
 fn keep(root: &Path, binary: &str, target: &str) -> Result<(), Failure> {
     let (corpus, merged) = (
         root.join("fuzz/corpora").join(target),

@@ -1,13 +1,13 @@
-//! `cargo xtask`: the project's commands, in Rust so that they need no shell dialect and no tool to
-//! install.
+//! `cargo xtask`: the project's commands. They are written in Rust, so that they need no shell
+//! dialect and no additional tools.
 //!
-//! What it is: [`args`] turns the command line into a [`args::Command`], [`steps`] turns that into
-//! processes to start (a pure function, so that it is tested as one), and this file starts them,
-//! printing each exactly as it could be typed. [`soak`] repeats one trial until its time is up;
-//! [`planted`] runs the trials with faults that they must find, [`fuzz`] libFuzzer on the parsers.
+//! [`args`] parses the command line into an [`args::Command`], [`steps`] turns it into processes to
+//! start (by a pure function that can be tested), and this file starts them and prints each exactly
+//! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
+//! trials with faults that they must find, and [`fuzz`] runs libFuzzer on the parsers.
 //!
-//! Invariants: no step runs that was not printed first; the first step that fails ends the run with
-//! its exit code; no dependencies, so that building it costs a second.
+//! Invariants: every step is printed before it runs; the first step that fails ends the run with
+//! its exit code; there are no dependencies, so building it takes a second.
 
 mod args;
 mod fuzz;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use args::Command;
 use steps::Step;
 
-/// The repository's root: this crate's folder is `xtask/` in it.
+/// The repository's root: this crate is its folder `xtask/`.
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 struct Failure {
     message: String,
     code: u8,
@@ -80,7 +80,7 @@ fn run(step: &Step, root: &std::path::Path) -> Result<(), Failure> {
     if status.success() {
         return Ok(());
     }
-    // Without a code a signal ended it; 1 is as good as any.
+    // Without an exit code the process was ended by a signal; the exit code is then 1.
     let code = status
         .code()
         .and_then(|c| u8::try_from(c).ok())

@@ -1,11 +1,11 @@
-//! Soaking: a row with seeds that were never tried, one after the other on every core, until its
-//! time is up or a seed fails.
+//! Soaking: runs a row with new seeds, one after the other on every core, until its time is up or a
+//! seed fails.
 //!
-//! What it is: the trials are built once; then their binary is started again and again, for one
-//! seed or, where seeds are short, for a second's worth.
+//! The trials are built once. Then their binary is started repeatedly, for one seed or, if seeds
+//! are short, for about a second's worth of seeds.
 //!
-//! Invariants: no seed is used twice, not by another soak either (seeds begin at the time in
-//! microseconds); what a failing seed printed is shown whole, and it holds the command that repeats
+//! Invariants: no seed is used twice, not even by another soak (seeds begin at the time in
+//! microseconds). The whole output of a failing seed is printed, which has the command that repeats
 //! it.
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Failure;
 
-/// What builds the trials and tells where their binaries are.
+/// The command that builds the trials and prints the paths of their binaries.
 const BUILD: [&str; 6] = [
     "test",
     "--release",
@@ -26,17 +26,17 @@ const BUILD: [&str; 6] = [
     "--message-format=json-render-diagnostics",
 ];
 
-/// How long a process should take: seeds that are done sooner are taken several at a time, or
-/// starting it would be most of the work.
+/// The desired duration of a process: several short seeds are run by one process, because otherwise
+/// starting processes would take most of the time.
 const BATCH: Duration = Duration::from_secs(1);
 
-/// Most seeds of one process.
+/// The maximum number of seeds of one process.
 const BATCH_SEEDS_MAX: u64 = 4096;
 
 /// Runs each of `rows` for about `minutes`; seeds that are running then are finished.
 ///
 /// # Errors
-/// If the trials cannot be built, or a seed fails: no further row is begun.
+/// The trials cannot be built, or a seed fails; then no further row is started.
 pub fn soak(root: &Path, rows: &[String], minutes: u64) -> Result<(), Failure> {
     let built = built(root, rows)?;
     rows.iter()
@@ -112,21 +112,21 @@ fn soak_row(root: &Path, binary: &Path, row: &str, minutes: u64) -> Result<(), F
     }
 }
 
-/// Processor time of all processes that ended and were waited for, by us or by those, in seconds;
-/// where the system tells it.
+/// The processor time in seconds of all processes that ended and were waited for, by this process
+/// or by those, if the system reports it.
 fn core_seconds() -> Option<f64> {
     /// The unit of `/proc`'s times, a constant of Linux's interface to programs.
     const TICKS_A_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program, in parentheses, may hold anything; the fields behind it are numbers.
-    // User and system time of children are the 16th and 17th of all, the 14th and 15th behind the
-    // name.
+    // The name of the program, in parentheses, may contain any characters; the fields after it are
+    // numbers. User and system time of children are the fields 16 and 17, which are 14 and 15 after
+    // the name.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
     Some((ticks(13)? + ticks(14)?) / TICKS_A_SECOND)
 }
 
-/// Runs so many seeds from `seed` on; an error holds all that they printed.
+/// Runs this number of seeds from `seed` on; an error has all of their output.
 fn some(root: &Path, binary: &Path, row: &str, seed: u64, count: u64) -> Result<(), String> {
     let output = Command::new(binary)
         .args(["--exact", row, "--nocapture"])
@@ -168,7 +168,7 @@ fn built(root: &Path, rows: &[String]) -> Result<Vec<PathBuf>, Failure> {
     found.collect()
 }
 
-/// Names of a test binary's tests; none if it tells none.
+/// The names of a test binary's tests; none if it prints none.
 pub(crate) fn tests_of(binary: &Path) -> Vec<String> {
     let listed = Command::new(binary)
         .args(["--list", "--format", "terse"])
@@ -182,7 +182,7 @@ pub(crate) fn tests_of(binary: &Path) -> Vec<String> {
     names.map(String::from).collect()
 }
 
-/// Runs cargo with these words and gives the binaries that it built.
+/// Runs cargo with these arguments, and returns the binaries that it built.
 pub(crate) fn binaries(root: &Path, words: &[&str]) -> Result<Vec<PathBuf>, Failure> {
     let failure = |message: String| Failure { message, code: 1 };
     eprintln!("$ cargo {}", words.join(" "));
@@ -202,8 +202,8 @@ pub(crate) fn binaries(root: &Path, words: &[&str]) -> Result<Vec<PathBuf>, Fail
     Ok(found.into_iter().map(PathBuf::from).collect())
 }
 
-/// The paths in cargo's messages, one JSON value a line. A path with a quote or a backslash is left
-/// out, not misread.
+/// The paths in cargo's messages, one JSON value a line. A path with a quote or a backslash is
+/// skipped, not misread.
 fn executables(messages: &str) -> Vec<String> {
     let field = "\"executable\":\"";
     let paths = messages
@@ -211,8 +211,8 @@ fn executables(messages: &str) -> Vec<String> {
         .filter_map(|line| line.split_once(field)?.1.split_once('"'));
     paths
         .map(|(path, _)| path.to_string())
-        // Examples are no tests: one that is asked for its tests takes `--list` for a folder, and
-        // writes it.
+        // Examples are not tests: an example that is asked for its tests mistakes `--list` for a
+        // folder, and writes it.
         .filter(|path| !path.contains('\\') && !path.contains("/examples/"))
         .collect()
 }

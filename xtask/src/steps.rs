@@ -1,46 +1,48 @@
-//! Which processes a command means: a pure function, and what it needs to know of the repository.
+//! The processes of a command: a pure function, and the facts about the repository that it needs.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::args::{Command, Names};
 
-/// What `trials` makes of the gate's number of seeds, in percent.
+/// The size of `trials`, in percent of the gate's number of seeds.
 const TRIAL_PERCENT: u64 = 1000;
 
-/// What a sanitizer, many times slower, makes of it.
+/// The size under a sanitizer, which is many times slower.
 const SANITIZED_PERCENT: u64 = 10;
 
-/// A sanitizer wants the target named, or it would build build scripts and macros with itself too.
+/// A sanitizer needs an explicit target, because otherwise build scripts and macros would be built
+/// with it too.
 const TARGET: &str = if cfg!(target_arch = "aarch64") {
     "aarch64-unknown-linux-gnu"
 } else {
     "x86_64-unknown-linux-gnu"
 };
 
-/// Tests that say nothing under a sanitizer.
+/// Tests that are useless under a sanitizer.
 const NOT_SANITIZED: [&str; 3] = [
     "a_sigbus_outside_our_maps_still_kills",
     "anonymous_memory_is_bounded",
     "small_keyspaces_take_little_memory",
 ];
 
-/// What is no race, with the reason. Absolute, since a test's working directory is its package's.
+/// Suppressions of false races, with their reasons. The path is absolute, because a test's working
+/// directory is its package's.
 const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tsan.supp");
 
 /// One process to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Set on top of our own environment.
+    /// Variables that are added to the environment.
     pub env: Vec<(&'static str, String)>,
-    /// What to start.
+    /// The program.
     pub program: String,
     /// Its arguments.
     pub args: Vec<String>,
 }
 
 impl Step {
-    /// The process that a line means; words have no spaces in them.
+    /// The process of a command line; its words contain no spaces.
     pub fn new(line: &str) -> Step {
         let mut words = line.split_whitespace().map(String::from);
         Step {
@@ -50,7 +52,7 @@ impl Step {
         }
     }
 
-    /// With a variable set.
+    /// The same step with a variable set.
     pub fn with(mut self, name: &'static str, value: impl fmt::Display) -> Step {
         self.env.push((name, value.to_string()));
         self
@@ -58,7 +60,7 @@ impl Step {
 }
 
 impl fmt::Display for Step {
-    /// As it could be typed at the root.
+    /// The step as it could be typed at the root.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
             write!(f, "{name}={} ", quoted(value))?;
@@ -70,7 +72,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// In quotes if a shell would take it apart.
+/// The word in quotes if a shell would split it.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -107,9 +109,9 @@ pub fn of(command: &Command) -> Vec<Step> {
             step.args.extend(words.iter().cloned());
             vec![step]
         }
-        // Leaks are not looked for: epochs and arenas are handed back at the process's end. The
-        // files' tests make system calls that Miri has none of, so only what holds unsafe code
-        // without them runs.
+        // Leaks are not detected, because epochs and arenas are freed at the process's end. The
+        // files' tests make system calls that Miri does not know, so only the modules with unsafe
+        // code that do not need them run.
         Command::Miri => [
             "-p siltstone-storage --test sim_miri",
             "-p siltstone-storage --lib map::tests -- --skip write_map",
@@ -130,15 +132,16 @@ pub fn of(command: &Command) -> Vec<Step> {
         ],
         Command::Asan { package } => vec![
             sanitized("address", "", package)
-                // Leaks are not looked for: arenas, epochs and the SIGBUS registry live until the
-                // process ends.
+                // Leaks are not detected, because arenas, epochs and the SIGBUS registry live until
+                // the process ends.
                 .with("ASAN_OPTIONS", "detect_leaks=0:allow_user_segv_handler=1")
-                // The C of dependencies is built with it too: GCC 12 moves a function's constant
-                // array to static memory, and marks it as out of scope for all threads when one
-                // leaves the function (zstd's `getAllMatchesFns`).
+                // The C code of dependencies is built with it too: GCC 12 moves a constant array of
+                // a function to static memory, and marks it as out of scope for all threads when
+                // one thread leaves the function (zstd's `getAllMatchesFns`).
                 .with("CFLAGS", "-fno-sanitize-address-use-after-scope"),
         ],
-        // Without a standard library of its own it takes what is synchronised inside std for races.
+        // Without an instrumented standard library it reports what is synchronised inside std as
+        // races.
         Command::Tsan { package } => vec![sanitized("thread", " -Zbuild-std", package).with(
             "TSAN_OPTIONS",
             format_args!("halt_on_error=1:second_deadlock_stack=1:suppressions={SUPPRESSIONS}"),
@@ -151,11 +154,11 @@ pub fn of(command: &Command) -> Vec<Step> {
     }
 }
 
-/// The tests, of `package` alone if one is named, built with a sanitizer into a folder of its own:
-/// its objects fit no others. The simulator's tasks are threads then; a change of stacks inside a
-/// thread is no step that a sanitizer follows. Tests that start other builds (those of xtask) have
-/// nothing that it could look at, a signal that must end the process is caught by the sanitizer's
-/// own handler, and what the process takes of memory is mostly the sanitizer's.
+/// The tests, of `package` alone if one is named, built with a sanitizer into a folder of their
+/// own, because their objects cannot be mixed with others. The simulator's tasks are threads then,
+/// because a sanitizer cannot follow a change of stacks within a thread. The tests of xtask start
+/// other builds and have nothing to check. A signal that must end the process is caught by the
+/// sanitizer's own handler, and most of the process's memory is the sanitizer's.
 fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
     let tests = match package {
         Some(package) => format!("-p {package}"),
@@ -168,8 +171,8 @@ fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
     for test in NOT_SANITIZED {
         step.args.extend(["--skip", test].map(String::from));
     }
-    // System calls that go past the C library are not seen: memory that was unmapped and mapped
-    // again would be taken for one piece that threads share.
+    // System calls that bypass the C library are not seen: memory that was unmapped and mapped
+    // again would be mistaken for one area that threads share.
     let flags = match sanitizer {
         "thread" => "-Zsanitizer=thread --cfg=rustix_use_libc --cfg=tsan".to_string(),
         _ => format!("-Zsanitizer={sanitizer} --cfg=rustix_use_libc"),
@@ -179,7 +182,7 @@ fn sanitized(sanitizer: &str, std: &str, package: &Option<String>) -> Step {
         .with("SILT_SEEDS", SANITIZED_PERCENT)
 }
 
-/// What there is to try and to measure.
+/// The names of rows, benchmarks and targets in the repository.
 pub fn names(root: &Path) -> Names {
     let entries = |folder: &str| {
         let entries = std::fs::read_dir(root.join(folder)).into_iter().flatten();

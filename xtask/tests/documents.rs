@@ -1,4 +1,4 @@
-//! The project's documents name what is there: every link leads somewhere, every file named in
+//! Checks the names in the project's documents: every link leads somewhere, every file named in
 //! backquotes exists, and so does every test that `docs/stories.md` names.
 
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn every_link_leads_somewhere() {
     );
 }
 
-/// Where a file named without its crate may be.
+/// The folders of files that are named without their crate.
 const SOURCES: [&str; 5] = [
     "crates/engine/src",
     "crates/table/src",

@@ -113,8 +113,8 @@ fn a_signal_while_reading_over_what_was_loaded_changes_nothing() {
     send(&child, Signal::INT);
     assert_eq!(ended(child).code, Some(130));
     drop(stdin);
-    // The second run is given less than the first one loaded. When it has opened the store (it
-    // locks it), it has caught the signals a moment later; before that the signal just ends it.
+    // The second run gets less than the first one loaded. When it has locked the store, it catches
+    // the signals a moment later; before that the signal ends it at once.
     let (child, stdin) = begun(&store, &input[..500 * 11], Stdio::piped());
     std::thread::sleep(Duration::from_millis(300));
     send(&child, Signal::TERM);

@@ -1,5 +1,5 @@
-//! Row 6: bytes at rest that change. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` takes one
-//! seed's store, `SILT_FLIP=N` only its copy N.
+//! Row 6: bytes at rest that change. `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` runs one
+//! seed's store, and `SILT_FLIP=N` only its copy N.
 
 #[path = "common/largest.rs"]
 mod largest;
@@ -10,12 +10,12 @@ use siltstone_sim::trials::{FLIPS, flip_trial, seeds};
 #[global_allocator]
 static LARGEST: Largest = Largest;
 
-/// No file here has more than a few hundred kilobytes, and no table expands to more: what asks for
-/// this much believed a damaged length.
+/// No file here has more than a few hundred kilobytes, and no table expands to more. An allocation
+/// of this size means that a damaged length was trusted.
 const ALLOCATION_BYTES_MAX: usize = 32 << 20;
 
-/// Every kind of file met every kind of damage that its size allows, and every answer that it may
-/// give.
+/// Every kind of file must meet every kind of damage that its size allows, and give every answer
+/// that is allowed.
 fn wanted() -> Vec<String> {
     let single = ["bit", "byte", "noise", "cut", "garbage"];
     let zeros = ["zeroed_sector", "zeroed_page"];
@@ -78,8 +78,8 @@ fn bit_flips() {
 
 #[test]
 fn seeds_that_failed() {
-    // Two pages of a log changed places, one below its start and one behind its end; the trial took
-    // all that lies between them for damaged.
+    // Two pages of a log were swapped, one below its start and one behind its end; the trial
+    // treated everything between them as damaged.
     for seed in [117, 328] {
         flip_trial(seed);
     }

@@ -1,5 +1,5 @@
 //! Row 7: every file of the fuzzers' corpora, and mutations of each from a seed. `SILT_SEEDS=N`
-//! scales the mutations to N percent, `SILT_SEED=K` takes only the mutations of seed K.
+//! scales the mutations to N percent, `SILT_SEED=K` runs only the mutations of seed K.
 
 #[path = "common/largest.rs"]
 mod largest;
@@ -11,14 +11,14 @@ use siltstone_sim::fuzzing::replay::{corpora, replay};
 #[global_allocator]
 static LARGEST: Largest = Largest;
 
-/// Inputs have less than a few hundred kilobytes, and a block expands to at most its limit: what
-/// asks for this much believed a length.
+/// Inputs have less than a few hundred kilobytes, and a block expands to at most its limit. An
+/// allocation of this size means that a length was trusted.
 const ALLOCATION_BYTES_MAX: usize = 64 << 20;
 
-/// Mutations of a target's whole corpus in the gate.
+/// The number of mutations of a target's whole corpus in the gate.
 const MUTATIONS: u64 = 700;
 
-/// Those of a target whose one run costs a store.
+/// The same for a target that needs a store for each run.
 const SLOW_MUTATIONS: u64 = 150;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Row 11: histories of operations beside each other have an order that explains all answers.
+//! Row 11: histories of overlapping operations have an order that explains all answers.
 //! `SILT_SEEDS=N` scales to N percent, `SILT_SEED=K` runs one.
 
 use siltstone_sim::coverage::Coverage;
@@ -7,8 +7,8 @@ use siltstone_sim::trials::{
     takeover_trial,
 };
 
-/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one of
-/// threads on a folder, in processes that are killed.
+/// One unit: a history of a thousand operations on the simulated runtime, through kills, and one
+/// with threads on a folder, in processes that are killed.
 #[test]
 fn linearizable() {
     let wanted = [
@@ -49,13 +49,13 @@ fn child_of_a_history() {
     history_child();
 }
 
-/// Row 12, the fence: the holder of a lease is paused at a storage call, every one in turn of each
-/// seed's scenario, while another takes over.
+/// Row 12, fencing: the holder of a lease is paused at a storage call (each call in turn, for each
+/// seed's scenario) while another takes over.
 #[test]
 fn schedules_takeover() {
     let wanted = ["first.was_refused", "paused", "history"];
     seeds("schedules_takeover", 1, 20, &wanted, |seed| {
-        // Ten neighbouring seeds share a scenario, and between them they take all of its calls.
+        // Ten neighbouring seeds share a scenario, and together they cover all of its calls.
         let (scenario, share) = (seed / 10, seed % 10);
         let mut coverage = Coverage::default();
         let mut call = share;

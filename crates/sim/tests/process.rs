@@ -27,8 +27,8 @@ fn kill_9() {
     });
 }
 
-/// Each seed is a folder and five faults, drawn from the calls that a first run made. Without
-/// strace nothing is tried, aloud; the gate has it, and says so.
+/// Each seed is a folder and five faults, drawn from the calls of a first run. Without strace
+/// nothing is tested, and this is printed; the gate requires strace.
 #[test]
 fn strace_errors() {
     if let Some(why) = without_strace() {
@@ -43,8 +43,8 @@ fn strace_errors() {
     });
 }
 
-/// Each seed fills a real file system six times and more. Where none can be mounted nothing is
-/// tried, aloud.
+/// Each seed fills a real file system at least six times. If none can be mounted, nothing is
+/// tested, and this is printed.
 #[test]
 fn small_tmpfs() {
     on_tmpfs("small_tmpfs", TMPFS_MIB, |folder| {

@@ -1,5 +1,6 @@
-//! One seed gives one trace of decisions and storage calls: run twice, in two processes, on both
-//! back ends; another seed gives another; and a clock that is read behind the runtime's back shows.
+//! One seed gives one trace of decisions and storage calls: it is run twice, in two processes, on
+//! both back ends. Another seed gives another trace, and a clock that is read without the runtime
+//! is detected.
 
 use siltstone_sim::trials::{Trace, options_trial, trace};
 use siltstone_storage::Runtime;
@@ -41,9 +42,9 @@ fn one_seed_is_one_trace() {
     assert!(work > 10, "the seeds have {work} jobs");
 }
 
-/// What a seed does depends neither on the runs before it in its process nor on those beside it.
-/// (Cache keys came from one counter for the whole process, so that a seed evicted other blocks,
-/// and a failure that was found among others could not be repeated alone.)
+/// A seed's run depends neither on earlier runs in its process nor on concurrent ones. (Cache keys
+/// came from one counter for the whole process, so a seed evicted other blocks, and a failure among
+/// many seeds could not be repeated alone.)
 #[test]
 fn runs_share_nothing() {
     for seed in 10..20 {
@@ -60,7 +61,7 @@ fn runs_share_nothing() {
     }
 }
 
-/// Run by the test below in a process of its own; does nothing otherwise.
+/// The test below runs this in a process of its own; otherwise it does nothing.
 #[test]
 fn child() {
     if let Ok(seed) = std::env::var(CHILD) {

@@ -1,12 +1,14 @@
-//! Row 12: schedules of the small concurrent cores of the engine, thousands a second. The files under test are the engine's own, compiled
-//! into this test: `commit/queue.rs` (who leads, who answers whom), `env/notify.rs` (no notification
-//! is missed), `pinning.rs` and `snapshot.rs` (view and number, what a log keeps).
+//! Row 12: schedules of the engine's small files of locks and atomics, thousands a second. The
+//! files under test are the engine's own, compiled into this test: `commit/queue.rs` (the queue of
+//! writers and its leader), `env/notify.rs` (no notification is missed), and `tree/pinning.rs` and
+//! `tree/snapshot.rs` (view and number, and what holds the log).
 //!
-//! Tasks hand over at runtime locks and waits, as everywhere in simulation, and here also at every
-//! access to an atomic: `atomics` below stands in the place of the engine's module of that name.
-//! Weak memory is loom's part (`cargo xtask loom`).
+//! Tasks are switched at runtime locks and waits, as everywhere in simulation, and here also at
+//! every access to an atomic: `atomics` below replaces the engine's module of that name. Weak
+//! memory is tested by loom (`cargo xtask loom`).
 //!
-//! What was broken by hand, and after how many seeds it was found: docs/reliability.md, row 12.
+//! docs/reliability.md, row 12, lists the faults that were made by hand, and after how many seeds
+//! each was found.
 
 #![allow(dead_code)] // The engine uses more of these files than a model does.
 
@@ -64,8 +66,8 @@ fn join_all(tasks: Vec<Task>) -> Result<(), String> {
 
 // ---- The queue of writers. ----
 
-/// One batch: who wrote it, its number among the writer's, whether it asks for a sync, and its
-/// size.
+/// One batch: its writer, its number among the writer's batches, whether it asks for a sync, and
+/// its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Parcel {
     writer: u64,
@@ -75,7 +77,7 @@ struct Parcel {
 }
 
 impl Parcel {
-    /// Some are refused.
+    /// Some batches are refused.
     fn is_refused(&self) -> bool {
         (self.writer + self.number).is_multiple_of(5)
     }
@@ -91,12 +93,12 @@ impl Crew for Carriers {
         batch.bytes
     }
     fn deserted(&self) -> Parcel {
-        // Only after a check has failed in a leader.
+        // This happens only after a check has failed in a leader.
         Parcel::default()
     }
 }
 
-/// What only the leader touches.
+/// The state that only the leader touches.
 #[derive(Default)]
 struct Shop {
     busy: bool,
@@ -115,7 +117,7 @@ struct Market {
 }
 
 impl Market {
-    /// What a leader does with its group.
+    /// The work of a leader for its group.
     fn commit(&self, shop: &mut Shop, group: &mut Group<'_, Carriers>, sync: bool, rng: &mut Rng) {
         assert!(!std::mem::replace(&mut shop.busy, true), "two leaders");
         assert!(group.iter().all(|(_, result)| result.is_ok()));
@@ -185,7 +187,7 @@ impl Market {
         Ok(())
     }
 
-    /// Leads alone; every second time with a batch of its own, which no other batch joins.
+    /// Takes the lead alone; every second time with a batch of its own, which no other batch joins.
     fn lead_alone(&self, leader: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
         for number in 0..count {
             let mut lead = self.queue.lead();
@@ -220,10 +222,10 @@ impl Market {
     }
 }
 
-/// Writers of [`in_turn`].
+/// The writers of [`in_turn`].
 const IN_TURN: u64 = 4;
 
-/// With the lead taken, writers queue up one after the other: they are done in that order.
+/// While the lead is taken, writers queue up one after the other. They must be done in that order.
 fn in_turn(market: &Arc<Market>, rng: &mut Rng) -> Result<(), String> {
     let lead = market.queue.lead();
     let mut tasks: Vec<Task> = Vec::new();
@@ -247,8 +249,8 @@ fn in_turn(market: &Arc<Market>, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// Writers and those who lead for themselves, in all kinds of turns: one leader at a time, every
-/// batch done once and then answered, nobody left.
+/// Writers, and tasks that lead for themselves, in all kinds of orders: there is one leader at a
+/// time, every batch is done once and then answered, and no writer is left waiting.
 #[test]
 fn schedules_commit_queue() {
     let wanted = [
@@ -292,7 +294,7 @@ fn schedules_commit_queue() {
             if ledger.done.len() as u64 != total {
                 return Err(format!("{} of {total} batches are done", ledger.done.len()));
             }
-            // A writer has one batch at a time, so its own come in its order.
+            // A writer has one batch at a time, so its batches are done in its order.
             for (i, batch) in ledger.done.iter().enumerate() {
                 let late = ledger.done[i..].iter();
                 let mut late = late.filter(|o| o.writer == batch.writer);
@@ -309,7 +311,7 @@ fn schedules_commit_queue() {
 
 type Entries = Vec<(u8, u64)>;
 
-/// A memtable or a run: entries as (key, number), which only grow.
+/// A memtable or a run: entries as (key, number). It only grows.
 struct Piece {
     entries: Mutex<Entries>,
     sealed: AtomicBool,
@@ -330,17 +332,18 @@ impl Piece {
 /// Newest first.
 type View = Vec<Arc<Piece>>;
 
-/// A keyspace: as `KeyspaceCore` has an atomic pointer to its view, replaced under a lock.
+/// A keyspace: like `KeyspaceCore` it has an atomic pointer to its view, which is replaced under a
+/// lock.
 struct Keyspace {
     runtime: Runtime,
-    /// Place of the present view in `views`.
+    /// The index of the current view in `views`.
     present: AtomicU64,
     views: Mutex<Vec<Arc<View>>>,
     change: siltstone_storage::Mutex<()>,
     registry: Arc<SnapshotRegistry>,
-    /// Every entry ever, in order of numbers.
+    /// All entries that were ever written, in order of numbers.
     all: Mutex<Entries>,
-    /// Numbers that batches ended at.
+    /// The numbers at which batches ended.
     ends: Mutex<BTreeSet<u64>>,
     coverage: Mutex<Coverage>,
 }
@@ -419,8 +422,8 @@ impl Keyspace {
         Ok(())
     }
 
-    /// The background: a sealed memtable becomes a run that has only what somebody may still see,
-    /// in its place.
+    /// The background: a sealed memtable is replaced, in its slot, by a run with only the entries
+    /// that a reader may still see.
     fn flush(&self, rounds: u64) -> Result<(), String> {
         for _ in 0..rounds {
             self.runtime.yield_point();
@@ -454,7 +457,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Compares what a view shows at a number with every entry that there ever was.
+    /// Compares what a view shows at a number with all entries that were ever written.
     fn compare(&self, view: &View, number: u64, what: &str) -> Result<(), String> {
         if !held(&self.ends).contains(&number) {
             return Err(format!("{what}: {number} lies inside a batch"));
@@ -545,9 +548,9 @@ struct LogSource {
 
 struct Log {
     runtime: Runtime,
-    /// Where the log ends.
+    /// The end of the log.
     end: AtomicU64,
-    /// Not flushed yet, oldest first; the last one is active.
+    /// The sources that are not flushed yet, oldest first; the last one is active.
     sources: Mutex<Vec<Arc<LogSource>>>,
     /// The log before this position was cut off.
     start: Mutex<u64>,
@@ -562,7 +565,7 @@ impl Log {
         })
     }
 
-    /// The leader: pins, appends (also behind a gap, as into a new segment), rotates.
+    /// The leader: holds the log, appends (also behind a gap, as into a new segment), and rotates.
     fn write(&self, rounds: u64, rng: &mut Rng) {
         for _ in 0..rounds {
             if rng.chance(40) {
@@ -592,7 +595,8 @@ impl Log {
         }
     }
 
-    /// The background: flushes the oldest sealed source and lets go of what nobody needs.
+    /// The background: flushes the oldest sealed source, and cuts off the log that is not needed
+    /// any more.
     fn flush(&self, rounds: u64) {
         for _ in 0..rounds {
             self.runtime.yield_point();
@@ -630,8 +634,8 @@ impl Log {
     }
 }
 
-/// A leader that pins and appends beside a background that cuts the log: what an unflushed source
-/// needs is never cut off.
+/// A leader that holds the log and appends, and a background that cuts the log: what an unflushed
+/// source needs is never cut off.
 #[test]
 fn schedules_log_start() {
     seeds(

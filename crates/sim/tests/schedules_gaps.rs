@@ -1,6 +1,6 @@
 //! Row 12: schedules of the gaps that cursors remember. The files under test are the engine's own,
-//! compiled into this test: `gaps/shared.rs`, `gaps/state.rs` and `gaps/map.rs`, with the queue of
-//! writers and the published number of `write/queue.rs` and `pinning.rs`.
+//! compiled into this test: `tree/gaps/shared.rs`, `tree/gaps/state.rs` and `tree/gaps/map.rs`,
+//! with the queue of writers and the published number of `commit/queue.rs` and `tree/pinning.rs`.
 //!
 //! Tasks switch at runtime locks, at the points that the model names, and at every access to an
 //! atomic. Weak memory is tested by `crates/engine/tests/gaps_loom.rs`.
@@ -38,8 +38,8 @@ fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 type Task = siltstone_storage::JoinHandle<Result<(), String>>;
 
-/// A put or a delete of the keys from `first` to `last`; of several keys, it is as the ingest of a
-/// table.
+/// A put or a delete of the keys from `first` to `last`. With several keys, it is like the ingest
+/// of a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Write {
     first: u8,
@@ -62,7 +62,7 @@ impl Crew for Writers {
 
 const KEYS: u8 = 6;
 
-/// A keyspace: every entry ever, as (key, number, put), in the order of numbers.
+/// A keyspace: all entries that were ever written, as (key, number, put), in the order of numbers.
 struct Keyspace {
     runtime: Runtime,
     /// How many hidden entries each gap saves, as its cursor reports it. If none, gaps are
@@ -134,7 +134,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Walks as a cursor does, and remembers gaps. It must show exactly the live keys.
+    /// Walks like a cursor, and remembers gaps. It must show exactly the live keys.
     fn read(&self, rounds: u64, rng: &mut Rng) -> Result<(), String> {
         let mut old = None;
         for _ in 0..rounds {

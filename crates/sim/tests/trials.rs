@@ -106,7 +106,7 @@ const REACHED: &[&str] = &[
     "verify.tables",
 ];
 
-/// Where tasks could hand over: locks are points too.
+/// The kinds of points at which tasks can be switched; locks are among them.
 const POINTS: &[&str] = &[
     "point.storage_call",
     "point.lock",
@@ -122,19 +122,19 @@ fn option_sets() {
     seeds("option_sets", 1, 600, REACHED, options_trial);
 }
 
-/// Seeds that once failed, each for a fault of the engine's that is mended: 4821 a flush overtook
-/// the create edit of its keyspace (as did 4398 under power loss, 5504 and 7230 under storage
-/// errors); 6873 a drop on a full disk that failed had dropped all the same; 16954 a sync of the
-/// folder that failed for want of room was made again; 19928 and 23530 a drop without a record
-/// showed before its edit was durable. `every_call_fails` 76: the manifest that a pointer may name
-/// was deleted when the pointer could not be read back. A change of the generator makes other runs
-/// of them; then they are only more seeds.
+/// Seeds that once failed, each because of a fault of the engine that is fixed. 4821: a flush
+/// overtook the create edit of its keyspace (also 4398 under power loss, 5504 and 7230 under
+/// storage errors). 6873: a drop on a full disk that failed had dropped the keyspace all the same.
+/// 16954: a sync of the folder that failed because there was no space was repeated. 19928 and
+/// 23530: a drop without a record was visible before its edit was durable. `every_call_fails` 76:
+/// the manifest that a pointer may name was deleted when the pointer could not be read back. After
+/// a change of the generator these seeds make other runs; then they are only additional seeds.
 #[test]
 fn seeds_that_failed() {
     options_trial(4821);
     power_trial(4398);
-    // The long one: a drop without a record whose edit failed after it was written; after a kill
-    // the keyspace is gone, and the trial took that for lost.
+    // The long seed: the edit of a drop without a record failed after it was written; after a kill
+    // the keyspace was gone, and the trial considered it lost.
     for seed in [
         534,
         1861,
@@ -153,24 +153,24 @@ fn seeds_that_failed() {
     ] {
         fault_trial(seed);
     }
-    // The start segment of a closed log could not be read for a while, and was called damaged.
+    // The start segment of a closed log could not be read for a while, and was reported as damaged.
     for seed in [3056, 3221, 7216] {
         fault_trial(seed);
     }
-    // A keyspace was dropped while data of it that waited for room was flushed: the tables stayed.
+    // A keyspace was dropped while data of it that waited for space was flushed: the tables stayed.
     fault_trial(4473);
     every_fault(9, Story::Checkpoint, 's', 20);
-    // 332: writers were told of jobs that were over; 3625, 3905: on a full disk they were told that
-    // a keyspace of others was dropped, because that was the last thing that a job had met; 1834:
-    // whoever waited for idleness was not told of a full disk; 3002: a simulated run that was over
-    // waited for a store to close; the long one: ingests of long keys had outgrown the manifest's
-    // reserve on the only disk, and the trial knew of that only where the manifest has a disk of
-    // its own.
+    // 332: writers got the errors of jobs that were over. 3625, 3905: on a full disk writers were
+    // told that another keyspace was dropped, because that was the last error of a job. 1834:
+    // callers that waited for idleness were not told of a full disk. 3002: a simulated run that was
+    // over waited for a store to close. The long seed: ingests of long keys had outgrown the
+    // manifest's reserve on the only disk, and the trial allowed that only if the manifest has a
+    // disk of its own.
     for seed in [332, 1834, 3002, 3625, 3905, 1_795_347_893_285_825] {
         disk_full_trial(seed);
     }
-    // 203: the manifest's end was overwritten; 557, 651: leftovers taken in for a missing table
-    // brought deleted keys back.
+    // 203: the manifest's end was overwritten. 557, 651: leftovers that were used instead of a
+    // missing table brought deleted keys back.
     for seed in [203, 557, 651, 1155] {
         repair_trial(seed);
     }
@@ -182,7 +182,7 @@ fn option_sets_long() {
     seeds("option_sets_long", 1, 100, POINTS, options_trial_long);
 }
 
-/// Which compactions are picked beside which others, without an engine.
+/// The choices of compactions while others run, without an engine.
 #[test]
 fn picks() {
     let wanted = [
@@ -317,8 +317,9 @@ fn storage_errors() {
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
 
-/// 8 seeds in the gate: a tenth of the calls of each story, and of its pairs of a call and a call
-/// of the recovery one in 460; the 80 of `cargo xtask trials` take all calls, and some 5,000 pairs.
+/// The gate has 8 seeds: a tenth of the calls of each story, and one of 460 pairs of a call and a
+/// call of the recovery. The 80 seeds of `cargo xtask trials` take all calls, and about 5,000
+/// pairs.
 #[test]
 fn every_call() {
     let by_story = Story::ALL
@@ -430,7 +431,7 @@ fn every_call_of_a_reader() {
     seeds("every_call_of_a_reader", 1, 20, &wanted, trial);
 }
 
-/// Random damage: five copies of a store a seed, four of them damaged.
+/// Random damage: each seed makes five copies of a store, four of them damaged.
 #[test]
 fn repairs() {
     let wanted = [

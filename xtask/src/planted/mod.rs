@@ -1,5 +1,4 @@
-//! The test of the trials: with each planted fault, one after the other, the rows run until one of
-//! them fails.
+//! Tests the trials: for each planted fault, the rows run until one of them fails.
 //!
 //! What it is: some faults stand in the sources as a short condition (module [`sites`]), the others
 //! are patches (module [`patches`]). [`tree`] makes a copy of the sources with all patches, and the
@@ -32,7 +31,7 @@ use crate::soak;
 use crate::steps::Step;
 use list::Fault;
 
-/// Rows in the order of what they cost; those that are not named here come after them, by name.
+/// The rows in the order of their cost; rows that are not listed here come after them, by name.
 const ORDER: [&str; 8] = [
     "option_sets",
     "power_loss",
@@ -44,17 +43,17 @@ const ORDER: [&str; 8] = [
     "every_call_of_a_repair",
 ];
 
-/// Tests that are no trials: kept seeds, which would be tests written for a fault, and what another
-/// test starts.
+/// Tests that are not trials: kept seeds, which would be tests written for a fault, and tests that
+/// other tests start.
 const NO_ROWS: [&str; 2] = ["seeds_that_failed", "child_of_a_history"];
 
-/// Sizes in percent of the gate, and how long a row may try, in seconds.
+/// The sizes in percent of the gate, and the time limit of a row in seconds.
 const SIZES: [(u64, u64); 3] = [(10, 15), (100, 60), (1000, 150)];
 
-/// A row that does not end so long after its time is stopped.
+/// A row that does not end this long after its time limit is stopped.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the table stands in `docs/reliability.md`.
+/// The page with the table, `docs/reliability.md`.
 const PAGE: &str = "docs/reliability.md";
 const MARKS: [&str; 2] = ["<!-- planted: begin -->", "<!-- planted: end -->"];
 
@@ -65,21 +64,21 @@ struct Row {
     binary: PathBuf,
 }
 
-/// How a row ended.
+/// The result of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     Passed,
-    /// After so many seeds, if it told; with what it said.
+    /// It failed after this number of seeds, if it printed the number; with its output.
     Failed(Option<u64>, String),
     Stopped,
 }
 
-/// What became of a fault.
+/// The result for a fault.
 struct Found {
     fault: Fault,
-    /// The row, its seeds, and what it said.
+    /// The row, its number of seeds, and its output.
     caught: Option<(String, Option<u64>, String)>,
-    /// Rows that had to be stopped.
+    /// The rows that had to be stopped.
     stopped: Vec<String>,
     seconds: f64,
 }
@@ -106,16 +105,16 @@ pub struct Wish {
     pub action: Action,
     /// Only these faults; all if there are none.
     pub numbers: Vec<u32>,
-    /// How many rows may run beside each other.
+    /// The number of rows that may run at the same time.
     pub jobs: usize,
-    /// How many of the sizes are tried.
+    /// The number of sizes that are used.
     pub sizes: usize,
-    /// Whether the table goes to the page.
+    /// Whether to write the table to the page.
     pub write: bool,
 }
 
 impl Wish {
-    /// Reads the arguments.
+    /// Parses the arguments.
     ///
     /// # Errors
     /// A sentence for the user.
@@ -150,7 +149,7 @@ impl Wish {
             }
         }
         if wish.write && !wish.numbers.is_empty() {
-            return Err("--write is for the whole table, not for single numbers".to_string());
+            return Err("--write needs the whole table, not single numbers".to_string());
         }
         match wish.action {
             Action::Edit | Action::Renew if wish.numbers.len() != 1 => {
@@ -364,7 +363,7 @@ fn without_a_fault(tree: &Path, rows: &[Row], jobs: usize, folder: &Path) -> Res
     }
 }
 
-/// By number, the rows that caught faults when the page's table was written: they are tried first.
+/// For each fault the row that caught it when the page's table was written, which runs first.
 fn known(page: &str) -> BTreeMap<u32, String> {
     let cells = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -380,7 +379,7 @@ fn known(page: &str) -> BTreeMap<u32, String> {
 }
 
 /// Runs rows with a fault until one fails: first the one that caught it before, in the gate's size,
-/// then all in their order.
+/// then all rows in their order.
 fn hunt(
     tree: &Path,
     (rows, first, sizes): (&[Row], Option<&Row>, &[(u64, u64)]),
@@ -414,7 +413,7 @@ fn hunt(
     }
 }
 
-/// One row with one fault, in one size.
+/// Runs one row with one fault, in one size.
 fn try_row(
     tree: &Path,
     row: &Row,
@@ -467,7 +466,8 @@ fn run_row(
     })
 }
 
-/// What a row that failed says. That something was not reached is no find.
+/// The message of a row that failed. A row that failed because something was not reached has not
+/// caught the fault.
 fn end_of(said: &str) -> End {
     let seeds = said
         .lines()
@@ -476,7 +476,7 @@ fn end_of(said: &str) -> End {
     if seeds.is_none() && said.contains("never reached") {
         return End::Passed;
     }
-    // What a panic says stands between the line that names its place and the one that the trial
+    // The message of a panic is between the line with its location and the line that the trial
     // prints.
     let mut lines = said.lines().skip_while(|l| !l.contains(" panicked at "));
     let message: Vec<&str> = lines
@@ -486,8 +486,8 @@ fn end_of(said: &str) -> End {
         .take(4)
         .collect();
     let mut message = message.join(" ");
-    // A task that computes without end is no panic: the simulation's watchdog ends the process,
-    // with one line.
+    // A task that computes for ever does not panic: the simulation's watchdog ends the process with
+    // one line.
     if message.is_empty() {
         let last = said.lines().find(|l| l.starts_with("simulation seed "));
         message.extend(last);
@@ -508,7 +508,7 @@ fn end_of(said: &str) -> End {
 /// All rows, the cheapest first.
 fn rows(binaries: Vec<PathBuf>) -> Vec<Row> {
     let mut all: BTreeMap<(usize, String), PathBuf> = BTreeMap::new();
-    // The crate's unit tests are no rows; neither are its examples.
+    // The crate's unit tests and examples are not rows.
     for binary in binaries {
         for name in soak::tests_of(&binary) {
             if name.contains("::") || NO_ROWS.contains(&&name[..]) {
@@ -572,7 +572,10 @@ fn table(found: &[Found], all: &[Fault]) -> String {
     }
     let mut left = all.iter().filter(|f| f.not_for_rows.is_some()).peekable();
     if left.peek().is_some() {
-        text.push_str("\nIn the build, and tried by stories of their own only:\n\n");
+        text.push_str(
+            "\nThese faults are in the build too. No row can catch them, so each has a test of its \
+            own:\n\n",
+        );
     }
     for fault in left {
         let why = fault.not_for_rows.as_deref().unwrap_or_default();
@@ -585,7 +588,7 @@ fn table(found: &[Found], all: &[Fault]) -> String {
     text
 }
 
-/// The page with the table between its marks.
+/// Replaces the table between the marks of the page.
 fn put(page: &str, table: &str) -> Option<String> {
     let (before, rest) = page.split_once(MARKS[0])?;
     let (_, after) = rest.split_once(MARKS[1])?;

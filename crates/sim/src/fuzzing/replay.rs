@@ -48,7 +48,7 @@ fn number(name: &str) -> Option<u64> {
 /// error of `run`, or a panic, is a failure. Returns the number of failures.
 ///
 /// # Panics
-/// There is no corpus, or it cannot be read.
+/// If there is no corpus, or it cannot be read.
 pub fn replay(target: &str, mutations: u64, run: impl Fn(&[u8]) -> Result<(), String>) -> u64 {
     let start = Instant::now();
     let corpus = corpus(target);

@@ -67,7 +67,7 @@ fn draw_kill(n: u64, work: Duration, rng: &mut Rng, open: Duration) -> When {
 /// is the victim's.
 ///
 /// # Panics
-/// The first loss, wrong answer, unexpected error, panic or hang.
+/// At the first loss, wrong answer, unexpected error, panic or hang.
 pub fn kill_trial(seed: u64, program: &Path) -> Coverage {
     let mut bench = Bench::new(seed, program, None);
     let mut rng = Rng::new(seed ^ 0x6B11);

@@ -132,7 +132,7 @@ impl Bench {
     /// A bench in a folder of its own, or within `folder`.
     ///
     /// # Panics
-    /// The folder cannot be created.
+    /// If the folder cannot be created.
     pub fn new(seed: u64, program: &Path, folder: Option<&Path>) -> Bench {
         let temporary = folder
             .is_none()
@@ -415,7 +415,7 @@ impl Bench {
 /// The result of a seed, or its failure with the information that is needed to examine it.
 ///
 /// # Panics
-/// The failure.
+/// With the failure.
 pub fn settled(bench: Bench, row: &str, result: Result<(), String>, what: &str) -> Coverage {
     let mut bench = bench;
     if let Err(e) = result {

@@ -390,7 +390,7 @@ fn strace(log: &Path, traced: &str, inject: Option<&Fault>) -> Vec<String> {
 /// store is verified each time. `program` is the victim's.
 ///
 /// # Panics
-/// The first loss, wrong answer, panic, hang, or poison that is missing or wrong.
+/// At the first loss, wrong answer, panic, hang, or poison that is missing or wrong.
 pub fn strace_trial(seed: u64, program: &Path) -> Coverage {
     let mut bench = Bench::new(seed, program, None);
     let mut rng = Rng::new(seed ^ 0x57AC);

@@ -75,7 +75,7 @@ impl Drop for Filler {
 /// victim's.
 ///
 /// # Panics
-/// The first loss, wrong answer, other error than `NoSpace`, panic or hang.
+/// At the first loss, wrong answer, other error than `NoSpace`, panic or hang.
 pub fn tmpfs_trial(seed: u64, program: &Path, folder: &Path) -> Coverage {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

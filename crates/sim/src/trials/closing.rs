@@ -1,11 +1,11 @@
 //! Stores that were closed: the manifest says where the log ends, so damage to any byte up to there
 //! is found, and what is before the log's start is not needed.
 //!
-//! What it is: [`check_closed`] compares what a close left with what is left if power is lost right
-//! after it. Then it damages the log of copies at random places. A copy opens if and only if
-//! nothing was hit that is needed, and then holds everything; `check` finds every hit. A copy whose
-//! manifest lost its last record does not open, and neither does one with a log segment of another
-//! copy that went its own way.
+//! [`check_closed`] compares what a close left with what is left if power is lost right after it.
+//! Then it damages the log of copies at random positions. A copy opens if and only if nothing was
+//! hit that is needed, and then holds everything; `check` finds every hit. A copy whose manifest
+//! lost its last record does not open, and neither does one with a log segment of another copy that
+//! was written to.
 //!
 //! Threading: one task.
 
@@ -23,7 +23,7 @@ use crate::checker::{Contents, contents};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// How many damaged copies of a closed store are tried.
+/// The number of damaged copies of a closed store that are tested.
 const HITS: u64 = 3;
 
 /// The state that a manifest describes.
@@ -75,7 +75,7 @@ fn end_of(log: &MemoryStorage, segment: u32) -> Result<u64, String> {
     Ok(end)
 }
 
-/// See the module. `media` are as a close that succeeded left them.
+/// The check; see the module. `media` are as a successful close left them.
 pub(crate) fn check_closed(
     runtime: &Runtime,
     media: &Media,
@@ -177,8 +177,8 @@ pub(crate) fn check_closed(
     Ok(())
 }
 
-/// The manifest of a closed store loses its last record and the seal behind it, as if a disk had
-/// never written them. `CURRENT` says how far it reached.
+/// Removes the last record and the seal behind it from the manifest of a closed store, as if a disk
+/// had never written them. `CURRENT` says how long the manifest was.
 fn lose_last_edit(runtime: &Runtime, media: &Media) -> Result<(), String> {
     let copy = media.end_now(runtime, None);
     let found = recover(copy.main()).map_err(|e| e.to_string())?;
@@ -216,8 +216,8 @@ fn must_refuse(runtime: &Runtime, copy: &Media, what: &str) -> Result<(), String
     }
 }
 
-/// Two copies of a closed store go their own way, and one is given the other's log segment of the
-/// same name. All records are as long in both, so that nothing but the chain tells them apart.
+/// Writes to two copies of a closed store, and gives one of them the other's log segment with the
+/// same name. All records have the same length in both, so that only the chain distinguishes them.
 fn swap_log_segment(
     runtime: &Runtime,
     media: &Media,

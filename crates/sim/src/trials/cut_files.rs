@@ -1,6 +1,6 @@
-//! Files cut under an open store, and pages that can no longer be read: whoever asks gets an error
-//! that names the file, or what is right; never a panic, never a wrong answer, and no hang. Also
-//! afterwards, when the store is opened again.
+//! Files that are cut under an open store, and pages that can no longer be read: every call returns
+//! an error that names the file, or the right answer; there is never a panic, a wrong answer or a
+//! hang. The same holds afterwards, when the store is opened again.
 //!
 //! Threading: one task, its clients, and one that damages files meanwhile.
 
@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::workload::draw_options;
 use crate::world::{Errors, World};
 
-/// What a damaged file is.
+/// The kind of a damaged file.
 fn part_of(name: &str) -> &'static str {
     match name {
         name if name.ends_with(".tbl") => "table",
@@ -30,11 +30,11 @@ fn part_of(name: &str) -> &'static str {
     }
 }
 
-/// Damages one file; gives what it is.
+/// Damages one file, and returns its kind.
 fn damage(world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Option<&'static str> {
     let objects = medium.list().ok()?;
     let objects: Vec<_> = objects.into_iter().filter(|o| o.len > 0).collect();
-    // Mostly tables: these are read.
+    // Mostly tables, because these are read.
     let tables: Vec<_> = objects
         .iter()
         .filter(|o| part_of(&o.name) == "table")
@@ -69,10 +69,10 @@ fn damage(world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Option<&'stat
     Some(part_of(&object.name))
 }
 
-/// What every key is, or that the error named a damaged file.
+/// The right value of every key, or the fact that the error named a damaged file.
 type Seen = BTreeMap<String, (u32, BTreeMap<Bytes, Option<Option<Bytes>>>)>;
 
-/// Asks for every key, by itself.
+/// Reads every key by itself.
 fn read_all(store: &Store, model: &Model, damaged: &BTreeSet<String>) -> Result<Seen, String> {
     let mut all = Seen::new();
     let names = |text: &str| damaged.iter().any(|name| text.contains(name.as_str()));
@@ -87,7 +87,7 @@ fn read_all(store: &Store, model: &Model, damaged: &BTreeSet<String>) -> Result<
             };
             keys.insert(key, seen);
         }
-        // And by a scan: everything that comes before its error is right.
+        // Then reads by a scan: everything before its error is right.
         let mut cursor = keyspace
             .cursor(IterOptions::default())
             .map_err(|e| e.to_string());
@@ -120,7 +120,7 @@ fn read_all(store: &Store, model: &Model, damaged: &BTreeSet<String>) -> Result<
     Ok(all)
 }
 
-/// Whether this may be the store at `number`.
+/// Whether the store may show the state at `number`.
 fn is_at(seen: &Seen, model: &Model, number: u64) -> Check {
     let ids: BTreeMap<String, u32> = seen.iter().map(|(n, (id, _))| (n.clone(), *id)).collect();
     if ids != model.keyspaces(number) {
@@ -147,7 +147,7 @@ fn errors(seen: &Seen) -> u64 {
     keys.filter(|value| value.is_none()).count() as u64
 }
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -160,7 +160,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         options.map_tables = rng.chance(70);
         let what = format!("{options:?}");
         let told = |e: String| format!("{what}: {e}");
-        // Something to lose, in tables, before anything happens.
+        // Data in tables that can be lost, before anything happens.
         let world = run.must_open(&medium, &options, "first life")?;
         world.settings_after_open()?;
         let (clients, count) = (1 + rng.below(2), 20 + rng.below(80));
@@ -175,7 +175,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         // Tables are open, and some of their blocks were verified.
         run.work(&world, 1, 20, &mut rng).map_err(told)?;
 
-        // Some damage is done while clients work.
+        // Some damage happens while clients work.
         let mut rng_of_damage = rng.clone().fork(7);
         let (at_work, of_damage) = (world.clone(), medium.clone());
         let damaging = runtime.spawn("damage", move || {
@@ -189,8 +189,8 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             parts
         });
         let damaging = damaging.map_err(|e| e.to_string())?;
-        // What is damaged for good stalls writers for good, visibly; no client waits for that in
-        // this trial.
+        // Permanent damage stalls writers permanently, and visibly. No client of this trial waits
+        // for that.
         let (clients, count) = (1 + rng.below(2), 20 + rng.below(40));
         let closer = world.store.clone();
         let clock = runtime.clone();
@@ -249,7 +249,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             .clone();
         drop(world);
 
-        // Opened again: what was only unreadable is there.
+        // The store is opened again: data that was only unreadable is there.
         let image = medium.kill_in(&runtime);
         let acked = lock(&run.history).acked;
         let storage: Arc<dyn Storage> = Arc::new(image.clone());
@@ -257,8 +257,8 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
             Ok(world) => world,
             Err(e) => {
                 let text = e.to_string();
-                // Where a segment is gone, the one before it is named: there the log ends too
-                // early.
+                // If a segment is missing, the error names the one before it, because there the log
+                // ends too early.
                 let of_log = damaged.iter().any(|name| part_of(name) == "log");
                 let named = damaged.iter().any(|name| text.contains(name.as_str()))
                     || of_log && text.contains(".log");

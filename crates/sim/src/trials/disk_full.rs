@@ -1,10 +1,10 @@
 //! A disk that is full from some call on.
 //!
-//! What it is: on a full disk, writes are refused with `NoSpace` and nothing else, reads continue
-//! and are right, and keyspaces can be dropped. Writing resumes by itself when there is space
-//! again. A store on a full disk can be opened. In a part of the seeds the manifest has a disk of
-//! its own, which is the one that is full, and it outgrows its space after a few edits because its
-//! keys are long.
+//! On a full disk, writes are refused with `NoSpace` and no other error, reads continue and are
+//! right, and keyspaces can be dropped. Writing resumes by itself when there is space again. A
+//! store on a full disk can be opened. In a part of the seeds the manifest has a disk of its own,
+//! which is the one that is full, and it outgrows its space after a few edits because its keys are
+//! long.
 //!
 //! Threading: one task, its clients, and one that makes space after a while. Without it, writers
 //! that wait for space would wait forever.
@@ -44,10 +44,10 @@ fn has_reserves(there: &[ObjectMeta]) -> bool {
     all.into_iter().all(|name| len(name) > 0)
 }
 
-/// Opens on a disk that may be full. The open succeeds, unless the space that is kept for this is
-/// missing (it was used up, or lost with the power). Then it may be refused until there is room. On
-/// a disk that is already full, a manifest with long keys may also outgrow the kept space, because
-/// it can grow within space that it had before.
+/// Opens on a disk that may be full. The open succeeds, unless the space that is reserved for this
+/// is missing (because it was used up, or lost with the power). Then it may be refused until there
+/// is space. On a disk that is already full, a manifest with long keys may also outgrow the
+/// reserved space, because it can grow within space that it had before.
 fn open_full(
     run: &mut Run,
     media: &Media,
@@ -252,12 +252,12 @@ fn make_space_later(runtime: &Runtime, medium: &MemoryStorage) -> Check {
     task.map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// What the run of one seed carries from step to step.
+/// The state of one seed's run between its steps.
 struct FullDisk {
     run: Run,
     rng: Rng,
-    /// The random numbers of what was added to this trial later, so that kept seeds keep their
-    /// runs.
+    /// The random numbers for parts of this trial that were added later, so that kept seeds keep
+    /// their runs.
     late: Rng,
     media: Media,
     /// Whether the manifest has a disk of its own, which is the one that is full.
@@ -273,7 +273,7 @@ struct FullDisk {
 }
 
 impl FullDisk {
-    /// Lives a first life with enough space, and draws from which call on the disk is full.
+    /// Runs a first life with enough space, and draws from which call on the disk is full.
     fn new(runtime: &Runtime, seed: u64) -> Result<FullDisk, String> {
         let mut rng = Rng::new(seed ^ 0xD15C);
         let mut run = Run::new(runtime, &mut rng);
@@ -386,8 +386,8 @@ impl FullDisk {
         Ok(())
     }
 
-    /// Ends a life by a loss of power, if `lost` says which losses it causes, or else by a kill.
-    /// Returns what is left on `media`, and the number up to which all writes must be there.
+    /// Ends a life by a loss of power, if `lost` says which losses it causes, and otherwise by a
+    /// kill. Returns what is left on `media`, and the number up to which all writes must be there.
     fn end(&self, media: &Media, lost: Option<CrashPolicy>) -> (Media, u64) {
         let left = media.end_now(&self.run.runtime, lost);
         let history = lock(&self.run.history);
@@ -397,8 +397,8 @@ impl FullDisk {
         }
     }
 
-    /// Opens what the life before left, on a disk that is full again, and works on it. In the last
-    /// round there is space at the end. Returns what this life leaves, as [`FullDisk::end`] does.
+    /// Opens what the previous life left, on a disk that is full again, and works on it. In the
+    /// last round there is space at the end. Returns what this life leaves, like [`FullDisk::end`].
     fn reopen(&mut self, round: u32, media: &Media, least: u64) -> Result<(Media, u64), String> {
         let options = draw_options(&mut self.rng);
         let free = draw_free(&mut self.rng);
@@ -451,7 +451,7 @@ impl FullDisk {
     }
 }
 
-/// One seed: the disk is full from the call on that the seed says.
+/// Runs one seed: the disk is full from a call on that the seed draws.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.

@@ -1,5 +1,5 @@
-//! Fixed stories in which every storage call fails in turn: the store's, the checkpoint's folder's,
-//! the folder's of tables outside.
+//! Fixed stories in which every storage call fails in turn: calls of the store, of the checkpoint's
+//! folder, and of the folder of tables outside.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::rng::Rng;
 use crate::world::upkeep::reading_options;
 
 /// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails,
-/// until it ends before that. `place`: the storage that fails, `s`tore, `t`arget of the checkpoint,
-/// or outside (`x`). How it fails changes with the seed.
+/// until the story ends before that call. `place` selects the storage that fails: `s`tore, `t`arget
+/// of the checkpoint, or outside (`x`). How it fails depends on the seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -27,7 +27,7 @@ pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage
     loop {
         let (fired, reached) = one(seed, story, place, nth, false);
         if fired {
-            // The same call, and all from it on.
+            // The same call, and all calls from it on.
             coverage.merge(&one(seed, story, place, nth, true).1);
         } else {
             coverage.add_count(&format!("every_fault.calls.{story:?}.{place}"), nth);
@@ -50,7 +50,7 @@ fn draw_fault(rng: &mut Rng) -> Fault {
     }
 }
 
-/// Whether the fault was met, and what was reached.
+/// Whether the fault was met, and counts of what was reached.
 fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool, Coverage) {
     simulate(seed << 20 | nth, move |runtime| {
         let mut rng = Rng::new(seed << 20 | nth);
@@ -62,7 +62,7 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
         let what =
             format!("{story:?}, call {nth} at {place} meets {fault:?}, for good: {for_good}");
         let told = |e: String| format!("{what}: {e}");
-        // What fails for good stalls writers for good, visibly; somebody changes the disk.
+        // A permanent fault stalls writers permanently, and visibly, until the disk is replaced.
         let (mend, clock) = (stage.mender(), runtime.clone());
         let repair = runtime.spawn("repair", move || {
             clock.sleep(Duration::from_secs(5));
@@ -82,7 +82,7 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
         });
         coverage.add(&format!("every_fault.{}", fired.kind.name()));
 
-        // It comes back when it is opened again, whatever was lost besides.
+        // The store can be opened again, whatever else was lost.
         let (acked, synced) = {
             let history = lock(&stage.run.history);
             (history.acked, history.synced)
@@ -116,8 +116,8 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
             }
             None => {}
         }
-        // What it showed stays, also when the power fails after the reopen: pages of a failed sync
-        // look as if they were there.
+        // What the reopen showed stays, also if the power fails after it: pages of a failed sync
+        // look as if they were stored.
         let policy = match rng.chance(50) {
             true => CrashPolicy::LoseUnsynced,
             false => CrashPolicy::Seeded(rng.draw()),
@@ -144,7 +144,7 @@ fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool,
     })
 }
 
-/// A checkpoint that failed is no store, or a whole one; the next one to the same folder takes up
+/// A checkpoint that failed is no store, or a whole one; the next one to the same folder replaces
 /// what is no store.
 fn take_up(
     stage: &Stage,

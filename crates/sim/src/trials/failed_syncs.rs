@@ -1,7 +1,8 @@
-//! Syncs that fail. Of a log segment, a manifest or the folder: the store takes no more writes and
-//! says why, that sync is never made again, reads go on, and what a reopen shows stays, also when
-//! the power fails after it (what a failed sync covered is still shown by the page cache, and will
-//! never be durable). Of a table: its job runs again, and nothing else happens.
+//! Syncs that fail. If it is the sync of a log segment, a manifest or the folder, the store accepts
+//! no more writes and says why, that sync is never repeated, reads continue, and the state that a
+//! reopen shows is kept, even if the power fails after it (the page cache still shows what a failed
+//! sync covered, although it will never be durable). If it is the sync of a table, its job runs
+//! again, and nothing else happens.
 //!
 //! Threading: one task, its clients, and one that repairs the disk after a while.
 
@@ -23,19 +24,19 @@ use crate::world::{Errors, World};
 
 /// A sync that failed.
 struct Failed {
-    /// Where in the trace.
+    /// The line in the trace.
     at: usize,
-    /// Of what.
+    /// The kind of the object.
     part: &'static str,
-    /// As the trace shows it: what was called, and on which object.
+    /// The call and the object, as the trace shows them.
     call: String,
-    /// As an error names the object.
+    /// The object's name in errors.
     named: String,
-    /// Whether it is to end writing.
+    /// Whether the failure must end writing.
     is_bad: bool,
 }
 
-/// The syncs in a trace that failed, from line `from` on.
+/// The failed syncs in a trace, from line `from` on.
 fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
     let mut all = Vec::new();
     for (at, line) in trace.iter().enumerate().skip(from) {
@@ -47,13 +48,12 @@ fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
             continue;
         }
         let named = name.trim_matches('"').to_string();
-        // A segment that is being made ready holds nothing yet, and nothing refers to it.
+        // A segment that is being prepared is empty, and nothing refers to it.
         let has_records = || {
             let append = format!(" append {name} at ");
             trace[..at].iter().any(|line| line.contains(&append))
         };
-        // Nor does anything refer to a manifest that is being written anew, before the pointer
-        // names it.
+        // Nor does anything refer to a new manifest before the pointer names it.
         let is_current = || {
             let append = format!(" append {name} at ");
             let begun = trace[..at].iter().position(|line| line.contains(&append));
@@ -87,7 +87,7 @@ fn failed_syncs(trace: &[String], from: usize) -> Vec<Failed> {
     all
 }
 
-/// Tries to write; the error, if it fails. Where there is no keyspace, creating one is tried.
+/// Tries to write, and returns the error if it fails. If there is no keyspace, tries to create one.
 pub(super) fn try_put(run: &Run, world: &World) -> Result<Option<siltstone::Error>, String> {
     let Some(name) = world.store.keyspaces().first().cloned() else {
         lock(&run.history)
@@ -118,7 +118,7 @@ pub(super) fn try_put(run: &Run, world: &World) -> Result<Option<siltstone::Erro
     Ok(result.err())
 }
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -175,7 +175,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         repair.map_err(|e| e.to_string())?;
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
         run.work(&world, clients, count, &mut rng).map_err(told)?;
-        // Whoever met it has had time to say so.
+        // The task that met the failure has had time to report it.
         runtime.sleep(Duration::from_millis(100));
         faulty.disarm();
         let fired = faulty.fired();
@@ -192,7 +192,8 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
                 let error = try_put(&run, &world)?
                     .ok_or_else(|| told(format!("a write after the failed{}", bad.call)))?;
                 let text = error.to_string();
-                // Where several failed at once, any of them may have been the first to end writing.
+                // If several syncs failed at once, any of them may have been the first to end
+                // writing.
                 let names_one = failed.iter().any(|f| f.is_bad && text.contains(&f.named));
                 if error.kind() != ErrorKind::Poisoned
                     || !text.contains("injected")
@@ -206,7 +207,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
                 }
             }
             None => {
-                // Tables alone: it passes.
+                // Only syncs of tables failed: this passes.
                 if health.contains("poison") {
                     return Err(told(format!("{fired:?} poisoned: {health}")));
                 }
@@ -231,7 +232,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         }
         drop(world);
         for bad in failed.iter().filter(|f| f.is_bad) {
-            // Never made again: neither by others, nor by the close.
+            // The sync is never repeated, neither by other tasks nor by the close.
             let trace = faulty.trace_log();
             if let Some(again) = trace[bad.at + 1..].iter().find(|l| l.contains(&bad.call)) {
                 return Err(told(format!(
@@ -262,7 +263,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
             run.settle(&world.store, least)
                 .map_err(|e| told(format!("reopened, round {round}, power lost: {power}: {e}")))?;
             world.take_settings(false)?;
-            // Power fails right after the reopen, then after some work.
+            // Power fails right after the reopen, and then after some work.
             if round > 0 {
                 run.work(&world, 1, 10, &mut rng).map_err(told)?;
             }

@@ -1,8 +1,8 @@
-//! Storage calls that fail, once or for good.
+//! Storage calls that fail, once or always.
 //!
-//! What it is: a seed draws a few rules by which storage calls fail or take long, and clients work
-//! meanwhile. No answer may be wrong while calls fail. Afterwards the store either does everything
-//! again or says that it is poisoned, and it opens again with everything that it promised.
+//! A seed draws a few rules by which storage calls fail or take long, and clients work meanwhile.
+//! No answer may be wrong while calls fail. Afterwards the store either works completely again or
+//! says that it is poisoned, and it opens again with everything that it promised.
 //!
 //! Threading: one task, its clients, and one that takes the rules away after a while.
 
@@ -123,7 +123,7 @@ fn compact_with_failing_attempts(
 /// A storage that fails, and the rules that a seed drew for it.
 struct Faults {
     storage: FaultStorage,
-    /// The rules by which calls fail, as the storage numbers them.
+    /// The rules by which calls fail, by their numbers in the storage.
     failing: Vec<usize>,
     /// The rules by which calls take long.
     delays: Vec<usize>,
@@ -146,7 +146,7 @@ impl Faults {
         }
     }
 
-    /// Draws the rules that are there in a part of the seeds only.
+    /// Draws the rules that are used only in a part of the seeds.
     fn draw_more(&mut self, rng: &mut Rng) {
         if rng.chance(35) {
             let (second, text) = draw_rule(rng);
@@ -167,8 +167,8 @@ impl Faults {
         }
     }
 
-    /// Starts a task that takes the rules away after a while, as if the disk were replaced. Without
-    /// it, a fault that stays for good would stall the writers for good.
+    /// Starts a task that removes the rules after a while, as if the disk were replaced. Without
+    /// it, a permanent fault would stall the writers permanently.
     fn disarm_later(&self, runtime: &Runtime) -> Check {
         let storage = self.storage.clone();
         let clock = runtime.clone();
@@ -179,7 +179,7 @@ impl Faults {
         task.map(|_| ()).map_err(|e| e.to_string())
     }
 
-    /// Adds up which rules met a call. Returns how often calls failed, not counting deletions.
+    /// Counts which rules met a call. Returns how often calls failed, without deletions.
     fn count_fired(&self, coverage: &mut Coverage) -> u64 {
         let fired_count = |rule: &usize| self.storage.fired_count(*rule);
         let count = |rules: &[usize]| rules.iter().map(fired_count).sum();
@@ -194,12 +194,12 @@ impl Faults {
     }
 }
 
-/// What the run of one seed carries from step to step.
+/// The state of one seed's run between its steps.
 struct FaultRun {
     run: Run,
     rng: Rng,
-    /// The random numbers of what was added to this trial later, so that kept seeds keep their
-    /// runs.
+    /// The random numbers for parts of this trial that were added later, so that kept seeds keep
+    /// their runs.
     late: Rng,
     medium: MemoryStorage,
     options: Options,
@@ -212,7 +212,7 @@ struct FaultRun {
 }
 
 impl FaultRun {
-    /// Lives a first life without faults, so that there is something to open, and draws the faults.
+    /// Runs a first life without faults, so that there is something to open, and draws the faults.
     fn new(runtime: &Runtime, seed: u64) -> Result<FaultRun, String> {
         let mut rng = Rng::new(seed ^ 0xFA17);
         let mut run = Run::new(runtime, &mut rng);
@@ -282,7 +282,7 @@ impl FaultRun {
         Ok(world)
     }
 
-    /// Lets clients work while calls fail, and checks the store when the rules are taken away.
+    /// Lets clients work while calls fail, and checks the store when the rules have been removed.
     /// Returns how often calls failed.
     fn work_with_faults(&mut self, world: &Arc<World>) -> Result<u64, String> {
         self.faults.storage.arm();
@@ -321,8 +321,8 @@ impl FaultRun {
     }
 
     /// Writes until a write succeeds or the store says that it is poisoned. A poisoned store stays
-    /// so; any other error must pass by itself. Returns whether the store is poisoned, which it may
-    /// only be if calls failed.
+    /// poisoned; any other error must pass by itself. Returns whether the store is poisoned, which
+    /// is allowed only if calls failed.
     fn write_after_faults(&mut self, world: &World, fired: u64) -> Result<bool, String> {
         let mut last = None;
         for _ in 0..100 {
@@ -353,9 +353,9 @@ impl FaultRun {
         Ok(poisoned)
     }
 
-    /// Checks everything and works on a store that is not poisoned, as its storage no longer fails.
-    /// Returns whether the store is poisoned after all: a call that met its fault before the rules
-    /// were taken away may report it only now.
+    /// Checks everything, and works on a store that is not poisoned while its storage no longer
+    /// fails. Returns whether the store is poisoned after all: a call that met its fault before the
+    /// rules were removed may report it only now.
     fn work_without_faults(&mut self, world: &Arc<World>) -> Result<bool, String> {
         if let Err(e) = self.run.check_all(world, &mut self.rng) {
             if e.contains("injected") && world.store.stats().health != "good" {
@@ -400,7 +400,7 @@ impl FaultRun {
     }
 }
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.

@@ -1,24 +1,24 @@
-//! Damage at rest: one file of a store changed at one place, and then everything asked.
+//! Damage at rest: one position of one file of a store is changed, and then everything is read.
 //!
-//! What it is: a seed makes an image of a store (the clients of the other trials; or a checkpoint;
-//! or a store in three folders), and hits copies of it, one place of one file at a time. A copy
-//! that is closed is checked, opened, read, compacted, and opened and read once more; one that is
-//! open with `verify = always` is hit between two reads; a table outside is hit before it is
+//! A seed makes an image of a store (by the clients of the other trials; or a checkpoint; or a
+//! store in three folders), and damages copies of it at one position of one file each. A copy of a
+//! closed store is checked, opened, read, compacted, opened again and read once more. A store that
+//! is open with `verify = always` is hit between two reads. A table outside is hit before it is
 //! ingested.
 //!
-//! - No answer is wrong, whatever was hit: right, or an error that names a file. No panic, no hang
-//!   (the simulated runtime sees to both).
-//! - A store that `check` finds sound has no error.
-//! - The log: what was hit at a place that the manifest or a record behind it knows to be synced is
-//!   refused. Else history may end at the record that was hit, no earlier, the same for all
-//!   keyspaces; valid records behind it are counted.
+//! - Whatever was hit, every answer is right or an error that names a file. There is no panic and
+//!   no hang (the simulated runtime detects both).
+//! - A store that `check` finds sound has no error later.
+//! - The log: a hit at a position that the manifest or a later record knows to be synced is
+//!   refused. Otherwise the history may end at the record that was hit, and no earlier, the same
+//!   for all keyspaces; valid records behind it are counted.
 //! - The log of a store that was closed is whole up to its end, or the open is refused. Damage
 //!   before the log's start does not refuse the open and loses nothing: it is counted, and `check`
 //!   finds it.
-//! - The manifest: a record that was hit is refused, the last one too. What leaves no trace (zeros,
-//!   a cut) may be refused or lose settings that were the last thing done, and never data.
+//! - The manifest: a record that was hit is refused, the last one too. Damage without a trace
+//!   (zeros, a cut) may be refused or lose settings that were the last change, and never data.
 //!
-//! Threading: a flip is a run of the simulated runtime of its own.
+//! Threading: each flip is a run of the simulated runtime.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,10 +46,10 @@ use crate::coverage::Coverage;
 use crate::model::{Bytes, Model, Pairs};
 use crate::rng::Rng;
 
-/// Flips of one seed's store.
+/// The number of flips of one seed's store.
 pub const FLIPS: u64 = 100;
 
-/// Where a store lies: its own folder first; the log's and the tables' if they are others.
+/// The folders of a store: its own first, then those of the log and the tables if they differ.
 #[derive(Clone)]
 struct Place(Vec<MemoryStorage>);
 
@@ -79,7 +79,7 @@ impl Place {
         Store::open_with(components, options.clone())
     }
 
-    /// Folder and name of every file.
+    /// The folder and name of every file.
     fn files(&self) -> Result<Vec<(usize, String)>, String> {
         let mut all = Vec::new();
         for (i, storage) in self.0.iter().enumerate() {
@@ -89,8 +89,8 @@ impl Place {
         Ok(all)
     }
 
-    /// A file of a kind that is there, each kind as likely as the others, log and manifest and
-    /// tables more so.
+    /// A file of a random existing kind; log and manifest and tables are more likely than the other
+    /// kinds.
     fn draw_file(
         &self,
         rng: &mut Rng,
@@ -125,7 +125,7 @@ struct LogRecord {
     end: u64,
     /// The number before its first one.
     before: u64,
-    /// What it knows to be synced.
+    /// The position that it knows to be synced.
     synced: Position,
 }
 
@@ -139,29 +139,28 @@ impl LogRecord {
 struct Sound {
     place: Place,
     wanted: Wanted,
-    /// What was written when, where the log is worth hitting.
+    /// What was written and when, if the log is a target.
     model: Option<Model>,
-    /// What is set for its keyspaces.
+    /// The settings of its keyspaces.
     settings: BTreeMap<String, KeyspaceOptions>,
     keys: Vec<Bytes>,
     log: Vec<LogRecord>,
-    /// No record before it is needed.
+    /// No record before this position is needed.
     log_start: Position,
     manifest_synced: Position,
-    /// The store was closed with its log ending at `manifest_synced`.
+    /// Whether the store was closed with its log ending at `manifest_synced`.
     closed: bool,
-    /// The manifest in use, and where its header and its edits begin and end. Between them are
-    /// seals.
+    /// The manifest in use, and the bounds of its header and its edits. Between them are seals.
     manifest: (String, Vec<(u64, u64)>),
-    /// Up to where something behind vouches for it: all, unless the process died between the last
-    /// edit's sync and its seal.
+    /// The end of the part that is vouched for by something behind it: everything, unless the
+    /// process died between the last edit's sync and its seal.
     vouched_bytes: u64,
-    /// Where the manifest ended when `CURRENT` was written, as `CURRENT` says.
+    /// The end of the manifest when `CURRENT` was written, as in `CURRENT`.
     named_bytes: u64,
     is_checkpoint: bool,
 }
 
-/// Options to look at a store with: room for whatever its log holds.
+/// Options to open any store for comparison: enough budget for whatever its log holds.
 fn draw_options(rng: &mut Rng) -> Options {
     Options {
         create_if_missing: false,
@@ -179,7 +178,7 @@ fn draw_options(rng: &mut Rng) -> Options {
 }
 
 /// The records of the log from the manifest's start on, in order. The image is sound, so each
-/// segment's are a plain list.
+/// segment's records are a plain list.
 fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String> {
     let told = |e: siltstone::Error| e.to_string();
     let mut records = Vec::new();
@@ -278,8 +277,8 @@ impl Sound {
         })
     }
 
-    /// What opening shows is set, which may be more than the manifest has: creations may be in the
-    /// log.
+    /// The settings that an open shows, which may be more than those in the manifest: creations may
+    /// be in the log.
     fn read_settings(&mut self, runtime: &Runtime) -> Result<(), String> {
         let store = self
             .place
@@ -306,8 +305,8 @@ fn wanted_of(model: &Model, number: u64) -> Wanted {
         .collect()
 }
 
-/// A store in three folders, with a codec a keyspace, tables on two levels and a log that is not
-/// flushed.
+/// A store in three folders, with a different codec in each keyspace, tables on two levels and a
+/// log that is not flushed.
 fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     let told = |e: siltstone::Error| e.to_string();
     let place = Place(
@@ -365,7 +364,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     Sound::of(image, wanted, None, keys, false)
 }
 
-/// What a seed's copies are made of.
+/// The image from which a seed's copies are made.
 fn make(runtime: &Runtime, seed: u64, rng: &mut Rng) -> Result<Sound, String> {
     let mut sound = if seed.is_multiple_of(6) {
         in_three_folders(runtime, rng)?
@@ -394,15 +393,15 @@ fn make(runtime: &Runtime, seed: u64, rng: &mut Rng) -> Result<Sound, String> {
     Ok(sound)
 }
 
-/// What a hit justifies.
+/// The results that a hit allows.
 struct Justified {
-    /// It may not be opened.
+    /// The open may be refused.
     refused: bool,
-    /// History may end here, at this number.
+    /// The history may end here, at this number.
     ends_at: Option<u64>,
-    /// What is set must be as before.
+    /// The settings must be as before.
     settings: bool,
-    /// Valid records of the chain lie behind the place that was hit.
+    /// Valid records of the chain lie behind the hit.
     records_behind: bool,
     /// The damage is in a part of the log that is not needed.
     passed: bool,
@@ -421,7 +420,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
         FileKind::Manifest if hit.name == sound.manifest.0 => {
             let parts = &sound.manifest.1;
             let end = parts.last().map_or(0, |part| part.1);
-            // What vouches for the last record is behind it, and whole, or in `CURRENT`.
+            // The last record is vouched for by an intact seal behind it, or by `CURRENT`.
             let is_named = hit.first < sound.named_bytes;
             let is_vouched_for = hit.end <= sound.vouched_bytes || is_named;
             let is_part = |at: u64| {
@@ -441,12 +440,12 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             let Some(number) = siltstone::log::format::parse_segment_name(&hit.name) else {
                 return just;
             };
-            // The first record that does not stand any more, and where the records before it end.
+            // The first record that is damaged, and the end of the records before it.
             let own = |r: &LogRecord| r.start.segment == number;
             let start = sound.log_start;
             let is_left = |r: &LogRecord| !own(r) || !hit.touches(u64::from(r.start.offset)..r.end);
-            // Damage where nothing is needed is passed over, unless the segment ends before the log
-            // start and the store was not closed: then the log behind it may be missing, too.
+            // Damage where nothing is needed is skipped, unless the segment ends before the log
+            // start and the store was not closed: then the log behind it may be missing too.
             let reaches_start = hit.damage != Damage::Gone && hit.new_bytes >= start.offset.into();
             just.passed = number == start.segment
                 && hit.first < start.offset.into()
@@ -467,7 +466,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                 Some(lost) => sound.log[lost].start,
             };
             just.ends_at = Some(lost.map_or(u64::MAX, |lost| sound.log[lost].before));
-            // With the first header, the salt may be gone by which records are known.
+            // Without the first header, the salt may be unknown by which records are recognised.
             let behind: Vec<&LogRecord> = match lost {
                 Some(lost) if !(is_header && number == start.segment) => {
                     sound.log[lost..].iter().filter(|r| is_left(r)).collect()
@@ -486,7 +485,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
     just
 }
 
-/// Reads a file as tools do, to its end, whatever it holds.
+/// Reads a file like the tools, to its end, whatever its contents.
 fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
     let file = storage.open(&hit.name).map_err(|e| e.to_string())?;
     let told = |e: siltstone::Error| format!("inspecting {}: {e}", hit.name);
@@ -539,8 +538,8 @@ fn compact(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
-/// An error names a file; where the pointer is gone and nothing else shows that there was a store,
-/// there is none.
+/// Errors name a file, except if the pointer is missing and nothing else shows that there was a
+/// store.
 fn told_of(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
     let no_pointer = hit.kind == FileKind::Current && hit.damage == Damage::Gone;
     match no_pointer && error.kind() == ErrorKind::NotFound {
@@ -549,11 +548,11 @@ fn told_of(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String
     }
 }
 
-/// A copy that is closed is hit.
+/// Hits a copy of a closed store.
 fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
     let mut coverage = Coverage::default();
     let copy = sound.place.fork(runtime);
-    // Where nobody knows what was written when, nobody knows what a shorter log may show.
+    // If it is not known what was written when, it is not known what a shorter log may show.
     let left_out = (sound.model.is_none() && !sound.is_checkpoint).then_some(FileKind::Log);
     let (folder, name) = copy.draw_file(rng, left_out)?;
     let damage = Damage::draw_of_closed(rng);
@@ -690,7 +689,7 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
     Ok(coverage)
 }
 
-/// A table of a copy that is open is hit.
+/// Hits a table of an open copy.
 fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
     let mut coverage = Coverage::default();
     let copy = sound.place.fork(runtime);
@@ -745,7 +744,7 @@ fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, Str
     Ok(coverage)
 }
 
-/// A table outside is hit, and ingested.
+/// Hits a table outside, and ingests it.
 fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
     let told = |e: siltstone::Error| e.to_string();
     let mut coverage = Coverage::default();
@@ -804,7 +803,7 @@ fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
     Ok(coverage)
 }
 
-/// One seed: a store, and [`FLIPS`] copies of it that are hit. `SILT_FLIP=N` hits only copy N.
+/// Runs one seed: a store, and [`FLIPS`] copies of it that are hit. `SILT_FLIP=N` hits only copy N.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang; it names the flip.

@@ -2,7 +2,7 @@
 //! only to read them, and every call succeeds.
 //!
 //! One unit is a seed: a store with more tables than there are file handles, which starts with a
-//! larger limit than is left later. Files that it writes count, too: segments, outputs of jobs,
+//! larger limit than is left later. Files that it writes count too: segments, outputs of jobs,
 //! manifests. All keys are written, read by gets and by cursors that stay open meanwhile, and
 //! compacted. No call and no job fails.
 
@@ -19,10 +19,10 @@ use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::World;
 
-/// Keys of the store: with values of 2 to 6 KB, some ninety tables.
+/// The number of keys of the store: with values of 2 to 6 KB they make about ninety tables.
 const KEYS: u32 = 1500;
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -32,7 +32,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let mut run = Run::new(&runtime, &mut rng);
         run.plan = Arc::new(Plan::clone(&run.plan).with_numbered_keys(KEYS));
         let medium = MemoryStorage::new(&runtime);
-        // At first, as many are left as the limit says.
+        // At first, as many handles are left as the limit says.
         let left = 40 + rng.below(10);
         medium.set_open_max(left * 4, left * 4);
         let options = Options {
@@ -49,7 +49,8 @@ pub fn handles_trial(seed: u64) -> Coverage {
         fill(&run, &world, &mut rng).map_err(told)?;
         get_all(&run, &world).map_err(told)?;
         let cursors = cursors(&run, &world).map_err(told)?;
-        // The program around the store takes most of them, while tables hold more than are left.
+        // The program around the store takes most of the handles, while tables hold more than are
+        // left.
         medium.set_open_max(left * 4, left);
         fill(&run, &world, &mut rng).map_err(told)?;
         get_all(&run, &world).map_err(told)?;
@@ -91,7 +92,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
 /// A cursor, and the keys that it must show from its position on.
 type Positioned = (Cursor, Vec<Bytes>);
 
-/// How many keys each cursor reads in the end.
+/// The number of keys that each cursor reads in the end.
 const PASSED: usize = 20;
 
 /// Opens a cursor at every tenth key.

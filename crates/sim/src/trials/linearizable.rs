@@ -1,15 +1,15 @@
 //! Histories of overlapping operations, and whether they are linearizable ([`crate::linear`]).
 //!
-//! What it is: clients write and read a few keys of two keyspaces in a store whose memtables are so
-//! small that flushes and compactions go on all the while. [`linearizable_trial`] does that on the
-//! simulated runtime, in several lives: the process dies at a storage call, or the power fails
-//! after it where every write was synced, and the history goes on in what is left. [`threads`] does
-//! it with threads of the operating system on a folder, in processes that are killed or closed.
+//! Clients write and read a few keys of two keyspaces in a store whose memtables are so small that
+//! flushes and compactions run all the time. [`linearizable_trial`] does this on the simulated
+//! runtime, in several lives: the process dies at a storage call, or also the power fails if every
+//! write was synced, and the history continues with what is left. [`threads`] does it with threads
+//! of the operating system on a folder, in processes that are killed or closed.
 //!
-//! Every value is written once, so that an answer names the write that it saw. What a client did
-//! not hear the end of is cut off: there or not, but once and for all.
+//! Every value is written once, so that an answer identifies the write that it saw. An operation
+//! whose end a client did not see is cut off: it took effect or not, permanently.
 //!
-//! Threading: a client is one thread or task; it notes what it does in a list of its own.
+//! Threading: a client is one thread or task; it records its operations in a list of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,27 +32,28 @@ pub mod threads;
 
 use diary::Diary;
 
-/// Keys of one keyspace; there are two.
+/// The number of keys of one keyspace; there are two keyspaces.
 const KEYS: Key = 8;
 
-/// Operations of a history.
+/// The number of operations of a history.
 const OPERATIONS: usize = 1000;
 
-/// Steps of the search for an order; a history of this size takes a hundred thousand.
+/// The maximum number of steps of the search for an order; a history of this size takes a hundred
+/// thousand.
 const STEPS_MAX: u64 = 10_000_000;
 
 /// The time that all clients of a history share.
 #[derive(Clone)]
 pub(super) enum Clock {
-    /// One more with every look, for simulated time, which stands still. It orders what it is asked
-    /// by, so real threads do not use it.
+    /// A counter that grows with every look, for simulated time, which stands still. It orders the
+    /// operations that read it, so real threads do not use it.
     Ticks(Arc<AtomicU64>),
-    /// Nanoseconds of the machine's monotonic clock, after this one.
+    /// Nanoseconds of the machine's monotonic clock, relative to this instant.
     Machine(u64),
 }
 
 impl Clock {
-    /// For one simulated run.
+    /// A clock for one simulated run.
     pub(super) fn ticks() -> Clock {
         Clock::Ticks(Arc::default())
     }
@@ -65,13 +66,13 @@ impl Clock {
     }
 }
 
-/// What one client did, for whoever outlives it.
+/// The operations of one client, which outlive it.
 #[derive(Clone)]
 pub(super) struct Notes {
     clock: Clock,
     client: u32,
     operations: Arc<Mutex<Vec<Operation>>>,
-    /// Where they are noted as well, so that they outlive the process.
+    /// A file to which they are also written, so that they outlive the process.
     diary: Option<Arc<Diary>>,
 }
 
@@ -110,7 +111,7 @@ impl Notes {
         })
     }
 
-    /// A snapshot showed more.
+    /// A later read of the snapshot showed more.
     fn more(&self, at: usize, pairs: Vec<(Key, Value)>) {
         if let Some(diary) = &self.diary {
             diary.more(at, &pairs);
@@ -120,7 +121,7 @@ impl Notes {
         });
     }
 
-    /// A write is noted before it is made: whoever is cut off has called it.
+    /// A write is recorded before it is made, because a client that is cut off has called it.
     fn write(
         &self,
         name: &'static str,
@@ -142,7 +143,7 @@ impl Notes {
         Ok(())
     }
 
-    /// A read is noted with its answer; one without says nothing.
+    /// A read is recorded with its answer; a read without an answer is no constraint.
     fn read<T>(
         &self,
         name: &'static str,
@@ -156,7 +157,7 @@ impl Notes {
         Ok((self.push(name, called, end, Action::Read(pairs)), answer))
     }
 
-    /// Everything, the operations without an end cut off by `over`.
+    /// All operations; those without an end were cut off by `over`.
     pub(super) fn take(&self, over: u64) -> Vec<Operation> {
         let mut operations = self.with(std::mem::take);
         for operation in &mut operations {
@@ -168,7 +169,7 @@ impl Notes {
     }
 }
 
-/// The bytes of a value: its number, and as many more as make memtables full soon.
+/// The bytes of a value: its number, and enough bytes to fill memtables soon.
 fn bytes_of(number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number);
     let len = 8 + rng.index(1500);
@@ -190,7 +191,7 @@ fn key_bytes(key: Key) -> [u8; 2] {
     [b'k', (key % KEYS) as u8]
 }
 
-/// One client.
+/// A client.
 pub(super) struct Client {
     runtime: Runtime,
     store: Store,
@@ -199,14 +200,14 @@ pub(super) struct Client {
     rng: Rng,
     /// The number of its next value.
     next: u64,
-    /// Snapshots that it holds, with their place in the notes.
+    /// Snapshots that it holds, with their indexes in the notes.
     snapshots: Vec<(Snapshot, usize)>,
     buffer: Vec<u8>,
-    /// How often it sleeps after an operation, in percent; in simulation only.
+    /// The percentage of operations after which it sleeps; in simulation only.
     sleeps: u64,
 }
 
-/// The keyspaces, made by the first who wants them.
+/// The keyspaces, created by the first client that needs them.
 fn keyspaces(store: &Store) -> siltstone::Result<[Keyspace; 2]> {
     Ok([
         store.keyspace(DEFAULT_KEYSPACE)?,
@@ -252,7 +253,7 @@ impl Client {
         &self.keyspaces[(key / KEYS) as usize]
     }
 
-    /// A few neighbouring keys of one keyspace: the first, and how many.
+    /// A few neighbouring keys of one keyspace: the first one, and their number.
     fn span(&mut self) -> std::ops::Range<Key> {
         let first = self.key();
         let end = (first / KEYS + 1) * KEYS;
@@ -397,7 +398,7 @@ impl Client {
         Ok(())
     }
 
-    /// What a snapshot shows belongs to the moment of its making.
+    /// The answer of a snapshot belongs to the moment of its creation.
     fn read_snapshot(&mut self) -> Result<(), String> {
         if self.snapshots.is_empty() {
             return self.get();
@@ -430,7 +431,7 @@ impl Client {
         Ok(())
     }
 
-    /// Beside what goes on by itself. Nothing that is noted.
+    /// These operations run besides the automatic ones. They are not recorded.
     fn maintain(&mut self) -> Result<(), String> {
         let keyspace = self.rng.pick(&self.keyspaces);
         match self.rng.below(3) {
@@ -459,7 +460,7 @@ impl Client {
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a cursor shows of a span of keys.
+/// The pairs that a cursor shows in a span of keys.
 fn scan(
     keyspace: &Keyspace,
     snapshot: Option<&Snapshot>,
@@ -491,7 +492,7 @@ fn scan(
     Ok(found)
 }
 
-/// A scan as a read of all keys of the span, those without a value too.
+/// A scan, recorded as a read of all keys of the span, including those without a value.
 fn shown(span: &std::ops::Range<Key>, found: &Pairs) -> Result<Vec<(Key, Value)>, String> {
     let mut left = found.iter().peekable();
     let mut pairs = Vec::new();
@@ -515,7 +516,7 @@ fn numbered(
         .collect()
 }
 
-/// Small sizes: a few hundred operations reach every mechanism.
+/// Small sizes, so that a few hundred operations reach every mechanism.
 pub(super) fn draw_options(rng: &mut Rng) -> Options {
     let trigger = 1 + rng.below(3) as u32;
     let segment = *rng.pick(&[64 << 10, 128 << 10]);
@@ -545,7 +546,7 @@ pub(super) fn draw_options(rng: &mut Rng) -> Options {
     }
 }
 
-/// What the history reached, and whether it has an order.
+/// Counts what the history reached, and checks that it has an order.
 pub(super) fn verdict(
     mut operations: Vec<Operation>,
     coverage: &mut Coverage,
@@ -585,16 +586,16 @@ pub(super) fn verdict(
     Ok(())
 }
 
-/// One seed on the simulated runtime: a history of about a thousand operations, through kills and
-/// power losses.
+/// Runs one seed on the simulated runtime: a history of about a thousand operations, through kills
+/// and power losses.
 ///
 /// # Panics
 /// If no order explains it, with the operations in conflict; at an unexpected error, panic or hang.
 pub fn linearizable_trial(seed: u64) -> Coverage {
     let config = SimConfig {
         max_steps: 3_000_000,
-        // Destructors of a store wait for its tasks and answer its writers; those of a killed one
-        // cannot.
+        // Destructors of a store wait for its tasks and answer its writers, which those of a killed
+        // store cannot do.
         reclaim: Reclaim::Never,
         ..SimConfig::new(seed)
     };
@@ -608,7 +609,7 @@ pub fn linearizable_trial(seed: u64) -> Coverage {
     coverage
 }
 
-/// How a life ended that nobody killed.
+/// The end of a life that was not killed.
 struct Ended {
     coverage: Coverage,
 }
@@ -659,7 +660,8 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
                 } else {
                     "life.killed_in_open"
                 });
-                // What an earlier life did not sync is safe once the store was opened again.
+                // Writes that an earlier life did not sync are safe once the store was opened
+                // again.
                 if opened && every_write_is_synced && rng.chance(60) {
                     coverage.add("life.power_lost");
                     let policy = CrashPolicy::Seeded(rng.draw());
@@ -673,7 +675,7 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
     Ok((operations, coverage))
 }
 
-/// A store, opened, looked at, worked on by clients, and looked at again.
+/// A store that is opened, read, changed by clients, and read again.
 fn life(
     runtime: &Runtime,
     storage: Arc<dyn Storage>,

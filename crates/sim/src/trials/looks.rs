@@ -1,7 +1,7 @@
-//! Looks at a store that nobody has open: a reader's, and a repair's. Held against what a writer's
-//! open keeps right afterwards.
+//! Opens of a store that no process has open, by a reader and by a repair. Their results are
+//! compared with what a writer's open keeps right afterwards.
 //!
-//! Invariants: neither changes a byte of the store.
+//! Invariant: neither changes a byte of the store.
 //!
 //! Threading: one task.
 
@@ -19,7 +19,7 @@ use crate::observe::lock;
 use crate::rng::Rng;
 use crate::world::upkeep::reading_options;
 
-/// See the module.
+/// The looks; see the module.
 #[derive(Default)]
 pub(crate) struct Looks {
     reader: Option<Contents>,
@@ -32,7 +32,7 @@ struct Repaired {
 }
 
 impl Looks {
-    /// Looks, as the seed decides.
+    /// Looks at the store, as the seed decides.
     pub(crate) fn at(
         run: &mut Run,
         medium: &MemoryStorage,
@@ -57,8 +57,8 @@ impl Looks {
         }
     }
 
-    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has all
-    /// that was ever written.
+    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has
+    /// everything that was ever written.
     pub(crate) fn compare(&self, model: &Model, end: u64, store: &Store) -> Check {
         if self.reader.is_none() && self.repaired.is_none() {
             return Ok(());
@@ -77,8 +77,9 @@ impl Looks {
     }
 }
 
-/// Destroys a copy of what the last life left; and another one, killed on the way: it is whole or
-/// no store, and what is left goes the next time.
+/// Destroys a copy of the store that the last life left, and another copy during whose destruction
+/// the process is killed: it is whole or no store, and the next attempt deletes the remaining
+/// files.
 pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> Check {
     let image = medium.kill_in(&run.runtime);
     let objects = image.list().map_err(|e| e.to_string())?;
@@ -127,14 +128,14 @@ pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> C
     }
     match end(&cut) {
         Ok(_) => {}
-        // Nothing was left of it.
+        // Nothing is left of it.
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(format!("destroying the rest: {e}")),
     }
     is_empty(&cut)
 }
 
-/// Two readers at once, and no writer beside them.
+/// Two readers open it at once, and a writer is refused.
 fn read(
     run: &mut Run,
     storage: &Arc<dyn Storage>,
@@ -231,8 +232,8 @@ impl Repaired {
                 .collect();
             for key in keys {
                 let value = self.contents.get(&name, key);
-                // What stands behind a hole is no history for a writer, and an entry whose checksum
-                // holds for a repair.
+                // For a writer, records behind a hole do not belong to the history; a repair uses
+                // every entry whose checksum is right.
                 let later = model.between(id, key, end, last);
                 let is_suspect = self
                     .report

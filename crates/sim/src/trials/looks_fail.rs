@@ -1,5 +1,5 @@
-//! Repairs and readers at which every call fails or after which everything stops: the source is
-//! never changed, a target that is not whole is made anew, and what is answered is right.
+//! Repairs and readers whose calls fail, or that are crashed at each call: the source is never
+//! changed, an incomplete target is made again, and the answers are right.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ fn read(runtime: &Runtime, storage: &Arc<dyn Storage>) -> siltstone::Result<Cont
     Ok(found)
 }
 
-/// One seed: a store, sound or damaged, repaired; the repair crashed at every call, and met by a
-/// fault at one in `share`.
+/// Runs one seed: a store, sound or damaged, is repaired. The repair is crashed at every call, and
+/// meets a fault at one call in `share`.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -98,7 +98,7 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                 let again: Arc<dyn Storage> = Arc::new(image.clone());
                 match mend(&runtime, &source, &again) {
                     Ok(_) => coverage.add("repair_crash.made_again"),
-                    // Only where the first one came to its end.
+                    // Only if the first repair came to its end.
                     Err(e) if e.kind() == ErrorKind::InvalidArgument => {
                         coverage.add("repair_crash.whole");
                     }
@@ -144,7 +144,8 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                     fired.name
                 );
                 match result {
-                    // It may have been of no consequence: taking the marker away, an advice.
+                    // The failure may have had no effect: it concerned the deletion of the marker,
+                    // or an advice to the kernel.
                     Ok(_) => coverage.add("repair_fault.harmless"),
                     Err(e) => {
                         let told = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
@@ -172,8 +173,8 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
     })
 }
 
-/// One seed: a store that a killed process left, opened for reading and read whole, while one in
-/// `share` of the calls fails: an error or the truth.
+/// Runs one seed: a store that a killed process left is opened for reading and read completely,
+/// while one in `share` of the calls fails. Every answer is an error or right.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -197,7 +198,7 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
             let seen: Arc<dyn Storage> = Arc::new(faulty.clone());
             let what = format!("reader, call {nth} meets {fault:?}");
             let told = |e: siltstone::Error| format!("{what}: {e}");
-            // A file that ends too early is damage; a map that failed stays failed.
+            // A file that ends too early is damage; a map that failed once stays failed.
             let excused = |e: &siltstone::Error| {
                 let short = fault == Fault::ShortRead && e.kind() == ErrorKind::Corruption;
                 !faulty.fired().is_empty() && (short || e.kind() == ErrorKind::Io)
@@ -243,7 +244,7 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
         if read_folder(&image)? != before {
             return Err("a reader changed its store".to_string());
         }
-        // A writer finds nothing in its way.
+        // The repair and the reader leave nothing that hinders a writer.
         let components = Components::on(storage, runtime.clone());
         let store = Store::open_with(components, Options::default())
             .map_err(|e| format!("a writer after the readers: {e}"))?;

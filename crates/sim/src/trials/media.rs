@@ -1,8 +1,8 @@
-//! Where the parts of a store lie: on one medium, or log and tables on media of their own, which
-//! lose power at the same moment.
+//! The media of a store's parts: one medium, or separate media for log and tables, which lose power
+//! at the same moment.
 //!
-//! What it is: changes of the other media are noted in the journal of the store's own ([`Noted`]),
-//! so one journal orders all.
+//! Changes of the other media are noted in the journal of the store's own medium ([`Noted`]), so
+//! one journal orders all of them.
 //!
 //! Threading: one task.
 
@@ -17,24 +17,24 @@ use super::{Promised, moments};
 use crate::noted::Noted;
 use crate::rng::Rng;
 
-/// Which medium has the log, and which has the tables; 0 is the store's own.
+/// The indexes of the media of the log and of the tables; 0 is the store's own.
 const LAYOUTS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
 const LETTERS: [char; 3] = ['m', 'l', 'x'];
 
-/// See the module.
+/// The media; see the module.
 pub(crate) struct Media {
     all: Vec<MemoryStorage>,
     layout: (usize, usize),
 }
 
-/// How a life ends.
+/// The way in which a life ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Kill,
     Power,
 }
 
-/// What is left of a life.
+/// The state that a life leaves.
 pub(crate) struct Left {
     pub(crate) media: Media,
     pub(crate) promised: Promised,
@@ -42,7 +42,7 @@ pub(crate) struct Left {
 }
 
 impl Media {
-    /// New ones, half of the time only one.
+    /// New media, half of the time only one.
     pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> Media {
         let layout = match rng.chance(50) {
             true => LAYOUTS[0],
@@ -51,7 +51,7 @@ impl Media {
         Media::of(runtime, layout)
     }
 
-    /// New ones: only one, or one for the manifest and others for all the rest.
+    /// New media: only one, or one for the manifest and others for everything else.
     pub(crate) fn with_manifest_apart(is_apart: bool, runtime: &Runtime, rng: &mut Rng) -> Media {
         let apart: Vec<_> = LAYOUTS
             .into_iter()
@@ -93,7 +93,7 @@ impl Media {
         &self.all[0]
     }
 
-    /// What lies on all of them.
+    /// The contents of all of them.
     pub(crate) fn list(&self) -> Result<Vec<ObjectMeta>, String> {
         let lists = self.all.iter().map(|m| m.list().map_err(|e| e.to_string()));
         Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
@@ -130,8 +130,8 @@ impl Media {
         self.all.iter().for_each(MemoryStorage::start_journal);
     }
 
-    /// What is left when the life ends right now: by a loss of power if it is said what that takes,
-    /// else by a kill. No journals are needed.
+    /// The state if the life ends now: by a loss of power if `lost` says what is lost, and
+    /// otherwise by a kill. No journals are needed.
     pub(crate) fn end_now(&self, runtime: &Runtime, lost: Option<CrashPolicy>) -> Media {
         let left = self.all.iter().map(|medium| match lost {
             None => medium.kill_in(runtime),
@@ -143,15 +143,16 @@ impl Media {
         }
     }
 
-    /// What is left when the life whose journals were kept ended at some moment, in the middle of a
-    /// call one time in three. `before`: what was promised before it.
+    /// The state if the life whose journals were kept ended at some moment, one time in three
+    /// during a call. `before`: what was promised before this life.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
         let mut replays: Vec<Replay> = self.all.iter().map(MemoryStorage::replay).collect();
         let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);
         let n = moment.at;
         replays[0].advance_to(n);
         let marks = replays[0].marks_so_far().to_vec();
-        // With several media, any moment between two changes of the store's own.
+        // With several media, the moment may be any one between two changes of the store's own
+        // medium.
         let cut = match (self.all.len(), moment.mark_count) {
             (1, _) => marks.len(),
             (_, Some(count)) => count,
@@ -169,7 +170,7 @@ impl Media {
                 .find_map(|mark| place(&mark.label, letter));
             replay.advance_to(last.unwrap_or(0));
         }
-        // Only the call that changed something next can be in its middle: what comes later on
+        // Only the call that made the next change can be interrupted, because a later call on
         // another medium may have waited for it.
         let next = behind.iter().find_map(|mark| {
             let changed = |i: &usize| {
@@ -180,7 +181,7 @@ impl Media {
         let promised = Promised::by(marks, before);
         let policy = moments::draw_policy(moment, rng);
         let middle = rng.chance(33).then(|| {
-            // Drawn for the sake of seeds that are kept: this once was the answer.
+            // This is drawn only to keep the random numbers of kept seeds; it was once used.
             rng.index(replays.len());
             next.unwrap_or(0)
         });

@@ -1,8 +1,8 @@
 //! The trials. Each is a function of a seed that checks the store under one kind of trouble and
 //! panics at the first wrong answer.
 //!
-//! What it is: a trial draws options and operations from its seed, lets clients work, and compares
-//! every answer with the model. The trials for each kind of trouble are:
+//! A trial draws options and operations from its seed, lets clients work, and compares every answer
+//! with the model. The trials for each kind of trouble are:
 //! - [`options_trial`]: random operations under random option sets, with the store reopened and
 //!   killed in between.
 //! - [`power_trial`]: power loss at random calls, with random losses, and again during recovery.

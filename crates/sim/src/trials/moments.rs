@@ -1,9 +1,9 @@
-//! At which moment of a run its end comes: not only anywhere. Most calls of a run are appends to
-//! the log; what is done rarely, and what was promised a moment ago, would be met rarely.
+//! Draws the moment at which a run ends. Most calls of a run are appends to the log, so a uniform
+//! choice would seldom hit rare operations, and moments right after a promise.
 //!
-//! What it is: [`draw`] chooses from a journal any call (four times in ten); a moment inside
-//! something that will be a promise when it ends, each kind as often as any other (four in ten); or
-//! the moment after a promise, at which nothing has had time to make up for what it forgot.
+//! [`draw`] chooses from a journal any call (four times in ten); a moment inside an operation that
+//! ends with a promise, with each kind equally often (four in ten); or the moment right after a
+//! promise, at which nothing has had time to make up for an omission.
 //!
 //! Threading: plain functions over a journal.
 
@@ -14,13 +14,13 @@ use siltstone_storage::{CrashPolicy, Mark};
 use crate::rng::Rng;
 use crate::world::PROMISES;
 
-/// A moment: after as many changes of the main medium, and, if it is known so closely, after as
-/// many marks.
+/// A moment: after this number of changes of the main medium and, if it is known that exactly,
+/// after this number of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) at: u64,
     pub(crate) mark_count: Option<usize>,
-    /// Something was promised right before it.
+    /// Whether something was promised right before it.
     pub(crate) is_after_promise: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn draw(marks: &[Mark], len: u64, least: u64, rng: &mut Rng) -> Momen
     chosen.unwrap_or(anywhere)
 }
 
-/// What is lost: right after a promise, often everything that is not synced.
+/// The losses: right after a promise, often everything that is not synced.
 pub(crate) fn draw_policy(moment: Moment, rng: &mut Rng) -> CrashPolicy {
     let policy = CrashPolicy::Seeded(rng.draw());
     match rng.below(8) {
@@ -52,8 +52,8 @@ pub(crate) fn draw_policy(moment: Moment, rng: &mut Rng) -> CrashPolicy {
     }
 }
 
-/// A moment between the beginning and the end of something that promises: first its kind is chosen,
-/// then which one of the kind.
+/// A moment between the beginning and the end of an operation that promises something: first its
+/// kind is chosen, then one operation of the kind.
 fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
     let mut ends = BTreeMap::new();
     let mut kinds: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
@@ -63,7 +63,7 @@ fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
         match kind {
             "e" => drop(ends.insert(number, i)),
             "b" => {
-                // What never ended was cut off with the run.
+                // An operation that never ended was cut off with the run.
                 let end = ends.remove(&number).unwrap_or(marks.len() - 1);
                 kinds.entry(number % PROMISES).or_default().push((i, end));
             }
@@ -76,7 +76,7 @@ fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
     }
     let of_kind = rng.pick(&kinds);
     let (begin, end) = *rng.pick(of_kind);
-    // By the changes of this medium, or by the marks, among which are the changes of others.
+    // Ordered by the changes of this medium, or by the marks, which include the changes of others.
     if rng.chance(50) {
         let from = marks[begin].at;
         return Some(Moment {

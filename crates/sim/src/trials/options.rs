@@ -1,8 +1,8 @@
-//! Random operations under random option sets, in several lives: closed, killed, or cut off from
-//! power in between.
+//! Random operations under random option sets, in several lives, which end by a close, a kill or a
+//! power loss.
 //!
-//! What a seed draws: options, where log and tables lie, executors that fail and lie, when the
-//! manifest is written anew, clients, operations.
+//! A seed draws options, the media of log and tables, executors that fail and lie, the size at
+//! which the manifest is rewritten, clients, and operations.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
-/// One seed: up to three lives of one store, each with other options.
+/// Runs one seed: up to three lives of one store, each with other options.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -29,8 +29,8 @@ pub fn options_trial(seed: u64) -> Coverage {
     lives(seed, 20, 170, STEPS)
 }
 
-/// One seed with up to 5,000 operations: levels fill up, the log goes round, settings change on the
-/// way.
+/// Runs one seed with up to 5,000 operations: levels fill up, log segments are recycled, and
+/// settings change during the run.
 ///
 /// # Panics
 /// As [`options_trial`].
@@ -38,13 +38,13 @@ pub fn options_trial_long(seed: u64) -> Coverage {
     lives(seed ^ 0x10E6, 1000, 5000, STEPS * 20)
 }
 
-/// `least` to `most`: operations of a client; of all clients of a seed together, where `most` is
-/// more than clients are few.
+/// `least` to `most` operations for each client, or for all clients of a seed together if `most` is
+/// larger than a number of clients can be.
 fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
     simulate_counted(seed, max_steps, move |runtime| {
         let mut rng = Rng::new(seed);
         let mut run = Run::new(&runtime, &mut rng);
-        // What came later draws from numbers of its own.
+        // Parts that were added later draw from their own random numbers.
         let mut more = rng.clone().fork(2);
         let mut limits = rng.clone().fork(4);
         if limits.chance(15) {
@@ -55,8 +55,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         let mut media = Media::draw(&runtime, &mut more);
         run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
-        // Of what a kill left, power may still take what was not synced, until the store is open
-        // again.
+        // After a kill, power may still take what was not synced, until the store is open again.
         let mut before = Promised::default();
         let is_long = max_steps > STEPS;
         for life in 0..lives {
@@ -182,7 +181,7 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
         task.map_err(|e| e.to_string())
     };
     let writers = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
-    // Some may wait for flushes and compactions first.
+    // Some of them may first wait for flushes and compactions.
     for _ in 0..100 {
         if hooks.queued_writer_count() >= count {
             break;
@@ -196,8 +195,8 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
     Run::join(writers)
 }
 
-/// Large values for which there is no memory, beside the clients: whoever writes to another
-/// keyspace does not notice.
+/// Large values for which there is no memory, while clients work: writers to another keyspace are
+/// not affected.
 fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
     let names = world.store.keyspaces();
     if names.is_empty() {
@@ -216,8 +215,8 @@ fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
     Ok(())
 }
 
-/// Closes the store at some moment of its clients' work. What they had been told is in it; from
-/// then on they are told that it is closed, and nothing comes to its log any more.
+/// Closes the store while its clients work. Everything that was acknowledged to them is in it; from
+/// then on they are told that it is closed, and nothing is appended to its log any more.
 fn close_beside(
     run: &mut Run,
     world: &Arc<World>,

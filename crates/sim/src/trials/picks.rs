@@ -1,13 +1,13 @@
 //! Choices of compactions compared with a naive model, without an engine: random writes, rotations,
-//! flushes that are installed in any order, jobs that run beside each other and end in any order,
-//! manual compactions, and compactions for deleted entries.
+//! flushes that are installed in any order, concurrent jobs that end in any order, manual
+//! compactions, and compactions for deleted entries.
 //!
-//! What it is: after each step every key reads as the model says, although merges keep one version
-//! of a key and drop every tombstone that `older_ranges` permits. Every edit keeps the invariants
-//! of versions, whatever else was installed since its choice was picked. The stories about flushes
-//! that are installed out of order (`docs/stories.md`) are special cases of this. Half of the
-//! seeds write only to a few narrow windows of keys between two rotations, so that runs have
-//! gaps, and merges within level 0 reach over what other jobs move down.
+//! After each step every key reads as in the model, although merges keep one version of a key and
+//! drop every tombstone that `older_ranges` permits. Every edit keeps the invariants of versions,
+//! whatever else was installed since its choice was picked. The stories about flushes that are
+//! installed out of order (`docs/stories.md`) are special cases of this. Half of the seeds write
+//! only to a few narrow windows of keys between two rotations, so that runs have gaps, and merges
+//! within level 0 reach over tables that other jobs move down.
 //!
 //! Threading: one task.
 
@@ -33,17 +33,17 @@ const KEYS: u8 = 24;
 /// The number of steps of a seed.
 const STEPS: u64 = 500;
 
-/// What a source or table holds.
+/// The contents of a source or table.
 #[derive(Clone, Default)]
 struct Entries {
-    /// Number and value of a key's newest version; `None` is a tombstone.
+    /// Number and value of a key's newest version; `None` means a tombstone.
     points: BTreeMap<u8, (u64, Option<u64>)>,
     /// Range deletes by key: the newest number at which the key was deleted.
     ranges: BTreeMap<u8, u64>,
 }
 
 impl Entries {
-    /// All keys of which it has an entry or a range delete.
+    /// All keys with an entry or a range delete.
     fn keys(&self) -> BTreeSet<u8> {
         self.points
             .keys()
@@ -52,7 +52,7 @@ impl Entries {
             .collect()
     }
 
-    /// What a read of the key finds: `Some(None)` is deleted.
+    /// The result of a read of the key: `Some(None)` is deleted.
     fn get(&self, key: u8) -> Option<Option<u64>> {
         let (point, range) = (self.points.get(&key), self.ranges.get(&key));
         match (point, range) {
@@ -71,7 +71,8 @@ struct Job {
 
 struct Model {
     random: Rng,
-    /// The starts of the windows of keys that are written until the next rotation, once drawn.
+    /// The starts of the windows of keys that are written until the next rotation, once they are
+    /// drawn.
     windows: Vec<u8>,
     has_windows: bool,
     state: StoreState,
@@ -204,7 +205,7 @@ impl Model {
             keyspaces: vec![change],
             ..Edit::new()
         };
-        // Through the bytes, as the manifest does.
+        // Goes through the encoded bytes, like the manifest.
         let edit = Edit::decode(&edit.encode()).unwrap().edit;
         self.state = self.state.apply(&edit).unwrap();
     }
@@ -424,7 +425,7 @@ impl Model {
         });
     }
 
-    /// What a read finds: newest source first, then level by level.
+    /// The result of a read: newest source first, then level by level.
     fn get(&self, key: u8) -> Option<u64> {
         if let Some(found) = self.active.get(key) {
             return found;
@@ -448,7 +449,7 @@ impl Model {
     }
 }
 
-/// Why a compaction is picked.
+/// The reason for a compaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     Due,
@@ -456,10 +457,10 @@ enum Why {
     Hand,
 }
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
-/// If an answer is wrong, or if a version refuses an edit.
+/// If an answer is wrong, or a version refuses an edit.
 pub fn picks_trial(seed: u64) -> Coverage {
     let mut model = Model::new(seed);
     // Some stores flush late, some compact late.

@@ -1,5 +1,5 @@
 //! Power loss at random calls of a run, with random losses; again during the recovery from it; and
-//! once more after work on what came back.
+//! once more after work on the recovered store.
 
 use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
@@ -12,10 +12,10 @@ use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
 
-/// Crashes of one run.
+/// The number of crashes of one run.
 const CRASHES: u64 = 6;
 
-/// One seed.
+/// Runs one seed.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -53,7 +53,7 @@ pub fn power_trial(seed: u64) -> Coverage {
             let policy = moments::draw_policy(moment, &mut rng);
             let promised = Promised::at(&replay, Promised::default());
             let killed = rng.chance(20);
-            // In the middle of the next call, where it has one.
+            // The crash happens during the next call, if it has a middle.
             let middle = rng.chance(40).then(|| rng.draw());
             let least = if killed {
                 promised.acked
@@ -101,8 +101,8 @@ pub fn power_trial(seed: u64) -> Coverage {
     })
 }
 
-/// Opens an image, which must show everything up to `least`, of which `before` says what would
-/// survive a loss of power, and compares; loses power during that recovery and compares again;
+/// Opens an image, which must show everything up to `least`, and compares it; `before` says what
+/// would survive a loss of power. Then loses power during that recovery and compares again, and
 /// works, loses power, and compares again.
 fn recover(
     run: &Run,
@@ -148,7 +148,7 @@ fn recover(
     let twice = replay.crash_in(&run.runtime, policy).0;
     {
         let second = before_recovery;
-        // The first recovery may have kept what it wished.
+        // The first recovery may have stored the settings that its open requested.
         let names = second.model().all_keyspaces();
         lock(&second.history)
             .settings
@@ -162,7 +162,7 @@ fn recover(
         world
             .settings_after_open()
             .map_err(|e| format!("{what}: {e}"))?;
-        // Even a power loss right after open loses nothing of what it showed.
+        // Even a power loss right after the open loses nothing of what it showed.
         let mut model = second.model();
         let end = find_prefix(&world.store, &mut model, promised.synced)?;
         second.settle_at(end);
@@ -173,7 +173,7 @@ fn recover(
             .map_err(|e| format!("{what}; and once more: {e}"))?;
     }
 
-    // Life goes on.
+    // The run continues.
     if rng.chance(50) {
         let clients = 1 + rng.below(2);
         run.work(&world, clients, 30, rng).map_err(told)?;

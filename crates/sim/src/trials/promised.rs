@@ -1,9 +1,8 @@
-//! What the store had promised at a moment of a run, read from the marks in a medium's journal.
+//! The promises of the store up to a moment of a run, read from the marks in a medium's journal.
 //!
-//! What it is: while a store works, marks are made in the journal of its medium: what is
-//! acknowledged, what is synced, which numbers were given, how many changes of settings are over.
-//! [`Promised`] is the sum of the marks up to a moment. A store that crashed at that moment must
-//! keep these promises.
+//! While a store works, marks are made in the journal of its medium: what is acknowledged, what is
+//! synced, which numbers were given, how many changes of settings are over. [`Promised`] is the sum
+//! of the marks up to a moment. A store that crashed at that moment must keep these promises.
 //!
 //! Threading: plain values.
 
@@ -24,13 +23,13 @@ pub(crate) struct Promised {
 }
 
 impl Promised {
-    /// What was promised when the journal had come to where `replay` stands. `before` is what was
-    /// promised before the journal began.
+    /// The promises at the position of `replay` in the journal. `before` has the promises before
+    /// the journal began.
     pub(crate) fn at(replay: &Replay, before: Promised) -> Promised {
         Promised::by(replay.marks_so_far(), before)
     }
 
-    /// Adds what `marks` say to what was promised `before` them.
+    /// Adds the promises in `marks` to those `before` them.
     pub(crate) fn by(marks: &[Mark], before: Promised) -> Promised {
         let mut promised = before;
         for mark in marks {

@@ -1,18 +1,18 @@
-//! Random damage to random stores, and what a repair makes of them.
+//! Random damage to random stores, and their repair.
 //!
-//! What it is: a seed draws a history (the clients of the other trials: keyspaces, overwrites,
-//! deletes, range deletes, snapshots, compactions, ingests, an unflushed log), then damages copies
-//! of the folder in several ways each, repairs them, and holds the new store against the model:
+//! A seed draws a history (by the clients of the other trials: keyspaces, overwrites, deletes,
+//! range deletes, snapshots, compactions, ingests, an unflushed log), then damages copies of the
+//! folder in several ways each, repairs them, and compares the new store with the model:
 //!
-//! - (a) an entry in a table whose block was not damaged is there, or something newer about its key
-//!   is;
-//! - (b) no pair is there that was never written;
-//! - (c), (d) whatever differs from the model lies in a suspect range of the report, number and
-//!   all; the rest is exact. One thing is not asked: the log's last records, where nothing knows of
-//!   them (the report must then call the log's end unclear, or zeros stand there). The manifest of
-//!   a store that was closed says where the log ends, and then there is no exception.
+//! - (a) An entry in a table whose block was not damaged is there, or a newer entry of its key.
+//! - (b) No pair is there that was never written.
+//! - (c), (d) Everything that differs from the model lies in a suspect range of the report,
+//!   including its number; everything else is exact. There is one exception: the last records of
+//!   the log, if nothing shows that they existed (then the report must call the log's end unclear,
+//!   or there must be zeros). The manifest of a store that was closed says where the log ends, and
+//!   then there is no exception.
 //!
-//! Threading: a trial is a run of the simulated runtime of its own.
+//! Threading: each trial is a run of the simulated runtime.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,15 +36,15 @@ use crate::workload::draw_options;
 /// Damages a history.
 const DAMAGED_COPIES: u64 = 5;
 
-/// A folder's objects.
+/// The objects of a folder.
 pub(super) type Folder = BTreeMap<String, Vec<u8>>;
 
-/// Where things lie that are worth damaging.
+/// The positions that are worth damaging.
 struct Sound {
     folder: Folder,
-    /// Blocks of live tables, by file: start and end in bytes, and what they hold.
+    /// Blocks of live tables, by file: start and end in bytes, and the entries.
     blocks: Vec<LiveBlock>,
-    /// Ends of the used parts of files that have space written ahead.
+    /// The ends of the used parts of files with reserved space.
     used_bytes: BTreeMap<String, usize>,
     model: Model,
 }
@@ -54,9 +54,9 @@ struct LiveBlock {
     keyspace: u32,
     start: usize,
     end: usize,
-    /// The manifest gives its entries their number.
+    /// The manifest has the sequence number of its entries.
     is_ingested: bool,
-    /// Key, number, whether it is a put.
+    /// The key, the number, and whether it is a put.
     entries: Vec<(Vec<u8>, u64, bool)>,
 }
 
@@ -140,12 +140,12 @@ impl Sound {
     }
 }
 
-/// What was done to a copy.
+/// The damage that was done to a copy.
 #[derive(Default)]
 struct Damaged {
     told: Vec<String>,
     files: BTreeSet<String>,
-    /// Log bytes were zeroed, cut off or deleted: what is missing at the log's end leaves no trace.
+    /// Bytes of the log were zeroed, cut off or deleted: losses at the log's end leave no trace.
     log_without_trace: bool,
 }
 
@@ -159,7 +159,7 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-/// A place in a file: anywhere in its used part, or in a part of a table that is rarely hit by
+/// A position in a file: anywhere in its used part, or in a part of a table that is rarely hit by
 /// chance.
 fn draw_place(rng: &mut Rng, sound: &Sound, name: &str, bytes: &[u8]) -> usize {
     let most = sound
@@ -188,7 +188,7 @@ fn draw_place(rng: &mut Rng, sound: &Sound, name: &str, bytes: &[u8]) -> usize {
         }
     }
     if rng.chance(30) {
-        // The end is where the newest things are.
+        // The end has the newest data.
         return most.saturating_sub(1 + rng.index(most.min(200)));
     }
     rng.index(most)
@@ -264,7 +264,8 @@ fn damage_once(rng: &mut Rng, sound: &Sound, folder: &mut Folder, done: &mut Dam
     folder.insert(name, bytes);
 }
 
-/// What the new store holds: by keyspace and key, number and value. Its name, by id.
+/// The contents of the new store: for each keyspace and key, number and value; and the name of each
+/// id.
 struct Made {
     entries: BTreeMap<(u32, Vec<u8>), (u64, Vec<u8>)>,
     names: BTreeMap<u32, String>,
@@ -312,7 +313,7 @@ impl Made {
                 }
             }
         }
-        // It opens, and a scan says the same.
+        // The store opens, and a scan returns the same.
         let storage: Arc<dyn Storage> = Arc::new(target.clone());
         let options = Options {
             flush_verify: FlushVerify::All,
@@ -349,7 +350,7 @@ impl Made {
     }
 }
 
-/// The rules; see the module.
+/// Checks the rules; see the module.
 fn verify(
     sound: &Sound,
     damaged: &Folder,
@@ -361,9 +362,9 @@ fn verify(
     let last = model.last();
     let live = model.keyspaces(last);
     let logged = report.log.last_number;
-    // The log's last records are gone, and nothing knows of them.
+    // The log's last records are lost, and nothing shows that they existed.
     let log_is_cut = done.files.iter().any(|f| kind_of(f) == "log") && logged < last;
-    // If the store was closed, the report says that the log is cut.
+    // If the store was closed, the report must say that the log is cut.
     let may_be_cut = log_is_cut
         && report.log.closed_end.is_none()
         && (done.log_without_trace || !report.log.end_is_clear);
@@ -383,7 +384,7 @@ fn verify(
     // (c), (d)
     for (name, id) in &live {
         let Some(made_name) = made.names.get(id) else {
-            // Nothing but its creation named it.
+            // Only its creation named it.
             if report.log.holes.is_empty() && report.manifest_is_whole && !may_be_cut {
                 return Err(format!("keyspace {name} is gone"));
             }
@@ -457,16 +458,17 @@ fn verify(
             .files
             .iter()
             .any(|f| matches!(kind_of(f), "manifest" | "current"));
-        // The end of the manifest is gone without a trace (docs/format/manifest.md says how), and
-        // an older state names tables that were replaced: of what replaced them only what lies in
-        // their ranges is taken, and the loss is told.
+        // The end of the manifest is lost without a trace (docs/format/manifest.md says how), and
+        // an older state names tables that were replaced. Of the tables that replaced them only
+        // what lies in their ranges is taken, and the loss is reported.
         let is_older = manifest_is_hit
             && report.lost.iter().any(|lost| {
                 matches!(lost.what, LostWhat::Table)
                     && !done.files.contains(&lost.file)
                     && !sound.folder.contains_key(&lost.file)
             });
-        // Only the manifest (or the log) knew whose it is, or that it was ingested at all.
+        // Only the manifest (or the log) showed which keyspace it belongs to, or that it was
+        // ingested at all.
         let nameless = manifest_is_hit && done.files.contains(&block.file)
             || block.is_ingested && !report.manifest_is_whole;
         if !intact || nameless || is_older || !live.values().any(|id| *id == block.keyspace) {
@@ -501,7 +503,7 @@ fn verify(
     Ok(())
 }
 
-/// A copy of a store, damaged in a few places.
+/// A copy of a store, damaged at a few positions.
 pub(super) fn damaged_copy(
     runtime: &Runtime,
     rng: &mut Rng,
@@ -516,7 +518,7 @@ pub(super) fn damaged_copy(
     write_folder(runtime, &folder)
 }
 
-/// A history, as the folder that a killed process left.
+/// A history, and the folder that a killed process left.
 pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemoryStorage), String> {
     let mut run = Run::new(runtime, rng);
     let mut medium = MemoryStorage::new(runtime);
@@ -538,7 +540,7 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
             }
             run.work(&world, 1, rng.below(30), rng)?;
         }
-        // What was acknowledged is in the page cache, whatever the process does now.
+        // Acknowledged writes are in the page cache, whatever the process does now.
         let image = medium.kill_in(runtime);
         let model = run.model();
         run.close(&world).map_err(|e| e.to_string())?;
@@ -553,16 +555,16 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
     Ok((run, medium))
 }
 
-/// Whether nothing is left that a store could be made of (a pointer alone says nothing).
+/// Whether nothing is left from which a store could be made (a pointer alone is not enough).
 fn is_nothing(folder: &Folder) -> bool {
     let mut names = folder.keys();
     !names.any(|n| n.starts_with("MANIFEST-") || n.ends_with(".log") || n.ends_with(".tbl"))
 }
 
-/// One seed: a history, and several damaged copies of it.
+/// Runs one seed: a history, and several damaged copies of it.
 ///
 /// # Panics
-/// At the first rule that a repair breaks.
+/// If a repair breaks a rule.
 pub fn repair_trial(seed: u64) -> Coverage {
     simulate(seed, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x4E9A);
@@ -571,7 +573,7 @@ pub fn repair_trial(seed: u64) -> Coverage {
         for copy in 0..DAMAGED_COPIES {
             let mut folder = sound.folder.clone();
             let mut done = Damaged::default();
-            // The first copy is sound.
+            // The first copy is not damaged.
             let damages = if copy == 0 {
                 0
             } else {

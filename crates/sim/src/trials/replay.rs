@@ -1,4 +1,4 @@
-//! One seed, one trace: a run with clients, jobs and stalls, summed up so that two of them can be
+//! One seed, one trace: a run with clients, jobs and stalls, summarised so that two runs can be
 //! compared.
 
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::coverage::Coverage;
 use crate::rng::Rng;
 use crate::world::Errors;
 
-/// What a run did.
+/// The summary of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Of every decision of the scheduler.
+    /// The digest of every decision of the scheduler.
     pub schedule: u64,
-    /// Of every storage call, its bytes and its outcome.
+    /// The digest of every storage call, with its bytes and its outcome.
     pub storage: u64,
-    /// What it reached.
+    /// Counts of what was reached.
     pub coverage: Coverage,
 }
 
-/// Four clients on a store that is small enough to stall. `meddle` is called by the first task
-/// before they begin: for what must be caught.
+/// Runs four clients on a store that is small enough to stall. The first task calls `meddle` before
+/// they begin, to do something that must be detected.
 ///
 /// # Panics
 /// If the run fails.

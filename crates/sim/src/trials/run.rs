@@ -1,6 +1,6 @@
 //! A run of one seed through the lives of a store, from one open to the next.
 //!
-//! What it is: [`Run`] holds what the lives share: the history of what was written, the plan, the
+//! [`Run`] holds the state that the lives share: the history of what was written, the plan, the
 //! coverage, and the checkpoints. It opens stores as a [`World`], lets clients work on them, checks
 //! them, closes them, and finds the prefix of the history that a reopened store shows.
 //!
@@ -26,7 +26,7 @@ use crate::workload::{Client, Plan};
 use crate::world::upkeep::Copy;
 use crate::world::{Errors, World};
 
-/// What one life of a store hands on to the next.
+/// The state that is passed from one life of a store to the next.
 pub(crate) struct Run {
     pub(crate) runtime: Runtime,
     pub(crate) history: SharedHistory,
@@ -37,7 +37,7 @@ pub(crate) struct Run {
     pub(crate) outside: MemoryStorage,
     /// The same storage, as it is given to the clients.
     pub(crate) outside_seen: Arc<dyn Storage>,
-    /// How often clients were started.
+    /// The number of times that clients were started.
     works: Arc<AtomicU32>,
     /// The checkpoints of all lives.
     pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
@@ -86,9 +86,9 @@ impl Run {
         self.open_on(medium, Storages::on(storage), Vec::new(), options, errors)
     }
 
-    /// Does the same as [`Run::open`] where the log or the tables may be on storages of their own,
-    /// and where `executors` are offered jobs. `medium` is that of the manifest: the marks are made
-    /// in its journal.
+    /// Like [`Run::open`], for a store whose log or tables may be on other storages, and to which
+    /// `executors` are offered. `medium` is that of the manifest: the marks are made in its
+    /// journal.
     pub(crate) fn open_on(
         &self,
         medium: &MemoryStorage,
@@ -102,7 +102,7 @@ impl Run {
             self.history.clone(),
             medium.clone(),
         ));
-        // What shares the log's storage also shares the storage that observes the log.
+        // Parts that share the log's storage also share the storage that observes the log.
         let beside = |storage: &Arc<dyn Storage>| match Arc::ptr_eq(storage, &storages.log) {
             true => log.clone(),
             false => storage.clone(),
@@ -156,7 +156,7 @@ impl Run {
         }))
     }
 
-    /// Does the same as [`Run::open`] where the open must succeed.
+    /// Like [`Run::open`], for an open that must succeed.
     pub(crate) fn must_open(
         &self,
         medium: &MemoryStorage,
@@ -232,7 +232,8 @@ impl Run {
         match world.errors {
             Errors::Fatal => {
                 world.nothing_is_left_over()?;
-                // This is not always asked, because it leaves nothing for the next life to recover.
+                // This is not always checked, because it leaves nothing for the next life to
+                // recover.
                 match rng.clone().fork(9).chance(40) {
                     true => world.nothing_is_owed(),
                     false => Ok(()),

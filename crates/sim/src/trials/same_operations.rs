@@ -1,6 +1,6 @@
-//! One list of operations under several option sets: in the end all hold the same.
+//! One list of operations under several option sets: in the end all stores hold the same.
 //!
-//! Threading: one client; what it does depends on nothing but its own numbers.
+//! Threading: one client, whose operations depend only on its own random numbers.
 
 use siltstone::{FlushVerify, Options};
 
@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::workload::draw_options;
 use crate::world::Errors;
 
-/// One seed: up to 2,000 operations under three option sets, of which one is the default one.
+/// Runs one seed: up to 2,000 operations under three option sets, one of which is the default.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -35,7 +35,7 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
             let media = Media::draw(&runtime, &mut own);
             let what = format!("set {set}, {}, {options:?}", media.describe());
             let told = |e: String| format!("{what}: {e}");
-            // The same numbers for all.
+            // All use the same random numbers.
             let mut rng = rng.clone();
             let mut run = Run::new(&runtime, &mut rng);
             let executors = executors::draw(&mut own);

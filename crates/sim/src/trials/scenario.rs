@@ -1,4 +1,4 @@
-//! Fixed stories, crashed at every single storage call; the recoveries crashed in turn.
+//! Fixed stories that are crashed at every storage call, and whose recoveries are crashed in turn.
 
 use std::sync::Arc;
 
@@ -16,33 +16,33 @@ use crate::rng::Rng;
 use crate::world::World;
 use crate::world::upkeep::reading_options;
 
-/// How much of a story a seed takes.
+/// The share of a story that a seed takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// One in so many calls.
+    /// One of this number of calls is crashed.
     pub calls: u64,
-    /// Of the pairs of such a crash and a call of its recovery, at which that is crashed in turn,
-    /// one in so many.
+    /// Of the pairs of such a crash and a call of its recovery, one of this number is crashed in
+    /// turn.
     pub pairs: u64,
 }
 
-/// What a crash leaves of a story: the images of all media at one moment.
+/// The state that a crash of a story leaves: the images of all media at one moment.
 struct Crashed {
     what: String,
     image: MemoryStorage,
     target: MemoryStorage,
     outside: MemoryStorage,
     outside_place: u64,
-    /// What was promised of the store.
+    /// What the store had promised.
     promised: Promised,
     /// What the store must show at least.
     least: u64,
-    /// The checkpoint was acknowledged.
+    /// Whether the checkpoint was acknowledged.
     copied: bool,
 }
 
-/// Crashes a story at its calls, in several ways. Which calls and pairs moves with the seed, so
-/// that as many seeds in a row as a share says take all.
+/// Crashes a story at its calls, in several ways. The choice of calls and pairs moves with the
+/// seed, so that as many consecutive seeds as the share's denominator cover all of them.
 ///
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
@@ -67,7 +67,7 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
             for (i, (at_target, at_outside)) in places.iter().enumerate() {
                 target.advance_to(*at_target);
                 outside.advance_to(*at_outside);
-                // What comes next is the store's own call only where the other media have done all
+                // The store's own next call comes only after the other media have done everything
                 // that came before it.
                 let is_next = i + 1 == places.len();
                 let others = (&target, &outside);
@@ -85,8 +85,8 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
     })
 }
 
-/// The places at which the other media may have been, together. Only one of them is worked with at
-/// a time.
+/// The combined positions at which the other media may have been. Only one medium at a time is
+/// changed.
 fn joint(replay: &Replay) -> Vec<(u64, u64)> {
     let (target, outside) = (moments(replay, 't'), moments(replay, 'x'));
     let (last_target, last_outside) = (target[target.len() - 1], outside[outside.len() - 1]);
@@ -97,7 +97,7 @@ fn joint(replay: &Replay) -> Vec<(u64, u64)> {
     all
 }
 
-/// How far the target had come when its checkpoint was told to be there, if it was.
+/// The position of the target when its checkpoint was acknowledged, if it was.
 fn copied_at(replay: &Replay) -> Option<u64> {
     let marks = replay.marks_so_far();
     let told = marks.iter().position(|mark| mark.label == "c1")?;
@@ -116,7 +116,7 @@ fn crash(
     let runtime = &stage.run.runtime.clone();
     let n = replay.position();
     let promised = Promised::at(replay, Promised::default());
-    // The target may stand at a place of this same moment before its last one.
+    // The target may be at an earlier position of this same moment.
     let copied = copied_at(replay).is_some_and(|place| target.position() >= place);
     let what = format!(
         "call {n} of {} ({:?}), {} of {} at the target, {} of {} outside",
@@ -158,7 +158,7 @@ fn crash(
     if !is_next {
         return all;
     }
-    // In the middle of the next call, if it has one.
+    // The crash happens during the next call, if it has a middle.
     let seed = seed << 32 | n;
     if let Some((image, report)) = replay.kill_within(runtime, seed) {
         all.push(killed(
@@ -214,7 +214,7 @@ impl Crashed {
                 return Err(format!("after the recovery: {:?}", report.problems));
             }
         }
-        // The recovery, crashed at every call of it.
+        // The recovery is crashed at every call.
         let mut again = self.image.replay();
         for m in 0..=again.len() {
             *pair += 1;
@@ -228,7 +228,7 @@ impl Crashed {
                 0 => CrashPolicy::LoseUnsynced,
                 _ => CrashPolicy::Seeded(seed),
             };
-            // Also in the middle of the recovery's next call, and not only by power.
+            // It is also crashed during its next call, and also by a kill.
             let runtime = &stage.run.runtime;
             let killed = *pair / share % 4 == 1;
             let (image, _) = match *pair / share % 4 {
@@ -237,10 +237,11 @@ impl Crashed {
                 _ => None,
             }
             .unwrap_or_else(|| again.crash_in(runtime, policy));
-            // A kill takes nothing that the first crash had left.
+            // A kill loses nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
-                // All that this recovery had when it was closed; what the first crash lost is gone.
+                // Everything that this recovery had when it was closed is there; what the first
+                // crash lost is lost.
                 false if is_closed(&image) => end,
                 false => promised.synced,
             };
@@ -256,8 +257,8 @@ impl Crashed {
         Ok(())
     }
 
-    /// The checkpoint is whole and not newer than its source, or is no store, and is taken up by
-    /// the next one.
+    /// The checkpoint is whole and not newer than its source, or it is no store and the next
+    /// checkpoint replaces it.
     fn check_copy(&self, stage: &mut Stage, world: &World, end: u64) -> Check {
         let Some(copy) = &stage.copy else {
             return Ok(());
@@ -305,7 +306,7 @@ fn recovered(
     let next = run.fork();
     next.restart_settings(settings);
     let mut options = options();
-    // Half of them wish something for a keyspace, which a crash may cut off.
+    // Half of the opens request a setting for a keyspace, which a crash may cut off.
     if next.model().records().len().is_multiple_of(2) {
         let own = KeyspaceOptions {
             l0_stop_count: Some(12),

@@ -1,8 +1,8 @@
-//! Many seeds of a trial, on every core, as the test or the environment asks.
+//! Runs many seeds of a trial on all cores, as the test or the environment requests.
 //!
-//! What it is: [`seeds`] runs a trial with a range of seeds, prints what the seeds reached, and
-//! prints the command that repeats each seed that failed. It also reduces a failing seed to a small
-//! test ([`crate::reduce`]) on request.
+//! [`seeds`] runs a trial with a range of seeds, prints what the seeds reached, and prints the
+//! command that repeats each seed that failed. It also reduces a failing seed to a small test
+//! ([`crate::reduce`]) on request.
 //!
 //! Invariants: every seed of the range runs exactly once, on whichever thread takes it. A seed that
 //! fails does not stop the others, unless `SILT_STOP` asks for the first failure.
@@ -122,8 +122,8 @@ struct Tried {
     failed: Vec<u64>,
 }
 
-/// Tries the seeds of `range` on `threads` threads, each of which takes the next seed that is not
-/// taken. With `stop`, ends at the first failure or when that much time has passed.
+/// Runs the seeds of `range` on `threads` threads, each of which takes the next free seed. With
+/// `stop`, ends at the first failure or when that much time has passed.
 fn try_seeds<F: Fn(u64) -> Coverage + Sync>(
     test: &str,
     range: Range<u64>,

@@ -1,7 +1,7 @@
 //! One seed of a trial on the simulated runtime.
 //!
-//! What it is: [`simulate`] runs a trial as the first task of a run. `simulate_counted` also counts
-//! the points at which tasks could have switched, and adds the digest of the schedule.
+//! [`simulate`] runs a trial as the first task of a run. `simulate_counted` also counts the points
+//! at which tasks could have switched, and adds the digest of the schedule.
 //!
 //! Invariants: a seed decides the whole run. The cut that is in force in the caller's thread
 //! ([`crate::reduce`]) is in force in the run as well.

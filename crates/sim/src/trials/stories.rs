@@ -1,11 +1,11 @@
-//! Fixed stories, to be crashed at every call and to meet a fault at every call: loading, tables
-//! from outside, keyspaces and their settings, checkpoints, exports; flushes, compactions,
-//! manifests that are written anew.
+//! Fixed stories that are crashed at every call and that meet a fault at every call: loading,
+//! tables from outside, keyspaces and their settings, checkpoints, exports, flushes, compactions,
+//! and rewritten manifests.
 //!
-//! What it is: a [`Story`] is a list of steps on a [`Stage`]. Each step takes errors as the stage
-//! does, so one story serves both trials.
+//! A [`Story`] is a list of steps on a [`Stage`]. Each step treats errors like the stage, so one
+//! story serves both trials.
 //!
-//! Threading: the run's first task; the checkpoint has a writer beside it.
+//! Threading: the run's first task; the checkpoint story has a concurrent writer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,30 +28,30 @@ use crate::rng::Rng;
 use crate::world::upkeep::Copy;
 use crate::world::{Errors, World};
 
-/// What happens.
+/// The stories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Story {
     /// Load, flush, compact, delete ranges, drop, create again, reopen.
     Load,
-    /// Memtables of several keyspaces become tables, while more is written.
+    /// Memtables of several keyspaces are flushed while more is written.
     Flush,
-    /// Compactions: of whole keyspaces, of ranges, by themselves; moves; deletes that reach the
-    /// bottom.
+    /// Compactions: of whole keyspaces, of ranges, and automatic ones; moves; deletes that reach
+    /// the deepest level.
     Compaction,
-    /// The manifest is written anew, time after time, because it has grown.
+    /// The manifest is rewritten repeatedly because it has grown.
     ManifestRoll,
     /// Ingests into one keyspace and several, overlapping, by link, copy and move.
     Ingest,
-    /// Create with settings, set, unset, drop, create again, wishes of an open.
+    /// Create with settings, set, unset, drop, create again, settings that an open requests.
     Keyspaces,
-    /// A checkpoint with a writer beside it.
+    /// A checkpoint with a concurrent writer.
     Checkpoint,
-    /// An export, moved into another keyspace.
+    /// An export, ingested by move into another keyspace.
     Export,
 }
 
 impl Story {
-    /// All of them.
+    /// All stories.
     pub const ALL: [Story; 8] = [
         Story::Load,
         Story::Flush,
@@ -66,7 +66,7 @@ impl Story {
 
 /// Tables that were moved into the store.
 pub(crate) struct Moved {
-    /// Place in the outside folder's journal from which on they are there.
+    /// The position in the outside folder's journal from which on they exist.
     pub(crate) built_at: u64,
     /// Their names.
     pub(crate) names: Vec<String>,
@@ -74,30 +74,30 @@ pub(crate) struct Moved {
     pub(crate) number: Option<u64>,
 }
 
-/// Where a story plays.
+/// The store and the storages of a story.
 pub(crate) struct Stage {
     pub(crate) run: Run,
     pub(crate) medium: MemoryStorage,
     storage: Arc<dyn Storage>,
-    /// Where a checkpoint goes.
+    /// The target of a checkpoint.
     pub(crate) target: MemoryStorage,
     target_seen: Arc<dyn Storage>,
     faults: Option<FaultStorage>,
-    /// Makes single calls slow.
+    /// The rules that make single calls slow.
     slow: FaultStorage,
-    /// Faults may come: nobody has changed the disk yet.
+    /// Whether faults may occur: the disk has not been replaced yet.
     failing: Arc<AtomicBool>,
     pub(crate) copy: Option<Copy>,
     pub(crate) moved: Vec<Moved>,
 }
 
-/// How the names of log segments begin, and no others: twelve digits.
+/// The beginning of the names of log segments, and of no others: twelve digits.
 const LOG: &str = "000000000";
 
-/// How the names of manifests begin.
+/// The beginning of the names of manifests.
 const MANIFEST: &str = "MANIFEST-";
 
-/// Sizes at which everything happens early.
+/// Small sizes with which everything happens early.
 pub(crate) fn options() -> Options {
     Options {
         flush_verify: FlushVerify::All,
@@ -115,7 +115,8 @@ pub(crate) fn options() -> Options {
 }
 
 impl Stage {
-    /// With journals on all media, and notes in the store's of how far the others have come.
+    /// A stage with journals on all media, and notes in the store's journal of the positions of the
+    /// others.
     pub(crate) fn new(run: Run) -> Stage {
         let (medium, target) = (
             MemoryStorage::new(&run.runtime),
@@ -145,7 +146,7 @@ impl Stage {
         stage
     }
 
-    /// With faults in the storage `place`: `s`tore, `t`arget, or outside (`x`).
+    /// A stage with faults in the storage `place`: `s`tore, `t`arget, or outside (`x`).
     pub(crate) fn with_faults(run: Run, place: char) -> (Stage, FaultStorage) {
         let mut stage = Stage::new(run);
         let below = match place {
@@ -175,8 +176,8 @@ impl Stage {
         }
     }
 
-    /// A life begins. What the one before was refused may be there or not: what was acknowledged
-    /// is.
+    /// Begins a life. Changes that the previous life refused may be there or not; acknowledged
+    /// changes are there.
     fn open(&mut self, options: &Options) -> Result<Arc<World>, String> {
         let errors = match self.faults {
             Some(_) => Errors::Expected,
@@ -258,7 +259,7 @@ impl Stage {
             if story == Story::Keyspaces {
                 let name = if life == 0 { "b" } else { "a" };
                 options.keyspaces = BTreeMap::from([(name.to_string(), own(9))]);
-                // Two flushes, one behind the other.
+                // Two flushes, one after the other.
                 options.background_tasks = 1 + life;
             }
             let world = self.open(&options)?;
@@ -290,7 +291,7 @@ fn pair(i: u64) -> (Bytes, Bytes) {
     (key.into(), vec![i as u8; 700].into())
 }
 
-/// A keyspace, if it could be made.
+/// A keyspace, if it could be created.
 fn keyspace(world: &World, name: &str) -> Result<Option<Keyspace>, String> {
     match world.store.keyspace(name) {
         Ok(keyspace) => Ok(Some(keyspace)),
@@ -301,7 +302,7 @@ fn keyspace(world: &World, name: &str) -> Result<Option<Keyspace>, String> {
     }
 }
 
-/// One batch over keyspaces.
+/// Writes one batch over several keyspaces.
 fn load(world: &World, names: &[&str], from: u64, count: u64, sync: bool) -> Check {
     let mut ops = Vec::new();
     for name in names {
@@ -390,7 +391,7 @@ fn flush_first(_: &mut Stage, world: &Arc<World>) -> Check {
     for round in 0..3 {
         load(world, &["default", "a", "b"], round * 9, 8, round == 1)?;
         delete_range(world, "a", "key010", "key020")?;
-        // Beside it, more is written.
+        // Meanwhile, more is written.
         let writer = world.clone();
         let beside = world.runtime.spawn("beside", move || {
             (0..3).try_for_each(|i| load(&writer, &["default", "b"], 50 + i, 2, i == 1))
@@ -404,7 +405,7 @@ fn flush_first(_: &mut Stage, world: &Arc<World>) -> Check {
 }
 
 fn flush_second(_: &mut Stage, world: &Arc<World>) -> Check {
-    // The first thing that is flushed is what the log held.
+    // What the log held is flushed first.
     flush(world)?;
     load(world, &["default", "a"], 5, 6, false)?;
     delete_range(world, "b", "key000", "key999")?;
@@ -438,7 +439,7 @@ fn compaction_second(_: &mut Stage, world: &Arc<World>) -> Check {
     load(world, &["a"], 1, 3, false)
 }
 
-/// Changes of settings are short edits that need no table.
+/// Changes of settings are short edits without tables.
 fn turn_settings(world: &World, name: &str, from: u32, count: u32) -> Check {
     if let Some(keyspace) = keyspace(world, name)? {
         for i in from..from + count {
@@ -471,7 +472,7 @@ fn roll_second(_: &mut Stage, world: &Arc<World>) -> Check {
     load(world, &["default"], 62, 2, false)
 }
 
-/// Tables of the pairs `from` on, with a delete.
+/// Tables of the pairs from `from` on, with a delete.
 fn built(world: &World, from: u64, count: u64) -> Result<Vec<TableFile>, String> {
     let mut entries: BTreeMap<Bytes, Option<Bytes>> = (from..from + count)
         .map(pair)
@@ -576,8 +577,8 @@ fn keyspaces_first(stage: &mut Stage, world: &Arc<World>) -> Check {
     slow_drop(stage, world)
 }
 
-/// A keyspace is dropped whose records are synced and not flushed. The sync of the drop's record is
-/// slow; beside it all that is younger is flushed, and the log could begin there.
+/// Drops a keyspace whose records are synced and not flushed. The sync of the drop's record is
+/// slow. Meanwhile everything younger is flushed, so that the log could start there.
 fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
     load(world, &["d"], 0, 3, true)?;
@@ -601,8 +602,8 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
     while dropped.get(b"key000").is_ok() && !drop.is_finished() {
         world.runtime.sleep(Duration::from_millis(1));
     }
-    // A flush's own call ends with a sync of the log, which waits like the drop does; what it
-    // flushes is installed before that.
+    // A flush ends with a sync of the log, which waits like the drop; its tables are installed
+    // before that.
     let flushes = || world.store.stats().counter("flush_count");
     let before = flushes();
     let flusher = world.clone();
@@ -631,9 +632,9 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
         .map_err(|_| "the drop ended without an answer")?
 }
 
-/// A keyspace is created while the manifest is slow: the create's record is synced, its edit waits
-/// behind others. Beside it what is younger is flushed; where the flush's edit comes first, the log
-/// could begin behind that record.
+/// Creates a keyspace while the manifest is slow: the create's record is synced, and its edit waits
+/// behind others. Meanwhile younger data is flushed. If the flush's edit comes first, the log could
+/// start behind that record.
 fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
     load(world, &["a"], 0, 3, false)?;
@@ -657,7 +658,7 @@ fn slow_create(stage: &Stage, world: &Arc<World>) -> Check {
         .spawn("creator", move || creator.create("e", &own(3)).map(|_| ()));
     let create = create.map_err(|e| e.to_string())?;
     world.runtime.sleep(Duration::from_millis(5));
-    // More than a segment of the log.
+    // This is more than a segment of the log.
     load(world, &["default"], 20, 60, false)?;
     load(world, &["default"], 80, 60, false)?;
     let flushes = || world.store.stats().counter("flush_count");
@@ -755,7 +756,7 @@ fn export_second(stage: &mut Stage, world: &Arc<World>) -> Check {
     compact(world, "c")
 }
 
-/// What a crash may not take of tables that were being moved into a store that now ends at `end`.
+/// Tables that a crash must not lose: they were being moved into a store that now ends at `end`.
 pub(crate) fn check_moved(
     moved: &[Moved],
     history: &crate::observe::SharedHistory,

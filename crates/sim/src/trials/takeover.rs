@@ -1,13 +1,13 @@
-//! A paused host: the holder of a lease that expires stops at some storage call, another opens the
-//! store, then the first goes on.
+//! A paused host: the holder of an expiring lease stops at some storage call, another one opens the
+//! store, and then the first continues.
 //!
-//! What is claimed: the second holder sees everything that the first one acknowledged. From the
-//! moment at which the second has the lease, nothing that the first does changes the store,
-//! whatever its tasks were about to do, and the first acknowledges nothing any more. So all writes
-//! of both, and all reads of the newest holder, have one order ([`crate::linear`]). Reads of the
-//! paused holder may be old, because it does not know that it lost the lease.
+//! The claim is: the second holder sees everything that the first one acknowledged. From the moment
+//! at which the second has the lease, nothing that the first does changes the store, whatever its
+//! tasks were about to do, and the first acknowledges nothing any more. So all writes of both, and
+//! all reads of the newest holder, have one order ([`crate::linear`]). Reads of the paused holder
+//! may be old, because it does not know that it lost the lease.
 //!
-//! Threading: one simulated run a unit.
+//! Threading: one simulated run for each unit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::coverage::Coverage;
 use crate::linear::{End, Operation};
 use crate::rng::Rng;
 
-/// How long a paused host sleeps. Longer than anything else takes.
+/// How long a paused host sleeps: longer than anything else takes.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Writers of one holder.
+/// The number of writers of one holder.
 const CLIENTS: u32 = 3;
 
-/// One seed's scenario, the first holder paused at its `call`-th storage call (from 0). `None`: it
-/// does not make so many.
+/// Runs one seed's scenario, in which the first holder is paused at its `call`-th storage call
+/// (from 0). Returns `None` if it makes fewer calls.
 ///
 /// # Panics
-/// If a write is lost, a fenced one shows, or no order explains what was seen.
+/// If a write is lost, a fenced write is visible, or no order explains what was seen.
 pub fn takeover_trial(seed: u64, call: u64) -> Option<Coverage> {
     let config = SimConfig {
         max_steps: 3_000_000,
@@ -127,7 +127,7 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
     }
     let noticed = runtime.now();
     if medium.counts().of(OpKind::Lease) == 0 {
-        // It has no lease yet: it will take one over itself, as the second does here.
+        // It has no lease yet: it will take one over itself, like the second holder here.
         coverage.add("paused.before_its_lease");
         return Ok(Some((Vec::new(), coverage)));
     }
@@ -141,8 +141,8 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
     for end in join(start(runtime, &second, &second_notes, 15, &mut rng)?) {
         end.map_err(|e| format!("second: {e}"))?;
     }
-    // What was to come late comes at its time, and after that nothing is slow. Clients of the
-    // second that pause at times meet the first.
+    // Delayed calls finish at their time, and after that nothing is slow. Clients of the second
+    // holder that pause at times run concurrently with the first.
     paused.clear();
     let left = PAUSE.saturating_sub(runtime.now().since(noticed));
     runtime.sleep(left.saturating_sub(Duration::from_millis(1)));
@@ -171,7 +171,7 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
             if late && operation.action.is_write() && matches!(operation.end, End::Returned(_)) {
                 coverage.add("first.acknowledged_late");
             }
-            // An answer that was on its way counts as of the pause; one that began after it may be
+            // An answer that was in flight counts as of the pause; one that began after it may be
             // old.
             if !late || operation.action.is_write() {
                 operations.push(operation);

@@ -1,8 +1,8 @@
-//! Kinds of files, kinds of damage, and where it hits.
+//! Kinds of files, kinds of damage, and the positions of hits.
 //!
-//! Invariants: a draw that changes no byte is none; what was changed is known to the byte.
+//! Invariants: a draw that changes no byte does not count; the changed bytes are known exactly.
 //!
-//! Threading: pure but for the storage that is damaged.
+//! Threading: pure functions, except for the storage that is damaged.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use siltstone_table::footer::Footer;
 
 use crate::rng::Rng;
 
-/// What a file is, by its name.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FileKind {
     Current,
@@ -55,7 +55,7 @@ impl FileKind {
     }
 }
 
-/// What is done to the bytes.
+/// A change of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
     Bit,
@@ -67,7 +67,7 @@ pub(super) enum Damage {
     DuplicatedPage,
     Cut,
     Garbage,
-    /// The file is not there.
+    /// The file is missing.
     Gone,
 }
 
@@ -93,7 +93,7 @@ impl Damage {
         }
     }
 
-    /// As [`Damage::draw`], or the whole file is lost.
+    /// Like [`Damage::draw`], or the whole file is lost.
     pub(super) fn draw_of_closed(rng: &mut Rng) -> Damage {
         match rng.chance(6) {
             true => Damage::Gone,
@@ -117,8 +117,8 @@ impl Damage {
     }
 }
 
-/// Unit of the page kinds in bytes: that of the storage, and a small one, so that files of a few
-/// kilobytes have several.
+/// The unit of the page kinds in bytes: that of the storage, or a small one, so that files of a few
+/// kilobytes have several pages.
 const PAGES: [usize; 2] = [4096, 512];
 
 /// The end of the last byte that is not zero.
@@ -126,7 +126,7 @@ fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1)
 }
 
-/// A place in a file: anywhere in its used part, or in a part that is rarely hit by chance.
+/// A position in a file: anywhere in its used part, or in a part that is rarely hit by chance.
 fn draw_place(rng: &mut Rng, kind: FileKind, name: &str, bytes: &[u8]) -> usize {
     let len = bytes.len();
     if kind == FileKind::Table
@@ -149,27 +149,27 @@ fn draw_place(rng: &mut Rng, kind: FileKind, name: &str, bytes: &[u8]) -> usize 
     }
     let most = used(bytes).max(1);
     match rng.below(10) {
-        // The end is where the newest things are.
+        // The end has the newest data.
         0..3 => most - 1 - rng.index(most.min(200)),
         // The first header.
         3 => rng.index(most.min(128)),
-        // Also what was only written ahead.
+        // This includes reserved space.
         4 => rng.index(len),
         _ => rng.index(most),
     }
 }
 
-/// Which bytes of a file were changed.
+/// The bytes of a file that were changed.
 #[derive(Clone, Debug)]
 pub(super) struct Hit {
     pub(super) kind: FileKind,
     pub(super) name: String,
     pub(super) damage: Damage,
-    /// The first byte that differs, or where the shorter one ends.
+    /// The first byte that differs, or the end of the shorter contents.
     pub(super) first: u64,
-    /// Behind the last byte that differs.
+    /// The end of the last byte that differs.
     pub(super) end: u64,
-    /// The parts that differ: pages that were swapped leave what lies between them as it was.
+    /// The parts that differ: swapped pages leave the bytes between them unchanged.
     changed: Vec<Range<u64>>,
     pub(super) old_bytes: u64,
     pub(super) new_bytes: u64,
@@ -245,7 +245,8 @@ fn change(rng: &mut Rng, kind: FileKind, name: &str, damage: Damage, bytes: &mut
     }
 }
 
-/// The parts in which two contents differ, ascending; what only the longer one has is a part.
+/// The parts in which two contents differ, ascending. Bytes that only the longer one has are a
+/// part.
 fn parts_that_differ(old: &[u8], new: &[u8]) -> Vec<Range<u64>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     for i in 0..old.len().max(new.len()) {
@@ -260,7 +261,7 @@ fn parts_that_differ(old: &[u8], new: &[u8]) -> Vec<Range<u64>> {
     parts
 }
 
-/// Damages a file where it lies; `None` if the draw changed nothing.
+/// Damages a file in a storage; `None` if the draw changed nothing.
 pub(super) fn hit(
     rng: &mut Rng,
     storage: &MemoryStorage,

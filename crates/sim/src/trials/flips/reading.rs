@@ -1,5 +1,5 @@
-//! Everything that a store can be asked, where any answer may be an error that names a file, and
-//! none may be wrong.
+//! Reads everything from a store. Any answer may be an error that names a file, and none may be
+//! wrong.
 //!
 //! Threading: one task of a run.
 
@@ -11,10 +11,10 @@ use crate::checker::show;
 use crate::model::{Bytes, Pairs};
 use crate::rng::Rng;
 
-/// What a store is to hold: by name, id and pairs.
+/// The expected contents of a store: by name, id and pairs.
 pub(super) type Wanted = BTreeMap<String, (u32, Pairs)>;
 
-/// How much was answered, and how much refused.
+/// The numbers of answers and of refusals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Answers {
     pub(super) right_count: u64,
@@ -42,7 +42,7 @@ impl Answers {
     }
 }
 
-/// An error may come, but it says about which file.
+/// An error is allowed if it names the file.
 pub(super) fn names_a_file(what: &str, error: &siltstone::Error) -> Result<(), String> {
     if error.file().is_some() {
         Ok(())
@@ -122,7 +122,7 @@ fn read_keyspace(
         }
     }
     let what = format!("keyspace {name}: multi_get");
-    // All at once, and some: an error is one of the whole call.
+    // Reads all keys at once, and some of them: an error is one of the whole call.
     for _ in 0..3 {
         let from = rng.index(keys.len().max(1));
         let some = &keys[from..(from + 1 + rng.index(16)).min(keys.len())];
@@ -163,7 +163,7 @@ fn read_keyspace(
     Ok(())
 }
 
-/// Asks an open store for everything.
+/// Reads everything from an open store.
 ///
 /// # Errors
 /// A wrong answer, or an error that names no file.

@@ -1,10 +1,10 @@
-//! A client's notes in a file: what a process that is killed leaves of what it did.
+//! A client's notes in a file: they outlive a process that is killed.
 //!
-//! One line an event, one system call a line: what was written is in the page cache and outlives a
-//! kill. A last line without its end is no line: a write whose beginning was not noted had not been
-//! called.
+//! Each event is one line, and each line is one system call: what was written is in the page cache
+//! and outlives a kill. A last line without a line end is ignored: if the beginning of a write was
+//! not noted, the write was not called.
 //!
-//! Threading: one client each.
+//! Threading: each has one client.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::linear::{Action, End, Key, Operation, Value};
 
-/// The names that operations have.
+/// The names of operations.
 const NAMES: [&str; 10] = [
     "put",
     "delete",
@@ -51,7 +51,7 @@ impl Diary {
         File::create(path).map(Diary)
     }
 
-    /// A client that cannot note what it does must not do it.
+    /// A client that cannot note an operation must not do it.
     fn line(&self, text: String) {
         (&self.0)
             .write_all(text.as_bytes())
@@ -82,7 +82,7 @@ impl Diary {
     }
 }
 
-/// What a client noted; what it did not hear the end of has no end.
+/// The notes of a client. Operations whose end was not noted have no end.
 pub(super) fn read(path: &Path, client: u32) -> Result<Vec<Operation>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let whole = text.rfind('\n').map_or(0, |end| end + 1);

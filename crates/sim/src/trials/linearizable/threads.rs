@@ -1,11 +1,11 @@
 //! Histories with threads of the operating system, on a folder, in processes that are killed.
 //!
 //! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself.
-//! Its clients' notes are files ([`super::diary`]), which the parent puts together; lives do not
-//! overlap, so each has its times after those of the one before. The last life is the parent's own,
-//! which closes the store.
+//! Its clients' notes are files ([`super::diary`]), which the parent combines. Lives do not
+//! overlap, so the times of each are after those of the one before. The last life is the parent's
+//! own, which closes the store.
 //!
-//! Threading: as many threads as clients.
+//! Threading: one thread for each client.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,21 +21,22 @@ use crate::coverage::Coverage;
 use crate::linear::{End, Operation};
 use crate::rng::Rng;
 
-/// Tells a child what it is: seed, number of its first client, time to begin at, folder.
+/// The environment variable of a child: seed, number of its first client, start time, folder.
 const CHILD: &str = "SILT_HISTORY_CHILD";
 
-/// Nanoseconds since the process first asked, of a clock that all cores share and that no thread
-/// waits for.
+/// Nanoseconds since the first call in the process, of a clock that all cores share and that no
+/// thread waits for.
 pub(super) fn machine_nanos() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// One seed with threads on a new store in the empty folder `folder`: a history of about a thousand
-/// operations. `child` is a test of the calling binary that does nothing but [`history_child`].
+/// Runs one seed with threads on a new store in the empty folder `folder`: a history of about a
+/// thousand operations. `child` is a test of the calling binary that does nothing but
+/// [`history_child`].
 ///
 /// # Panics
-/// If no order explains the history, with the operations in conflict; at an unexpected error.
+/// If no order explains the history (with the operations in conflict), or at an unexpected error.
 pub fn linearizable_threads_trial(seed: u64, folder: &Path, child: &str) -> Coverage {
     let mut coverage = Coverage::default();
     if let Err(e) = history(seed, folder, child, &mut coverage) {
@@ -48,7 +49,8 @@ fn history(seed: u64, folder: &Path, child: &str, coverage: &mut Coverage) -> Re
     let mut rng = Rng::new(seed);
     let mut operations: Vec<Operation> = Vec::new();
     let mut life = 0;
-    // A child that is killed early has done little; they are few whatever the machine's speed.
+    // A child that is killed early has done little; the number of children does not depend on the
+    // machine's speed.
     while life < 8 && operations.len() < OPERATIONS / 2 {
         let base = latest(&operations) + 1;
         let first_client = 1 + life * 100;
@@ -87,7 +89,7 @@ fn history(seed: u64, folder: &Path, child: &str, coverage: &mut Coverage) -> Re
     verdict(operations, coverage)
 }
 
-/// The last time that was noted.
+/// The last time in the notes.
 fn latest(operations: &[Operation]) -> u64 {
     let times = operations.iter().map(|o| match o.end {
         End::Cut(u64::MAX) => o.called,
@@ -106,7 +108,7 @@ fn notes_path(folder: &Path, client: u32) -> PathBuf {
     folder.join(format!("notes-{client}"))
 }
 
-/// Starts a process and kills it, unless it ends before. True if it was killed.
+/// Starts a process and kills it, unless it ends before. Returns true if it was killed.
 fn child_life(
     child: &str,
     folder: &Path,
@@ -126,8 +128,8 @@ fn child_life(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("a child: {e}"))?;
-    // From when its first client has a file, so that a slow start does not count; or at any time at
-    // all.
+    // The time counts from when its first client has a file, so that a slow start does not count;
+    // or the kill comes at any time.
     let first = notes_path(folder, first_client);
     let early = rng.chance(10);
     let mut waits = rng.below(60);
@@ -144,7 +146,7 @@ fn child_life(
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    // A code means that it ended by itself.
+    // An exit code means that it ended by itself.
     match status.code() {
         None => Ok(true),
         Some(0) => Ok(false),
@@ -158,7 +160,7 @@ fn child_life(
     }
 }
 
-/// What a child does; nothing in a process that is none.
+/// The work of a child; does nothing in other processes.
 ///
 /// # Panics
 /// At an unexpected error; the parent shows it.
@@ -183,7 +185,7 @@ pub fn history_child() {
     });
     let notes: Vec<Notes> = notes.collect();
     match one_life(&folder.join("store"), &notes, OPERATIONS, &mut rng) {
-        // It ends without closing, as a program does that forgets to.
+        // It ends without closing the store, like a program that forgets to.
         Ok(store) => std::mem::forget(store),
         Err(e) => panic!("{e}"),
     }
@@ -191,7 +193,8 @@ pub fn history_child() {
 
 fn one_life(folder: &Path, notes: &[Notes], each: usize, rng: &mut Rng) -> Result<Store, String> {
     let mut options: Options = draw_options(rng);
-    // A synced write of every client takes longer than all the rest, and leaves little to overlap.
+    // If all writes of every client were synced, they would take most of the time, and few
+    // operations would overlap.
     if options.sync == SyncMode::Always && rng.chance(50) {
         options.sync = SyncMode::Never;
     }
