@@ -92,7 +92,7 @@ cargo xtask COMMAND
   asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
   tsan [PACKAGE]          the tests under ThreadSanitizer
                           (needs: rustup +nightly component add rust-src)
-  coverage                the lines that the tests run, as HTML in target/llvm-cov/html and a summary
+  coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)
   fuzz [TARGET...] [--seconds N] [--runs N] [--keep]

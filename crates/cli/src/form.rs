@@ -316,7 +316,7 @@ mod tests {
             json(&Form::Json, b" {\"a\":\n[1, 2.50]}\n").unwrap(),
             "{\"a\": [1, 2.50]}"
         );
-        assert!(json(&Form::Json, b"{").unwrap_err().contains("no JSON"));
+        assert!(json(&Form::Json, b"{").unwrap_err().contains("not JSON"));
         let form = Form::named("id:u16be,_:bytes1,x:f32,rest:text").unwrap();
         assert_eq!(
             json(&form, b"\x01\x02?\x00\x00\x80\x7f\"").unwrap(),

@@ -550,7 +550,7 @@ fn fill(dir: &Path) {
         said.contains("space") && said.contains("give the command again"),
         "{said}"
     );
-    let (_, kept) = said.split_once("stays in the store: ").unwrap();
+    let (_, kept) = said.split_once("stay in the store: ").unwrap();
     let kept: u64 = kept
         .split_once(' ')
         .unwrap()

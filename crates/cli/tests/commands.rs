@@ -256,7 +256,7 @@ fn bad_records_end_a_load_or_are_left_out() {
     )
     .failed(3);
     assert!(
-        said.contains("record 2") && said.contains("2 bytes"),
+        said.contains("record 2") && said.contains("2 of the 4 bytes"),
         "{said}"
     );
     assert_eq!(on("get", &store, &["aa"]).fine(), "bb\n");

@@ -269,7 +269,7 @@ fn a_value_that_is_put_as_json_is_json() {
         ("", "EOF"),
     ] {
         let said = on("put", &store, &["k", wrong, "--value-as", "json"]).failed(2);
-        assert!(said.contains("no JSON") && said.contains(place), "{said}");
+        assert!(said.contains("not JSON") && said.contains(place), "{said}");
         assert!(!store.exists(), "nothing is created for it");
     }
     for (given, printed) in [("[1, 2]", "[1, 2]"), ("\"a\\\\nb\"", "\"a\\nb\"")] {

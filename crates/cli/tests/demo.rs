@@ -24,7 +24,7 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
         "phase space",
         "random keys:",
         "all of it:    20,000 pairs",
-        "it saw 20,000 pairs, all the old ones",
+        "it saw 20,000 pairs, all of them old ones",
         "kill 10 after",
         "killed                10 times",
         "point reads",

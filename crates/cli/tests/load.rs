@@ -241,11 +241,11 @@ fn every_kind_of_bad_record_is_named_and_can_be_left_out() {
     let store = dir.path().join("s");
     let long = format!("{{\"id\":\"{}\"}}", "x".repeat(3_000));
     let bad: [(&[u8], &str); 6] = [
-        (b"{\"id\":}", "no JSON"),
+        (b"{\"id\":}", "not JSON"),
         (b"{\"id\":\"\xff\"}", "UTF-8"),
         (b"{\"ID\":1}", "no id"),
         (b"{\"id\":[1]}", "an array"),
-        (b"text", "no JSON"),
+        (b"text", "not JSON"),
         (long.as_bytes(), "--max-record"),
     ];
     let mut input = b"{\"id\":\"first\"}\n".to_vec();
@@ -375,7 +375,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
     .unwrap();
     let said = on("load", &store, &[path]).failed(3);
     assert!(
-        said.contains("record 2346 ") && said.contains("goes on there"),
+        said.contains("record 2346 ") && said.contains("continues there"),
         "{said}"
     );
     assert_eq!(on("count", &store, &[]).fine(), "2345\n");
@@ -396,7 +396,7 @@ fn a_load_goes_on_behind_a_record_that_was_bad() {
     let ended = on("load", &store, &[path, "--value", "rest"]);
     assert_eq!(ended.code, Some(3));
     assert!(
-        ended.err.contains("going on") && ended.err.contains("record 2346 "),
+        ended.err.contains("continuing from there") && ended.err.contains("record 2346 "),
         "{}",
         ended.err
     );
@@ -455,7 +455,7 @@ fn standard_input_goes_on_by_its_name() {
     assert_eq!(on("count", &store, &[]).fine(), "2000\n");
     // A load without a name cannot be resumed.
     let said = load(&store, &["-f", "csv", "-k", "b"], &torn).failed(3);
-    assert!(!said.contains("goes on"), "{said}");
+    assert!(!said.contains("continues"), "{said}");
     on("count", &store, &["-k", "silt.load"]).failed(3);
 }
 
@@ -498,7 +498,7 @@ fn a_killed_load_goes_on_and_nothing_is_lost_or_doubled() {
         let ended = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(
-            said.contains("going on"),
+            said.contains("continuing from there"),
             round > 1,
             "round {round}: {said}"
         );
@@ -509,7 +509,7 @@ fn a_killed_load_goes_on_and_nothing_is_lost_or_doubled() {
     drop(input);
     let ended: Ended = child.wait_with_output().unwrap().into();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    assert!(ended.err.contains("going on"), "{}", ended.err);
+    assert!(ended.err.contains("continuing from there"), "{}", ended.err);
     let expected: Vec<u8> = lines
         .iter()
         .enumerate()

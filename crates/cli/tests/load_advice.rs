@@ -26,7 +26,7 @@ fn records_of_several_lines_are_counted_and_the_longest_is_named() {
     let input = rows.join("\n") + "\n";
     let said = load(&store, &["-f", "csv"], input.as_bytes()).fine();
     assert!(said.contains("loaded 20 records"), "{said}");
-    let expected = "2 records go over several lines by quotes; the longest has 21 lines \
+    let expected = "2 records span several lines because of quotes; the longest has 21 lines \
                     (lines 11 to 31)\n";
     assert!(said.ends_with(expected), "{said}");
     // Line breaks in a JSON array have nothing to do with quotes.
@@ -67,7 +67,7 @@ fn columns_that_the_first_record_lacks_are_explained() {
     for format in ["csv", "tsv"] {
         let args = ["-f", format, "--key", "3"];
         let said = load(&store, &args, b"1;2;3\n4;5;6\n").failed(3);
-        assert!(said.contains("column 3 is asked for"), "{said}");
+        assert!(said.contains("it has no column 3"), "{said}");
         assert!(said.contains(advice), "{said}");
         // A later record differs from the others.
         let delimited = ["-f", format, "--key", "3", "--delimiter", ";"];
@@ -89,8 +89,8 @@ fn another_delimiter_in_every_line_is_hinted_at() {
         ended.err
     };
     for (delimiter, shown, given) in [
-        (";", "with `;` in it", "--delimiter ';'"),
-        ("\t", "with a tab in it", "--delimiter '\\t'"),
+        (";", "that contains `;`", "--delimiter ';'"),
+        ("\t", "that contains a tab", "--delimiter '\\t'"),
     ] {
         let input = format!("id{delimiter}n\n1{delimiter}x\n\n2{delimiter}\"y\"\n");
         for args in [&[][..], &["--header"]] {
@@ -134,7 +134,7 @@ fn ranges_that_are_none_name_the_format_and_who_chose_it() {
         silt(args).failed(2)
     };
     for (name, why) in [
-        ("a.txt", "read as lines (by the ending of its name)"),
+        ("a.txt", "read as lines (by the extension of its name)"),
         ("a.zip", "read as lines (nothing says of which format it is"),
     ] {
         let said = run(name, &[]);
@@ -145,7 +145,7 @@ fn ranges_that_are_none_name_the_format_and_who_chose_it() {
     }
     let said = run("a.txt", &["--format", "lines"]);
     assert!(
-        said.contains("no range of bytes") && !said.contains("--format"),
+        said.contains("not a range of bytes") && !said.contains("--format"),
         "{said}"
     );
 }
@@ -183,7 +183,7 @@ fn numbers_too_large_for_a_float_are_bad_records() {
     let args = ["-f", "csv", "--value", "2", "--value-as", "v:f32"];
     let ended = load(&store, &[&args[..], &["--skip-bad"]].concat(), csv);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    let expected = "`1e39` is no f32 for the field `v`: it is too large";
+    let expected = "`1e39` is not a valid f32 for the field `v`: it is too large";
     assert!(ended.err.contains(expected), "{ended:?}");
     assert_eq!(
         on("scan", &store, &["--value-as", "v:f32"]).fine(),
@@ -218,7 +218,7 @@ fn an_empty_standard_input_is_said() {
     let store = dir.path().join("s");
     let ended = load(&store, &["-f", "csv"], b"");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains("it is empty: 0 bytes came"), "{ended:?}");
+    assert!(ended.err.contains("the input is empty"), "{ended:?}");
     let ended = load(&store, &["-f", "csv"], b"\n");
     assert_eq!(ended.err, "", "{ended:?}");
 }
@@ -287,8 +287,8 @@ fn a_stopped_load_tells_good_records_from_bad_ones() {
     bytes.push(b'4');
     let args = ["-f", "csv", "--skip-bad", "--input-name", "rows"];
     let said = load(&store, &args, &bytes).err;
-    assert!(said.contains("stays in the store: 2 records,"), "{said}");
+    assert!(said.contains("stay in the store: 2 records,"), "{said}");
     let said = load(&store, &args, &bytes).err;
-    let expected = "stopped after 2 records and 1 bad record that it left out (15 B)";
+    let expected = "stopped after 2 records and left out 1 bad record (15 B)";
     assert!(said.contains(expected), "{said}");
 }

@@ -377,7 +377,7 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
             fs::write(&file, &bytes[..cut]).unwrap();
             let said = on("load", &store, &[path, "--restart"]).failed(3);
             assert!(
-                said.contains(word) && said.contains("stays in the store"),
+                said.contains(word) && said.contains("stay in the store"),
                 "{said}"
             );
         }
@@ -390,7 +390,7 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         let last = said.err.lines().last().unwrap();
         assert!(last.contains("damaged somewhere before byte"), "{last}");
         assert!(
-            last.contains("--restart") && !last.contains("goes on there"),
+            last.contains("--restart") && !last.contains("continues there"),
             "{last}"
         );
         let found: u64 = on("count", &store, &[]).fine().trim().parse().unwrap();
@@ -398,7 +398,7 @@ fn damaged_compressed_text_is_never_a_shorter_one() {
         // The same command continues with the whole file.
         fs::write(&file, [&bytes[..], &bytes[..]].concat()).unwrap();
         let ended = on("load", &store, &[path, "--json"]);
-        assert!(ended.err.contains("going on from there"), "{ended:?}");
+        assert!(ended.err.contains("continuing from there"), "{ended:?}");
         let said: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
         assert_eq!(said["total"]["record_count"], 120_000, "{said}");
         assert_eq!(on("count", &store, &[]).fine(), "60000\n");
@@ -464,7 +464,7 @@ fn a_file_that_gets_shorter_while_it_is_read_is_an_error() {
             said.contains(&began) && said.contains("--restart"),
             "{said}"
         );
-        assert!(!said.contains("goes on there"), "{said}");
+        assert!(!said.contains("continues there"), "{said}");
         // None of the loaded records is cut.
         if store.exists() {
             for line in on("scan", &store, &[]).fine().lines() {
@@ -534,11 +534,15 @@ fn a_killed_load_of_compressed_text_goes_on_and_counts_alike() {
         child.kill().unwrap();
         drop(input);
         let ended: Ended = child.wait_with_output().unwrap().into();
-        assert_eq!(ended.err.contains("going on"), round > 1, "{ended:?}");
+        assert_eq!(
+            ended.err.contains("continuing from there"),
+            round > 1,
+            "{ended:?}"
+        );
     }
     let ended = finished(&killed);
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.err.contains("going on"), "{ended:?}");
+    assert!(ended.err.contains("continuing from there"), "{ended:?}");
     assert!(
         ended.out.contains(said) && ended.out.contains("before: 59,985 records"),
         "{ended:?}"
@@ -588,7 +592,7 @@ fn json_of_every_shape() {
         assert_eq!(on("count", &store, &["-k", "bad"]).fine(), left, "{name}");
         let is_said = ended
             .err
-            .contains("all that follows belongs to this bad record");
+            .contains("everything that follows belongs to this bad record");
         assert_eq!(is_said, is_one_line, "{name}: {ended:?}");
         // The file was cut off.
         fs::write(&file, &text[..text.len() - 8]).unwrap();

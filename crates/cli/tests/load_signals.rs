@@ -79,8 +79,8 @@ fn a_signal_ends_a_load_between_two_records_and_it_goes_on() {
         let last = said.err.lines().last().unwrap();
         assert!(
             last.contains(&format!("stopped by {name}"))
-                && last.contains("stays in the store: ")
-                && last.contains("the same command goes on there"),
+                && last.contains("stay in the store: ")
+                && last.contains("the same command continues there"),
             "{last}"
         );
         // The records of the incomplete batch are in the store as well, and the store is closed:
@@ -124,7 +124,7 @@ fn a_signal_while_reading_over_what_was_loaded_changes_nothing() {
         None => {}
         code => {
             assert_eq!(code, Some(143), "{}", said.err);
-            assert!(said.err.contains("nothing was added"), "{}", said.err);
+            assert!(said.err.contains("this run added nothing"), "{}", said.err);
         }
     }
     assert_eq!(on("count", &store, &[]).fine(), "2500\n");

@@ -137,7 +137,7 @@ fn settings_that_cannot_be_read_are_a_problem_with_advice() {
     fs::remove_file(&file).unwrap();
     fs::write(&file, "[keyspaces.tow]\nlevel_factor = 4\n").unwrap();
     let said = on("check", &store, &[]).fine();
-    assert!(said.contains("`tow`, which is no keyspace"), "{said}");
+    assert!(said.contains("`tow`, which is not a keyspace"), "{said}");
     let said = on("options", &store, &[]).fine();
     assert!(
         said.starts_with("# OPTIONS.toml has settings for `tow`"),
@@ -343,9 +343,9 @@ fn an_export_that_was_killed_is_neither_repeated_nor_ingested() {
         on("ingest", &new, &[path(&table)]).failed(3),
     ] {
         for word in [
-            "was cut off",
+            "was interrupted",
             "default-unfinished.export",
-            "give the export again",
+            "export again",
         ] {
             assert!(said.contains(word), "{word}: {said}");
         }

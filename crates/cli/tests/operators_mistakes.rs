@@ -300,7 +300,7 @@ fn a_load_that_fails_after_its_last_record_says_so() {
         &[
             "all records were loaded",
             "5,000 records",
-            "only closing the store",
+            "only the close of the store",
         ],
     );
     assert!(!said.contains("give the command again"), "{said}");

@@ -110,7 +110,7 @@ fn check_and_repair_agree_about_a_torn_last_record() {
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains(words), "{checked}");
     assert!(
-        checked.contains("sound: nothing that was synced is wrong"),
+        checked.contains("sound: nothing that was synced is damaged"),
         "{checked}"
     );
     let repaired = on("repair", &store, &[]).fine();

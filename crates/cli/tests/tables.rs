@@ -166,7 +166,7 @@ fn exports_over_files_and_ingests_of_no_tables_say_so() {
     let whole = fs::read(&table).unwrap();
     let said = on("export", &store, &[folder]).failed(3);
     let name = table.display().to_string();
-    for word in [&name[..], "is there already", "replaces nothing", "--name"] {
+    for word in [&name[..], "exists already", "replaces nothing", "--name"] {
         assert!(said.contains(word), "{word}: {said}");
     }
     assert_eq!(fs::read(&table).unwrap(), whole);
@@ -195,7 +195,7 @@ fn exports_over_files_and_ingests_of_no_tables_say_so() {
     // A mistyped name creates a keyspace, and the output says so.
     let said = on("ingest", &store, &[&name, "-k", "brids"]).fine();
     assert!(
-        said.starts_with("created keyspace `brids`\ntook 100 entries"),
+        said.starts_with("created keyspace `brids`\ningested 100 entries"),
         "{said}"
     );
     assert_eq!(

@@ -165,7 +165,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
     assert!(line("level_factor").ends_with("when the store is next opened for writing"));
     let said = on("options", &store, &[]).fine();
     assert!(
-        said.contains("`gone`, which is no keyspace of the store"),
+        said.contains("`gone`, which is not a keyspace of the store"),
         "{said}"
     );
     on("put", &store, &["wren", "10 g"]).fine();

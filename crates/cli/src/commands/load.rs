@@ -480,7 +480,7 @@ impl Load<'_> {
             Some(_) if !self.is_untrusted => "; the same command continues there",
             _ => "",
         };
-        format!("the records before it stay in the store: {summary}{left_out}{again}")
+        format!("earlier records stay in the store: {summary}{left_out}{again}")
     }
 
     /// The totals of this run in words. A very short run has no rates, because they would mean

@@ -318,8 +318,8 @@ fn snapshot(
     )?;
     drop(snapshot);
     say!(
-        "   a snapshot:   after {} overwrites, {} deletes and one range delete over {} keys it saw {} \
-         pairs, all of them old ones;\n\
+        "   a snapshot:   after {} overwrites, {} deletes and one range delete over {} keys it saw \
+         {} pairs, all of them old ones;\n\
          {:17}a new scan saw {}, all of them new ones ({})",
         count(overwritten),
         count(deleted),

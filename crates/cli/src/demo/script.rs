@@ -221,7 +221,7 @@ mod tests {
         assert_ne!(value(1, 0, 7, 0), value(1, 0, 7, 1));
     }
 
-    /// The model against the entries of the batches themselves, applied one by one.
+    /// Compares the model with the entries of the batches, applied one by one.
     #[test]
     fn the_model_is_what_the_batches_say() {
         let dir = tempfile::tempdir().unwrap();

@@ -439,7 +439,7 @@ mod tests {
         let layout = Layout::parse("id:u16,t:text2").unwrap();
         for (wrong, word) in [
             ("65536,a", "too large"),
-            ("-1,a", "no u16"),
+            ("-1,a", "not a valid u16"),
             ("x,a", "`id`"),
             ("1,abc", "3 bytes"),
             ("1", "2 (id, t)"),
@@ -457,11 +457,17 @@ mod tests {
         let signed = Layout::parse("x:i8").unwrap();
         assert!(signed.parse_record("128", false).is_err());
         assert!(signed.parse_record("-129", false).is_err());
-        // These became infinities without a word.
+        // These became infinities without an error.
         let floats = Layout::parse("x:f32,y:f64be").unwrap();
         for (wrong, word) in [
-            ("1e39,0", "no f32 for the field `x`: it is too large"),
-            ("-3.5e38,0", "no f32 for the field `x`: it is too large"),
+            (
+                "1e39,0",
+                "not a valid f32 for the field `x`: it is too large",
+            ),
+            (
+                "-3.5e38,0",
+                "not a valid f32 for the field `x`: it is too large",
+            ),
             ("0,1e400", "no f64 for the field `y`: it is too large"),
         ] {
             let said = floats.parse_record(wrong, false).unwrap_err();

@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// What `pzstd` writes begins with a skippable frame, and was taken for binary data.
+    /// The output of `pzstd` begins with a skippable frame, and was mistaken for binary data.
     #[test]
     fn skippable_frames_are_zstd() {
         let skipped = b"\x50\x2a\x4d\x18\x04\0\0\0size";

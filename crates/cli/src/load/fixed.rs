@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(found[0], pair(b"a", b"bcd"));
         let bad = found[1].as_ref().unwrap_err();
         assert_eq!((bad.record, bad.line, bad.offset), (2, None, 4));
-        assert!(bad.what.contains("2 bytes"), "{}", bad.what);
+        assert!(bad.what.contains("2 of the 4 bytes"), "{}", bad.what);
         assert_eq!(found.len(), 2);
     }
 

@@ -524,7 +524,7 @@ mod tests {
             );
         }
         assert!(read("id", "none", text)[0].is_err());
-        // All of several: it made an empty object of a misspelled list.
+        // Even if all of several parts are missing: a misspelled list made an empty object.
         let said = read("id", "nmae,/o/x", text);
         let said = said[0].as_ref().unwrap_err();
         assert!(said.what.contains("none of nmae, /o/x"), "{said}");
@@ -539,16 +539,16 @@ mod tests {
         let deep = "[".repeat(150);
         for (bad, word) in [
             (&b"{\"id\":1,\"x\":\"\xff\"}"[..], "UTF-8"),
-            (b"{\"id\":1,\"x\":}", "no JSON"),
+            (b"{\"id\":1,\"x\":}", "not JSON"),
             (b"{\"id\":1} {\"id\":2}", "jq -c"),
-            (b"{\"id\":1", "no JSON"),
-            (b"{\"id\":nul}", "no JSON"),
-            (b"plain text", "no JSON"),
+            (b"{\"id\":1", "not JSON"),
+            (b"{\"id\":nul}", "not JSON"),
+            (b"plain text", "not JSON"),
             (b"{\"id\":1,\"id2\":\"\\ud800\"}", ""),
             (b"7", "no id"),
             (b"{\"id\":null}", "null"),
             (long.as_bytes(), "--max-record"),
-            (deep.as_bytes(), "no JSON"),
+            (deep.as_bytes(), "not JSON"),
         ] {
             let text = [b"{\"id\":0}\n", bad, b"\n{\"id\":2}\n"].concat();
             let found = read("id", "whole", &text);

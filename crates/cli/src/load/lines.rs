@@ -146,7 +146,7 @@ mod tests {
             ]
         );
         assert_eq!(read(b"\xff\0\n"), [pair(b"\xff\0", b"1")]);
-        // A carriage return that ends no line is a byte as any other.
+        // A carriage return that does not end a line is an ordinary byte.
         assert_eq!(read(b"a\rb\r"), [pair(b"a\rb\r", b"1")]);
     }
 
@@ -187,7 +187,7 @@ mod tests {
             all(&mut by, b"x\ny", 4),
             [pair(b"000000000001", b"x"), pair(b"000000000002", b"y")]
         );
-        // The limit of records is that of lines whose key is the whole line, too.
+        // The limit of records also applies to lines whose key is the whole line.
         for parts in [by.parts.take(), None] {
             let mut limited = Lines {
                 parts,

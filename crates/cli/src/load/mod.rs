@@ -283,10 +283,10 @@ pub const MAX_RECORD_BYTES: usize = MAX_KEY_BYTES + MAX_VALUE_BYTES;
 pub mod testing {
     use super::*;
 
-    /// A record, or what is wrong with it.
+    /// A record, or the error of a bad one.
     pub type Read = Result<(Vec<u8>, Vec<u8>), BadRecord>;
 
-    /// Everything that a reader gives of a text, with a buffer of this size.
+    /// Everything that a reader returns for a text, with a buffer of this size.
     pub fn all(records: &mut dyn Records, text: &[u8], buffer: usize) -> Vec<Read> {
         let mut source = Source::with_buffer(text, buffer);
         let mut pair = Pair::default();

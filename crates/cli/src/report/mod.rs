@@ -47,7 +47,7 @@ pub struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.vain {
-            // The run failed, and its error matters more than an empty file that stays.
+            // The run failed, and its error matters more than an empty file.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! Pages of all kinds of data are well-formed, ask for nothing, and say what the data says.
+//! Pages of all kinds of data are well-formed, refer to nothing outside, and show the data.
 
 #[path = "../../tests/common/page.rs"]
 mod page_reader;
@@ -16,7 +16,7 @@ fn drawn(report: &Report) -> Page {
             .split(|c: char| !c.is_alphanumeric() && c != '-' && c != '.');
         assert!(!shown.clone().any(|word| word == wrong), "{wrong} is shown");
     }
-    // The data is in it, all but the pictures.
+    // The page contains the data, except the pictures.
     let mut stored: Report = serde_json::from_str(&page.json.replace("\\u003c", "<")).unwrap();
     let mut plain = report.clone();
     for report in [&mut stored, &mut plain] {
@@ -54,7 +54,7 @@ fn delay(from_s: f64, length_us: u64) -> Delayed {
     }
 }
 
-/// A run with something of everything.
+/// A run with some of everything.
 fn whole() -> Report {
     Report {
         title: "a run".to_string(),
@@ -144,7 +144,7 @@ fn whole() -> Report {
                 columns: 4,
                 counts: vec![0, 1, 2, 0, 0, 3, 1, 1],
             }],
-            // Binary fractions, which come back from JSON as they are.
+            // Binary fractions, which JSON preserves exactly.
             field_energy: (0..100)
                 .map(|n| (f64::from(n) / 8.0, f64::from(n * n + 1) / 1024.0))
                 .collect(),
@@ -178,7 +178,8 @@ fn a_whole_report_says_its_numbers() {
         "a run",
         "all went well",
         "2023-11-14 22:13 UTC",
-        // A million in the first second; then half as many; the other store's seven millions.
+        // A million in the first second, then half as many, then the seven millions of the other
+        // store.
         "1.00 M/s",
         "500 k/s",
         "7.00 M/s",
@@ -265,7 +266,7 @@ fn one_sample_zeros_and_the_largest_numbers_are_pages() {
             let latency = &mut report.latencies[0];
             (latency.count, latency.mean_ns, latency.max_ns) = (n, n, n);
             latency.points.iter_mut().for_each(|p| p.1 = n);
-            // Sums of the largest do not overflow.
+            // Sums of the largest numbers do not overflow.
             report.writes[0] = Writes {
                 name: String::new(),
                 user_bytes: n,
@@ -365,7 +366,7 @@ fn places_of_reports() {
     let second = super::Place::beside(&store).unwrap();
     assert_eq!(second.path(), dir.path().join("a store-2.html"));
     second.write(&whole()).unwrap();
-    // The first was never written: nothing stays.
+    // The first file was never written: nothing stays.
     drop(first);
     let names = |dir: &std::path::Path| {
         std::fs::read_dir(dir)
@@ -374,7 +375,7 @@ fn places_of_reports() {
             .collect::<Vec<_>>()
     };
     assert_eq!(names(dir.path()), ["a store-2.html"]);
-    // What is asked for is replaced when there is something to replace it with, not before.
+    // The requested file is replaced only when there is something to replace it with.
     let asked = dir.path().join("r.html");
     std::fs::write(&asked, "before").unwrap();
     drop(super::Place::asked(&asked).unwrap());

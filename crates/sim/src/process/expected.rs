@@ -108,7 +108,7 @@ impl Expected {
     ///
     /// # Errors
     /// The message is impossible.
-    pub fn hear(&mut self, message: Message) -> Result<(), String> {
+    pub fn receive(&mut self, message: Message) -> Result<(), String> {
         let said = &mut self.said;
         match message {
             Message::Opened { at_us, replayed } => {
@@ -313,12 +313,12 @@ mod tests {
         let script = Script::new(3, 1);
         let mut expected = Expected::new();
         expected.begin(script.clone());
-        expected.hear(Message::Ready).unwrap();
+        expected.receive(Message::Ready).unwrap();
         for lane in 0..LANES {
             for n in changes(&script, lane).take(50) {
                 let own = false;
-                expected.hear(Message::Begun { lane, n, own }).unwrap();
-                expected.hear(Message::Done { lane, n }).unwrap();
+                expected.receive(Message::Begun { lane, n, own }).unwrap();
+                expected.receive(Message::Done { lane, n }).unwrap();
             }
         }
         (expected, script)
@@ -368,7 +368,9 @@ mod tests {
             };
             let n = changes(&script, 1).skip(50).find(big).unwrap();
             let own = false;
-            expected.hear(Message::Begun { lane: 1, n, own }).unwrap();
+            expected
+                .receive(Message::Begun { lane: 1, n, own })
+                .unwrap();
             expected.died();
             assert_eq!(expected.said().pending, ["batch"]);
             assert_eq!(expected.lanes[1].possible.len(), 2);
@@ -398,14 +400,14 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let mut expected = Expected::new();
         expected.begin(Script::new(1, 1));
-        assert!(expected.hear(Message::Done { lane: 0, n: 0 }).is_err());
+        assert!(expected.receive(Message::Done { lane: 0, n: 0 }).is_err());
         let begun = |lane, n| Message::Begun {
             lane,
             n,
             own: false,
         };
-        expected.hear(begun(0, 1)).unwrap();
-        assert!(expected.hear(begun(0, 2)).is_err());
-        assert!(expected.hear(begun(LANES, 2)).is_err());
+        expected.receive(begun(0, 1)).unwrap();
+        assert!(expected.receive(begun(0, 2)).is_err());
+        assert!(expected.receive(begun(LANES, 2)).is_err());
     }
 }

@@ -10,7 +10,7 @@ use siltstone::log::format::segment_name;
 use siltstone::manifest::recover;
 use siltstone::{Storages, SyncMode};
 
-use super::parent::{Bench, Heard, PATIENCE, Victim, settled};
+use super::parent::{Bench, PATIENCE, Received, Victim, settled};
 use super::script::Script;
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
@@ -181,10 +181,10 @@ fn until(
             end.saturating_duration_since(Instant::now())
         });
         match victim.next(patience) {
-            Heard::Message(message) => bench.expected.hear(message?)?,
-            Heard::End => return Ok(()),
-            Heard::Silence if end.is_some() => return Ok(()),
-            Heard::Silence => return Err(bench.hang(victim, "says nothing")),
+            Received::Message(message) => bench.expected.receive(message?)?,
+            Received::End => return Ok(()),
+            Received::Silence if end.is_some() => return Ok(()),
+            Received::Silence => return Err(bench.hang(victim, "says nothing")),
         }
         let said = bench.expected.said();
         if said.ready && !ready {

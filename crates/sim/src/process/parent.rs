@@ -52,7 +52,7 @@ pub struct Bench {
 /// A running victim.
 pub struct Victim {
     child: Child,
-    heard: Receiver<Result<Message, String>>,
+    messages: Receiver<Result<Message, String>>,
     /// Closing it asks the victim to end.
     pub stdin: Option<ChildStdin>,
     errors: PathBuf,
@@ -61,7 +61,7 @@ pub struct Victim {
 
 /// The result of listening.
 #[derive(Debug)]
-pub enum Heard {
+pub enum Received {
     /// A message, or something that is not a message.
     Message(Result<Message, String>),
     /// The pipe has ended.
@@ -92,11 +92,11 @@ impl Victim {
     }
 
     /// Its next message.
-    pub fn next(&self, patience: Duration) -> Heard {
-        match self.heard.recv_timeout(patience) {
-            Ok(heard) => Heard::Message(heard),
-            Err(RecvTimeoutError::Disconnected) => Heard::End,
-            Err(RecvTimeoutError::Timeout) => Heard::Silence,
+    pub fn next(&self, patience: Duration) -> Received {
+        match self.messages.recv_timeout(patience) {
+            Ok(message) => Received::Message(message),
+            Err(RecvTimeoutError::Disconnected) => Received::End,
+            Err(RecvTimeoutError::Timeout) => Received::Silence,
         }
     }
 
@@ -210,10 +210,10 @@ impl Bench {
             .spawn()
             .map_err(failed)?;
         let (pipe, stdin) = (child.stdout.take(), child.stdin.take());
-        let (tell, heard) = channel();
+        let (sender, messages) = channel();
         let victim = Victim {
             child,
-            heard,
+            messages,
             stdin,
             errors,
             started: Instant::now(),
@@ -221,10 +221,10 @@ impl Bench {
         let pipe = pipe.ok_or("the victim has no pipe")?;
         std::thread::spawn(move || {
             let listened = listen(pipe, |message| {
-                let _ = tell.send(Ok(message));
+                let _ = sender.send(Ok(message));
             });
             if let Err(e) = listened {
-                let _ = tell.send(Err(e));
+                let _ = sender.send(Err(e));
             }
         });
         Ok(victim)
@@ -238,9 +238,9 @@ impl Bench {
     pub fn end(&mut self, victim: &mut Victim) -> Result<ExitStatus, String> {
         loop {
             match victim.next(PATIENCE) {
-                Heard::Message(message) => self.expected.hear(message?)?,
-                Heard::End => break,
-                Heard::Silence => return Err(self.hang(victim, "does not end")),
+                Received::Message(message) => self.expected.receive(message?)?,
+                Received::End => break,
+                Received::Silence => return Err(self.hang(victim, "does not end")),
             }
         }
         let status = victim.wait()?;
@@ -304,13 +304,13 @@ impl Bench {
         let mut victim = self.start_other(what, order)?;
         let pipe = victim.child.stdout.take();
         let mut pipe = pipe.ok_or("no pipe")?;
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             let read = pipe.read_to_end(&mut bytes).map(|_| bytes);
-            let _ = tell.send(read.map_err(|e| e.to_string()));
+            let _ = sender.send(read.map_err(|e| e.to_string()));
         });
-        let bytes = match told.recv_timeout(PATIENCE) {
+        let bytes = match receiver.recv_timeout(PATIENCE) {
             Ok(bytes) => bytes?,
             Err(_) => {
                 return Err(format!(
@@ -342,10 +342,10 @@ impl Bench {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let (_, heard) = channel();
+        let (_, messages) = channel();
         Ok(Victim {
             child,
-            heard,
+            messages,
             stdin: None,
             errors,
             started: Instant::now(),

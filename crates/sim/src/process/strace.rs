@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::parent::{Bench, Heard, PATIENCE, Victim, settled};
+use super::parent::{Bench, PATIENCE, Received, Victim, settled};
 use super::script::Script;
 use super::talk::{Health, Message};
 use super::victim::{NOT_OPEN, Order};
@@ -453,15 +453,15 @@ fn work(bench: &mut Bench, victim: &mut Victim, fault: Option<&Fault>) -> Result
     let stays = fault.is_some_and(|f| f.times == Times::ForGood);
     loop {
         match victim.next(Duration::from_millis(500)) {
-            Heard::Message(message) => {
+            Received::Message(message) => {
                 let message = message?;
                 if !matches!(message, Message::State { .. }) {
                     progress = Instant::now();
                 }
-                bench.expected.hear(message)?;
+                bench.expected.receive(message)?;
             }
-            Heard::End => return Ok(true),
-            Heard::Silence => {}
+            Received::End => return Ok(true),
+            Received::Silence => {}
         }
         let said = bench.expected.said();
         let told = said.job_error || said.health != Health::Good;

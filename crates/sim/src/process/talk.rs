@@ -225,7 +225,7 @@ impl Pipe {
     ///
     /// # Errors
     /// The parent has closed the pipe.
-    pub fn tell(&self, message: Message) -> io::Result<()> {
+    pub fn send(&self, message: Message) -> io::Result<()> {
         let bytes = message.encode();
         loop {
             match (&self.0).write_vectored(&[IoSlice::new(&bytes)]) {
@@ -242,7 +242,7 @@ impl Pipe {
 ///
 /// # Errors
 /// Something that is not a message, or a torn message.
-pub fn listen(mut pipe: impl Read, mut hear: impl FnMut(Message)) -> Result<(), String> {
+pub fn listen(mut pipe: impl Read, mut receive: impl FnMut(Message)) -> Result<(), String> {
     let mut bytes = [0; MESSAGE_BYTES];
     let mut filled = 0;
     loop {
@@ -255,7 +255,7 @@ pub fn listen(mut pipe: impl Read, mut hear: impl FnMut(Message)) -> Result<(), 
         }
         if filled == MESSAGE_BYTES {
             let message = Message::decode(&bytes);
-            hear(message.ok_or("the victim said something that is no message")?);
+            receive(message.ok_or("the victim sent something that is not a message")?);
             filled = 0;
         }
     }

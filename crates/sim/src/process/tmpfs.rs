@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use siltstone::{ErrorKind, Keyspace, Store};
 
-use super::parent::{Bench, Heard, PATIENCE, Victim, settled};
+use super::parent::{Bench, PATIENCE, Received, Victim, settled};
 use super::script::Script;
 use super::victim::Order;
 use crate::coverage::Coverage;
@@ -104,9 +104,9 @@ fn until(
     let start = Instant::now();
     while !holds(bench) {
         match victim.next(Duration::from_millis(100)) {
-            Heard::Message(message) => bench.expected.hear(message?)?,
-            Heard::End => return Err(format!("the victim ended: {}", victim.errors())),
-            Heard::Silence => {}
+            Received::Message(message) => bench.expected.receive(message?)?,
+            Received::End => return Err(format!("the victim ended: {}", victim.errors())),
+            Received::Silence => {}
         }
         if start.elapsed() > PATIENCE {
             return Err(bench.hang(victim, what));
@@ -141,11 +141,16 @@ fn round(bench: &mut Bench, cycle: u64, rng: &mut Rng) -> Result<(), String> {
         let full = Filler::take(ballast.clone(), left)?;
         let before = bench.expected.said().no_space;
         let done = bench.expected.said().done;
-        until(bench, &victim, "does not tell that the disk is full", |b| {
-            // With a little space, compactions may free more space repeatedly.
-            let enough = left > 0 && b.expected.said().done > done + 10 * RESUMED;
-            enough || b.expected.said().no_space > before
-        })?;
+        until(
+            bench,
+            &victim,
+            "does not report that the disk is full",
+            |b| {
+                // With a little space, compactions may free more space repeatedly.
+                let enough = left > 0 && b.expected.said().done > done + 10 * RESUMED;
+                enough || b.expected.said().no_space > before
+            },
+        )?;
         bench.coverage.add("filled.from_outside");
         if bench.expected.said().no_space > before {
             bench.coverage.add("refused.no_space");
@@ -213,13 +218,13 @@ fn from_inside(bench: &mut Bench) -> Result<(), String> {
         let words = (0..500).flat_map(|_| rng.draw().to_le_bytes());
         words.collect::<Vec<u8>>()
     };
-    let mut told = 0u64;
+    let mut stored = 0u64;
     let error = loop {
-        match ballast.put(&told.to_be_bytes(), &value(told)) {
-            Ok(()) => told += 1,
+        match ballast.put(&stored.to_be_bytes(), &value(stored)) {
+            Ok(()) => stored += 1,
             Err(e) => break e,
         }
-        if told << 12 > u64::from(TMPFS_MIB) << 22 {
+        if stored << 12 > u64::from(TMPFS_MIB) << 22 {
             return Err("the disk never fills".to_string());
         }
     };
@@ -227,12 +232,12 @@ fn from_inside(bench: &mut Bench) -> Result<(), String> {
         return Err(failed("a put that fills the disk")(error));
     }
     bench.coverage.add("filled.from_inside");
-    for n in 0..told {
+    for n in 0..stored {
         let found = ballast
             .get(&n.to_be_bytes())
             .map_err(failed("a read from a full disk"))?;
         if found != Some(value(n)) {
-            return Err(format!("on a full disk, key {n} of {told} reads wrong"));
+            return Err(format!("on a full disk, key {n} of {stored} reads wrong"));
         }
     }
     store

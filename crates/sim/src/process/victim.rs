@@ -227,14 +227,14 @@ struct Stage<'a> {
 fn run(order: &Order) -> Outcome {
     let pipe = Pipe::new(standard_output()?);
     let store = Store::open(&order.path, order.options()).map_err(|e| not_open(&e))?;
-    pipe.tell(Message::Opened {
+    pipe.send(Message::Opened {
         at_us: now_us(),
         replayed: store.stats().counter("replayed_record_count"),
     })?;
     for name in SHARED {
         store.open_keyspace(name).map_err(|e| not_open(&e))?;
     }
-    pipe.tell(Message::Ready)?;
+    pipe.send(Message::Ready)?;
     let stop: &'static AtomicBool = Box::leak(Box::default());
     // The thread is not joined: its read ends with the parent's request, or with the process.
     let waits = std::thread::Builder::new().spawn(move || {
@@ -285,9 +285,9 @@ fn run(order: &Order) -> Outcome {
         watched?;
         stage.tell_state()
     })?;
-    stage.pipe.tell(Message::Closing { at_us: now_us() })?;
+    stage.pipe.send(Message::Closing { at_us: now_us() })?;
     let closed = stage.store.close();
-    stage.pipe.tell(Message::Closed {
+    stage.pipe.send(Message::Closed {
         fine: closed.is_ok(),
     })?;
     match closed {
@@ -313,7 +313,7 @@ impl Stage<'_> {
             log_bytes: stats.log.appended_bytes,
             ingests: narrow("ingest_count"),
         };
-        Ok(self.pipe.tell(state)?)
+        Ok(self.pipe.send(state)?)
     }
 
     /// Whether an error is allowed.
@@ -432,15 +432,15 @@ impl<'a> Worker<'a> {
                 continue;
             }
             let own = self.own.is_some();
-            self.stage.pipe.tell(Message::Begun { lane, n, own })?;
+            self.stage.pipe.send(Message::Begun { lane, n, own })?;
             match self.change(&op, n) {
                 Went::Well => {
-                    self.stage.pipe.tell(Message::Done { lane, n })?;
+                    self.stage.pipe.send(Message::Done { lane, n })?;
                     self.wanted.apply(&op);
                 }
                 Went::Wrong(error, sure) => {
                     let kind = error.kind();
-                    self.stage.pipe.tell(Message::Failed {
+                    self.stage.pipe.send(Message::Failed {
                         lane,
                         n,
                         sure,

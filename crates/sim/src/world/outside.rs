@@ -145,7 +145,8 @@ impl World {
                 || (table.entry_count, table.delete_count) != (found.len() as u64, deletes)
             {
                 return Err(format!(
-                    "table {} holds {} entries from {} on, expected {count} from {} on; told as \
+                    "table {} holds {} entries from {} on, expected {count} from {} on; reported \
+                    as \
                     {table:?}",
                     table.file.name(),
                     found.len(),

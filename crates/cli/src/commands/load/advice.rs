@@ -1,11 +1,11 @@
-//! Command lines for messages: they load an input that the present command line does not load.
+//! Command lines for messages: they load an input that the given command line does not load.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use crate::load::content::Convert;
 
-/// A word in the quotes that a shell needs for it, if it needs any.
+/// A word, in quotes if a shell needs them.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -14,8 +14,8 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The words of the command line with this format. If text is piped in, `-` stands in place of the
-/// file's name.
+/// The words of the command line with this format. If text is piped in, `-` replaces the file's
+/// name.
 fn command(words: &[OsString], format: &str, piped: Option<&Path>) -> String {
     let mut text = "silt".to_string();
     let mut has_format = false;
@@ -45,8 +45,7 @@ fn command(words: &[OsString], format: &str, piped: Option<&Path>) -> String {
     text
 }
 
-/// The command line that pipes what the commands of `convert` make of `file`, one behind the
-/// other, into this command.
+/// The command line that pipes `file` through the commands of `convert` into this command.
 pub fn piped(convert: &[Convert], file: &Path, words: &[OsString], format: &str) -> String {
     let name = file.to_string_lossy();
     let mut is_pipe = name == "-";
@@ -58,7 +57,7 @@ pub fn piped(convert: &[Convert], file: &Path, words: &[OsString], format: &str)
                 let from_pipe = command.replace(" < FILE", "").replace("FILE", "-");
                 (" | ", from_pipe)
             }
-            // What comes must become a file first.
+            // The input must first become a file.
             (true, false) if text.is_empty() => {
                 text.push_str("cat");
                 (" > PLAIN && ", command.replace("FILE", "PLAIN"))
@@ -75,7 +74,7 @@ pub fn piped(convert: &[Convert], file: &Path, words: &[OsString], format: &str)
     format!("{text} | {}", command(words, format, Some(file)))
 }
 
-/// A command with the file's name in place of `FILE`, in the quotes that it needs there.
+/// A command with the file's name, in quotes if needed, in place of `FILE`.
 fn named(command: &str, name: &str) -> String {
     if command.contains("(FILE)") {
         // A string of SQL, within the double quotes of a shell.
@@ -88,7 +87,7 @@ fn named(command: &str, name: &str) -> String {
     command.replace("FILE", &quoted(name))
 }
 
-/// The command line that takes the input as it is.
+/// The command line that reads the input without decoding.
 pub fn as_it_is(words: &[OsString], format: &str) -> String {
     command(words, format, None)
 }

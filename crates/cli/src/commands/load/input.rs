@@ -1,4 +1,4 @@
-//! Where records come from (a file or standard input), and the format that its name implies.
+//! The origin of records (a file or standard input), and the format that its name implies.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -16,38 +16,38 @@ use crate::load::content::{Compression, Convert, Encoding, Refusal};
 use crate::load::decode::{Decoded, Expected, Undecodable, Untrusted, decoded};
 use crate::signals::Signals;
 
-/// A format, and where it comes from.
+/// A format, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess {
     /// The format.
     pub format: Format,
-    /// Where it comes from.
+    /// Its origin.
     pub from: GuessedFrom,
 }
 
-/// Where the format of an input comes from.
+/// The origin of an input's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuessedFrom {
     /// The flag.
     Flag,
-    /// The ending of the file's name.
+    /// The extension of the file's name.
     Ending,
-    /// Nothing: the name has no ending, or there is no name. Then text is taken as lines.
+    /// A default: the name has no extension, or there is no name. Then text is read as lines.
     Nothing,
 }
 
 impl GuessedFrom {
-    /// For the first line of output.
+    /// The text for the first line of output.
     pub fn describe(self) -> &'static str {
         match self {
             GuessedFrom::Flag => "",
-            GuessedFrom::Ending => " (by the ending of its name)",
+            GuessedFrom::Ending => " (by the extension of its name)",
             GuessedFrom::Nothing => " (nothing says of which format it is; --format does)",
         }
     }
 }
 
-/// Endings that say how a file is compressed, and nothing about its format.
+/// Extensions that show the compression of a file, and nothing about its format.
 const COMPRESSED: [&str; 11] = [
     "gz", "gzip", "zst", "zstd", "xz", "bz2", "lz4", "z", "zip", "7z", "tgz",
 ];
@@ -64,7 +64,7 @@ fn is_compressed(ending: &str) -> bool {
 /// The format of the input.
 ///
 /// # Errors
-/// Its name has an unknown ending.
+/// Its name has an unknown extension.
 pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
     let guessed = |format, from| Ok(Guess { format, from });
     if let Some(format) = args.format {
@@ -85,7 +85,7 @@ pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
         Some("txt" | "text" | "log" | "lst") => Format::Lines,
         Some(ending) => {
             return Err(Failure::Usage(format!(
-                "{}: the ending `.{ending}` says nothing about its format; give --format csv, tsv, \
+                "{}: the extension `.{ending}` does not show its format; give --format csv, tsv, \
                  jsonl, json, fixed, or --format lines to load it line by line",
                 args.file.display()
             )));
@@ -94,11 +94,11 @@ pub fn guess(args: &LoadArgs) -> Result<Guess, Failure> {
     guessed(format, GuessedFrom::Ending)
 }
 
-/// What is known of an input that is open.
+/// What is known of an open input.
 pub struct Input {
     /// The number of bytes of the file that were read, before they were decoded.
     pub read: Rc<Cell<u64>>,
-    /// The length of the file; none if the input is no regular file.
+    /// The length of the file; none if the input is not a regular file.
     pub len: Option<u64>,
     /// Its name in messages.
     pub name: String,
@@ -182,10 +182,11 @@ impl Input {
 
 /// A file that is read at least to the length that it had when it was opened. If it gets shorter
 /// meanwhile (`logrotate` empties a file in place with `copytruncate`), reading fails instead of
-/// ending there.
+/// ending early.
 struct Whole {
     file: File,
-    /// The length at the beginning, and how far the file was read; none if it is no regular file.
+    /// The length when it was opened, and the position of reading; none if it is not a regular
+    /// file.
     len: Option<(u64, u64)>,
     signals: Rc<Signals>,
 }
@@ -194,7 +195,7 @@ impl Whole {
     fn of(mut file: File, signals: Rc<Signals>) -> io::Result<Whole> {
         let meta = file.metadata()?;
         let len = match meta.is_file() {
-            // Standard input may be a file that was read before.
+            // Standard input may be a file that was partly read before.
             true => Some((meta.len(), file.stream_position()?)),
             false => None,
         };
@@ -207,7 +208,7 @@ impl Read for Whole {
         self.signals.wait(&self.file)?;
         let read = self.file.read(buffer)?;
         if let Some((len, at)) = &mut self.len {
-            // What was read after the file had been cut may be anything.
+            // Bytes that were read after the file had been cut may be anything.
             let now = self.file.metadata()?.len();
             if now < *len || read == 0 && *at < *len && !buffer.is_empty() {
                 let found = match now < *len {

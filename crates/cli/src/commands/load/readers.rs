@@ -1,4 +1,4 @@
-//! From flags to a reader of records.
+//! Makes a reader of records from the flags.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -23,18 +23,18 @@ use crate::load::{Records, Step};
 /// A byte order mark, which some programs put before text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Flags that were looked at before anything is opened.
+/// Flags that were checked before anything is opened.
 pub struct Flags {
     format: Format,
-    /// Whether the first record holds names.
+    /// Whether the first record holds the names of columns.
     header: bool,
     value: Option<String>,
     limit: usize,
     parts: Parts,
 }
 
-/// A reader of records, and the format that it reads. The content of JSON decides whether it is
-/// read as an array or as lines.
+/// A reader of records, and the format that it reads. The content of a JSON input decides whether
+/// it is read as an array or as lines.
 pub struct Reader {
     /// The reader.
     pub records: Box<dyn Records>,
@@ -42,9 +42,9 @@ pub struct Reader {
     pub format: Format,
 }
 
-/// Parts that are known before the input is.
+/// Parts that are known before the input is open.
 enum Parts {
-    /// Columns: names may be looked for in the header.
+    /// Columns: their names may have to be looked up in the header.
     Columns,
     Pointers(KeyFrom<Pointer>, ValueFrom<Pointer>),
     Lines(Option<lines::Bytes>),
@@ -52,10 +52,10 @@ enum Parts {
 }
 
 impl Flags {
-    /// Looks at the flags.
+    /// Checks the flags.
     ///
     /// # Errors
-    /// Those that make no sense together.
+    /// Flags that make no sense together.
     pub fn of(args: &LoadArgs, format: Format) -> Result<Flags, Failure> {
         refuse_foreign(args, format)?;
         let value = if args.whole {
@@ -118,14 +118,14 @@ impl Flags {
             limit: usize::try_from(args.max_record).unwrap_or(usize::MAX),
             parts,
         };
-        // What else cannot be shows when the reader is made; here of no input.
+        // Other errors show when the reader is made; here it is made of an empty input.
         if !flags.header {
             flags.reader(args, &mut Source::new(&b""[..]), "", (None, None))?;
         }
         Ok(flags)
     }
 
-    /// The flags that decide what becomes of a record, in words. `format` is the reader's.
+    /// The flags that decide the result for a record, in words. `format` is the reader's.
     pub fn describe(&self, args: &LoadArgs, format: Format) -> String {
         let mut text = format!("--format {}", name_of(format));
         let mut flag = |name: &str, value: Option<&str>| {
@@ -134,7 +134,7 @@ impl Flags {
             }
         };
         flag("key", args.key.as_deref());
-        // What is meant if nobody says it is the same said.
+        // The default gives the same text whether it is given or not.
         let unsaid = match self.format {
             Format::Jsonl | Format::Json => "whole",
             _ => "rest",
@@ -165,10 +165,10 @@ impl Flags {
         text
     }
 
-    /// The reader, behind a header if there is one.
+    /// Makes the reader, and reads the header if there is one.
     ///
     /// # Errors
-    /// Flags that cannot be; columns that are not there; the input's.
+    /// Impossible flags; missing columns; errors of the input.
     pub fn reader(
         &self,
         args: &LoadArgs,
@@ -280,7 +280,7 @@ fn no_header(name: &str) -> Failure {
     ))
 }
 
-/// The refusal of JSON whose values go on over several lines.
+/// The refusal of JSON whose values span several lines.
 fn spread(
     args: &LoadArgs,
     name: &str,
@@ -297,7 +297,7 @@ fn spread(
     input::refuse(args, Format::Jsonl, name, &refusal)
 }
 
-/// Why the input is read as lines, for messages about a text that is no range of bytes.
+/// Why the input is read as lines, for messages about a text that is not a range of bytes.
 fn by_lines(args: &LoadArgs) -> String {
     match input::guess(args) {
         Ok(guess) if guess.from != GuessedFrom::Flag => format!(
@@ -320,7 +320,7 @@ pub fn name_of(format: Format) -> &'static str {
     }
 }
 
-/// Flags of other formats would be taken for something that they do not do.
+/// Flags of other formats are refused, because users would expect an effect.
 fn refuse_foreign(args: &LoadArgs, format: Format) -> Result<(), Failure> {
     use Format::{Csv, Fixed, Lines, Tsv};
     let columns = [Csv, Tsv].contains(&format);

@@ -1,8 +1,8 @@
-//! The text of `OPTIONS.toml`, edited: what the user wrote around the settings stays as it is.
+//! Edits the text of `OPTIONS.toml`. What the user wrote around the settings stays unchanged.
 //!
-//! Invariants: an edit changes only the settings that it names. A store's setting that is set to
-//! its default is taken out, so that the file holds what differs. Every comment of the user
-//! survives; only the comment that `--write` made for a setting goes with it.
+//! Invariants: an edit changes only the settings that it names. If a setting of the store is set to
+//! its default, it is removed, so that the file holds only what differs. Every comment of the user
+//! survives; only the comment that `--write` made for a setting is removed with it.
 //!
 //! Threading: pure functions.
 
@@ -14,11 +14,11 @@ use crate::failure::Failure;
 
 /// Changes to a file of options.
 pub struct Changes<'a> {
-    /// The keyspace whose own settings are changed; `None`: the store's.
+    /// The keyspace whose own settings are changed; `None` means the store's settings.
     pub keyspace: Option<&'a str>,
-    /// Settings to set, with the values as they stand on the command line.
+    /// Settings to set, with the values from the command line.
     pub set: Vec<(&'a str, &'a str)>,
-    /// Settings to take out.
+    /// Settings to remove.
     pub unset: Vec<&'a str>,
 }
 
@@ -26,7 +26,7 @@ impl Changes<'_> {
     /// The options and the text of a file with these changes.
     ///
     /// # Errors
-    /// The text is no file of options, or a setting or a value is not possible.
+    /// The text is not a file of options, or a setting or a value is impossible.
     pub fn apply(&self, text: &str) -> Result<(Options, String), Failure> {
         let mut options = Options::from_toml(text)?;
         let mut document: DocumentMut = text
@@ -101,7 +101,7 @@ impl Changes<'_> {
     }
 }
 
-/// The value in an argument of `--set`: as in TOML, or a word without quotes.
+/// The value in an argument of `--set`: in TOML, or a word without quotes.
 fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
     let Ok(value) = text.parse::<toml_edit::Value>() else {
         return Ok(text.into());
@@ -109,7 +109,7 @@ fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
     if let Some(value) = of_toml(&value) {
         return Ok(value);
     }
-    // The error of a setting whose values are numbers names the numbers that it takes.
+    // For a setting with numeric values, the error names the allowed numbers.
     if matches!(
         setting(name).map_err(usage)?.default_value(),
         Value::Number(_)
@@ -152,7 +152,7 @@ fn section_or_new<'a>(
         .as_table_mut()
         .entry("keyspaces")
         .or_insert_with(|| {
-            // Only the tables below it have lines of their own.
+            // Only the tables below it have their own lines.
             let mut table = toml_edit::Table::new();
             table.set_implicit(true);
             Item::Table(table)
@@ -170,7 +170,7 @@ fn section_or_new<'a>(
         .ok_or_else(|| no_table(&format!("keyspaces.{keyspace}")))
 }
 
-/// Puts a setting in. It takes the place and the comments of an old value.
+/// Adds a setting. It takes the position and the comments of an old value.
 fn put_in(table: &mut dyn TableLike, name: &str, value: &str) {
     let mut value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
     match table.get_mut(name).and_then(Item::as_value_mut) {
@@ -184,8 +184,8 @@ fn put_in(table: &mut dyn TableLike, name: &str, value: &str) {
     }
 }
 
-/// Takes a setting out. Its comments go to the next setting, or to the file's end behind the last
-/// one.
+/// Removes a setting. Its comments go to the next setting, or to the end of the file if there is
+/// none.
 fn take_out(table: Option<&mut dyn TableLike>, name: &str, leftover: &mut String) {
     let Some(table) = table else { return };
     let behind = table.iter().skip_while(|(n, _)| *n != name).skip(1);
@@ -211,7 +211,7 @@ fn take_out(table: Option<&mut dyn TableLike>, name: &str, leftover: &mut String
     }
 }
 
-/// Takes a keyspace's empty table out.
+/// Removes a keyspace's empty table.
 fn take_section_out(document: &mut DocumentMut, keyspace: &str, leftover: &mut String) {
     let all = document
         .get_mut("keyspaces")
@@ -237,7 +237,8 @@ fn take_section_out(document: &mut DocumentMut, keyspace: &str, leftover: &mut S
     }
 }
 
-/// The user's comments around a setting, a line each; not the one that [`Options::to_toml`] wrote.
+/// The user's comments around a setting, one a line, without the one that [`Options::to_toml`]
+/// wrote.
 fn comments(name: &str, before: &str, behind: &str) -> String {
     let made = setting(name)
         .map(|s| format!("# {}", s.description()))
@@ -284,7 +285,7 @@ mod tests {
             changed(text, None, &[("sync", "20 ms")], &[]),
             text.replace("\"always\"", "\"20 ms\"")
         );
-        // A setting that goes leaves its comments.
+        // The comments of a removed setting stay.
         assert_eq!(
             changed(text, None, &[], &["sync"]),
             text.replace("sync = \"always\" # ask Ada\n", "# ask Ada\n")
@@ -316,11 +317,12 @@ mod tests {
             changed(&text, None, &[("memtable_bytes", "64 MiB")], &[]),
             ""
         );
-        // A keyspace's own value counts, whatever the default is.
+        // A keyspace's own value is kept even if it equals the default.
         let text = changed("", Some("a b"), &[("level_factor", "10")], &[]);
         assert_eq!(text, "[keyspaces.\"a b\"]\nlevel_factor = 10\n");
         assert_eq!(changed(&text, Some("a b"), &[], &["level_factor"]), "");
-        // Of a file with everything in it, a setting goes with the comment that was made for it.
+        // If the file has all settings, a removed setting also loses the comment that was made for
+        // it.
         let all = Options::default().to_toml();
         let less = changed(&all, None, &[], &["verify"]);
         assert_eq!(all.lines().count() - less.lines().count(), 3, "{less}");

@@ -1,4 +1,4 @@
-//! Which value of each setting is in force, and where it comes from.
+//! The value in force of each setting, and its origin.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read_with};
 use crate::failure::Failure;
 use crate::output::{Out, one_line};
 
-/// The width that comments are broken to.
+/// The width at which comments are wrapped.
 const WIDTH: usize = 98;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
     Default,
-    /// The top of the file.
+    /// The top level of the file.
     File,
-    /// What the store keeps for a keyspace.
+    /// The store keeps it for a keyspace.
     Keyspace,
-    /// The file's part for a keyspace, which the store takes over when it is next opened to write.
+    /// The file's table for a keyspace, which the store adopts when it is next opened for writing.
     FileForKeyspace,
-    /// A default that gives way to what is set for the keyspace.
+    /// A default that is adjusted to what is set for the keyspace.
     GivesWay,
-    /// The store was created so.
+    /// It was chosen when the store was created.
     Created,
-    /// A program that has the store open and set something else than the file.
+    /// A program has the store open with another value than the file's.
     Process(u32),
 }
 
@@ -73,7 +73,7 @@ struct Row {
 }
 
 impl Row {
-    /// As a line of TOML; with where it comes from as a comment.
+    /// The setting as a line of TOML, with its origin as a comment.
     fn line(&self) -> String {
         let value = self.setting.show(&self.value);
         format!("{} = {value}  # {}", self.setting.name, self.source.text())
@@ -97,25 +97,26 @@ fn to_json(value: &Value) -> Json {
     }
 }
 
-/// What is in force in a store, or in one keyspace of it.
+/// The settings in force in a store, or in one of its keyspaces.
 pub struct InForce {
-    /// The keyspace, if it is about one.
+    /// The keyspace, if it was given.
     keyspace: Option<String>,
     rows: Vec<Row>,
-    /// What single keyspaces have of their own.
+    /// The own settings of single keyspaces.
     own: Vec<(String, Vec<Row>)>,
     /// Notes for the user.
     notes: Vec<String>,
 }
 
-/// What was read of a store.
+/// What was read from a store.
 struct Stored {
-    /// Keyspaces, and what the store keeps for each.
+    /// The keyspaces, and what the store keeps for each.
     keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
 impl InForce {
-    /// Reads the store in a folder; `file` is the folder's file of options, as it is or is to be.
+    /// Reads the store in a folder; `file` is the folder's file of options, before or after a
+    /// change.
     pub fn find(
         path: &Path,
         file: &OptionsFile,
@@ -224,7 +225,7 @@ impl InForce {
         })
     }
 
-    /// Only the settings of these names.
+    /// Keeps only the settings with these names.
     pub fn only(mut self, names: &[&str]) -> InForce {
         self.rows.retain(|row| names.contains(&row.setting.name));
         for (_, rows) in &mut self.own {
@@ -234,7 +235,7 @@ impl InForce {
         self
     }
 
-    /// Prints all of it: as TOML, each setting with its description, or as JSON.
+    /// Prints everything: as TOML, each setting with its description, or as JSON.
     pub fn print(&self, out: &mut Out, json: bool) -> Result<(), Failure> {
         if json {
             return outln!(out, "{}", self.json());
@@ -242,7 +243,7 @@ impl InForce {
         if self.keyspace.is_some() {
             return self.print_brief(out, false);
         }
-        // Before the many settings, where they are seen.
+        // Notes come before the many settings, so that users see them.
         self.print_notes(out)?;
         let mut scope = None;
         for row in &self.rows {
@@ -268,7 +269,7 @@ impl InForce {
         self.print_own(out)
     }
 
-    /// Prints a line for each setting.
+    /// Prints each setting on a line.
     pub fn print_brief(&self, out: &mut Out, json: bool) -> Result<(), Failure> {
         if json {
             return outln!(out, "{}", self.json());
@@ -312,7 +313,8 @@ impl InForce {
     }
 }
 
-/// The folders of log and tables are those that the store was created with, whatever the file says.
+/// The folders of log and tables are those with which the store was created, whatever the file
+/// says.
 fn created(path: &Path, rows: &mut [Row]) {
     let Ok(storages) = Storages::find(path) else {
         return;
@@ -332,7 +334,7 @@ fn created(path: &Path, rows: &mut [Row]) {
     }
 }
 
-/// Takes over the options of a live writer that contradict the file, from its published statistics.
+/// Takes the options of a live writer that contradict the file from its published statistics.
 fn of_process(path: &Path, rows: &mut [Row]) {
     let Ok(published) = read_published_stats(path) else {
         return;
@@ -385,7 +387,7 @@ fn of_keyspace(
         .collect()
 }
 
-/// Breaks text into lines of at most [`WIDTH`] characters.
+/// Wraps text into lines of at most [`WIDTH`] characters.
 fn broken(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

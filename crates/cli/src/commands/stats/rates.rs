@@ -1,4 +1,4 @@
-//! What happened between two samples of a writer, by the second.
+//! Rates per second between two samples of a writer.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Rates {
 }
 
 impl Sample {
-    /// Whether this is what `other` was: the writer has not published since.
+    /// Whether this equals the sample of `other`: the writer has not published since.
     pub fn is_same_as(&self, other: &Sample) -> bool {
         match (&self.source, &other.source) {
             (Source::Published(a), Source::Published(b)) => {
@@ -38,7 +38,7 @@ impl Sample {
 }
 
 impl Rates {
-    /// Nothing unless both are of one writer, one after the other, and of one open.
+    /// None unless both are of one open of one writer, in this order.
     pub fn between(old: &Sample, new: &Sample) -> Option<Rates> {
         let (Source::Published(before), Source::Published(after)) = (&old.source, &new.source)
         else {
@@ -85,7 +85,7 @@ impl Rates {
         })
     }
 
-    /// Three lines: calls, bytes by cause, delays.
+    /// Prints three lines: calls, bytes by cause, delays.
     pub fn print(&self, out: &mut Out) -> Result<(), Failure> {
         let n = |n: u64| rate(n, self.time);
         let b = |n: u64| bytes((n as f64 / self.time.as_secs_f64()) as u64);

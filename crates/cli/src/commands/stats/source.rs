@@ -1,4 +1,4 @@
-//! Where figures come from: the file that a live writer publishes, or the store itself, opened for
+//! The origin of figures: the file that a live writer publishes, or the store itself, opened for
 //! reading.
 
 use std::path::Path;
@@ -11,42 +11,43 @@ use crate::commands::open_to_read;
 use crate::failure::Failure;
 use crate::output::duration;
 
-/// How long a writer that has only just opened the store is given to publish, in turns of [`TURN`].
+/// How long to wait for a writer that has just opened the store and has not published yet, in steps
+/// of [`TURN`].
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TURN: Duration = Duration::from_millis(50);
 
-/// Figures, and whose they are.
+/// Figures, and their origin.
 pub struct Sample {
     /// The figures.
     pub stats: Stats,
-    /// Whose they are.
+    /// Their origin.
     pub source: Source,
-    /// How long the store was open for reading for them, which keeps writers out.
+    /// How long the store was open for reading, which excludes writers.
     pub held: Duration,
 }
 
-/// Whose figures are shown.
+/// The origin of figures.
 pub enum Source {
-    /// Nobody has the store open for writing: it was opened for reading. What a killed writer left,
-    /// if it left something.
+    /// No process has the store open for writing: it was opened for reading. Contains the last
+    /// figures of a killed writer, if there are any.
     Opened(Option<Published>),
-    /// A live writer's.
+    /// A live writer.
     Published(Published),
 }
 
-/// What a writer has told beside its figures.
+/// What a writer publishes besides its figures.
 #[derive(Clone)]
 pub struct Published {
-    /// When, in microseconds since 1970.
+    /// The time, in microseconds since 1970.
     pub written_us: u64,
-    /// How long ago.
+    /// The age of the figures.
     pub age: Duration,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its version of siltstone.
     pub version: String,
-    /// Why these figures are not those of this moment, if they are not.
+    /// The reason why these figures are not current, if they are not.
     pub stale: Option<String>,
 }
 
@@ -55,7 +56,7 @@ impl Published {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_us = now.map_or(0, |d| d.as_micros() as u64);
         let age = Duration::from_micros(now_us.saturating_sub(found.written_us));
-        // A busy machine is late now and then.
+        // A busy machine is sometimes late.
         let patience = Duration::from_secs(2) + 3 * Duration::from_millis(found.every_ms);
         let stale = if !is_alive(found.pid) {
             Some(format!("there is no process {} any more", found.pid))
@@ -78,8 +79,8 @@ impl Published {
     }
 }
 
-/// Whether a process of this number is there. It may be another one; and in another container there
-/// may be none.
+/// Whether a process with this id exists. It may be another process, and a process in another
+/// container is not visible.
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid)
         .ok()
@@ -92,7 +93,7 @@ fn is_alive(pid: u32) -> bool {
     })
 }
 
-/// A span of time in whole units, for people.
+/// A span of time in whole units, in a readable form.
 pub fn ago(age: Duration) -> String {
     match age.as_secs() {
         0..10 => format!("{:.1} s", age.as_secs_f64()),
@@ -104,7 +105,7 @@ pub fn ago(age: Duration) -> String {
 }
 
 impl Source {
-    /// In one line, for people.
+    /// The origin on one line.
     pub fn line(&self) -> String {
         match self {
             Source::Opened(None) => {
@@ -131,7 +132,7 @@ impl Source {
         }
     }
 
-    /// As JSON.
+    /// The origin as JSON.
     pub fn to_json(&self) -> Value {
         let published = |kind: &str, by: &Published| {
             json!({
@@ -163,14 +164,14 @@ impl Sample {
         }
     }
 
-    /// The figures of a store: a live writer's if there is one.
+    /// The figures of a store: those of a live writer if there is one.
     ///
     /// # Errors
     /// There is no store; or it is open for writing, and its writer publishes nothing.
     pub fn take(store: &Path) -> Result<Sample, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // Looked at first: an open for reading would keep a writer out for a moment.
+            // This is read first, because an open for reading would exclude a writer for a moment.
             let published = read_published_stats(store).ok();
             let fresh = published
                 .as_ref()

@@ -1,29 +1,30 @@
-//! How the elements of an array lie in their lines, which decides where reading may go on after a
-//! bad one.
+//! The layout of the elements of an array in lines, which decides where reading may continue after
+//! a bad one.
 //!
 //! An element that lost a quote or a bracket does not show where it ends, and the objects within it
-//! look like elements. Only the layout tells them apart: if elements begin their lines, all with
-//! the same blanks, and nothing within an element begins a line with as few, then such a line is no
-//! part of the bad element. Of other arrays, such as one in a single line, the layout says nothing.
+//! look like elements. Only the layout distinguishes them: if elements begin their lines, all with
+//! the same blanks, and nothing within an element begins a line with as few, then such a line does
+//! not belong to the bad element. For other arrays, such as one in a single line, the layout shows
+//! nothing.
 //!
-//! The layout is that of the first [`SHAPE_BYTES`] of the array.
+//! The layout is determined from the first [`SHAPE_BYTES`] of the array.
 
 use std::io;
 
 use super::super::source::Source;
 use super::{SHAPE_BYTES, Scanned, Scanner};
 
-/// How the elements of an array begin.
+/// The way in which the elements of an array begin.
 pub struct Style {
-    /// Their first byte: a bracket or a quote. None: they have neither.
+    /// Their first byte: a bracket or a quote. None if they have neither.
     pub open: Option<u8>,
-    /// The blanks before an element in its line, if a line that begins so can be no part of an
-    /// element that began before it.
+    /// The number of blanks before an element in its line, if a line that begins like this cannot
+    /// belong to an element that began before it.
     pub indent: Option<usize>,
 }
 
 impl Style {
-    /// Of the array whose opening bracket was just read.
+    /// The style of the array whose opening bracket was just read.
     pub fn of(source: &mut Source<'_>) -> io::Result<Style> {
         let sample = source.peek(SHAPE_BYTES)?;
         let text = sample.trim_ascii_start();
@@ -45,7 +46,7 @@ impl Style {
     }
 }
 
-/// The byte that closes what this one opens.
+/// The byte that closes what this byte opens.
 fn closing(open: u8) -> u8 {
     match open {
         b'[' => b']',
@@ -54,8 +55,8 @@ fn closing(open: u8) -> u8 {
     }
 }
 
-/// The number of blanks behind the last line end in the white space that `text` begins with, if
-/// there is a line end; and the text behind the white space.
+/// The number of blanks after the last line end in the white space at the beginning of `text`, if
+/// there is a line end; and the text after the white space.
 fn line_start(text: &[u8]) -> (Option<usize>, &[u8]) {
     let behind = text.trim_ascii_start();
     let blanks = &text[..text.len() - behind.len()];
@@ -63,7 +64,7 @@ fn line_start(text: &[u8]) -> (Option<usize>, &[u8]) {
     (line_end.map(|at| blanks.len() - at - 1), behind)
 }
 
-/// The blanks of a line, and the rest of it.
+/// The blanks of a line, and the remaining text.
 fn blanks_of(line: &[u8]) -> (usize, &[u8]) {
     let text = line.trim_ascii_start();
     (line.len() - text.len(), text.trim_ascii_end())
@@ -71,7 +72,7 @@ fn blanks_of(line: &[u8]) -> (usize, &[u8]) {
 
 /// See [`Style::indent`]. `sample` follows the opening bracket of the array.
 fn indent(sample: &[u8], open: u8) -> Option<usize> {
-    // The elements that are whole, as far as nothing is wrong with them.
+    // Check the whole elements, up to the first error.
     let mut elements = Vec::new();
     let mut second = None;
     let (_, mut rest) = line_start(sample);
@@ -107,12 +108,12 @@ fn indent(sample: &[u8], open: u8) -> Option<usize> {
     elements.iter().all(is_deeper).then_some(indent)
 }
 
-/// The indent where the first element is broken or longer than the sample: only lines are known.
-/// Each line behind the first must be deeper than the elements, a whole element, a bracket of one,
-/// or the end of the array.
+/// The indent if the first element is broken or longer than the sample: only lines are known. Each
+/// line after the first must be indented more than the elements, or be a whole element, a bracket
+/// of one, or the end of the array.
 fn indent_of_lines(sample: &[u8], open: u8) -> Option<usize> {
     let (mut indent, text) = line_start(sample);
-    // The last line may go on behind the sample.
+    // The last line may continue after the sample.
     let end = memchr::memrchr(b'\n', text)?;
     let mut lines = text[..end].split(|b| *b == b'\n').skip(1).peekable();
     while let Some(line) = lines.next() {
@@ -165,7 +166,7 @@ mod tests {
             ("[\n  {\n    'a':1\n  },\n  {\n    'a':2\n  }\n]", Some(2)),
             ("[{\n    'a': 1\n}, {\n    'a': 2\n}]", None),
             ("[{'a':1}\n,{'a':2}\n,{'a':3}]", None),
-            // Without blanks, what lies within elements begins lines as they do.
+            // Without blanks, lines within elements begin like the elements.
             ("[\n{\n'a':1\n},\n{\n'a':2\n}\n]", None),
             ("[\n{'a':[\n{'b':1},\n{'b':2}\n]},\n{'a':[]}\n]", None),
             (

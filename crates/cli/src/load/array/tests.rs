@@ -36,7 +36,7 @@ fn read(text: &[u8]) -> Vec<Read> {
     found
 }
 
-/// The keys of the good records, and words that stand for the bad ones.
+/// The keys of the good records, and words that represent the bad ones.
 fn keys(found: &[Read]) -> Vec<String> {
     let key = |read: &Read| match read {
         Ok((key, _)) => String::from_utf8(key.clone()).unwrap(),
@@ -76,7 +76,7 @@ fn what_is_cut_off_or_follows_is_bad() {
     assert_eq!(found[1].as_ref().unwrap_err().left_out.bytes, 8);
 }
 
-/// An element that is broken, whatever way, costs itself and no other.
+/// A broken element, of whatever kind, costs only itself.
 #[test]
 fn reading_goes_on_at_the_next_element() {
     let breaks = [
@@ -111,8 +111,8 @@ fn reading_goes_on_at_the_next_element() {
             let text = format!("{before}{}{after}", parts.join(between));
             let found = read(text.as_bytes());
             let keys = keys(&found);
-            // Without lines, nothing shows where the next element begins, unless the broken one
-            // is balanced.
+            // Without lines, nothing shows where the next element begins, unless the broken one is
+            // balanced.
             let has_lines = between.contains('\n');
             let is_balanced = broken == "{\"id\":}";
             let expected: &[&str] = match has_lines || is_balanced {
@@ -133,7 +133,7 @@ fn reading_goes_on_at_the_next_element() {
             assert!(left_out >= broken.len() as u64, "{text}: {left_out}");
         }
     }
-    // Elements over lines.
+    // Elements span several lines.
     let good = |n: u32| format!("  {{\n    \"id\": {n},\n    \"t\": [\n      {{}}\n    ]\n  }}");
     for broken in [
         "    \"id\": \"3,",
@@ -151,7 +151,7 @@ fn reading_goes_on_at_the_next_element() {
     }
 }
 
-/// Each of these was loaded with exit code 0, or made records of the parts of one.
+/// Each of these was loaded with exit code 0, or parts of an element became records.
 #[test]
 fn what_stands_between_elements_is_checked() {
     for (text, expected) in [
@@ -189,14 +189,14 @@ fn what_stands_between_elements_is_checked() {
         let found = read(text.as_bytes());
         assert_eq!(keys(&found).join(" "), expected, "{text}");
     }
-    // What is left out is counted in lines, too.
+    // The lines that are left out are counted too.
     let found = read(b"[\n{\"id\":1},\n{\"id\":\"2},\n  \n{\"id\":3}\n]\n");
     assert_eq!(keys(&found), ["1", "bad at 12", "3"]);
     let left_out = found[1].as_ref().unwrap_err().left_out;
     assert_eq!((left_out.lines, left_out.bytes), (2, 13));
 }
 
-/// What lies within a broken element became records, which replaced good ones of the same key.
+/// Objects within a broken element became records, which replaced good ones with the same key.
 #[test]
 fn what_lies_within_a_broken_element_is_never_a_record() {
     let element = |n: u32, mark: &str, line: &str| {
@@ -212,7 +212,7 @@ fn what_lies_within_a_broken_element_is_never_a_record() {
         ("", ",\n", "7 8 10"),
         ("\n  ", ",\n", "7 8 10"),
     ] {
-        // A quote is missing, a bracket too many, one is missing.
+        // A quote is missing, a bracket is extra, or one is missing.
         for mark in ["", "'}", "'{", "']", "'["] {
             let parts = [
                 element(7, "'", line),
@@ -229,18 +229,17 @@ fn what_lies_within_a_broken_element_is_never_a_record() {
             assert_eq!(keys.join(" "), expected, "{mark}: {text}");
         }
     }
-    // What is left out is all that follows, and said to be.
+    // Everything that follows is left out, and the message says so.
     let text = b"[{\"id\":1},{\"id\":\"2},{\"id\":3},\n{\"id\":4}]\n";
     let found = read(text);
     let bad = found[1].as_ref().unwrap_err();
     assert_eq!(found.len(), 2);
-    assert!(bad.what.contains("all that follows"), "{bad}");
+    assert!(bad.what.contains("everything that follows"), "{bad}");
     assert_eq!(bad.left_out.bytes, text.len() as u64 - 10);
     assert_eq!(bad.left_out.lines, 2);
 }
 
-/// The elements of JSON lines may be nested as deeply as they like, and those of arrays had to end
-/// at 128 levels.
+/// Elements of JSON lines may be nested to any depth, and those of arrays had to end at 128 levels.
 #[test]
 fn elements_may_be_nested_deeply() {
     for depth in [1, 63, 64, 65, 127, 128, 129, 5_000] {
@@ -251,7 +250,7 @@ fn elements_may_be_nested_deeply() {
     }
 }
 
-/// One bracket too many cost all elements that followed it.
+/// One extra bracket cost all elements that followed it.
 #[test]
 fn a_stray_bracket_costs_no_more_than_its_element() {
     for (at, bracket) in [(500, "["), (500, "]"), (0, "]")] {

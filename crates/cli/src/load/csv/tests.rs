@@ -5,7 +5,7 @@ use siltstone::batch::MAX_KEY_BYTES;
 use super::super::testing::{Read, all, pair};
 use super::*;
 
-/// A reader with the default limits, but for the length of records.
+/// A reader with the default limits, except the length of records.
 fn csv(record_bytes: usize) -> Csv {
     csv_with(record_bytes, QUOTED_LINES, QUOTED_BYTES)
 }
@@ -82,7 +82,7 @@ fn columns_of_keys_and_values() {
         read(columns(&[2]), ValueFrom::Rest),
         [pair(b"c", b"a,\"b\"\"b\""), pair(b"f,f", b"\"d\",e")]
     );
-    // A column alone is its text, several stay CSV.
+    // A single column is stored as its text, several stay CSV.
     assert_eq!(
         read(columns(&[0]), ValueFrom::Parts(vec![2])),
         [pair(b"a", b"c"), pair(b"d", b"f,f")]
@@ -134,7 +134,7 @@ fn bad_records_are_named_and_reading_goes_on() {
     let found = read(&[&long[..], b"z,9\n"].concat());
     assert!(found[0].as_ref().unwrap_err().what.contains("65536"));
     assert_eq!(found[1], pair(b"z", b"9"));
-    // Quotes count double in the input and once in the key.
+    // A doubled quote counts twice in the input and once in the key.
     let fits = [b"\"", &b"\"\"".repeat(MAX_KEY_BYTES)[..], b"\",v"].concat();
     assert_eq!(
         read_by(1 << 16, &fits),
@@ -142,7 +142,8 @@ fn bad_records_are_named_and_reading_goes_on() {
     );
 }
 
-/// A record was too long or not by how much of it had been read at once (libFuzzer, `cli_load`).
+/// Whether a record was too long depended on how much of it had been read at once (libFuzzer,
+/// `cli_load`).
 #[test]
 fn a_record_is_too_long_whatever_the_buffer() {
     for end in [&b"\n"[..], b"\r\n", b""] {
@@ -164,7 +165,7 @@ fn a_record_is_too_long_whatever_the_buffer() {
             }
         }
     }
-    // The line that the message names is the same, too.
+    // The line in the message is the same too.
     let text = b"\"aaaaaaaaaaaaaaaaaa\nbb\",\"cc\n\"\nd,1\n";
     let read = |buffer| all(&mut csv(20), text, buffer);
     let whole = read(1 << 10);
@@ -173,7 +174,7 @@ fn a_record_is_too_long_whatever_the_buffer() {
     }
 }
 
-/// What a reader with these limits gives, whatever the buffer.
+/// The result of a reader with these limits, for every size of the buffer.
 fn read_with(lines: u64, bytes: u64, text: &[u8]) -> Vec<Read> {
     let read = |buffer| all(&mut csv_with(1 << 20, lines, bytes), text, buffer);
     let found = read(1 << 16);
@@ -183,7 +184,7 @@ fn read_with(lines: u64, bytes: u64, text: &[u8]) -> Vec<Read> {
     found
 }
 
-/// The bad records: their numbers, the lines that they begin in, lines and bytes left out.
+/// The bad records: their numbers, their first lines, and the lines and bytes that were left out.
 fn bad_ones(found: &[Read]) -> Vec<(u64, u64, u64, u64)> {
     let bad = found.iter().filter_map(|f| f.as_ref().err());
     bad.map(|b| {
@@ -197,7 +198,7 @@ fn bad_ones(found: &[Read]) -> Vec<(u64, u64, u64, u64)> {
     .collect()
 }
 
-/// One stray quote made one bad record of everything behind it.
+/// One stray quote made one bad record of everything after it.
 #[test]
 fn a_quote_left_open_costs_its_line() {
     for end in ["\n", "\r\n"] {
@@ -223,7 +224,7 @@ fn a_quote_left_open_costs_its_line() {
             assert!(said.what.contains(&format!("line {bad} {what}")), "{said}");
         }
     }
-    // It meets the next quote: at the start of a field, at its end, in lines of their own.
+    // It meets the next quote: at the start of a field, at its end, or in lines of their own.
     let text = b"a,1\nb,\"x\nc,3\nd,\"4,4\"\ne,5\nf,\"6\ng,7\n\"h\",8\ni,\"9";
     let found = read_with(100, 1 << 10, text);
     assert_eq!(
@@ -257,7 +258,7 @@ fn a_quoted_field_may_go_on_up_to_its_bounds() {
         assert_eq!(found[1], pair(b"b", b"1"), "{lines} {bytes}");
         assert_eq!(bad_ones(&found), [], "{lines} {bytes}");
         let found = read_with(lines, bytes, &field(most + 1));
-        // Only the first line is bad; those that were not its own are read as records.
+        // Only the first line is bad; the lines after it are read as records.
         assert_eq!(
             bad_ones(&found),
             [(1, 1, 1, 5)],
@@ -272,15 +273,15 @@ fn a_quoted_field_may_go_on_up_to_its_bounds() {
         };
         assert!(said.what.contains(option), "{said}");
     }
-    // A long field in one line goes on over no other.
+    // A long field in one line does not span other lines.
     let wide = format!("a,\"{}\"\n", "x".repeat(5_000));
     assert_eq!(bad_ones(&read_with(0, 0, wide.as_bytes())), []);
-    // A good field over lines before the bad one belongs to the bad record.
+    // A good field that spans the lines before the bad one belongs to the bad record.
     let text = b"a,\"1\n2\",\"3\nb,4\n";
     let found = read_with(10, 100, text);
     assert_eq!(bad_ones(&found), [(1, 1, 2, 11)]);
     assert_eq!(found[1], pair(b"b", b"4"));
-    // A record that is too long before any quote closes: its line too.
+    // A record that is too long before any quote closes costs only its line, too.
     let text = [b"a,1\nb,\"", &b"x,y\n".repeat(5_000)[..]].concat();
     let found = all(&mut csv_with(1000, u64::MAX, u64::MAX), &text, 64);
     assert_eq!(bad_ones(&found), [(2, 2, 1, 7)]);
@@ -292,7 +293,7 @@ fn a_quoted_field_may_go_on_up_to_its_bounds() {
     );
 }
 
-/// Writes fields as RFC 4180 asks.
+/// Writes fields as RFC 4180 requires.
 fn write(fields: &[Vec<u8>]) -> Vec<u8> {
     let quoted = fields.iter().map(|field| {
         if field.iter().any(|b| b",\"\r\n".contains(b)) || fields.len() == 1 {
@@ -339,7 +340,7 @@ fn what_was_written_is_read() {
             } else {
                 write(&fields[1..])
             };
-            // A single field is always quoted above, so that an empty one is no empty line.
+            // A single field is always quoted above, so that an empty field is not an empty line.
             expected.push((
                 fields[0].clone(),
                 if fields.len() == 2 {

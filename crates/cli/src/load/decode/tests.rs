@@ -8,7 +8,7 @@ use super::*;
 
 const TEXT: Expected = Expected::Text { is_guess: true };
 
-/// Gives one byte at a time.
+/// Returns one byte at a time.
 struct Slow<'a>(&'a [u8]);
 
 impl Read for Slow<'_> {
@@ -41,7 +41,7 @@ fn utf16(text: &str, big: bool) -> Vec<u8> {
     units.encode_utf16().flat_map(bytes).collect()
 }
 
-/// What an input decodes to, and the error that stopped it, in whatever pieces it comes.
+/// The decoded bytes of an input, and the error that stopped it, for pieces of any size.
 fn read(input: &[u8]) -> (Vec<u8>, String) {
     let all = |input: Box<dyn Read + '_>| {
         let mut found = Vec::new();
@@ -94,11 +94,11 @@ fn what_was_compressed_or_encoded_is_read() {
             assert_eq!(read(&bytes), (plain.clone(), String::new()), "{lines}");
         }
     }
-    // As `pzstd` writes it; it was taken for binary data.
+    // The format that `pzstd` writes; it was mistaken for binary data.
     let skipped = b"\x50\x2a\x4d\x18\x04\0\0\0size";
     let frame = [&skipped[..], &zstd(&text(700))].concat();
     assert_eq!(read(&frame.repeat(2)), (text(700).repeat(2), String::new()));
-    // Members and frames, one behind the other.
+    // Several members and frames, one after the other.
     let twice = [text(700), text(700)].concat();
     for encode in [gzip, zstd] {
         let bytes = [encode(&text(700)), encode(b""), encode(&text(700))].concat();
@@ -116,7 +116,7 @@ fn what_is_cut_off_or_damaged_is_never_an_end() {
             .step_by(97)
             .chain([first + 1, first + 5, whole.len() - 1])
         {
-            // A cut between two members cannot be told from an end.
+            // A cut between two members cannot be distinguished from an end.
             if cut == first || cut < 4 {
                 continue;
             }
@@ -133,7 +133,7 @@ fn what_is_cut_off_or_damaged_is_never_an_end() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x10;
             let (found, error) = read(&damaged);
-            // A bit that means nothing may be flipped; what is read is never other text.
+            // A flipped bit may be unused; the decoded text is never another one.
             assert!(!error.is_empty() || found == plain.repeat(2), "{at}");
             seen += usize::from(!error.is_empty());
         }
@@ -172,7 +172,7 @@ fn utf16_that_is_none_is_named_by_its_byte() {
     );
 }
 
-/// A gigabyte of nothing: read in pieces, and nothing is kept.
+/// A gigabyte of zeros: it is read in pieces, and nothing is kept.
 #[test]
 fn a_bomb_is_read_in_pieces() {
     let mut bomb = zstd::Encoder::new(Vec::new(), 1).unwrap();
