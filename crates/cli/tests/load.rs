@@ -286,7 +286,7 @@ fn said(ended: &Ended) -> serde_json::Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended:?}"))
 }
 
-/// A quote that was never closed dropped everything after it, as "1 bad record" and with exit code 0.
+/// A quote that was never closed dropped everything after it as "1 bad record", with exit code 0.
 #[test]
 fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
     let dir = tempfile::tempdir().unwrap();
