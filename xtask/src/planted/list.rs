@@ -12,7 +12,7 @@ pub struct Fault {
     /// The name of its `Bug`.
     pub name: String,
     pub breaks: String,
-    /// Why no row can catch it, for a fault that only a story of its own can catch.
+    /// The reason why no row can catch it, for a fault that only a story of its own can catch.
     pub not_for_rows: Option<String>,
 }
 
@@ -25,7 +25,7 @@ pub fn read(root: &Path) -> Result<Vec<Fault>, String> {
     Ok(faults(&source))
 }
 
-/// The faults of the list in the source.
+/// Parses the list of faults in the source.
 fn faults(source: &str) -> Vec<Fault> {
     let mut faults = Vec::new();
     // An entry may take several lines: it begins with a number and ends with a semicolon.
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(numbers.len(), all.len());
         let for_rows = all.iter().filter(|f| f.not_for_rows.is_none());
         assert!(for_rows.count() >= 40);
-        // Every line of the list was understood.
+        // Every line of the list was parsed.
         let list = source.split_once("\nbugs! {\n").unwrap().1;
         let lines = list.split_once("\n}").unwrap().0.lines();
         assert_eq!(lines.filter(|l| l.ends_with(';')).count(), all.len());

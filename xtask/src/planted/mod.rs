@@ -1,17 +1,17 @@
 //! Tests the trials: for each planted fault, the rows run until one of them fails.
 //!
-//! What it is: some faults stand in the sources as a short condition (module [`sites`]), the others
-//! are patches (module [`patches`]). [`tree`] makes a copy of the sources with all patches, and the
-//! trials are built there once, with the feature `planted`; `SILT_PLANTED=N` then plants number N of
-//! the [`list`]. First the stories that guard single rules run in the copy. Then, for each fault,
-//! the row that caught it when the page's table was written runs first, in the gate's size; then
-//! all rows in the order of their cost, in a tenth of the gate's size, then in the gate's, then, if
-//! none of them fails, in the trials'. The result is a table: which row caught the fault, after how
-//! many seeds; and those that nothing caught.
+//! Some faults are a short condition in the sources (module [`sites`]), the others are patches
+//! (module [`patches`]). [`tree`] makes a copy of the sources with all patches. The trials are
+//! built there once, with the feature `planted`; then `SILT_PLANTED=N` enables number N of the
+//! [`list`]. First the stories that guard single rules run in the copy. Then, for each fault, the
+//! row that caught it when the page's table was written runs first, in the gate's size. Then all
+//! rows run in the order of their cost, in a tenth of the gate's size, then in the gate's, and
+//! then, if none of them fails, in the trials'. The result is a table of the row that caught each
+//! fault, and after how many seeds, and of the faults that nothing caught.
 //!
 //! Invariants: number 0, no fault, runs first and must pass every row in the gate's size, so that a
-//! row which fails says something. Only a row that ends by itself and fails counts: one that has to
-//! be stopped says nothing, for nobody would know in a gate what it waits for.
+//! failing row means something. Only a row that ends by itself and fails counts: a row that has to
+//! be stopped does not count, because in a gate the reason of the hang would not be known.
 
 mod list;
 mod patches;
@@ -83,27 +83,27 @@ struct Found {
     seconds: f64,
 }
 
-/// What to do.
+/// The action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// Stories and rows with each fault.
+    /// Run the stories, and the rows with each fault.
     #[default]
     Try,
-    /// The stories alone.
+    /// Run the stories alone.
     Stories,
-    /// Look whether sites and patches are in order.
+    /// Check whether sites and patches are in order.
     Check,
-    /// Lay a patch out to be edited.
+    /// Lay out a patch to be edited.
     Edit,
-    /// Write a patch from what was edited.
+    /// Write a patch from the edited sources.
     Renew,
 }
 
-/// What was asked for.
+/// The arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     pub action: Action,
-    /// Only these faults; all if there are none.
+    /// Only these faults; all faults if there are none.
     pub numbers: Vec<u32>,
     /// The number of rows that may run at the same time.
     pub jobs: usize,
@@ -163,7 +163,7 @@ impl Wish {
     }
 }
 
-/// Does what was asked for.
+/// Runs the action.
 ///
 /// # Errors
 /// If the trials cannot be built, if a row fails without a fault, or if nothing catches a fault; if
@@ -212,7 +212,7 @@ pub fn planted(root: &Path, wish: &Wish) -> Result<(), Failure> {
     }
 }
 
-/// The words of cargo that build or run tests of `package` with all faults, in the copy.
+/// The arguments of cargo that build or run the tests of `package` with all faults, in the copy.
 fn cargo(root: &Path, package: &str) -> Vec<String> {
     let target = root.join("target");
     let target = target.to_string_lossy();
@@ -232,7 +232,7 @@ fn cargo(root: &Path, package: &str) -> Vec<String> {
         .collect()
 }
 
-/// Plays the stories that guard single rules, each without its rule.
+/// Plays the stories that guard single rules, each with its rule switched off.
 fn stories(root: &Path, tree: &Path, wish: &Wish, chosen: &[Fault]) -> Result<(), Failure> {
     let mut step = Step::new("cargo");
     step.args = cargo(root, "siltstone");
@@ -245,12 +245,12 @@ fn stories(root: &Path, tree: &Path, wish: &Wish, chosen: &[Fault]) -> Result<()
     crate::run(&step, tree)
 }
 
-/// Builds the trials, runs their rows with each of the chosen faults, and tells which are caught.
+/// Builds the trials, runs their rows with each of the chosen faults, and reports which are caught.
 fn try_rows(root: &Path, tree: &Path, wish: &Wish, chosen: &[Fault]) -> Result<(), Failure> {
     let failure = |message: String| Failure { message, code: 1 };
     let mut words = cargo(root, "siltstone-sim");
     words.extend(["--no-run", "--message-format=json-render-diagnostics"].map(String::from));
-    // Copies, so that a build beside this one changes nothing.
+    // The binaries are copied, so that another build does not change them.
     let folder = std::env::temp_dir().join(format!("siltstone-planted-{}", std::process::id()));
     let mut binaries = Vec::new();
     std::fs::create_dir_all(&folder).map_err(|e| failure(format!("{}: {e}", folder.display())))?;

@@ -1,13 +1,11 @@
 //! Faults that are patches, because they need code of their own.
 //!
-//! What it is: `xtask/planted/NNN-name.patch` holds fault NNN. Its first lines say what it breaks;
-//! behind them stands a difference as git writes it, whose new code is guarded by
-//! `siltstone_storage::planted!(Name)`. So all patches are applied to one copy of the sources, and
-//! one build has all faults. They are applied in the order of their numbers: where two meet, the
-//! later one shows lines of the earlier one.
+//! `xtask/planted/NNN-name.patch` is fault NNN. Its first lines say what it breaks. Then comes a
+//! diff in git's format, whose new code is guarded by `siltstone_storage::planted!(Name)`. So all
+//! patches are applied to one copy of the sources, and one build has all faults. They are applied
+//! in the order of their numbers: if two overlap, the later one contains lines of the earlier one.
 //!
-//! Invariants: git reads and writes the differences, nothing here does. The real sources are only
-//! read.
+//! Invariants: only git reads and writes diffs. The real sources are only read.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,11 +21,11 @@ pub const FOLDER: &str = "xtask/planted";
 const EDITED: &str = "target/planted-edit";
 const SIDES: [&str; 2] = ["a", "b"];
 
-/// How many lines around a change a patch may show. The fewest that stand only once in a file are
-/// shown, so that changes nearby do no harm.
+/// The maximum number of lines around a change in a patch. The smallest number is used with which
+/// the lines occur only once in the file, so that changes nearby do no harm.
 const CONTEXTS: [usize; 5] = [1, 2, 3, 5, 8];
 
-/// Each patch with what git said if it does not apply.
+/// Each patch that does not apply, with git's message.
 pub type Applied<'p> = Vec<(&'p Patch, Result<(), String>)>;
 
 /// One file of the folder.
@@ -40,7 +38,7 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// What stands above the difference.
+    /// The text above the diff.
     fn header(&self) -> &str {
         let end = self.text.find("diff --git ");
         &self.text[..end.unwrap_or(self.text.len())]
@@ -71,7 +69,7 @@ impl Patch {
         pieces
     }
 
-    /// The first line of a piece that stands more than once in its file below `folder`: git would
+    /// The first line of a piece that occurs more than once in its file below `folder`: git would
     /// have to guess.
     fn ambiguous(&self, folder: &Path) -> Option<String> {
         self.pieces().into_iter().find_map(|(path, piece)| {
@@ -82,7 +80,7 @@ impl Patch {
         })
     }
 
-    /// The faults that its new lines ask for.
+    /// The faults that its new lines refer to.
     fn names(&self) -> BTreeSet<String> {
         let new = self.text.lines().filter(|line| line.starts_with('+'));
         new.flat_map(sites::names_in).collect()
@@ -129,7 +127,7 @@ pub fn read(root: &Path) -> Result<Vec<Patch>, String> {
     Ok(found)
 }
 
-/// Everything that is wrong with patches and sites. Nothing is built for this.
+/// All problems of patches and sites. Nothing is built for this.
 ///
 /// # Errors
 /// If sources or patches cannot be read.
@@ -151,7 +149,8 @@ pub fn check(root: &Path, faults: &[Fault]) -> Result<Vec<String>, String> {
     for (patch, result) in apply(root, &patches, copy.path())? {
         if let Err(why) = result {
             wrong.push(format!(
-                "{FOLDER}/{} does not apply any more, renew it (`cargo xtask planted --edit {}`):\n{why}",
+                "{FOLDER}/{} does not apply any more, renew it (`cargo xtask planted --edit \
+                {}`):\n{why}",
                 patch.file, patch.number
             ));
         }
@@ -207,15 +206,15 @@ fn compare(faults: &[Fault], sites: &[Site], patches: &[Patch]) -> Vec<String> {
     wrong
 }
 
-/// Copies the files that the patches change from the root to `to`, and applies all patches there;
-/// one that does not apply changes nothing.
+/// Copies the files that the patches change from the root to `to`, and applies all patches there. A
+/// patch that does not apply changes nothing.
 ///
 /// # Errors
 /// If a file cannot be copied or git cannot be started.
 pub fn apply<'p>(root: &Path, patches: &'p [Patch], to: &Path) -> Result<Applied<'p>, String> {
     let paths: BTreeSet<&str> = patches.iter().flat_map(Patch::paths).collect();
     for path in paths {
-        // Git says what is missing.
+        // Git's message says what is missing.
         if root.join(path).is_file() {
             put(&root.join(path), &to.join(path))?;
         }
@@ -233,10 +232,10 @@ pub fn apply<'p>(root: &Path, patches: &'p [Patch], to: &Path) -> Result<Applied
     Ok(results)
 }
 
-/// Lays out the sources before and with the patch of a fault, for a person to edit; says where.
+/// Lays out the sources before and with the patch of a fault, to be edited; returns the path.
 ///
 /// # Errors
-/// If it cannot be done.
+/// It cannot be done.
 pub fn edit(root: &Path, fault: &Fault) -> Result<String, String> {
     let patches = read(root)?;
     let (before, own): (Vec<Patch>, Vec<Patch>) = patches
@@ -274,10 +273,10 @@ pub fn edit(root: &Path, fault: &Fault) -> Result<String, String> {
     ))
 }
 
-/// Writes a fault's patch from what was edited; says what to do next.
+/// Writes a fault's patch from the edited sources; returns what to do next.
 ///
 /// # Errors
-/// If nothing was edited, or if a file cannot be written.
+/// Nothing was edited, or a file cannot be written.
 pub fn renew(root: &Path, fault: &Fault) -> Result<String, String> {
     let folder = root.join(EDITED);
     let old = read(root)?
@@ -308,7 +307,7 @@ pub fn renew(root: &Path, fault: &Fault) -> Result<String, String> {
     ))
 }
 
-/// What was edited, with so many lines around each change.
+/// The diff of the edited sources, with this number of lines around each change.
 fn difference(root: &Path, fault: &Fault, context: usize) -> Result<String, String> {
     let words = "diff --no-index --no-color --no-ext-diff --no-renames --src-prefix= --dst-prefix=";
     let unified = format!("--unified={context}");
@@ -326,14 +325,15 @@ fn difference(root: &Path, fault: &Fault, context: usize) -> Result<String, Stri
     if said.contains(".rej b/") {
         return Err(format!("{EDITED}: delete the files `*.rej` first"));
     }
-    // The identities of the files' contents say nothing here.
+    // The hashes of the files' contents are useless here.
     let lines = said
         .split_inclusive('\n')
         .filter(|l| !l.starts_with("index "));
     Ok(lines.collect())
 }
 
-/// Git in a folder as if no repository were around it, with patches of the root as last arguments.
+/// Runs git in a folder as if there were no repository around it, with patches of the root as last
+/// arguments.
 fn git(root: &Path, folder: &Path, words: &[&str], patches: &[&Patch]) -> Result<Output, String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut command = Command::new("git");
@@ -355,7 +355,7 @@ fn git(root: &Path, folder: &Path, words: &[&str], patches: &[&Patch]) -> Result
     output.map_err(|error| format!("git could not be started: {error}"))
 }
 
-/// Copies a file and makes the folders above it.
+/// Copies a file, and creates the folders above it.
 pub fn put(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |error| format!("{}: {error}", to.display());
     if let Some(folder) = to.parent() {
@@ -495,7 +495,7 @@ mod tests {
         renew(root, &fault).unwrap();
         assert_eq!(check(root, std::slice::from_ref(&fault)).unwrap(), [""; 0]);
 
-        // A change elsewhere in the file does no harm, one beside the fault does.
+        // A change elsewhere in the file does no harm; a change next to the fault does.
         std::fs::write(&source, format!("// A word.\n{}", lines("zero();"))).unwrap();
         assert_eq!(check(root, std::slice::from_ref(&fault)).unwrap(), [""; 0]);
         std::fs::write(&source, lines("nought();")).unwrap();

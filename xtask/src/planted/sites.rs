@@ -1,8 +1,8 @@
-//! Where planted faults stand in the sources, and the rule that keeps them out of the reader's way.
+//! The sites of planted faults in the sources, and the rule that keeps them unobtrusive.
 //!
-//! What it is: a *site* is `planted!(Name)`, which is true when the fault `Name` is switched on. It
-//! may stay in the source if it is one short condition on the line that it spoils. Code that only
-//! a fault needs belongs in a patch (see the module `patches`).
+//! A *site* is `planted!(Name)`, which is true when the fault `Name` is enabled. It may stay in the
+//! source if it is one short condition on the line that it changes. Code that only a fault needs
+//! belongs in a patch (see the module `patches`).
 //!
 //! Invariants: this reads lines, not syntax. It relies on the form that rustfmt gives the code.
 
@@ -13,7 +13,7 @@ use super::list::LIST;
 /// The crates that have sites.
 const CRATES: [&str; 3] = ["storage", "table", "engine"];
 
-/// Files that may ask whether the feature is on: the list, and what hands it on to tests.
+/// Files that may test the feature: the list, and code that passes it on to tests.
 const MAY_ASK: [&str; 7] = [
     LIST,
     "crates/engine/src/lib.rs",
@@ -25,29 +25,29 @@ const MAY_ASK: [&str; 7] = [
     "crates/engine/src/tree/view.rs",
 ];
 
-/// The longest line that may hold a site.
+/// The maximum length of a line with a site.
 const COLUMNS_MAX: usize = 100;
 
-/// How a site begins.
+/// The beginning of a site.
 const BEGIN: &str = "planted!(";
 
 /// How sites begin in the folders of the engine that are not converted yet; they may stay.
 const OLD: &str = "planted::is(Bug::";
 
-/// A place in the sources where a fault is asked for.
+/// A site in the sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Relative to the root.
+    /// The path relative to the root.
     pub path: String,
-    /// From one on.
+    /// The line, counted from 1.
     pub line: usize,
     /// The name of the `Bug`.
     pub name: String,
-    /// What is wrong with the place, if anything is.
+    /// The problem of the site, if there is one.
     pub wrong: Option<&'static str>,
 }
 
-/// All sites, and all lines that ask for the feature without being allowed to.
+/// All sites, and all lines that test the feature without being allowed to.
 ///
 /// # Errors
 /// If a source cannot be read.
@@ -122,7 +122,7 @@ fn sites_of(path: &str, text: &str) -> Vec<Site> {
     sites
 }
 
-/// The faults that a piece of code asks for.
+/// The faults that a piece of code refers to.
 pub fn names_in(code: &str) -> Vec<String> {
     let names = code.split(BEGIN).skip(1);
     let names = names.chain(code.split(OLD).skip(1));
@@ -131,7 +131,7 @@ pub fn names_in(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with the site on line `at`, if anything is.
+/// The problem of the site on line `at`, if there is one.
 fn wrong(lines: &[&str], at: usize) -> Option<&'static str> {
     let line = lines[at];
     if line.contains(OLD) {
@@ -158,7 +158,7 @@ fn wrong(lines: &[&str], at: usize) -> Option<&'static str> {
         .then_some("what the condition guards is code of its own")
 }
 
-/// Whether a line says anything beside the site and what connects it.
+/// Whether a line contains anything besides the site and its connecting operators.
 fn has_other_words(line: &str) -> bool {
     let Some((before, rest)) = line.split_once(BEGIN) else {
         return true;
@@ -170,8 +170,8 @@ fn has_other_words(line: &str) -> bool {
         .any(|word| !["", "if", "else", "while", "match", "true", "false"].contains(&word))
 }
 
-/// The whole condition in which line `at` takes part, if it guards a block or an arm that goes on
-/// behind that line.
+/// The whole condition that line `at` is part of, if it guards a block or an arm that continues
+/// after that line.
 fn condition(lines: &[&str], at: usize) -> Option<String> {
     let goes_on = |i: usize| {
         let line = lines.get(i).map_or("", |line| line.trim());
@@ -196,7 +196,7 @@ fn condition(lines: &[&str], at: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What is wrong with the only site of these lines.
+    /// The problem of the only site in these lines.
     fn judged(text: &str) -> Option<&'static str> {
         let sites = sites_of("a.rs", text);
         assert_eq!(sites.len(), 1, "{text}");

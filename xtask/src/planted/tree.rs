@@ -1,8 +1,8 @@
 //! The copy of the sources in which the faults are built.
 //!
-//! What it is: [`make`] brings `target/planted-tree` to the state of the repository's files with
-//! all patches applied. It stays there between runs. A file whose contents are the same is not
-//! written, so that cargo builds again only what changed.
+//! [`make`] updates `target/planted-tree` to the state of the repository's files with all patches
+//! applied. It stays there between runs. A file with unchanged contents is not written, so that
+//! cargo rebuilds only what changed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
