@@ -5,7 +5,7 @@ use petgraph::graphmap::DiGraphMap;
 
 use crate::imports::Import;
 
-/// Every circle of two files or more, the largest first; each is a sorted list of files.
+/// Every circle of at least two files, the largest first. Each is a sorted list of files.
 pub fn circles<'a>(imports: impl IntoIterator<Item = &'a Import>) -> Vec<Vec<&'a str>> {
     let edges = imports
         .into_iter()

@@ -1,4 +1,4 @@
-//! How long functions are.
+//! Measures the length of functions.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -9,17 +9,17 @@ use crate::sources::{Sources, only_tests};
 /// A function with a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// The file that it stands in.
+    /// The file that contains it.
     pub file: String,
     /// Its name.
     pub name: String,
     /// The line of `fn`.
     pub line: usize,
-    /// Lines from `fn` to the closing brace, both included.
+    /// The number of lines from `fn` to the closing brace, including both.
     pub lines: usize,
 }
 
-/// Every function of the crate that is no test, in the order of files and lines.
+/// Every function of the crate except tests, in the order of files and lines.
 pub fn functions(sources: &Sources) -> Vec<Function> {
     let mut found = Vec::new();
     for file in &sources.files {

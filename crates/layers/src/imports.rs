@@ -1,8 +1,7 @@
-//! Who imports whom: every path of every file, resolved to the file that it names.
+//! Finds the imports of a crate: every path in every file is resolved to the file that it names.
 //!
 //! A path counts if it begins with `crate`, `self` or `super`, or with the name of a module that
-//! the file declares. Names that were imported count where they are imported, not where they are
-//! used.
+//! the file declares. An imported name counts where it is imported, not where it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +11,12 @@ use syn::{Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
 use crate::sources::{ModulePath, SourceFile, Sources, only_tests};
 
-/// One path in a file that names something in another file.
+/// A path in a file that names something in another file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Import {
-    /// The file in which the path stands.
+    /// The file that contains the path.
     pub from: String,
-    /// Its line.
+    /// The line of the path.
     pub line: usize,
     /// The file that it names.
     pub to: String,
@@ -25,8 +24,8 @@ pub struct Import {
     pub path: String,
 }
 
-/// Every import of the crate, in the order of files and lines, each once. The root's are left out:
-/// it declares modules and re-exports names.
+/// Every import of the crate, once each, in the order of files and lines. Those of the root are
+/// left out: it declares modules and re-exports names.
 pub fn imports(sources: &Sources) -> Vec<Import> {
     let exports: Vec<Exports> = sources
         .files
@@ -54,7 +53,7 @@ pub fn imports(sources: &Sources) -> Vec<Import> {
     found.into_iter().collect()
 }
 
-/// The file of the longest module that the path begins with, and how many segments that is.
+/// The file of the longest module with which the path begins, and the number of segments of that.
 fn nearest(sources: &Sources, path: &[String]) -> (usize, usize) {
     (0..=path.len())
         .rev()
@@ -62,7 +61,7 @@ fn nearest(sources: &Sources, path: &[String]) -> (usize, usize) {
         .unwrap_or((0, 0))
 }
 
-/// What a module re-exports: a name, or everything (`*`), and the path that it stands for.
+/// A re-export of a module: a name, or everything (`*`), and the path that it stands for.
 type Exports = BTreeMap<String, Vec<ModulePath>>;
 
 fn exports_of(sources: &Sources, file: &SourceFile) -> Exports {
@@ -81,7 +80,8 @@ fn exports_of(sources: &Sources, file: &SourceFile) -> Exports {
     exports
 }
 
-/// The files on the way of re-exports to where the path's first name behind the module is defined.
+/// The files through which re-exports lead to the definition of the path's first name after the
+/// module.
 fn defined_in(sources: &Sources, exports: &[Exports], path: &[String], depth: usize) -> Vec<usize> {
     let (file, taken) = nearest(sources, path);
     let Some(name) = path.get(taken) else {
@@ -98,7 +98,7 @@ fn defined_in(sources: &Sources, exports: &[Exports], path: &[String], depth: us
         .collect()
 }
 
-/// A path as it was found, below the crate's root.
+/// A path as it was found, relative to the crate's root.
 struct Named {
     path: ModulePath,
     line: usize,
@@ -120,7 +120,7 @@ fn paths_of(sources: &Sources, file: &SourceFile) -> Vec<Named> {
 struct Search<'a> {
     sources: &'a Sources,
     module: ModulePath,
-    /// How many modules of the file itself the place lies in: for them `super` is this file.
+    /// The number of modules within the file that contain the path: for them `super` is this file.
     within: usize,
     found: Vec<Named>,
 }
@@ -132,7 +132,7 @@ impl Search<'_> {
         }
     }
 
-    /// Paths in the tokens of a macro call.
+    /// Collects the paths in the tokens of a macro call.
     fn tokens(&mut self, tokens: TokenStream) {
         let all: Vec<TokenTree> = tokens.into_iter().collect();
         let mut at = 0;
@@ -209,7 +209,7 @@ impl<'ast> Visit<'ast> for Search<'_> {
     }
 }
 
-/// The path below the crate's root, if it names something of this crate.
+/// The path relative to the crate's root, if it names something in this crate.
 fn resolved(
     sources: &Sources,
     module: &[String],
@@ -236,10 +236,10 @@ fn resolved(
     Some([&module[..base], &path[start..]].concat())
 }
 
-/// One name that a `use` brings in.
+/// One name that a `use` imports.
 struct Leaf {
     path: ModulePath,
-    /// The name that it has here; `*` for everything.
+    /// The name in the importing file; `*` for everything.
     name: String,
     line: usize,
 }

@@ -1,11 +1,11 @@
-//! The order of the engine's folders, and the imports that run against it.
+//! The order of the engine's folders, and the imports that violate it.
 
 use std::collections::BTreeMap;
 
 use crate::imports::Import;
 
-/// The folders of `crates/engine/src` from the lowest to the highest: a file may import files of
-/// its own folder and of those before it. `tools` has rules of its own, see [`runs_upward`].
+/// The folders of `crates/engine/src` from the lowest to the highest. A file may import files of
+/// its own folder and of the folders before it. [`runs_upward`] has the rules for `tools`.
 pub const LAYERS: [&str; 13] = [
     "types",
     "formats",
@@ -32,8 +32,8 @@ pub const PARTS: [(&str, &str); 6] = [
     ("jobs/mod.rs", "Jobs"),
 ];
 
-/// The folder that a file belongs to. Files beside the folders, such as `storage.rs`, belong to the
-/// highest one; the root, `lib.rs`, stands above all.
+/// The folder of a file. Files beside the folders, such as `storage.rs`, belong to the highest
+/// folder; the root, `lib.rs`, is above all.
 pub fn folder(file: &str) -> &str {
     match file.split_once('/') {
         Some((folder, _)) if LAYERS.contains(&folder) => folder,
@@ -57,7 +57,7 @@ pub fn runs_upward(import: &Import) -> bool {
     rank(to) > rank(from) || into_tools
 }
 
-/// How many imports run upward, by the two folders.
+/// The number of imports that run upward, by both folders.
 pub fn upward_by_folders(imports: &[Import]) -> BTreeMap<(&str, &str), usize> {
     let mut found = BTreeMap::new();
     for import in imports.iter().filter(|import| runs_upward(import)) {

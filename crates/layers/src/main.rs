@@ -1,6 +1,6 @@
-//! Prints what is said of the engine's structure in its documents: `cargo xtask layers`.
+//! Prints the figures about the engine's structure that the documents use: `cargo xtask layers`.
 //!
-//! The folder of the repository is the only argument; `--upward` lists every import that runs
+//! The folder of the repository is the only argument. `--upward` lists every import that runs
 //! upward.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use siltstone_layers::layers::{folder, runs_upward, upward_by_folders};
 use siltstone_layers::{Function, Sources, circles, functions, imports};
 
-/// The crates that are shown, and the root file of each.
+/// The crates, and the root file of each.
 const CRATES: [(&str, &str); 6] = [
     ("storage", "crates/storage/src/lib.rs"),
     ("table", "crates/table/src/lib.rs"),
@@ -99,7 +99,7 @@ fn show(root: &Path, list: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The functions that are longer than any should be.
+/// Prints the functions that are longer than allowed.
 fn long(name: &str, all: &[Function]) {
     for function in all.iter().filter(|f| f.lines > 160) {
         println!(

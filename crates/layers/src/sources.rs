@@ -1,4 +1,4 @@
-//! The files of a crate, parsed, with the path of the module that each one is.
+//! The parsed files of a crate, each with the path of its module.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,30 +6,30 @@ use std::path::{Path, PathBuf};
 
 use syn::{Attribute, Item, Meta};
 
-/// The path of a module below the crate's root: `["log", "format"]`.
+/// The path of a module relative to the crate's root: `["log", "format"]`.
 pub type ModulePath = Vec<String>;
 
 /// One file of a crate.
 pub struct SourceFile {
-    /// The module that the file is.
+    /// The path of its module.
     pub module: ModulePath,
-    /// Where it lies, below the folder of the crate's root file, with `/` between folders.
+    /// Its path relative to the folder of the crate's root file, with `/` between folders.
     pub path: String,
-    /// Its items, without those that only tests have.
+    /// Its items, except those that only tests have.
     pub items: Vec<Item>,
     /// Its text.
     pub text: String,
 }
 
-/// The files of a crate that are not tests.
+/// The files of a crate, except tests.
 pub struct Sources {
-    /// All of them, the root first.
+    /// All files, the root first.
     pub files: Vec<SourceFile>,
     by_module: BTreeMap<ModulePath, usize>,
 }
 
 impl Sources {
-    /// Reads the crate whose root file (`lib.rs` or `main.rs`) is given.
+    /// Reads the crate with this root file (`lib.rs` or `main.rs`).
     ///
     /// # Errors
     /// A sentence that names the file that could not be read or parsed.
@@ -43,13 +43,12 @@ impl Sources {
         Ok(sources)
     }
 
-    /// The file that the module is, if it is a file of its own.
+    /// The file of the module, if it has a file of its own.
     pub fn file_of(&self, module: &[String]) -> Option<usize> {
         self.by_module.get(module).copied()
     }
 
-    /// Adds a file and the files of the modules that it declares. `below` is the folder in which
-    /// these lie.
+    /// Adds a file and the files of the modules that it declares, which are in the folder `below`.
     fn add(
         &mut self,
         folder: &Path,
@@ -105,7 +104,7 @@ impl Sources {
     }
 }
 
-/// The items that a build without tests has, in modules within the file, too.
+/// The items that a build without tests has, including those in modules within the file.
 fn without_tests(items: Vec<Item>) -> Vec<Item> {
     let mut kept = Vec::new();
     for mut item in items {
@@ -122,7 +121,7 @@ fn without_tests(items: Vec<Item>) -> Vec<Item> {
     kept
 }
 
-/// Whether it is `#[cfg(..)]` of something that only tests have.
+/// Whether the attribute is a `#[cfg(..)]` of something that only tests have.
 pub(crate) fn only_tests(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else {
         return false;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use siltstone_layers::layers::{PARTS, folder, runs_upward};
 use siltstone_layers::{Import, Sources, circles, imports};
 
-/// No circle of files may be larger.
+/// The most files in a circle.
 const LARGEST_CIRCLE: usize = 5;
 
 fn source(file: &str) -> PathBuf {

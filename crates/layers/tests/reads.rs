@@ -1,4 +1,4 @@
-//! What is read of small crates that were made for it.
+//! Reads small crates that were made for these tests.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use siltstone_layers::layers::runs_upward;
 use siltstone_layers::{Import, Sources, circles, functions, imports};
 
-/// A crate of these files.
+/// A crate with these files.
 fn sources(files: &[(&str, &str)]) -> Sources {
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -17,7 +17,7 @@ fn sources(files: &[(&str, &str)]) -> Sources {
     Sources::read(&folder.path().join("lib.rs")).unwrap()
 }
 
-/// `from:line to`, for each import.
+/// Each import as `from:line to`.
 fn arrows(files: &[(&str, &str)]) -> Vec<String> {
     let shown = |i: &Import| format!("{}:{} {}", i.from, i.line, i.to);
     imports(&sources(files)).iter().map(shown).collect()
@@ -68,7 +68,7 @@ mod here {
 }
 
 #[test]
-fn tests_comments_and_strings_are_no_imports() {
+fn tests_comments_and_strings_are_not_imports() {
     let text = "\
 //! [`crate::b::X`]
 #[cfg(test)]
@@ -91,7 +91,7 @@ use crate::c::Y;
 }
 
 #[test]
-fn a_reexport_is_followed_to_where_the_name_comes_from() {
+fn a_reexport_is_followed_to_the_definition_of_the_name() {
     let found = arrows(&[
         ("lib.rs", "mod a; mod b; mod c; pub use c::deep::Z;"),
         ("a.rs", "use crate::b::Z;\nuse crate::Z as Q;"),
@@ -181,7 +181,7 @@ fn k() {}
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn a_file_that_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("lib.rs");
     let wrong = |root: &Path| Sources::read(root).err().unwrap();
