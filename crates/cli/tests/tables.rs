@@ -173,7 +173,7 @@ fn exports_over_files_and_ingests_of_no_tables_say_so() {
     on("export", &store, &[folder, "--name", "other"]).fine();
     let said = on("export", &store, &[&name]).failed(3);
     assert!(
-        said.contains("a file of this name") && said.contains("folder"),
+        said.contains("this is a file") && said.contains("folder"),
         "{said}"
     );
 

@@ -468,7 +468,10 @@ mod tests {
                 "-3.5e38,0",
                 "not a valid f32 for the field `x`: it is too large",
             ),
-            ("0,1e400", "no f64 for the field `y`: it is too large"),
+            (
+                "0,1e400",
+                "not a valid f64 for the field `y`: it is too large",
+            ),
         ] {
             let said = floats.parse_record(wrong, false).unwrap_err();
             assert!(said.contains(word), "{wrong}: {said}");

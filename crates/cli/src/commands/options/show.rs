@@ -184,7 +184,7 @@ impl InForce {
                 notes.extend(absent.map(|name| {
                     let name = one_line(name);
                     format!(
-                        "{OPTIONS_FILE} has settings for `{name}`, which is no keyspace of the \
+                        "{OPTIONS_FILE} has settings for `{name}`, which is not a keyspace of the \
                          store: they have no effect until there is one of this name"
                     )
                 }));
