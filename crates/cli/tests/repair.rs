@@ -105,8 +105,8 @@ fn check_and_repair_agree_about_a_torn_last_record() {
     let last = bytes.iter().rposition(|b| *b == 7).unwrap();
     bytes[last] ^= 1;
     std::fs::write(log, bytes).unwrap();
-    let words = "a write that was not synced when the process or the power ended, or damage of the \
-                 last record";
+    let words = "either a write was not synced when the process or the power failed, or the last \
+                 record is damaged";
     let checked = on("check", &store, &[]).fine();
     assert!(checked.contains(words), "{checked}");
     assert!(

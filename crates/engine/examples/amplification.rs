@@ -1,5 +1,6 @@
-//! What fixed and dynamic targets of levels cost: bytes written by flushes and compactions for each byte of the user, and bytes of tables for each
-//! byte of live data, while keys are overwritten at random.
+//! Measures what fixed and dynamic targets of levels cost while keys are overwritten at random:
+//! bytes written by flushes and compactions for each byte of the user, and bytes of tables for each
+//! byte of live data.
 //!
 //! `cargo run --release -p siltstone --example amplification [times overwritten] [keys]`
 
@@ -18,7 +19,8 @@ fn main() -> siltstone::Result<()> {
     };
     let (times, keys) = (number(1, 3), number(2, 1 << 18));
     println!(
-        "| targets | written a byte | most space a live byte | mean space | levels in use at the end |"
+        "| targets | written a byte | most space a live byte | mean space \
+         | levels in use at the end |"
     );
     println!("| --- | --- | --- | --- | --- |");
     for level_targets in [LevelTargets::Fixed, LevelTargets::Dynamic] {
@@ -41,7 +43,7 @@ fn main() -> siltstone::Result<()> {
         let mut x = 1u64;
         let (mut most, mut sum, mut samples) = (0.0f64, 0.0, 0u64);
         for i in 0..keys * (1 + times) {
-            // Every key once, then any.
+            // Every key is written once, then random ones.
             let key = if i < keys {
                 i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % keys
             } else {

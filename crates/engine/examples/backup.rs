@@ -1,7 +1,10 @@
-//! A store that is backed up while it is written, the backup checked and read; then a damaged copy of it repaired.
+//! Backs up a store while it is written, checks and reads the backup, and repairs a damaged copy of
+//! it.
 //! `cargo run --example backup -p siltstone [FOLDER]`; a test (`tests/examples.rs`) runs it.
-#![allow(missing_docs)] // `run` is public for that test.
-#![allow(clippy::disallowed_methods)] // A user's threads are the standard library's; the engine's own are its runtime's.
+#![allow(missing_docs)]
+// `run` is public for that test.
+// A user's threads are those of the standard library; the engine's own come from its runtime.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +26,8 @@ pub fn run(path: &Path) -> Result<()> {
         orders.put(&id.to_be_bytes(), format!("order {id}").as_bytes())?;
     }
 
-    // Writers go on while the checkpoint is made; it holds one moment of the whole store.
+    // Writers continue while the checkpoint is made. It has the state of the whole store at one
+    // moment.
     let done = AtomicBool::new(false);
     let backup = path.join("backup.store");
     std::thread::scope(|scope| -> Result<()> {
@@ -43,7 +47,8 @@ pub fn run(path: &Path) -> Result<()> {
     })?;
     store.close()?;
 
-    // The backup is a store: every checksum and every invariant holds, and it reads without being changed.
+    // The backup is a store: every checksum and every invariant holds, and it can be read without
+    // being changed.
     let report = check(&CheckStorages::on(folder(&backup)?.as_ref()), &mut |_| {})?;
     assert!(report.is_sound(), "{report:?}");
     let old = Store::open_read_only(&backup, Options::default())?;
@@ -51,7 +56,8 @@ pub fn run(path: &Path) -> Result<()> {
     assert!(count >= 20_000);
     old.close()?;
 
-    // Somebody overwrites the middle of its largest table. (It is a link of the live store's: copy first, as a backup should be.)
+    // Overwrite the middle of its largest table. (The file is a link to the live store's, so copy
+    // it first, as one does with a backup.)
     let copy = path.join("copy.store");
     std::fs::create_dir_all(&copy).expect("a folder");
     let mut largest = (0, copy.clone());
@@ -67,18 +73,18 @@ pub fn run(path: &Path) -> Result<()> {
     content[middle..middle + 100].fill(0xaa);
     std::fs::write(&file, content).expect("written");
 
-    // Repair makes a new store of everything whose checksums hold, and says what was lost.
-    let mended = path.join("mended.store");
-    std::fs::create_dir_all(&mended).expect("a folder");
+    // Repair makes a new store from everything with a valid checksum, and reports what was lost.
+    let repaired = path.join("repaired.store");
+    std::fs::create_dir_all(&repaired).expect("a folder");
     let report = repair(
         &RepairSource::on(folder(&copy)?),
-        &folder(&mended)?,
+        &folder(&repaired)?,
         &Runtime::threads(),
         &RepairOptions::default(),
         &mut |_| {},
     )?;
     println!("{report}");
-    let store = Store::open(&mended, Options::default())?;
+    let store = Store::open(&repaired, Options::default())?;
     let left = store.keyspace("orders")?.iter()?.count();
     assert!(left < count && left + 2_000 > count, "{left} of {count}");
     println!("{left} of {count} orders could be read");

@@ -1,7 +1,9 @@
-//! Loading sorted data past the log: tables built by several threads, taken in at once over two keyspaces, exported again into another store.
-//! `cargo run --example bulk_load -p siltstone [FOLDER]`; a test (`tests/examples.rs`) runs it.
-#![allow(missing_docs)] // `run` is public for that test.
-#![allow(clippy::disallowed_methods)] // A user's threads are the standard library's; the engine's own are its runtime's.
+//! Loads sorted data without the log: several threads build tables, one ingest adds them to two
+//! keyspaces, and a part is exported into another store.
+#![allow(missing_docs)]
+// `run` is public for that test.
+// A user's threads are those of the standard library; the engine's own come from its runtime.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use siltstone::{
 const ROWS: u64 = 40_000;
 const THREADS: u64 = 4;
 
-/// Rows of a table of users, and an index of it by name.
+/// Builds rows of a table of users, and an index of them by name.
 fn build(folder: &TableFolder, part: u64) -> Result<(Vec<BuiltTable>, Vec<BuiltTable>)> {
     let ids = part * ROWS / THREADS..(part + 1) * ROWS / THREADS;
     let mut rows = TableBuilder::new(folder, &format!("rows-{part}"), TableOptions::default())?;
@@ -21,7 +23,7 @@ fn build(folder: &TableFolder, part: u64) -> Result<(Vec<BuiltTable>, Vec<BuiltT
         rows.put(&id.to_be_bytes(), format!("user {id}").as_bytes())?;
     }
     let mut names: Vec<(String, u64)> = ids.map(|id| (format!("user {id}"), id)).collect();
-    names.sort(); // a builder takes ascending keys only
+    names.sort(); // a builder takes only ascending keys
     let mut index = TableBuilder::new(folder, &format!("index-{part}"), TableOptions::default())?;
     for (name, id) in names {
         index.put(name.as_bytes(), &id.to_be_bytes())?;
@@ -62,13 +64,13 @@ pub fn run(path: &Path) -> Result<()> {
         IngestMode::Move,
     )?;
     println!(
-        "{} tables, {} entries, {} bytes taken in at number {}",
+        "{} tables, {} entries, {} bytes ingested at sequence number {}",
         report.table_count, report.entry_count, report.file_bytes, report.number
     );
     let id = index.get(b"user 31415")?.expect("it was loaded");
     assert_eq!(rows.get(&id)?, Some(b"user 31415".to_vec()));
 
-    // A part of it moves to another store.
+    // Copy a part of it to another store.
     let out = TableFolder::create(path.join("exported"))?;
     let range = IterOptions::range(1_000u64.to_be_bytes()..2_000u64.to_be_bytes());
     let tables = rows.export(range, &out, "thousand")?;

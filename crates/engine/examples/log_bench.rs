@@ -1,4 +1,4 @@
-//! What an append and a sync of the log cost on local files.
+//! Measures what an append to the log and a sync of it cost on local files.
 //!
 //! `cargo run --release -p siltstone --example log_bench [folder] [records]`
 
@@ -8,7 +8,7 @@ use siltstone::batch::BatchBody;
 use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind, ReplayOptions, replay};
 use siltstone::storage::{Epoch, FileStorage, Runtime};
 
-/// Nanoseconds of processor time of this thread, where the system tells: other load does not count.
+/// Processor time of this thread in nanoseconds, if the system tells. Other load does not count.
 fn cpu_nanos() -> Option<u64> {
     std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()?
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut spent, mut prepared, mut cpu) = (0.0, 0.0, 0);
     let mut left = records;
     while left > 0 {
-        // The background's work is done and timed apart.
+        // The work of the background is done here and timed separately.
         let start = runtime.now();
         log.prepare_next()?;
         prepared += runtime.now().since(start).as_secs_f64();
@@ -69,7 +69,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let stats = log.stats();
     println!(
-        "append        {:8.0} ns a record ({} ns of processor time), {:.0} MB/s (making segments ready: {:.1} s for {} created, {} recycled)",
+        "append        {:8.0} ns a record ({} ns of processor time), {:.0} MB/s \
+         (making segments ready: {:.1} s for {} created, {} recycled)",
         spent * 1e9 / records as f64,
         cpu / records.max(1),
         stats.appended_bytes as f64 / spent / 1e6,
@@ -98,7 +99,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = runtime.now();
     let report = replay(&*storage, &options, &mut |_| Ok(()))?;
     println!(
-        "replay        {:8.0} ns a record of {}, {:.0} MB/s, the search behind the end included",
+        "replay        {:8.0} ns a record of {}, {:.0} MB/s, including the search behind the end",
         runtime.now().since(start).as_nanos() as f64 / report.record_count.max(1) as f64,
         report.record_count,
         report.record_bytes as f64 / runtime.now().since(start).as_secs_f64() / 1e6,

@@ -1,7 +1,10 @@
-//! Measures the memtable alone: `cargo run --release -p siltstone --example memtable_bench [entries] [value bytes]`.
-//! Nanoseconds an operation, the best of three rounds, one thread; random 16-byte keys, arena faulted in before.
-//! Processor time, so that other programs on the same cores disturb it only through the caches.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a measurement wants the real machine
+//! Measures the memtable alone, on one thread, in nanoseconds of processor time for each operation,
+//! so that other programs on the same cores disturb it only through the caches. Keys are random and
+//! have 16 bytes, the arena is faulted in before, and the best of three rounds counts.
+//!
+//! `cargo run --release -p siltstone --example memtable_bench [entries] [value bytes]`
+// A measurement needs the real machine.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,7 +25,7 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Time that this program has had the processor, in nanoseconds.
+/// The processor time that this program has used, in nanoseconds.
 fn processor_ns() -> f64 {
     let line = std::fs::read_to_string("/proc/self/schedstat").expect("Linux's /proc");
     line.split(' ')
@@ -149,7 +152,8 @@ fn main() {
             }
         }
         println!(
-            "{count} entries, 16-byte keys, {value_bytes}-byte values; overhead {overhead:.1} bytes an entry"
+            "{count} entries, 16-byte keys, {value_bytes}-byte values; \
+             overhead {overhead:.1} bytes an entry"
         );
         for (name, ns) in results {
             println!("  {name:32} {ns:7.1} ns");

@@ -1,9 +1,14 @@
-//! `multi_get` against a loop of `get`: `cargo run --release -p siltstone --example multi_get_bench -- [FOLDER] [MiB]`.
+//! Compares `multi_get` with a loop of `get`.
 //!
-//! A settled store of 16-byte keys and 128-byte values, filled in random order (and kept in FOLDER, if one is given), all in page cache.
-//! Random keys and keys from a narrow range, batches of several sizes, blocks in maps and blocks read from the file past a small cache.
-//! Both ways in turn; printed are medians of processor time of the calling thread, which other programs disturb least.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a program of its own, outside the simulation
+//! `cargo run --release -p siltstone --example multi_get_bench -- [FOLDER] [MiB]`
+//!
+//! The store has 16-byte keys and 128-byte values, written in random order, flushed, and in the
+//! page cache. (It is kept in FOLDER, if one is given.) Keys are random over all or over a narrow
+//! range, batches have several sizes, and blocks are mapped, or read from the file past a small
+//! cache. Both ways take turns. The output is the median of the processor time of the calling
+//! thread, which other programs disturb least.
+// This program runs outside the simulation.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::error::Error;
 use std::path::Path;
@@ -12,7 +17,7 @@ use siltstone::{Keyspace, Options, Store};
 
 const ROUNDS: usize = 7;
 
-/// Processor time of this thread so far, in nanoseconds.
+/// The processor time of this thread so far, in nanoseconds.
 fn thread_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split(' ').next().and_then(|word| word.parse().ok());
@@ -63,10 +68,10 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// Nanoseconds a key: a loop of gets, and batches.
+/// Nanoseconds for each key: with a loop of gets, and with batches.
 fn measure(keyspace: &Keyspace, keys: &[[u8; 16]], batch: usize) -> siltstone::Result<(f64, f64)> {
     let (mut single, mut many) = (Vec::new(), Vec::new());
-    // The first round warms.
+    // The first round only fills the caches.
     for round in 0..=ROUNDS {
         let start = thread_ns();
         for chunk in keys.chunks(batch) {

@@ -1,5 +1,5 @@
-//! Measurements of many sensors: keys that sort by sensor and time, a keyspace with compression of its own, the newest first, and old data
-//! that goes at once. `cargo run --example time_series -p siltstone [FOLDER]`; a test (`tests/examples.rs`) runs it.
+//! Stores measurements of many sensors: keys that are ordered by sensor and time, a keyspace with a
+//! compression of its own, reads of the newest values first, and old data that is deleted at once.
 #![allow(missing_docs)] // `run` is public for that test.
 
 use std::path::Path;
@@ -11,7 +11,8 @@ use siltstone::{
 const SENSORS: u32 = 20;
 const MINUTES: u64 = 1_440;
 
-/// Big-endian numbers sort as numbers: all of a sensor lies together, in the order of time.
+/// Big-endian numbers are ordered as numbers: the values of a sensor lie together, in the order of
+/// time.
 fn key(sensor: u32, minute: u64) -> Vec<u8> {
     let mut key = sensor.to_be_bytes().to_vec();
     key.extend_from_slice(&minute.to_be_bytes());
@@ -27,7 +28,7 @@ pub fn run(path: &Path) -> Result<()> {
     let measured = store.create_keyspace_with(
         "measured",
         &KeyspaceOptions {
-            // The upper levels are rewritten soon; nearly everything lies in the deepest one.
+            // The upper levels are soon rewritten, and nearly all data is in the deepest one.
             compression: Some(
                 siltstone::ByLevel::of(&[Compression::None, Compression::Lz4, Compression::ZSTD])
                     .expect("one to seven values"),
@@ -36,7 +37,7 @@ pub fn run(path: &Path) -> Result<()> {
         },
     )?;
 
-    // A batch a minute: all sensors' values of a minute are there, or none.
+    // One batch for each minute: either all sensors' values of a minute are stored, or none.
     let mut batch = Batch::new();
     for minute in 0..MINUTES {
         batch.clear();
@@ -47,14 +48,14 @@ pub fn run(path: &Path) -> Result<()> {
         store.write(&batch, WriteOptions::default())?;
     }
 
-    // The newest three of sensor 7, newest first.
+    // The newest three values of sensor 7, the newest first.
     for pair in measured.prefix(&7u32.to_be_bytes())?.rev().take(3) {
         let (key, value) = pair?;
         let celsius = f64::from_le_bytes(value[..8].try_into().expect("eight bytes"));
         println!("sensor 7, minute {}: {celsius:.2} C", minute_of(&key));
     }
 
-    // An hour's mean, without an allocation a value.
+    // The mean of an hour, without an allocation for each value.
     let mut cursor = measured.cursor(IterOptions::range(key(7, 600)..key(7, 660)))?;
     cursor.seek_to_first()?;
     let (mut sum, mut count) = (0.0, 0);
@@ -69,12 +70,12 @@ pub fn run(path: &Path) -> Result<()> {
         sum / f64::from(count)
     );
 
-    // Where is a sensor's first value at or after some minute? One seek.
+    // One seek finds a sensor's first value at or after some minute.
     let mut cursor = measured.cursor(IterOptions::default())?;
     cursor.seek(&key(3, 1_000))?;
     assert_eq!(minute_of(cursor.key()), 1_000);
 
-    // Half a day is enough: one range delete a sensor, whatever it covers.
+    // Half a day is enough: one range delete for each sensor, whatever it covers.
     for sensor in 0..SENSORS {
         measured.delete_range(&key(sensor, 0), &key(sensor, MINUTES / 2))?;
     }

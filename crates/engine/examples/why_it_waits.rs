@@ -1,5 +1,7 @@
-//! A store that is given too little, so that its writers wait; and what it says about each wait.
-//! `cargo run --release --example why_it_waits -p siltstone [FOLDER]`; a test (`tests/examples.rs`) runs it.
+//! Gives a store too little memory, so that its writers wait, and shows what it reports about each
+//! wait.
+//! `cargo run --release --example why_it_waits -p siltstone [FOLDER]`; a test (`tests/examples.rs`)
+//! runs it.
 #![allow(missing_docs)] // `run` is public for that test.
 
 use std::path::Path;
@@ -41,7 +43,7 @@ pub fn run(path: &Path) -> Result<()> {
         }
     }
 
-    // More memory for this keyspace, while it is open: it holds for the next memtable.
+    // Give this keyspace more memory while it is open. The next memtable uses it.
     data.set_options(&KeyspaceOptions {
         memtable_bytes: Some(8 << 20),
         sealed_memtables_max: Some(4),

@@ -1,5 +1,6 @@
-//! Numbers from a disk that no store comes to: in a manifest whose checksums are right, in a log record, in the names of files. An open refuses
-//! them, with the file and the field, or leaves the file alone; nothing wraps, and nothing panics.
+//! Numbers on the disk that no store can reach: in a manifest with valid checksums, in a log
+//! record, in the names of files. An open refuses them, naming the file and the field, or leaves
+//! the file alone. Nothing overflows, and nothing panics.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// A store with one pair in it, closed.
+    /// A closed store with one pair.
     fn with_store() -> Disk {
         let runtime = Runtime::threads();
         let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
@@ -36,7 +37,7 @@ impl Disk {
         Store::open_with(components, Options::default())
     }
 
-    /// Opens it, writes, reads what was there, closes it.
+    /// Opens the store, reads what was there, writes, and closes it.
     fn work(&self) -> Result<()> {
         let store = self.open()?;
         let ks = store.default_keyspace()?;
@@ -48,7 +49,7 @@ impl Disk {
         store.close()
     }
 
-    /// Puts a changed state into a manifest of its own, with right checksums.
+    /// Writes a changed state into a new manifest, with valid checksums.
     fn change_state(&self, change: impl FnOnce(&mut StoreState)) {
         let recovered = manifest::recover(&*self.storage).unwrap().unwrap();
         let mut state = recovered.state.clone();
@@ -71,7 +72,8 @@ fn is_damage(error: &Error, file: &str, field: &str) {
     assert!(error.to_string().contains(file), "{file}: {error}");
 }
 
-/// A ceiling near 2^64 made an open panic, or wrap and give numbers from 0 on; a log position of 2^32 + n was believed as n.
+/// A ceiling near 2^64 made an open panic, or overflow and give numbers from 0 on. A log position
+/// of 2^32 + n was taken for n.
 #[test]
 fn a_manifest_with_absurd_numbers_is_damage() {
     type Change = fn(&mut StoreState);
@@ -104,7 +106,7 @@ fn a_manifest_with_absurd_numbers_is_damage() {
     }
 }
 
-/// The last numbers there are: whoever asks for one more is told so, and what is there is read.
+/// The last numbers are used up: a call that needs one more fails, and the data can be read.
 #[test]
 fn the_last_numbers_are_used_up_and_not_passed() {
     let disk = Disk::with_store();
@@ -136,8 +138,8 @@ fn the_last_numbers_are_used_up_and_not_passed() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// A stray file with the largest open number in its name alone made every open panic; one with the largest manifest number made the store one that
-/// nobody could open.
+/// A single stray file with the largest open number in its name made every open panic. One with the
+/// largest manifest number made a store that could not be opened.
 #[test]
 fn files_with_absurd_numbers_in_their_names_are_left_alone() {
     for name in [
@@ -157,7 +159,7 @@ fn files_with_absurd_numbers_in_their_names_are_left_alone() {
     }
 }
 
-/// Limits of what an edit says of tables and keyspaces.
+/// The limits of what an edit says about tables and keyspaces.
 #[test]
 fn an_edit_with_absurd_numbers_is_refused() {
     let create = Edit {

@@ -48,8 +48,8 @@ fn assert_adds_nothing_of(batch: &mut Batch, stranger: &Keyspace) {
     assert_eq!(*batch, before, "a refused entry changed the batch");
 }
 
-/// Keyspaces of two stores have the same number. A handle of one store wrote into the keyspace of
-/// the other that had its number.
+/// Keyspaces of two stores may have the same number. A handle of one store wrote into the keyspace
+/// of the other store that had its number.
 #[test]
 fn a_keyspace_of_another_store_is_refused() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -74,7 +74,7 @@ fn a_keyspace_of_another_store_is_refused() {
     left.write(&batch, OPTIONS).unwrap();
     assert_eq!(keys(&users), [b"ada".to_vec()]);
 
-    // After `clear`, it can be filled for any store.
+    // After `clear` it can be filled for any store.
     batch.clear();
     batch.put(&orders, "17", "paid").unwrap();
     assert_adds_nothing_of(&mut batch, &users);
@@ -125,7 +125,7 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 /// A copied folder has the store id of its original, so the id in the manifest does not distinguish
-/// them: keyspaces that were created after the copy have the same number in both, but are
+/// them. Keyspaces that were created after the copy have the same number in both, but are
 /// different.
 #[test]
 fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
@@ -151,7 +151,7 @@ fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
     }
     original.write(&batch, OPTIONS).unwrap();
 
-    // Handles end with the open that they come from, and so do batches.
+    // Handles are valid until the store that they come from is closed, and so are batches.
     original.close().unwrap();
     let again = Store::open(path("original"), Options::default()).unwrap();
     assert_refused(again.write(&batch, OPTIONS), &["an earlier open"]);
@@ -163,7 +163,7 @@ fn a_copy_a_checkpoint_and_a_reopened_store_are_other_stores() {
     assert_eq!(keys(&sessions), [b"s1".to_vec(), b"s2".to_vec()]);
 }
 
-/// All handles of one open are of one store.
+/// All handles of one open belong to one store.
 #[test]
 fn handles_of_one_open_fill_one_batch() {
     let folder = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn handles_of_one_open_fill_one_batch() {
     );
 }
 
-/// Several threads may write one batch, more than once, and it does not change. The larger batch
+/// Several threads may write one batch, several times, and it does not change. The larger batch
 /// never becomes part of another writer's group, and is not copied.
 #[test]
 fn one_batch_is_written_by_many_threads() {
@@ -215,14 +215,14 @@ fn one_batch_is_written_by_many_threads() {
             }
         });
         assert_eq!(batch, before);
-        // Each write took the numbers of two entries.
+        // Each write took two sequence numbers, one for each entry.
         assert_eq!(store.stats().published - number, 40);
         assert_eq!(a.get("second").unwrap().unwrap(), vec![2; value_bytes]);
     }
 }
 
-/// A batch without entries returned before it came to the sync that was asked for, so nothing that
-/// was written before was durable.
+/// A batch without entries returned before the sync that was asked for, so earlier writes were not
+/// durable.
 #[test]
 fn a_synced_write_without_entries_syncs_what_came_before() {
     let runtime = Runtime::threads();
@@ -260,8 +260,8 @@ fn a_synced_write_without_entries_syncs_what_came_before() {
     }
 }
 
-/// Several threads take the same keys, beside writers of others: each value goes to one of them. A
-/// get followed by a delete would return some values twice.
+/// Several threads take the same keys, beside other writers: each value goes to one of them. A get
+/// followed by a delete would return some values twice.
 #[test]
 fn a_value_is_taken_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -295,7 +295,7 @@ fn a_value_is_taken_once() {
     assert_eq!(distinct.len(), TASKS as usize);
     assert_eq!(keys(&tasks).len(), 500);
 
-    // Nothing is written for a key that is not there.
+    // Nothing is written for a key that does not exist.
     let number = store.stats().published;
     assert_eq!(tasks.take("nobody").unwrap(), None);
     assert_eq!(store.stats().published, number);

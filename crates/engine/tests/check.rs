@@ -1,4 +1,5 @@
-//! The check of a closed store: finds every damaged byte that an open would rely on, and nothing in a sound one, whatever it went through.
+//! The check of a closed store: it finds every damaged byte that an open would rely on, and nothing
+//! in a sound store, whatever happened to it.
 
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ fn key(n: u64) -> Vec<u8> {
     format!("key{:06}", n.wrapping_mul(7919) % 5_000).into_bytes()
 }
 
-/// Puts, deletes and range deletes over two keyspaces; unflushed at the end.
+/// Puts, deletes and range deletes over two keyspaces, with unflushed data at the end.
 fn fill(store: &Store, rounds: std::ops::Range<u64>) {
     let keyspaces = ["default", "other"].map(|name| store.open_keyspace(name).unwrap());
     let mut batch = Batch::new();
@@ -101,7 +102,8 @@ fn closed_store() -> (Runtime, Arc<MemoryStorage>) {
     let store = open(&runtime, &storage);
     fill(&store, 0..1_500);
     store.wait_until_idle().unwrap();
-    // One more run with a range delete, which no compaction takes away, and then some records for the log.
+    // One more run with a range delete, which no compaction removes, and then some records for the
+    // log.
     store.core_for_tests().pause_compaction(true);
     store
         .default_keyspace()
@@ -115,7 +117,7 @@ fn closed_store() -> (Runtime, Arc<MemoryStorage>) {
 }
 
 #[test]
-fn a_sound_store_stays_sound_through_everything() {
+fn a_sound_store_is_sound_after_everything_that_happens_to_it() {
     let (runtime, storage) = closed_store();
     let report = sound(&storage);
     assert!(
@@ -138,7 +140,7 @@ fn a_sound_store_stays_sound_through_everything() {
     );
     assert!(report.foreign.is_empty(), "{:?}", report.foreign);
 
-    // Checking changed nothing: the same again, and an open finds everything.
+    // The check changed nothing: it gives the same report again, and an open finds everything.
     let again = sound(&storage);
     assert_eq!(format!("{report:?}"), format!("{again:?}"));
     let store = open(&runtime, &storage);
@@ -175,7 +177,7 @@ fn crashed_stores_are_sound() {
         let storage = Arc::new(MemoryStorage::new(&runtime));
         let store = open(&runtime, &storage);
         fill(&store, 0..100 + seed * 60);
-        // A kill keeps everything, a power loss what was synced and some of the rest.
+        // A kill keeps everything; a power loss keeps what was synced and some of the rest.
         let images = [
             storage.kill(),
             storage.crash(CrashPolicy::LoseUnsynced),
@@ -214,7 +216,7 @@ fn an_open_store_and_no_store_are_refused() {
     sound(&storage);
 }
 
-/// Writes an object anew with other bytes.
+/// Replaces an object by other bytes.
 fn replace(storage: &MemoryStorage, name: &str, bytes: &[u8]) {
     let lease = storage.lease("damage").unwrap();
     storage.delete(lease.epoch(), name).unwrap();
@@ -240,10 +242,10 @@ fn every_bit_of_tables_manifest_and_pointer_counts() {
     for object in storage.list().unwrap() {
         let name = object.name;
         let good = storage.read_small(&name).unwrap();
-        // Behind the manifest's records is reserved space.
+        // Reserved space follows the manifest's records.
         let used = good.iter().rposition(|b| *b != 0).unwrap_or(0) + 1;
         let rounds = match &name {
-            // What damage to a log means depends on what was synced; reserved space holds nothing.
+            // What damage to a log means depends on what was synced. Reserved space has no data.
             name if name.ends_with(".log") || name.starts_with("RESERVE") => 0,
             name if name.ends_with(".tbl") => 12,
             _ => 40,
@@ -253,14 +255,14 @@ fn every_bit_of_tables_manifest_and_pointer_counts() {
             let mut bad = good.clone();
             bad[at] ^= 1 << below(8);
             replace(&storage, &name, &bad);
-            // A pointer of another version is refused, all other damage is listed.
+            // A pointer of another version is refused; all other damage is listed.
             match check(&CheckStorages::on(&*storage), &mut |_| {}) {
                 Ok(found) => {
                     let named = found
                         .problems
                         .iter()
                         .any(|p| p.is_corruption() && p.file() == Some(&name));
-                    // A seal has nothing to say while the record behind it is there.
+                    // A seal says nothing new if the record after it exists.
                     let is_unharmed = name == report.manifest
                         && recover(&*storage).is_ok_and(|r| r.is_some_and(|r| r.state == state));
                     assert!(
@@ -284,7 +286,7 @@ fn every_bit_of_tables_manifest_and_pointer_counts() {
 }
 
 #[test]
-fn missing_exchanged_and_left_over_files() {
+fn missing_exchanged_and_left_over_files_are_reported() {
     let (_, storage) = closed_store();
     let tables: Vec<String> = storage
         .list()
@@ -294,7 +296,7 @@ fn missing_exchanged_and_left_over_files() {
         .filter(|n| n.ends_with(".tbl"))
         .collect();
     let [first, second] = [&tables[0], &tables[1]].map(|name| storage.read_small(name).unwrap());
-    // A sound table in another's place.
+    // A sound table takes the place of another one.
     replace(&storage, &tables[0], &second);
     let report = checked(&storage);
     assert!(
@@ -323,7 +325,7 @@ fn missing_exchanged_and_left_over_files() {
         .unwrap()
         .append(&[&first])
         .unwrap();
-    // What nothing names is no damage.
+    // Files that nothing names are not damage.
     for name in ["0000ffff-00000001-0000-00000.tbl", "notes.txt"] {
         storage
             .create(lease.epoch(), name)
@@ -353,8 +355,8 @@ fn missing_exchanged_and_left_over_files() {
     assert!(report.problems[0].file() == Some("CURRENT") && report.problems[0].is_corruption());
 }
 
-/// Damages the last record that ends at this position: the last byte of its value, which padding
-/// follows.
+/// Damages the last byte of the value of the last record that ends at this position. Padding
+/// follows the value.
 fn damage_last_record(storage: &MemoryStorage, end: Position) {
     let damage = |bytes: &mut Vec<u8>| {
         let end = end.offset as usize;
@@ -365,7 +367,7 @@ fn damage_last_record(storage: &MemoryStorage, end: Position) {
     storage.damage(&name, damage).unwrap();
 }
 
-/// What a repair reports of the store on this storage.
+/// The report of a repair of the store on this storage.
 fn repaired(runtime: &Runtime, storage: &MemoryStorage) -> RepairReport {
     let source = RepairSource::on(Arc::new(storage.clone()));
     let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(runtime));
@@ -379,8 +381,8 @@ fn repaired(runtime: &Runtime, storage: &MemoryStorage) -> RepairReport {
     .unwrap()
 }
 
-/// The last record of the log of a killed store is not whole. No format can tell a write that was
-/// under way from damage, so the store is sound, and a check and a repair mention the record in the
+/// The last record in the log of a killed store is not complete. No format can tell an interrupted
+/// write from damage, so the store is sound, and a check and a repair describe the record in the
 /// same words. A repair once counted it as lost data. In a store that was closed it is damage.
 #[test]
 fn a_torn_last_record_is_mentioned() {
@@ -416,10 +418,10 @@ fn a_torn_last_record_is_mentioned() {
     assert_eq!((report.log.holes.len(), report.damage.len()), (1, 1));
 }
 
-/// The log of a closed store is gone, which nothing needs while its tables are sound. Beside a
-/// table that is missing too, a check must not say that, nor advise an open for writing.
+/// The log of a closed store is missing, and nothing needs it while the tables are sound. If a
+/// table is missing too, a check must not say so, nor advise to open the store for writing.
 #[test]
-fn a_log_that_is_gone_beside_a_table_that_is_gone() {
+fn a_missing_log_beside_a_missing_table_is_not_called_needless() {
     let runtime = Runtime::threads();
     let storage = Arc::new(MemoryStorage::new(&runtime));
     let store = open(&runtime, &storage);
@@ -456,8 +458,8 @@ fn a_log_that_is_gone_beside_a_table_that_is_gone() {
     assert!(report.problems[1].to_string().contains(".tbl"));
 }
 
-/// What an open refuses, a check must not call sound: the manifest has lost its end, the log tells of a keyspace and of an ingest into it, and the
-/// ingested table is gone.
+/// A check must not call a store sound that an open refuses: the manifest has lost its end, the log
+/// has a keyspace and an ingest into it, and the ingested table is missing.
 #[test]
 fn an_ingest_that_only_the_log_knows_is_checked() {
     let runtime = Runtime::threads();
@@ -501,7 +503,8 @@ fn an_ingest_that_only_the_log_knows_is_checked() {
     );
 }
 
-/// What an open refuses, a check must not call sound: the log's first segment is not there, or is that of another store.
+/// A check must not call a store sound that an open refuses: the first segment of the log is
+/// missing, or belongs to another store.
 #[test]
 fn the_first_log_segment_is_missing_or_of_another_store() {
     let segments = |storage: &MemoryStorage| -> Vec<String> {
@@ -540,12 +543,13 @@ fn the_first_log_segment_is_missing_or_of_another_store() {
     let first = format!("{start:012}.log");
     assert!(segments(&storage).contains(&first), "{first}");
     for bytes in &foreign {
-        // Of a good checksum, but of another store: whether its number fits or not.
+        // The segment has a valid checksum and belongs to another store, whether its number fits or
+        // not.
         replace(&storage, &first, bytes);
         refused("another store", &first);
     }
 
-    // Nothing of this log was ever synced, so only its name, which was, tells that it was there.
+    // Nothing of this log was ever synced. Only its name was, which alone shows that it existed.
     let storage = Arc::new(MemoryStorage::new(&runtime));
     let store = open(&runtime, &storage);
     store
@@ -577,7 +581,7 @@ fn the_first_log_segment_is_missing_or_of_another_store() {
     }
 }
 
-/// A file that this process may not read may well be sound.
+/// A file that this process may not read may be sound.
 #[test]
 fn a_file_that_may_not_be_read_is_no_damage() {
     let (runtime, storage) = closed_store();
@@ -597,8 +601,8 @@ fn a_file_that_may_not_be_read_is_no_damage() {
     sound(&storage);
 }
 
-/// A store that was killed before anything came into its new log: the log is as empty without its
-/// header as with it. An open, a check and a repair judge that alike.
+/// A store was killed before anything was written to its new log: the log is as empty without its
+/// header as with it. An open, a check and a repair agree about it.
 #[test]
 fn an_empty_log_loses_nothing_with_its_header() {
     for cut in [false, true] {

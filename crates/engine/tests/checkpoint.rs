@@ -1,4 +1,5 @@
-//! Checkpoints: one moment of the whole store, a store of its own, whatever happens to either of the two.
+//! Checkpoints: the whole store at one moment, as a store of its own, whatever happens to either of
+//! them.
 
 mod common;
 
@@ -125,7 +126,7 @@ fn batches_and_keyspaces_are_whole_under_concurrent_writers() {
 }
 
 #[test]
-fn it_stays_as_it_is_while_the_source_goes_on() {
+fn a_checkpoint_does_not_change_while_its_source_is_written() {
     for seed in 0..25 {
         in_simulation(seed, move |rt| {
             let mut dice = Dice::new(seed);
@@ -148,7 +149,7 @@ fn it_stays_as_it_is_while_the_source_goes_on() {
                 "the source changed its checkpoint"
             );
             assert_sound(&target);
-            // It does not need its source, and takes writes of its own, a checkpoint of its own included.
+            // It does not need its source. It takes writes, and checkpoints can be made of it.
             drop(store);
             let copy = Disk::on(&rt, target);
             let checkpoint = copy.open();
@@ -165,7 +166,7 @@ fn it_stays_as_it_is_while_the_source_goes_on() {
 }
 
 #[test]
-fn empty_memtables_only_and_what_waits_for_room() {
+fn checkpoints_of_empty_and_of_held_memtables_are_whole() {
     in_simulation(3, |rt| {
         let copy = |store: &Store| {
             let target = MemoryStorage::new(&rt);
@@ -188,7 +189,7 @@ fn empty_memtables_only_and_what_waits_for_room() {
         assert!(report.written_table_count > 0);
         assert_eq!(all, contents(&store));
 
-        // A held memtable below newer ones.
+        // A memtable that is kept from being flushed lies below newer ones.
         let hooks = store.core_for_tests();
         hooks.seal_and_hold(&ks).unwrap();
         ingest(&disk, &hooks, &ks, &[(&key(5), b"ingested")]);
@@ -202,7 +203,7 @@ fn empty_memtables_only_and_what_waits_for_room() {
 }
 
 #[test]
-fn what_waits_for_room_is_in_it() {
+fn data_that_waits_for_room_is_in_a_checkpoint() {
     for creates in [true, false] {
         in_simulation(3, move |rt| {
             let disk = Disk::new(&rt);
@@ -239,11 +240,11 @@ fn what_waits_for_room_is_in_it() {
             assert_eq!(hooks.pending_edit_count(), 1);
             let target = MemoryStorage::new(&rt);
             store.checkpoint_to(Arc::new(target.clone())).unwrap();
-            assert_eq!(hooks.pending_edit_count(), 1, "it settled meanwhile");
+            assert_eq!(hooks.pending_edit_count(), 1, "it was installed meanwhile");
             assert_sound(&target);
             let checkpoint = Disk::on(&rt, target).open();
             assert_eq!(contents(&checkpoint), contents(&store));
-            // Numbers and ids go on above what the source gave.
+            // Numbers and ids continue above those of the source.
             checkpoint.create_keyspace("new").unwrap();
             let ks = checkpoint.keyspace("a").unwrap();
             ks.put(&key(1), b"changed").unwrap();
@@ -253,7 +254,7 @@ fn what_waits_for_room_is_in_it() {
     }
 }
 
-/// A store with something of everything in it.
+/// A store with some of every kind of data.
 fn mixed(rt: &Runtime, seed: u64) -> (Disk, Store) {
     let disk = Disk::new(rt);
     let store = disk.open();
@@ -267,7 +268,7 @@ fn mixed(rt: &Runtime, seed: u64) -> (Disk, Store) {
 }
 
 #[test]
-fn a_crash_at_any_call_leaves_a_whole_one_or_none() {
+fn a_crash_at_any_call_leaves_a_whole_checkpoint_or_none() {
     let mut outcomes = [0; 2];
     for seed in 0..4 {
         let found = in_simulation(seed, move |rt| {
@@ -307,7 +308,7 @@ fn a_crash_at_any_call_leaves_a_whole_one_or_none() {
                                     replay.len(),
                                     image.list()
                                 );
-                                // The next attempt takes it over.
+                                // The next attempt replaces it.
                                 store.checkpoint_to(Arc::new(image.clone())).unwrap();
                                 assert_sound(&image);
                                 assert_eq!(contents(&disk.open()), wanted);
@@ -367,10 +368,10 @@ fn a_failure_at_any_call_leaves_the_source_as_it_was() {
 }
 
 #[test]
-fn a_full_target_and_targets_that_are_taken() {
+fn full_targets_and_targets_in_use_are_refused() {
     in_simulation(7, |rt| {
         let (_disk, store) = mixed(&rt, 7);
-        // What range deletes give back by and by would make later checkpoints smaller.
+        // Range deletes give space back over time, which would make later checkpoints smaller.
         store.flush().unwrap();
         store.wait_until_idle().unwrap();
         let last = store.keyspace("last").unwrap();
@@ -408,7 +409,7 @@ fn a_full_target_and_targets_that_are_taken() {
 }
 
 #[test]
-fn a_folder_beside_the_store() {
+fn a_checkpoint_in_a_folder_outlives_its_store() {
     use std::os::unix::fs::MetadataExt;
     let folder = tempfile::tempdir().unwrap();
     let (path, target) = (folder.path().join("store"), folder.path().join("copy"));
@@ -421,7 +422,8 @@ fn a_folder_beside_the_store() {
     store.flush().unwrap();
     ks.put(b"last", b"in memory").unwrap();
 
-    // What an interrupted one left is replaced, what is somebody's is not, and neither is a target with something in it.
+    // An interrupted checkpoint is replaced. A file of somebody else is not, and neither is a
+    // target that has something in it.
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("letter.txt"), "dear").unwrap();
     let error = store.checkpoint(&target).unwrap_err();
@@ -449,7 +451,7 @@ fn a_folder_beside_the_store() {
         .count();
     assert_eq!(links as u64, report.table_count);
 
-    // The source goes; its checkpoint stays.
+    // The source is emptied, and its checkpoint does not change.
     ks.delete_range(b"", b"z").unwrap();
     ks.compact_range(None, None).unwrap();
     store.close().unwrap();

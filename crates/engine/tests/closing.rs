@@ -1,5 +1,5 @@
-//! What a close leaves: a store that is as large as its data, opens on a disk that is full, and
-//! lost nothing, whatever ended the close in its middle. And what a kill leaves instead.
+//! What a close leaves: a store that is as large as its data, can be opened on a full disk, and has
+//! lost nothing, wherever the close was interrupted. And what a kill leaves instead.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// Two of these stand in the manifest for each table.
+/// Two of these are in the manifest for each table.
 fn long_key(n: u32) -> Vec<u8> {
     [&key(n)[..], &[b'x'; 60_000]].concat()
 }
 
-/// The keys of `long_key` that the store has must be the first ones.
+/// The number of keys of `long_key` that the store has, which must be the first ones.
 fn long_keys(keyspace: &Keyspace) -> u32 {
     let mut count = 0;
     for pair in keyspace.iter().unwrap() {
@@ -51,9 +51,9 @@ fn fill_up(memory: &MemoryStorage) {
     memory.set_capacity(Some(memory.used_bytes()));
 }
 
-/// The space that is kept for a manifest followed the manifest in the background, an edit behind: a
-/// process that was killed in between, or that closed the store, left one that no open could open
-/// once the disk was full.
+/// The space that is reserved for a manifest was adjusted in the background, one edit late. A
+/// process that was killed in between, or that closed the store, left a store that could not be
+/// opened once the disk was full.
 #[test]
 fn a_store_killed_at_any_call_opens_on_a_full_disk() {
     let runtime = Runtime::threads();
@@ -82,7 +82,7 @@ fn a_store_killed_at_any_call_opens_on_a_full_disk() {
     }
 }
 
-/// The same with a clean close, without a moment of rest before it.
+/// The same with a clean close that follows the last edit at once.
 #[test]
 fn a_closed_store_opens_on_a_full_disk() {
     for count in 1..8 {
@@ -101,7 +101,8 @@ fn a_closed_store_opens_on_a_full_disk() {
     }
 }
 
-/// Each open on a full disk uses up what was kept, and finds the room for more in what it deletes.
+/// Each open on a full disk uses up the reserve, and makes a new one in the space of the files that
+/// it deletes.
 #[test]
 fn opens_on_a_full_disk_can_be_repeated() {
     for first_is_closed in [true, false] {
@@ -133,8 +134,8 @@ fn opens_on_a_full_disk_can_be_repeated() {
     }
 }
 
-/// What was replayed into tables, but found no room in the manifest, waits, as it does when there
-/// is no room for the tables: such an open was refused.
+/// Data that was replayed into tables but finds no room in the manifest must wait, as it does if
+/// there is no room for the tables. Such an open was refused.
 #[test]
 fn an_open_waits_when_the_manifest_finds_no_room_for_what_was_replayed() {
     const KEYS: u32 = 12;
@@ -160,7 +161,7 @@ fn an_open_waits_when_the_manifest_finds_no_room_for_what_was_replayed() {
     store.close().unwrap();
     fill_up(&manifest);
     for round in 0..3 {
-        // Small memtables: the log becomes many tables, each with two long keys.
+        // The memtables are small, so the log becomes many tables, each with two long keys.
         let store = open(small()).unwrap_or_else(|e| panic!("round {round}: {e}"));
         let keyspace = store.default_keyspace().unwrap();
         assert_eq!(long_keys(&keyspace), KEYS);
@@ -187,7 +188,7 @@ fn an_open_waits_when_the_manifest_finds_no_room_for_what_was_replayed() {
     assert_eq!(store.stats().health, "good");
 }
 
-/// The log of an empty store took 64 MiB, and what it kept ready took more.
+/// The log of an empty store took 64 MiB, and the segments that it kept ready took more.
 #[test]
 fn a_closed_store_is_as_large_as_its_data() {
     for pairs in [0, 1000, 20_000] {
@@ -207,7 +208,7 @@ fn a_closed_store_is_as_large_as_its_data() {
             .collect();
         assert_eq!(segments.len(), log.live_segment_count, "{objects:?}");
         let data = u64::from(pairs) * 104;
-        // Records have headers, and a segment ends before a record that it has no room for.
+        // Records have headers, and a segment ends before a record for which it has no room.
         let log_bytes: u64 = segments.iter().map(|o| o.len).sum();
         assert!(log_bytes <= (16 << 10) + data + data / 2, "{objects:?}");
         let all: u64 = objects.iter().map(|o| o.len).sum();
@@ -218,8 +219,8 @@ fn a_closed_store_is_as_large_as_its_data() {
     }
 }
 
-/// Obsolete segments that waited to be recycled, and the prepared one, go with the close; so does
-/// what a close that was cut off left of them, with the next one.
+/// A close deletes obsolete segments that wait to be recycled, and the prepared one. If a close was
+/// interrupted, the next one deletes what is left of them.
 #[test]
 fn a_close_deletes_what_the_log_kept_ready() {
     let memory = MemoryStorage::new(&Runtime::threads());
@@ -246,10 +247,10 @@ fn a_close_deletes_what_the_log_kept_ready() {
     }
 }
 
-/// Killed, or without power, at any call of a close: what was acknowledged is there after a kill;
-/// after a loss of power what comes back is a beginning of it, and from the sync of the log on all
-/// of it. Both open on a full disk too, and one that was closed stays whole when the power is lost
-/// right after.
+/// A kill or a power loss at any call of a close. After a kill every acknowledged write is there.
+/// After a power loss a prefix of them is there, and all of them once the log was synced. Both
+/// stores can be opened on a full disk too, and a store that was closed stays whole if the power is
+/// lost right after.
 #[test]
 fn a_close_cut_off_at_any_call_loses_nothing() {
     const KEYS: u32 = 300;
@@ -272,7 +273,7 @@ fn a_close_cut_off_at_any_call_loses_nothing() {
     memory.start_journal();
     store.close().unwrap();
     let mut replay = memory.replay();
-    assert!(replay.len() > 5, "a close does several things");
+    assert!(replay.len() > 5, "a close makes several calls");
     let count = |image: &MemoryStorage, what: &str| {
         let store = open_on(image, options()).unwrap_or_else(|e| panic!("{what}: {e}"));
         let mut count = 0;
@@ -307,11 +308,11 @@ fn a_close_cut_off_at_any_call_loses_nothing() {
     assert_eq!(least, KEYS, "a closed store is durable");
 }
 
-/// A cursor that outlives its store reads on what it holds open. When it comes to a table that a
-/// later open has deleted, it says that its store was closed: it spoke of damage, and advised to
-/// restore the file from a copy.
+/// A cursor that outlives its store continues to read what it holds open. When it reaches a table
+/// that a later open has deleted, its error says that its store was closed. It used to report
+/// damage, and advised to restore the file from a copy.
 #[test]
-fn readers_that_outlive_their_store_speak_of_no_damage() {
+fn readers_that_outlive_their_store_report_no_damage() {
     for map_tables in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         let options = || Options {
@@ -339,7 +340,7 @@ fn readers_that_outlive_their_store_speak_of_no_damage() {
                     .unwrap(),
             );
         }
-        // One that has opened nothing yet.
+        // A cursor that has opened nothing yet.
         let range = keyspace.iter().unwrap();
         let pinned = keyspace.get_pinned(&key(3)).unwrap().unwrap();
         store.drop_keyspace("dropped").unwrap();
@@ -375,7 +376,7 @@ fn readers_that_outlive_their_store_speak_of_no_damage() {
                     break error;
                 }
             };
-            // What was open it showed to the end.
+            // It showed the tables that it had open, to their end.
             assert!(shown > 0 || i % 2 == 1, "{what}");
             closed(error, &what);
             closed(cursor.seek_to_last().unwrap_err(), &what);
@@ -408,10 +409,10 @@ fn open_files(folder: &std::path::Path) -> Vec<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Handles and cursors that outlived a close kept the log's and the manifest's files open and all
-/// memtables in memory.
+/// Handles and cursors that outlived a close kept the files of the log and the manifest open, and
+/// all memtables in memory.
 #[test]
-fn a_closed_store_lets_go_of_memtables_and_files() {
+fn a_closed_store_releases_memtables_and_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().canonicalize().unwrap();
     let store = Store::open(&path, Options::default()).unwrap();
@@ -438,12 +439,12 @@ fn a_closed_store_lets_go_of_memtables_and_files() {
     #[cfg(target_os = "linux")]
     assert_eq!(open_files(&path), [] as [String; 0]);
 
-    // The cursor reads on in what it had.
+    // The cursor continues to read in its own view.
     for n in 0..1000 {
         cursor.seek(key(n)).unwrap();
         assert!(cursor.valid() && cursor.key() == key(n) && cursor.value() == [7; 900]);
     }
-    // The other calls find the store closed, and no keyspace that is empty.
+    // All other calls fail with `Closed`; none finds an empty keyspace.
     let closed = |error: siltstone::Error| assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     closed(cursor.refresh().unwrap_err());
     for keyspace in [&keyspace, &empty] {

@@ -1,6 +1,8 @@
-//! Files of a store on a real file system, cut by somebody else while it is open: tables under gets, scans and compactions (the system tells it by
-//! SIGBUS), the log under appends, the manifest. Whoever asks gets an error that names the file, or what is right; the process lives on. The
-//! same on the simulated storage, with everything else that happens, is the trial `cut_files`.
+//! Files of a store on a real file system are cut by something else while the store is open: tables
+//! under gets, scans and compactions (the system reports this by SIGBUS), the log under appends,
+//! the manifest. Every call returns either what is right or an error that names the file, and the
+//! process continues. The trial `cut_files` does the same on the simulated storage, with everything
+//! else that can happen.
 
 #![cfg(target_os = "linux")]
 
@@ -31,7 +33,7 @@ fn value(i: u32) -> Vec<u8> {
     (0..300u32).map(|at| (i * 31 + at) as u8 | 1).collect()
 }
 
-/// A store with several tables, all of them mapped, some of their blocks verified.
+/// A store with several tables, all of them mapped, with some of their blocks verified.
 fn filled(dir: &Path, options: Options) -> (Store, Keyspace) {
     let store = Store::open(dir, options).unwrap();
     let ks = store.default_keyspace().unwrap();
@@ -63,7 +65,8 @@ fn cut(path: &Path, len: u64) {
     file.set_len(len).unwrap();
 }
 
-/// Everything by gets, by `multi_get` and by a scan: right, or an error that names the file. Gives how many gets told it.
+/// Reads everything by gets, by `multi_get` and by a scan: each is right, or an error that names
+/// the file. Returns how many gets failed.
 #[track_caller]
 fn read_all(ks: &Keyspace, file: &str) -> usize {
     let names = |error: &siltstone::Error| {
@@ -118,7 +121,7 @@ fn read_all(ks: &Keyspace, file: &str) -> usize {
 }
 
 #[test]
-fn a_table_cut_under_gets_scans_and_compactions() {
+fn a_table_cut_under_gets_scans_and_compactions_is_reported() {
     for (round, map_tables) in [true, true, true, false].into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -136,12 +139,12 @@ fn a_table_cut_under_gets_scans_and_compactions() {
         let file = name(table);
         let told = read_all(&ks, &file);
         assert!(told > 0 || round == 2, "round {round}: nobody noticed");
-        // A compaction of everything meets it too, fails, and takes nothing along.
+        // A compaction of everything reads it too, fails, and changes nothing.
         if let Err(error) = ks.compact_range(None, None) {
             assert!(error.to_string().contains(&file), "{error}");
         }
         read_all(&ks, &file);
-        // What has nothing to do with the file works.
+        // Everything that does not need the file works.
         ks.put(b"other", b"value").unwrap();
         assert_eq!(ks.get(b"other").unwrap().unwrap(), b"value");
         ks.delete(b"other").unwrap();
@@ -167,9 +170,10 @@ fn a_table_cut_under_gets_scans_and_compactions() {
     }
 }
 
-/// The segment that is written is cut below the place at which appends go on: through a map (many small unsynced ones), or by calls (synced ones).
+/// The segment that is written is cut below the position of the next append. Appends go through a
+/// map (many small unsynced ones) or through calls (synced ones).
 #[test]
-fn a_log_cut_under_appends() {
+fn a_log_cut_under_appends_is_reported() {
     for synced in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
@@ -185,7 +189,7 @@ fn a_log_cut_under_appends() {
             batch.put(&ks, &key(i), &value(i)).unwrap();
             store.write(&batch, WriteOptions { sync: synced })
         };
-        // The first segments are small; only larger ones are written through a map.
+        // The first segments are small. Only larger ones are written through a map.
         let large = |path: &Path| std::fs::metadata(path).unwrap().len() >= 2 << 20;
         let mut filled = 0;
         while !files(&path, ".log").iter().any(|s| large(s)) {
@@ -218,10 +222,15 @@ fn a_log_cut_under_appends() {
             "a store into a map of what is gone fails"
         );
         for i in 0..acked {
-            assert_eq!(ks.get(&key(i)).unwrap().unwrap(), value(i), "reads go on");
+            assert_eq!(
+                ks.get(&key(i)).unwrap().unwrap(),
+                value(i),
+                "reads continue"
+            );
         }
         drop((ks, store.close()));
-        // What was cut off is gone: a beginning of the history, or a refusal that names the segment.
+        // What was cut off is lost: either a prefix of the history is left, or an open is refused
+        // and names the segment.
         match Store::open(&path, options) {
             Ok(store) => {
                 let ks = store.default_keyspace().unwrap();
@@ -241,7 +250,7 @@ fn a_log_cut_under_appends() {
 }
 
 #[test]
-fn a_manifest_cut_under_edits() {
+fn a_manifest_cut_under_edits_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let (store, ks) = filled(&path, options());

@@ -1,5 +1,5 @@
-//! Nothing that the store does not need stays in its folder until the next open: a deletion that
-//! fails is made again.
+//! Files that the store does not need do not stay in its folder until the next open: a deletion
+//! that fails is repeated.
 
 mod common;
 
@@ -19,13 +19,13 @@ fn fill(store: &Store) {
     }
 }
 
-/// Maintenance has had its turn.
+/// Lets a round of maintenance pass.
 fn settle(rt: &Runtime) {
     rt.sleep(Duration::from_secs(3));
 }
 
 #[test]
-fn what_a_failed_flush_left_is_deleted_again() {
+fn files_of_a_failed_flush_are_deleted_again() {
     simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
@@ -69,7 +69,7 @@ fn an_old_manifest_is_deleted_again() {
     });
 }
 
-/// What a close finds undeleted it deletes, too.
+/// A close deletes, too, what could not be deleted before.
 #[test]
 fn a_close_deletes_again() {
     simulate(|rt| {
@@ -89,7 +89,7 @@ fn a_close_deletes_again() {
     });
 }
 
-/// An open without room left the data of two keyspaces in memory. One was dropped while the other
+/// An open without room kept the data of two keyspaces in memory. One was dropped while the other
 /// was flushed. No edit named its table, and the next open deleted it.
 #[test]
 fn the_table_of_a_keyspace_that_is_dropped_before_its_edit_is_deleted() {

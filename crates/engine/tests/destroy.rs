@@ -30,7 +30,7 @@ fn open_only() -> Options {
     }
 }
 
-/// A closed store with tables, several log segments, and two keyspaces; and what is in it.
+/// A closed store with tables, several log segments and two keyspaces, and its contents.
 fn filled(rt: &Runtime, layout: Layout) -> (Folders, Contents) {
     let folders = Folders::new(rt);
     let store = folders.open(layout);
@@ -54,7 +54,8 @@ fn put_beside(memory: &MemoryStorage, name: &str) {
     memory.sync_dir(lease.epoch()).unwrap();
 }
 
-/// The whole store or none: never one that opens with less in it. Gives whether it is whole.
+/// Either the whole store is there or none: never one that opens with less data. Returns whether it
+/// is whole.
 fn whole_or_none(image: &Folders, layout: Layout, wanted: &Contents, when: &str) -> bool {
     match image.try_open(layout, open_only()) {
         Ok(store) => {
@@ -66,7 +67,7 @@ fn whole_or_none(image: &Folders, layout: Layout, wanted: &Contents, when: &str)
             "{when}: {error}"
         ),
     }
-    // Nor does anybody who creates what is missing create something over what is left.
+    // An open that creates a missing store does not create one over what is left, either.
     let left = image.names();
     let data = |n: &String| n.ends_with(".tbl") || n == "DESTROYED";
     if left.iter().flatten().any(data) {
@@ -98,21 +99,22 @@ fn a_crash_at_any_call_leaves_the_whole_store_or_none() {
                     let whole = whole_or_none(&image.kill(), layout, &wanted, &when);
                     outcomes[usize::from(!whole)] += 1;
                     assert!(!(whole && is_last), "{when}: it is still there");
-                    // It goes on where it was.
+                    // Destroying it again continues.
                     match Store::destroy_on(&image.storages(layout)) {
-                        // A folder that was done with says no more that it was the store's.
+                        // A folder that is finished does not say any more that it belonged to the
+                        // store.
                         Ok(report) => assert!(
                             report
                                 .left
                                 .iter()
-                                .all(|(_, why)| why.contains("nothing in it")),
+                                .all(|(_, why)| why.contains("nothing of this store")),
                             "{when}: {:?}",
                             report.left
                         ),
                         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{when}"),
                     }
                     assert_eq!(image.names(), [const { Vec::<String>::new() }; 3], "{when}");
-                    // And a new one begins empty.
+                    // A new store begins empty.
                     let again = image.open(layout);
                     assert_eq!(contents(&again).len(), 1, "{when}");
                     drop(again);
@@ -139,7 +141,7 @@ fn an_error_at_any_call_leaves_the_whole_store_or_none() {
             ] {
                 for nth in 0.. {
                     let folders = source.kill();
-                    // What was not found is told as that, whatever comes after the look.
+                    // A file that is not found is reported as such, whatever follows.
                     let rule = match fault {
                         Fault::FailAfter(_) => Rule::on_changes(fault),
                         _ => Rule::on_any(fault),
@@ -155,7 +157,8 @@ fn an_error_at_any_call_leaves_the_whole_store_or_none() {
                     for image in folders.images(nth) {
                         whole_or_none(&image, layout, &wanted, &when);
                     }
-                    // Names that a failed sync lost stay lost: what was told as done a second time must hold all the same.
+                    // Names that a failed sync lost stay lost: a second destroy that succeeds must
+                    // be final all the same.
                     match Store::destroy_on(&folders.storages(layout)) {
                         Ok(_) => {}
                         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{when}"),
@@ -181,7 +184,7 @@ fn other_files_stay_and_are_named() {
             }
             let elsewhere = "00000001-00000001-0000-00000.tbl";
             if layout.tables != 0 {
-                // A table's name, where the store has none of its tables.
+                // The name of a table, in a folder in which the store has no tables.
                 put_beside(&folders.memory[0], elsewhere);
             }
             let report = Store::destroy_on(&folders.storages(layout)).unwrap();
@@ -210,7 +213,7 @@ fn other_files_stay_and_are_named() {
 }
 
 #[test]
-fn what_is_no_store_or_in_use_is_refused() {
+fn folders_that_are_in_use_or_have_no_store_are_refused() {
     in_simulation(4, |rt| {
         let layout = Layout { log: 1, tables: 2 };
         let folders = Folders::new(&rt);
@@ -238,12 +241,12 @@ fn what_is_no_store_or_in_use_is_refused() {
         assert_eq!(destroy().unwrap_err().kind(), ErrorKind::Locked);
         assert_eq!(contents(&reader), wanted);
         drop(reader);
-        // As long as somebody looks at one of its folders.
+        // A tool reads one of its folders.
         let tool = folders.memory[2].lease_shared("store").unwrap();
         assert_eq!(destroy().unwrap_err().kind(), ErrorKind::Locked);
         drop(tool);
         assert_eq!(contents(&folders.open(layout)), wanted);
-        // Other storages than the store's.
+        // These storages are not those of the store.
         let error = Store::destroy_on(&folders.storages(LAYOUTS[0])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         destroy().unwrap();
@@ -318,7 +321,8 @@ fn folders_are_removed_with_it() {
         ErrorKind::NotFound
     );
 
-    // What is not the store's keeps its folder, folders and odd names too; through a link as well.
+    // A folder with foreign files stays, whether they are folders or have odd names; so does one
+    // that was named by a link.
     make();
     fs::create_dir(at("s").join("mine")).unwrap();
     fs::write(at("fast/log").join("a letter.txt"), "dear").unwrap();
@@ -331,11 +335,11 @@ fn folders_are_removed_with_it() {
     assert_eq!(report.removed.len(), 1, "{:?}", report.removed);
     let left = fs::read_dir(at("s")).unwrap().count();
     assert_eq!(left, 2, "the lease's file and the user's folder");
-    // The place can be used again.
+    // The folder can be used again.
     make();
     Store::open(at("s"), small()).unwrap().close().unwrap();
 
-    // A folder of other people's is no store.
+    // A folder without a store's files is not a store.
     fs::create_dir(at("home")).unwrap();
     fs::write(at("home/letter.txt"), "dear").unwrap();
     let error = Store::destroy(at("home")).unwrap_err();

@@ -1,7 +1,10 @@
-//! Direct I/O: the same answers in all modes, over real files; a storage without it is refused by name.
+//! Direct I/O: all modes give the same results on real files, and a storage without it is refused
+//! by name.
 //!
-//! Where the file system of the tests' folder has no direct I/O, its refusal is all that can be tried.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads, clock and files: nothing here runs simulated
+//! If the file system of the tests' folder does not support direct I/O, only its refusal can be
+//! tested.
+// Real threads, clock and files: nothing here runs simulated.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +35,7 @@ fn options(direct_io: DirectIo, compression: Compression) -> Options {
     }
 }
 
-/// The store, or nothing where the file system has no direct I/O.
+/// The store; `None` if the file system does not support direct I/O.
 fn open(path: &Path, options: Options) -> Option<Store> {
     match Store::open(path, options) {
         Ok(store) => Some(store),
@@ -111,7 +114,7 @@ fn all_modes_give_the_same_answers() {
             );
         }
 
-        // Export, and ingest of what was exported, by all ways.
+        // Exports, and ingests of what was exported, in all ways.
         let folder = TableFolder::create(dir.path().join("out")).unwrap();
         for (how, name) in [
             (IngestMode::Link, "linked"),
@@ -127,7 +130,7 @@ fn all_modes_give_the_same_answers() {
             compare(&other, &model, &format!("{when} {name}, compacted"));
         }
 
-        // A checkpoint is a store for any mode.
+        // A checkpoint can be opened in any mode.
         let copy = dir.path().join("checkpoint");
         store.checkpoint(&copy).unwrap();
         store.close().unwrap();
@@ -138,7 +141,7 @@ fn all_modes_give_the_same_answers() {
             store.close().unwrap();
         }
 
-        // As it was left by a mode it opens in each, for reading too.
+        // A store that was written in one mode can be opened in each, for reading too.
         for mode in [DirectIo::All, DirectIo::None, DirectIo::Compaction] {
             let store = open(&path, options(mode, compression)).unwrap();
             let ks = store.default_keyspace().unwrap();
@@ -162,7 +165,7 @@ fn a_storage_without_it_is_refused_by_name() {
     let runtime = Runtime::threads();
     let storage = MemoryStorage::new(&runtime);
     let parts = || Components::on(Arc::new(storage.clone()), runtime.clone());
-    // Memory has no page cache to go past.
+    // Memory has no page cache, so there is nothing to bypass.
     for mode in [DirectIo::All, DirectIo::Compaction, DirectIo::None] {
         let store = Store::open_with(parts(), options(mode, Compression::None)).unwrap();
         store.close().unwrap();

@@ -1,4 +1,4 @@
-//! Stores whose log and tables lie in folders of their own.
+//! Stores whose log and tables are in folders of their own.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn in_simulation<T: Send + 'static>(seed: u64, f: impl FnOnce(Runtime) -> T + Se
         .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"))
 }
 
-/// Batches over two keyspaces, flushes, compactions, deletes; every fifth write is synced.
+/// Batches over two keyspaces, flushes, compactions and deletes. Every fifth write is synced.
 fn live(store: &Store, dice: &mut Dice) {
     let (a, b) = (
         store.open_keyspace("a").unwrap(),
@@ -52,7 +52,7 @@ fn live(store: &Store, dice: &mut Dice) {
 }
 
 #[test]
-fn each_part_lies_where_it_belongs() {
+fn each_part_is_in_its_folder() {
     for layout in LAYOUTS {
         in_simulation(1, move |rt| {
             let folders = Folders::new(&rt);
@@ -77,14 +77,14 @@ fn each_part_lies_where_it_belongs() {
             drop(reader);
             let store = folders.open(layout);
             assert_eq!(contents(&store), wanted);
-            // A checkpoint is whole in one folder.
+            // A checkpoint is a whole store in one folder.
             let target = MemoryStorage::new(&rt);
             store.checkpoint_to(Arc::new(target.clone())).unwrap();
             store.close().unwrap();
             let report = check(&CheckStorages::on(&target), &mut |_| ()).unwrap();
             assert!(report.is_sound() && report.foreign.is_empty());
             assert_eq!(contents(&common::Disk::on(&rt, target).open()), wanted);
-            // So is what was repaired.
+            // So is a repaired store.
             let target: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&rt));
             let source = RepairSource::of(folders.storages(layout));
             let report = repair(
@@ -107,7 +107,7 @@ fn each_part_lies_where_it_belongs() {
 }
 
 #[test]
-fn a_creation_cut_off_at_any_call_is_taken_up() {
+fn an_interrupted_creation_resumes_at_the_next_open() {
     for layout in LAYOUTS {
         in_simulation(2, move |rt| {
             for nth in 0.. {
@@ -130,7 +130,7 @@ fn a_creation_cut_off_at_any_call_is_taken_up() {
                     store.default_keyspace().unwrap().put(b"k", b"v").unwrap();
                     store.close().unwrap();
                     image.assert_sound(layout);
-                    // And for good.
+                    // It is durable.
                     let store = image.crash(CrashPolicy::KeepUnsynced).open(layout);
                     let ks = store.default_keyspace().unwrap();
                     assert_eq!(ks.get(b"k").unwrap(), Some(b"v".to_vec()), "{when}");
@@ -144,7 +144,7 @@ fn a_creation_cut_off_at_any_call_is_taken_up() {
 }
 
 #[test]
-fn an_error_at_any_call_of_creation_is_told_and_made_good() {
+fn an_error_at_any_call_of_a_creation_is_reported_and_can_be_repeated() {
     in_simulation(3, |rt| {
         for fault in [
             Fault::Fail(StorageErrorKind::Io),
@@ -170,9 +170,9 @@ fn an_error_at_any_call_of_creation_is_told_and_made_good() {
     });
 }
 
-/// What was synced survives, of the rest a suffix is lost, whichever folder loses what.
+/// What was synced survives, and of the rest a suffix is lost, whichever folder loses what.
 #[test]
-fn power_goes_for_all_folders_at_once() {
+fn a_power_loss_of_all_folders_leaves_a_prefix() {
     for seed in 0..40 {
         in_simulation(seed, move |rt| {
             let mut dice = Dice::new(seed);
@@ -227,7 +227,8 @@ fn power_goes_for_all_folders_at_once() {
     }
 }
 
-/// The file DIRECTORIES is lost: whoever is told that the store lies in one folder is told which file would say otherwise.
+/// The file DIRECTORIES is lost. The error for a store that seems to be in one folder names this
+/// file.
 #[test]
 fn a_lost_file_of_directories_is_named() {
     in_simulation(7, |rt| {
@@ -272,7 +273,7 @@ fn a_failed_sync_of_any_folder_poisons() {
             });
             assert!(failed.is_some(), "folder {folder}");
             assert_eq!(failing.fired_count(0), 1);
-            // Whoever comes next is not told that all is well.
+            // Later calls do not succeed either.
             for error in [a.put(b"k", b"w"), store.flush()] {
                 let error = error.unwrap_err();
                 assert_eq!(
@@ -320,13 +321,13 @@ fn is_whole(path: &Path) {
 }
 
 #[test]
-fn options_place_a_new_store_and_move_no_old_one() {
+fn options_place_a_new_store_and_never_move_an_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fill(&at("s"), dirs(&at("fast/log"), Path::new("../tables")));
     assert!(at("tables/OWNER").exists() && at("fast/log/OWNER").exists());
     is_whole(&at("s"));
-    // The same again, by any path, and one of the two.
+    // The same options again, with other paths for the same folders, and only one of the two.
     for same in [
         dirs(&at("fast/log"), &at("tables")),
         dirs(&at("s/../fast/log"), Path::new("")),
@@ -345,21 +346,21 @@ fn options_place_a_new_store_and_move_no_old_one() {
         assert!(text.contains(name) && text.contains("leave"), "{text}");
     }
     assert!(!at("other").exists(), "a refused open creates nothing");
-    // A store in one folder stays in one.
+    // A store in one folder stays in one folder.
     fill(&at("one"), small());
     let error = Store::open(at("one"), dirs(&at("other"), Path::new(""))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert!(!at("other").exists() && !at("one/DIRECTORIES").exists());
     is_whole(&at("one"));
-    // Its own folder, said by its name, is no other folder.
+    // The store's own folder, given by its path, is not another folder.
     fill(&at("two"), dirs(&at("two"), Path::new(".")));
     assert!(!at("two/DIRECTORIES").exists());
-    // They cannot change while it is open.
+    // The folders cannot change while the store is open.
     let store = Store::open(at("two"), small()).unwrap();
     let error = store.set_option("log_dir", "/elsewhere").unwrap_err();
     assert!(error.to_string().contains("created"), "{error}");
     store.close().unwrap();
-    // The file of settings keeps them.
+    // The file of options can hold them.
     let options = dirs(&at("a b"), Path::new("t"));
     assert_eq!(Options::from_toml(&options.to_toml()).unwrap(), options);
     let error = dirs(Path::new("a\nb"), Path::new(""))
@@ -370,7 +371,7 @@ fn options_place_a_new_store_and_move_no_old_one() {
 
 /// A copy of a store's folder names the log and the tables of the original; it is refused.
 #[test]
-fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
+fn copies_and_other_stores_are_refused_and_moves_can_be_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fill(&at("s"), dirs(&at("log"), &at("tables")));
@@ -407,7 +408,7 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
         );
     }
     assert_eq!(tables(), before);
-    // Destroying the copy leaves what is the original's.
+    // Destroying the copy leaves the files of the original.
     let report = Store::destroy(at("copy")).unwrap();
     assert_eq!(report.left.len(), 2, "{:?}", report.left);
     assert!(
@@ -419,7 +420,7 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
     assert!(!at("copy").exists());
     assert_eq!(tables(), before);
     is_whole(&at("s"));
-    // Another store does not share its folders.
+    // Another store cannot share the folders.
     for options in [
         dirs(&at("log"), Path::new("")),
         dirs(Path::new(""), &at("tables")),
@@ -430,7 +431,7 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
         assert!(!at("new/DIRECTORIES").exists(), "{error}");
         assert!(!at("new/CURRENT").exists(), "{error}");
     }
-    // Moved, and told so: the folder itself, then that of the log.
+    // The store's folder is moved, and the files are edited; then the folder of the log is moved.
     fs::rename(at("s"), at("moved")).unwrap();
     assert!(Store::open(at("moved"), small()).is_err());
     for other in ["log/OWNER", "tables/OWNER"] {
@@ -464,7 +465,7 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
     assert!(error.to_string().contains("crc32c edited"), "{error}");
     fs::write(&file, lines.join("\n") + "\n").unwrap();
     is_whole(&at("moved"));
-    // An empty folder in the place of the tables: a disk that is not mounted.
+    // An empty folder is in the place of the tables: their disk is not mounted.
     fs::rename(at("tables"), at("unmounted")).unwrap();
     fs::create_dir(at("tables")).unwrap();
     let error = Store::open(at("moved"), small()).unwrap_err();
@@ -488,7 +489,7 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_told() {
 }
 
 #[test]
-fn leases_are_taken_in_every_folder_and_orphans_go_only_where_they_belong() {
+fn every_folder_has_a_lease_and_orphans_are_deleted_only_in_their_own_folder() {
     in_simulation(7, |rt| {
         let folders = Folders::new(&rt);
         let store = folders.open(THREE);
@@ -505,7 +506,7 @@ fn leases_are_taken_in_every_folder_and_orphans_go_only_where_they_belong() {
         store.flush().unwrap();
         drop(ks);
         store.close().unwrap();
-        // One folder that is in use keeps writers out of all, and holds none of the other leases.
+        // If one folder is in use, no writer gets any, and the other leases are free.
         let share = folders.memory[2].lease_shared("store").unwrap();
         assert_eq!(
             folders.try_open(THREE, small()).unwrap_err().kind(),
@@ -514,7 +515,7 @@ fn leases_are_taken_in_every_folder_and_orphans_go_only_where_they_belong() {
         drop(folders.memory[1].lease("store").unwrap());
         folders.read(THREE).unwrap().close().unwrap();
         drop(share);
-        // Orphans by name, in every folder.
+        // Files with the names of orphans, in every folder.
         let names = [
             "00000001-00000009-0000-00000.tbl",
             "2024-sales.tbl",
@@ -541,10 +542,11 @@ fn leases_are_taken_in_every_folder_and_orphans_go_only_where_they_belong() {
     });
 }
 
-/// A folder that a killed open had made, or a user, was found by the next one, which made durable what lies in it, never its name: power took the whole
-/// store, with all that was acknowledged.
+/// An open found a folder that a killed open, or a user, had made, and made the files in it
+/// durable, but never its name. A power loss took the whole store with everything that was
+/// acknowledged.
 #[test]
-fn founding_a_store_syncs_the_names_of_its_folders() {
+fn a_creation_syncs_the_names_of_its_folders() {
     in_simulation(1, |rt| {
         let folders = Folders::new(&rt);
         for failing in 0..3 {
@@ -555,7 +557,7 @@ fn founding_a_store_syncs_the_names_of_its_folders() {
             let error = folders.try_open(THREE, small()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io, "{error}");
             assert_eq!(folders.fired(), 1);
-            // Nothing may be acknowledged: there is no store yet.
+            // Nothing may be acknowledged, because there is no store yet.
             assert!(folders.memory[0].read_small("CURRENT").is_err());
         }
         folders.clear();
@@ -563,7 +565,7 @@ fn founding_a_store_syncs_the_names_of_its_folders() {
         let store = folders.try_open(THREE, small()).unwrap();
         live(&store, &mut Dice::new(1));
         store.close().unwrap();
-        // They are durable once and for all.
+        // Now they are durable.
         folders.add(never.for_good());
         let store = folders.try_open(THREE, small()).unwrap();
         assert_eq!(folders.fired(), 0);
@@ -571,7 +573,7 @@ fn founding_a_store_syncs_the_names_of_its_folders() {
             let target = MemoryStorage::new(&rt);
             FaultStorage::new(Arc::new(target), &rt)
         };
-        // What is founded as a whole asks for it as well.
+        // A checkpoint and a repair sync the name as well.
         let target = lonely();
         target.add(Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)).named(PLACE));
         let error = store.checkpoint_to(Arc::new(target.clone())).unwrap_err();

@@ -1,5 +1,6 @@
-//! Every message that a user can cause, provoked one by one: its class, and place, expectation, find and advice where they should be.
-//! `cargo test -p siltstone --test errors -- --nocapture` prints them. (Impossible options are in `options.rs`.)
+//! Every message that a user can cause, one by one: its class, and the file, the values and the
+//! advice that it must have. `cargo test -p siltstone --test errors -- --nocapture` prints them.
+//! (Options that are not valid are in `options.rs`.)
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use siltstone::{
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
-/// Parts that a message must have beside its text.
+/// The parts that a message must have beside its text.
 const FILE: u8 = 1;
 const OFFSET: u8 = 2;
 const EXPECTED: u8 = 4;
@@ -30,7 +31,7 @@ fn small() -> Options {
     }
 }
 
-/// A store in a folder that goes with the test.
+/// A store in a folder that is deleted with the test.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -50,7 +51,7 @@ impl Place {
         Store::open(self.path(), small()).unwrap()
     }
 
-    /// With a table of some blocks, and more in the log.
+    /// A store with a table of some blocks, and more in the log.
     fn filled() -> Place {
         let place = Place::new();
         let store = place.open();
@@ -66,7 +67,7 @@ impl Place {
         place
     }
 
-    /// The only file, or the last one, with this end or this beginning of its name.
+    /// The path of the last file whose name ends or begins with `part`.
     fn file(&self, part: &str) -> PathBuf {
         let mut names: Vec<PathBuf> = std::fs::read_dir(self.path())
             .unwrap()
@@ -97,7 +98,7 @@ impl Place {
         Store::open(self.path(), small()).expect_err("the store opened")
     }
 
-    /// The first error of reading everything, which costs no other keyspace anything.
+    /// The first error of reading everything, during which other keyspaces must not fail.
     fn unreadable(&self) -> Error {
         let store = self.open();
         let ks = store.default_keyspace().unwrap();
@@ -133,7 +134,7 @@ fn on_memory() -> (MemoryStorage, FaultStorage, Store) {
     (memory, faults, store)
 }
 
-/// What is done, the class of the answer, and what the answer must say.
+/// What is done, the class of the error, the parts that it must have, and the call.
 type Case = (&'static str, ErrorKind, u8, fn() -> Error);
 
 const CASES: &[Case] = &[
@@ -479,7 +480,7 @@ const CASES: &[Case] = &[
         FILE | EXPECTED | FOUND | ADVICE,
         || {
             let place = Place::filled();
-            // A hole: no disk has to have the room.
+            // The file has a hole, so it takes no space.
             let manifest = std::fs::OpenOptions::new()
                 .write(true)
                 .open(place.file("MANIFEST"))
@@ -628,7 +629,7 @@ const CASES: &[Case] = &[
             let ks = store.default_keyspace().unwrap();
             ks.put(b"k", b"v").unwrap();
             store.sync_log().unwrap_err();
-            assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v", "reads go on");
+            assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v", "reads continue");
             ks.put(b"k", b"w").unwrap_err()
         },
     ),
@@ -649,7 +650,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn every_message() {
+fn every_message_is_complete() {
     let mut wrong = Vec::new();
     for (what, kind, parts, provoke) in CASES {
         let error = provoke();
@@ -699,7 +700,7 @@ fn a_batch_for_a_dropped_keyspace_names_it() {
         written.to_string(),
         keyspace.get(b"k").unwrap_err().to_string()
     );
-    // Only the names of the last dropped keyspaces are kept. Then the message has the number.
+    // Only the names of the last dropped keyspaces are kept. After that the message has the number.
     for i in 0..70 {
         let name = format!("keyspace-{i}");
         store.create_keyspace(&name).unwrap();
@@ -739,9 +740,9 @@ fn a_store_with_readers_is_locked_with_one_advice() {
     assert_eq!(text.matches("close ").count(), 1, "{text}");
 }
 
-/// A number in a wrong form got the advice to stay within the limits, within which it was.
+/// The advice for a number in a wrong form was to stay within the limits, which it did.
 #[test]
-fn a_number_in_a_wrong_form_is_told_so() {
+fn a_number_in_a_wrong_form_is_refused_with_the_right_form() {
     let place = Place::new();
     let store = place.open();
     let advice = |value: &str| {
@@ -791,7 +792,7 @@ fn a_store_without_keyspaces_says_so() {
 /// The folder of an open store is removed: reads and flushes fail with an error that names a
 /// missing file, and the statistics show that flushes fail.
 #[test]
-fn a_folder_that_is_removed_under_an_open_store() {
+fn a_folder_that_is_removed_under_an_open_store_is_reported() {
     let place = Place::filled();
     let store = place.open();
     let ks = store.default_keyspace().unwrap();
@@ -823,7 +824,7 @@ fn a_folder_that_is_removed_under_an_open_store() {
 
 /// A folder that may not be written. (Root may write everything, so there the test says only that nothing is lost.)
 #[test]
-fn missing_permissions() {
+fn a_folder_that_may_not_be_written_is_reported() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::filled();
     let set = |mode| {

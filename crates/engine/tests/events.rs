@@ -110,7 +110,7 @@ fn records_that_an_open_discards_are_named() {
 }
 
 #[test]
-fn work_on_tables_is_told() {
+fn work_on_tables_emits_events() {
     play(|rt| {
         let disk = Disk::new(&rt);
         let recorder = Arc::new(Recorder::default());
@@ -195,7 +195,7 @@ fn work_on_tables_is_told() {
 }
 
 #[test]
-fn options_are_told() {
+fn changes_of_options_emit_events() {
     play(|rt| {
         let disk = Disk::new(&rt);
         let recorder = Arc::new(Recorder::default());
@@ -230,7 +230,7 @@ fn options_are_told() {
 }
 
 #[test]
-fn delays_a_full_disk_and_poison_are_told() {
+fn stalls_a_full_disk_and_poison_emit_events() {
     play(|rt| {
         let disk = Disk::new(&rt);
         let recorder = Arc::new(Recorder::default());
@@ -405,7 +405,7 @@ impl EventListener for Panicking {
 }
 
 #[test]
-fn a_listener_that_panics_hears_no_more() {
+fn a_listener_that_panics_receives_no_more_events() {
     let rt = Runtime::threads();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_with_listener(folder.path(), small(), Arc::new(Panicking)).unwrap();

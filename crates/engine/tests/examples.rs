@@ -1,4 +1,5 @@
-//! The examples of the crate run, each in a folder of its own. (`first_store` is run by `readme.rs`, which also compares it with README.md.)
+//! Runs the examples of the crate, each in a folder of its own. (`readme.rs` runs `first_store`,
+//! and compares it with README.md.)
 #![allow(dead_code)] // Their `main` takes the folder from the command line.
 
 #[path = "../examples/backup.rs"]
@@ -16,21 +17,21 @@ fn in_a_folder(example: impl FnOnce(&std::path::Path) -> siltstone::Result<()>) 
 }
 
 #[test]
-fn a_backup_under_writes_and_a_repair() {
+fn a_backup_is_made_while_writing_and_repaired() {
     in_a_folder(backup::run);
 }
 
 #[test]
-fn tables_built_outside() {
+fn tables_are_built_and_ingested() {
     in_a_folder(bulk_load::run);
 }
 
 #[test]
-fn measurements_of_sensors() {
+fn measurements_are_stored_and_read() {
     in_a_folder(time_series::run);
 }
 
 #[test]
-fn waits_and_their_causes() {
+fn waits_are_reported_with_their_causes() {
     in_a_folder(why_it_waits::run);
 }

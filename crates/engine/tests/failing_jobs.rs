@@ -48,7 +48,7 @@ fn writers_do_not_wait_for_jobs_that_fail() {
 /// Compactions failed again and again, and their keyspace was dropped, so nobody waits for them any
 /// more. A writer that later waited for a flush, for a moment, was refused with their old error.
 #[test]
-fn writers_are_not_told_of_jobs_that_are_over() {
+fn writers_do_not_get_errors_of_jobs_that_are_over() {
     let (faults, store) = on_memory();
     let ks = store.default_keyspace().unwrap();
     let (hooks, runtime) = (store.core_for_tests(), Runtime::threads());

@@ -1,4 +1,4 @@
-//! A flush is read back and compared with its memtable before the log lets go of it
+//! A flush is read back and compared with its memtable before the log may drop the entries
 //! (`flush_verify`).
 
 mod common;
@@ -43,7 +43,7 @@ fn check(keyspace: &Keyspace) {
     }
 }
 
-/// The first byte of a table, where its first value lies, comes back with a flipped bit.
+/// The first byte of a table, in its first value, is read with a flipped bit.
 fn flips() -> Rule {
     let fault = Fault::FlipAt { offset: 0, mask: 1 };
     Rule::on(OpKind::Read, fault).ending(".tbl")
@@ -53,7 +53,7 @@ fn reads(disk: &Disk) -> u64 {
     disk.faults.counts().of(OpKind::Read)
 }
 
-/// How many calls read tables back in a flush of what `fill` writes.
+/// The number of reads of tables during a flush of what `fill` writes.
 fn reads_of_a_flush(rt: &Runtime, flush_verify: FlushVerify) -> u64 {
     let disk = Disk::new(rt);
     let store = disk.open_with(options(flush_verify));
@@ -71,8 +71,8 @@ fn the_setting_says_how_much_is_read_back() {
         let sample = reads_of_a_flush(&rt, FlushVerify::Sample);
         let all = reads_of_a_flush(&rt, FlushVerify::All);
         assert_eq!(none, 0, "nothing is to be read back");
-        // 60 KB in blocks of 1 KiB: 50 blocks and more, of which a sample has 16, beside the five
-        // sections.
+        // 60 KB in blocks of 1 KiB are more than 50 blocks, of which a sample has 16, beside the
+        // five sections.
         assert!((2..=16 + 6).contains(&sample), "{sample}");
         assert!(all > 50, "{all}");
         assert_eq!(Options::default().flush_verify, FlushVerify::Sample);
@@ -87,7 +87,7 @@ fn a_flush_whose_tables_are_not_what_was_written_runs_again() {
             let store = disk.open_with(options(how));
             let keyspace = store.default_keyspace().unwrap();
             fill(&keyspace);
-            // Four sections and the first block; the next attempt's footer.
+            // Four sections and the first block, and the footer in the next attempt.
             disk.faults.add(flips().times(6));
             store.flush().unwrap();
             let stats = store.stats();
@@ -128,7 +128,7 @@ fn a_keyspace_that_cannot_be_flushed_stops_the_store_and_loses_nothing() {
         assert_eq!(disk.names(".tbl").len(), 0, "rejected tables are deleted");
         check(&keyspace);
         drop((keyspace, store));
-        // Where the fault lasts, an open says so; a reader needs no flush and has everything.
+        // If the fault persists, an open reports it. A reader needs no flush and has everything.
         let dead = disk.kill();
         dead.faults.add(flips().for_good());
         let error = dead.try_open(small()).unwrap_err();
@@ -138,13 +138,13 @@ fn a_keyspace_that_cannot_be_flushed_stops_the_store_and_loses_nothing() {
             Store::open_read_only_with(Components::on(storage, rt.clone()), small()).unwrap();
         check(&reader.default_keyspace().unwrap());
         drop(reader);
-        // Where it has passed, nothing is lost.
+        // If the fault has passed, nothing is lost.
         let mended = disk.kill();
         check(&mended.open().default_keyspace().unwrap());
     });
 }
 
-/// A storage that cannot be read just now is no reason to stop the store.
+/// A storage that cannot be read for a moment is not a reason to stop the store.
 #[test]
 fn a_table_that_cannot_be_read_back_only_delays_its_flush() {
     simulate(|rt| {
@@ -185,8 +185,8 @@ fn the_setting_changes_while_the_store_is_open() {
     });
 }
 
-/// Runs jobs on streams that differ from the memtable, so that the tables have good checksums and
-/// counts and wrong contents.
+/// Runs jobs on streams that differ from the memtable, so the tables have valid checksums and
+/// counts, and wrong contents.
 struct Wrong(Lie);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -263,7 +263,7 @@ impl EntryStream for WrongStream {
 }
 
 #[test]
-fn a_wrong_value_under_right_checksums_is_not_installed() {
+fn a_wrong_value_with_valid_checksums_is_not_installed() {
     simulate(|rt| {
         let disk = Disk::new(&rt);
         let components = Components {
@@ -281,8 +281,8 @@ fn a_wrong_value_under_right_checksums_is_not_installed() {
     });
 }
 
-/// The executor's tables agree with its outcome, and delete more than anybody has deleted. Range
-/// deletes of an executor were once compared with nothing but its own count.
+/// The executor's tables agree with its outcome, and delete more than was deleted. Range deletes of
+/// an executor were once compared only with its own count.
 #[test]
 fn a_range_delete_that_is_too_wide_is_not_installed() {
     simulate(|rt| {
@@ -295,7 +295,7 @@ fn a_range_delete_that_is_too_wide_is_not_installed() {
         let keyspace = store.default_keyspace().unwrap();
         fill(&keyspace);
         store.flush().unwrap();
-        // Nothing lies in it.
+        // It covers no key.
         keyspace.delete_range(b"key", key(0)).unwrap();
         store.flush().unwrap();
         let stats = store.stats();

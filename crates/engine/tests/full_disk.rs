@@ -1,5 +1,6 @@
-//! A real, small file system fills up: `NoSpace`, reads go on, dropping works, and writing resumes by itself when there is room. Nothing
-//! that was acknowledged is lost. In a mount namespace of its own; skipped, aloud, where that is not to be had.
+//! A real, small file system fills up: writes fail with `NoSpace`, reads continue, dropping works,
+//! and writing resumes by itself when there is room. Nothing that was acknowledged is lost. It runs
+//! in a mount namespace of its own; where that is not available, the test says that it is skipped.
 
 #![cfg(target_os = "linux")]
 
@@ -50,10 +51,14 @@ fn fill(dir: &Path) {
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     for i in 0..told {
-        assert_eq!(ks.get(&key(i)).unwrap().unwrap(), [7; 900], "reads go on");
+        assert_eq!(
+            ks.get(&key(i)).unwrap().unwrap(),
+            [7; 900],
+            "reads continue"
+        );
     }
     assert_eq!(ks.iter().unwrap().count(), told as usize);
-    // Dropping is how room is made, on the full disk too.
+    // Dropping a keyspace is how room is made, on a full disk too.
     store.drop_keyspace("other").unwrap();
     std::fs::remove_file(&ballast).unwrap();
     until_it_works(&store, || ks.put(&key(told), b"after"));
@@ -69,7 +74,7 @@ fn fill(dir: &Path) {
     println!("full disk survived with {told} puts");
 }
 
-/// Fills what is left of the file system.
+/// Fills the rest of the file system.
 fn take_all(ballast: &Path) {
     let mut file = std::fs::File::create(ballast).unwrap();
     for step in [1 << 20, 64 << 10, 4 << 10, 1] {
@@ -77,7 +82,7 @@ fn take_all(ballast: &Path) {
     }
 }
 
-/// Asks again until it works, or for five minutes: by itself, nothing else is done.
+/// Repeats the call until it works, for five minutes at most. Nothing else is done.
 fn until_it_works(store: &Store, mut call: impl FnMut() -> siltstone::Result<()>) {
     let runtime = siltstone_storage::Runtime::threads();
     for _ in 0..6000 {
@@ -90,7 +95,8 @@ fn until_it_works(store: &Store, mut call: impl FnMut() -> siltstone::Result<()>
     panic!("writing did not resume: {}", store.stats().health);
 }
 
-/// What the log holds needs more room as tables, or as a new segment, than the reserves have: open can install nothing.
+/// The data of the log needs more room as tables, or as a new segment, than the reserves have, so
+/// an open can install nothing.
 fn open_without_room(dir: &Path) {
     const KEYS: u32 = 3000;
     let (path, ballast) = (dir.join("store"), dir.join("ballast"));
@@ -137,19 +143,20 @@ fn open_without_room(dir: &Path) {
     assert_eq!(ks.iter().unwrap().count(), KEYS as usize + 1);
 }
 
-/// The space that is kept for a manifest was measured when the store was opened, while it was small. Then it grew, its process was killed, and the disk
-/// was full: no manifest for what it had become found room, and no open succeeded until somebody else made some.
+/// The space that is reserved for a manifest was measured when the store was opened, while it was
+/// small. The store grew, its process was killed, and the disk was full: there was no room for a
+/// manifest of the new size, and no open succeeded until something else made room.
 fn grown_since_it_was_opened(dir: &Path) {
     let (path, ballast) = (dir.join("store"), dir.join("ballast"));
     let long = |i: u32| [&key(i)[..], &[b'x'; 60_000]].concat();
     let store = Store::open(&path, options()).unwrap();
     let ks = store.default_keyspace().unwrap();
-    // Each table's bounds are two long keys.
+    // The bounds of each table are two long keys.
     for i in 0..12 {
         ks.put(&long(i), b"v").unwrap();
         ks.flush().unwrap();
     }
-    // Maintenance comes by by itself.
+    // Maintenance runs by itself.
     let reserve = || std::fs::metadata(path.join("RESERVE")).map_or(0, |m| m.len());
     let grown = || match reserve() > 12 * 60_000 {
         true => Ok(()),
@@ -176,8 +183,8 @@ fn a_store_that_grew_opens_on_a_full_disk() {
 }
 
 #[test]
-fn full_disk() {
-    on_tmpfs("full_disk", 8, fill);
+fn a_full_disk_refuses_writes_until_there_is_room() {
+    on_tmpfs("a_full_disk_refuses_writes_until_there_is_room", 8, fill);
 }
 
 #[test]
@@ -185,8 +192,8 @@ fn a_full_disk_at_open() {
     on_tmpfs("a_full_disk_at_open", 16, open_without_room);
 }
 
-/// What is put by for a full disk was thrown away by an open whose options wanted more of it, and which found no room for that: it, and every open after
-/// it, was refused.
+/// The reserve for a full disk was deleted by an open whose options wanted a larger one, for which
+/// there was no room. That open and every later one was refused.
 #[test]
 fn a_reserve_that_cannot_grow_is_kept() {
     let runtime = Runtime::threads();
@@ -220,7 +227,8 @@ fn a_reserve_that_cannot_grow_is_kept() {
     }
 }
 
-/// The log of larger memtables than now, on a full disk: what fits no memory is refused with the option that helps, and with it the open shows everything.
+/// A log of larger memtables than those of now, on a full disk: if its data does not fit into
+/// memory, the error names the option that helps, and with it the open shows everything.
 #[test]
 fn a_log_that_fits_no_memory_names_the_option_that_helps() {
     let runtime = Runtime::threads();

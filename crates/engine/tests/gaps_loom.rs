@@ -4,14 +4,13 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p siltstone --test gaps_loom --release`
 //!
-//! `gaps/state.rs` and `gaps/map.rs` are the engine's own. What `gaps/shared.rs` does around them
-//! is written again here with loom's atomics: its flag is relaxed, the pointer to the shown map is
-//! an atomic with acquire and release, which is what `arc_swap` promises at least.
+//! `gaps/state.rs` and `gaps/map.rs` are those of the engine. What `gaps/shared.rs` does around
+//! them is written again here with loom's atomics: its flag is relaxed, and the pointer to the
+//! shown map is an atomic with acquire and release, which is the least that `arc_swap` promises.
 //!
 //! Each of these changes was tried by hand and makes a test fail: the leader publishes before it
-//! invalidates; the flag is set outside the mutex of the queue, or while somebody leads as if
-//! nobody did; a watch is given whatever was invalidated; the reader loads the map before its
-//! number.
+//! invalidates; the flag is set outside the mutex of the queue, or as if nobody led; a watch is
+//! granted whatever was invalidated; the reader loads the map before its number.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
@@ -31,14 +30,14 @@ use loom::thread;
 
 /// A keyspace with one key, which is dead at number 1.
 struct Keyspace {
-    /// The queue's state: whether anybody leads.
+    /// The state of the queue: whether there is a leader.
     led: Mutex<bool>,
     published: AtomicU64,
     armed: AtomicU32,
     state: Mutex<State>,
     /// The position in `maps` of the map that readers see.
     shown: AtomicU64,
-    /// Not a mutex of loom's: it must order nothing.
+    /// This is not a mutex of loom, because it must not order anything.
     maps: Plain<Vec<std::sync::Arc<GapMap>>>,
 }
 
@@ -57,7 +56,7 @@ impl Keyspace {
     }
 
     fn show(&self, state: &State) {
-        // Let go before the store, at which loom may go on with another thread.
+        // The guard is dropped before the store, at which loom may switch to another thread.
         let at = {
             let mut maps = self.maps.lock().expect("no panic under it");
             maps.push(state.map().clone());
@@ -78,7 +77,7 @@ impl Keyspace {
         *self.led.lock().expect("no panic under it") = false;
     }
 
-    /// A cursor that finds the key dead and leaves a gap behind, if it may.
+    /// A cursor that finds the key deleted and leaves a gap behind, if it may.
     fn leave_gap(&self) {
         let number = self.published.load(Ordering::Acquire);
         {
@@ -102,7 +101,7 @@ impl Keyspace {
         }
     }
 
-    /// A cursor that comes to the key: it must not jump over it if it is alive.
+    /// A cursor that reaches the key. It must not jump over the key if that is alive.
     fn read(&self) {
         let number = self.published.load(Ordering::Acquire);
         let shown = self.shown.load(Ordering::Acquire) as usize;
@@ -112,15 +111,16 @@ impl Keyspace {
     }
 }
 
-/// All schedules with at most this many preemptions: three threads have too many of them.
+/// All schedules with at most this number of preemptions. With three threads there are too many
+/// without a limit.
 fn explore(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(body);
 }
 
-/// Puts, one after the other, beside the cursor that leaves a gap behind and then uses it. The
-/// first leader may have looked at the flag before it was set.
+/// One put after the other, beside the cursor that leaves a gap behind and then uses it. The first
+/// leader may have read the flag before it was set.
 #[test]
 fn a_cursor_sees_what_comes_after_its_gap() {
     explore(3, || {

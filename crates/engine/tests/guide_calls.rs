@@ -38,7 +38,7 @@ macro_rules! calls {
 }
 
 #[test]
-fn every_call_that_the_guide_names_is_there() {
+fn every_call_that_the_guide_names_exists() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let mut made = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Tables from outside: built or exported, taken in over keyspaces, in every situation that a store
-//! can be in.
+//! Tables from outside, built or exported, are ingested over several keyspaces, in every state of a
+//! store.
 
 mod common;
 
@@ -42,7 +42,7 @@ impl Outside {
         all.into_iter().map(|o| o.name).collect()
     }
 
-    /// Tables of these pairs; a pair without a value is a delete.
+    /// Tables of these pairs. A pair without a value is a delete.
     fn build(&self, prefix: &str, pairs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<TableFile> {
         let options = TableOptions {
             table_bytes: 64 << 10,
@@ -60,7 +60,7 @@ impl Outside {
         built.into_iter().map(|t| t.file).collect()
     }
 
-    /// One table of these keys, all with this value.
+    /// One table of these keys, which all have this value.
     fn keys(&self, prefix: &str, keys: impl Iterator<Item = u64>, value: &str) -> Vec<TableFile> {
         let pairs: Vec<_> = keys.map(|i| (key(i), Some(value.into()))).collect();
         self.build(prefix, &pairs)
@@ -76,7 +76,7 @@ fn state(keyspace: &Keyspace) -> Model {
 }
 
 #[test]
-fn a_builder_wants_ascending_keys_and_cuts_tables() {
+fn a_builder_requires_ascending_keys_and_cuts_tables() {
     with_seeds(1, |rt, _| {
         let outside = Outside::new(&rt);
         let mut builder = TableBuilder::new(&outside.folder, "t", TableOptions::default()).unwrap();
@@ -89,7 +89,7 @@ fn a_builder_wants_ascending_keys_and_cuts_tables() {
         }
         let error = builder.put(&vec![b'x'; 70_000], b"").unwrap_err();
         assert!(error.to_string().contains("65535"), "{error}");
-        // It goes on after a refusal.
+        // The builder continues after a refusal.
         builder.delete(b"c").unwrap();
         let built = builder.finish().unwrap();
         assert_eq!(
@@ -106,7 +106,8 @@ fn a_builder_wants_ascending_keys_and_cuts_tables() {
         assert!(files.len() > 4, "{}", files.len());
         let empty = TableBuilder::new(&outside.folder, "none", TableOptions::default()).unwrap();
         assert!(empty.finish().unwrap().is_empty());
-        // A name that is taken is not written over, and what the failed builder made before is gone.
+        // A name that exists is not overwritten, and files that the failed builder made before are
+        // deleted.
         let mut taken = TableBuilder::new(&outside.folder, "t", TableOptions::default()).unwrap();
         assert!(taken.put(b"a", b"").is_err());
         assert!(taken.put(b"b", b"").is_err());
@@ -120,7 +121,8 @@ fn a_builder_wants_ascending_keys_and_cuts_tables() {
     });
 }
 
-/// Existing data in memtables, level 0 and every level below; overlapping files; snapshots before and after; range deletes beneath.
+/// The store has data in memtables, level 0 and every level below, with snapshots before and after,
+/// and range deletes beneath. The files overlap.
 #[test]
 fn ingested_tables_lie_above_everything() {
     with_seeds(6, |rt, seed| {
@@ -149,7 +151,8 @@ fn ingested_tables_lie_above_everything() {
         let before = store.snapshot();
         let old = model.clone();
 
-        // The second file lies above the first, the third over both in part; deletes hide what is beneath.
+        // The second file lies above the first one, and the third overlaps both in part. Deletes
+        // hide older data.
         let mut files = outside.keys("a", (50..300).step_by(2), "first");
         files.extend(outside.keys("b", (150..400).step_by(3), "second"));
         let deletes: Vec<_> = (380..420).map(|i| (key(i), None)).collect();
@@ -163,9 +166,9 @@ fn ingested_tables_lie_above_everything() {
         let report = if seed < 3 {
             store.ingest(&[(&ks, files)], how).unwrap()
         } else {
-            // Named twice: the lists one after the other.
-            let rest = files.split_off(1);
-            store.ingest(&[(&ks, files), (&ks, rest)], how).unwrap()
+            // The keyspace is named twice: its lists are taken one after the other.
+            let others = files.split_off(1);
+            store.ingest(&[(&ks, files), (&ks, others)], how).unwrap()
         };
         assert_eq!(
             (report.table_count, report.run_count),
@@ -200,14 +203,14 @@ fn ingested_tables_lie_above_everything() {
         assert!(verified.is_sound(), "{:?}", verified.problems);
         check(
             &disk.lose_power().open().default_keyspace().unwrap(),
-            // The writes after the ingest were not synced, but what was flushed is there.
+            // The writes after the ingest were not synced, but the flushed data is there.
             &wanted,
             "after power loss",
         );
     });
 }
 
-/// Several keyspaces at once: whoever looks sees all of it or nothing.
+/// An ingest over several keyspaces: a reader sees all of it or nothing.
 #[test]
 fn an_ingest_over_keyspaces_is_seen_whole() {
     with_seeds(40, |rt, seed| {
@@ -267,7 +270,7 @@ fn an_ingest_over_keyspaces_is_seen_whole() {
         writer.join().unwrap();
         assert_eq!(a.get(&key(2)).unwrap().unwrap(), b"beneath");
         assert_eq!(a.get(&key(1)).unwrap(), b.get(&key(1)).unwrap());
-        // The slots meet: whatever lies in level 0 can go down.
+        // The slots meet, so everything in level 0 can move down.
         store.flush().unwrap();
         store.wait_until_idle().unwrap();
         for name in ["a", "b"] {
@@ -276,7 +279,8 @@ fn an_ingest_over_keyspaces_is_seen_whole() {
     });
 }
 
-/// A crash at every call: the ingest is there in all its keyspaces or in none, it is there if it was acknowledged, and nothing is left over.
+/// A crash at every call: the ingest is there in all keyspaces or in none, it is there if it was
+/// acknowledged, and nothing is left over.
 #[test]
 fn a_crash_at_every_call_leaves_all_or_nothing() {
     with_seeds(3, |rt, seed| {
@@ -333,7 +337,7 @@ fn a_crash_at_every_call_leaves_all_or_nothing() {
                     }
                     halves => panic!("{what}: a part of it: {halves:?}"),
                 }
-                // Whatever stands there is named.
+                // Every table on the disk is named.
                 let named: Vec<String> = store
                     .core_for_tests()
                     .state()
@@ -351,7 +355,8 @@ fn a_crash_at_every_call_leaves_all_or_nothing() {
     });
 }
 
-/// Any storage call of the ingest fails: it says so, nothing has changed, nothing is left, and the files are still the caller's.
+/// A storage call of the ingest fails: it returns the error, nothing has changed, nothing is left,
+/// and the files still belong to the caller.
 #[test]
 fn a_failing_call_changes_nothing() {
     with_seeds(1, |rt, _| {
@@ -370,7 +375,7 @@ fn a_failing_call_changes_nothing() {
                 );
                 let result =
                     store.ingest(&[(&a, of_a.clone()), (&b, of_b.clone())], IngestMode::Move);
-                // What did not meet the ingest is not to meet its readers.
+                // A fault that the ingest did not meet must not affect later reads.
                 disk.faults.clear();
                 if let Err(error) = result {
                     assert_eq!((state(&a).len(), state(&b).len()), (0, 0), "{error}");
@@ -387,8 +392,9 @@ fn a_failing_call_changes_nothing() {
     });
 }
 
-/// A table that its maker copied and did not sync is linked, its sync fails, the ingest is tried again: the second sync of the same file had nothing
-/// left to write, said Ok, and power took what was acknowledged.
+/// A table that was copied and not synced is linked, its sync fails, and the ingest is repeated.
+/// The second sync of the same file had nothing left to write and succeeded, and a power loss took
+/// what was acknowledged.
 #[test]
 fn a_link_whose_sync_failed_is_not_believed_later() {
     with_seeds(4, |rt, seed| {
@@ -414,7 +420,8 @@ fn a_link_whose_sync_failed_is_not_believed_later() {
         );
         let file = copies.next().unwrap();
         let first = store.ingest(&[(&a, vec![file.clone()])], how);
-        // A copy has bytes of its own; when that cannot be synced either, it is as if nothing had been tried.
+        // A copy has bytes of its own. If they cannot be synced either, it is as if nothing had
+        // been tried.
         assert_eq!(first.is_ok(), failures == 1, "{first:?}");
         if first.is_err() {
             assert_eq!(tables_of(&disk), Vec::<String>::new());
@@ -435,7 +442,7 @@ fn a_link_whose_sync_failed_is_not_believed_later() {
     });
 }
 
-/// A table written by hand: entries as given, in one block or several.
+/// A table written by hand: these entries, in one block or several.
 fn raw_table(
     outside: &Outside,
     name: &str,
@@ -457,7 +464,7 @@ fn raw_table(
     outside.folder.file(name)
 }
 
-/// A copy with its bytes changed.
+/// A copy of a file with other bytes.
 fn altered(outside: &Outside, of: &TableFile, name: &str, f: impl Fn(&mut Vec<u8>)) -> TableFile {
     let mut bytes = outside.memory.read_small(of.name()).unwrap();
     f(&mut bytes);
@@ -539,16 +546,16 @@ fn bad_files_are_refused_by_name() {
                 "missing",
             ),
         ];
-        // One bit anywhere: in a block, filter, index, properties or footer.
+        // One flipped bit anywhere: in a block, filter, index, properties or footer.
         for i in 0..40 {
             let at = i * (len - 1) / 39;
             let name = format!("bit{at}");
             let file = altered(&outside, &good[0], &name, |b| b[at] ^= 1 << (i % 8));
-            // A flipped version or an unknown feature is damage of another name; see below.
+            // A flipped version or an unknown feature is another kind of error; see below.
             bad.push((file, ErrorKind::Corruption, "bit"));
         }
         for (file, kind, text) in bad {
-            // A good table before it, in another keyspace: nothing of it stays.
+            // A good table precedes it, in another keyspace. Nothing of it is kept.
             let error = store
                 .ingest(
                     &[(&b, good.clone()), (&a, vec![file.clone()])],
@@ -566,10 +573,10 @@ fn bad_files_are_refused_by_name() {
             );
             assert_eq!(tables_of(&disk), Vec::<String>::new(), "{}", file.name());
         }
-        // A later format version, with its footer's checksum made right.
+        // A later format version, with a valid checksum of the footer.
         let later = altered(&outside, &good[0], "later", |b| {
             let footer = b.len() - siltstone_table::footer::FOOTER_BYTES;
-            // The version, and the checksum of what stands before it and of it.
+            // The version, and the checksum of everything up to it.
             b[footer + 48] += 1;
             let crc = crc32c::crc32c(&b[footer..footer + 52]);
             b[footer + 52..footer + 56].copy_from_slice(&crc.to_le_bytes());
@@ -578,7 +585,7 @@ fn bad_files_are_refused_by_name() {
             .ingest(&[(&a, vec![later])], IngestMode::Link)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        // Another store's keyspace.
+        // The keyspace belongs to another store.
         let other = Disk::new(&rt).open();
         let foreign = other.default_keyspace().unwrap();
         let error = store
@@ -594,7 +601,8 @@ fn bad_files_are_refused_by_name() {
     });
 }
 
-/// Without room the ingest fails and leaves nothing; in `NoSpace` it is refused; with room again it works.
+/// Without room the ingest fails and leaves nothing. In `NoSpace` it is refused, and with room it
+/// works again.
 #[test]
 fn a_full_disk() {
     with_seeds(4, |rt, seed| {
@@ -642,9 +650,9 @@ fn a_full_disk() {
     });
 }
 
-/// A drop, a close, and other ingests while one is on its way.
+/// A drop, a close and other ingests during an ingest.
 #[test]
-fn beside_drops_and_closes() {
+fn ingests_beside_drops_and_closes_are_whole() {
     with_seeds(60, |rt, seed| {
         let disk = Disk::new(&rt);
         let outside = Outside::new(&rt);
@@ -694,7 +702,7 @@ fn beside_drops_and_closes() {
             assert!(tables_of(&disk).len() <= most, "{:?}", tables_of(&disk));
             disk.lose_power()
         } else {
-            // Nobody writes to a store that was closed.
+            // Nothing is written to a store that was closed.
             disk.clone()
         };
         let store = after.open();
@@ -705,7 +713,7 @@ fn beside_drops_and_closes() {
     });
 }
 
-/// What a store exports, another one ingests: the same keys and values, ranges and snapshots included.
+/// A store ingests what another one exports: the same keys and values, with ranges and snapshots.
 #[test]
 fn an_export_is_what_another_store_ingests() {
     with_seeds(3, |rt, seed| {
@@ -762,7 +770,7 @@ fn an_export_is_what_another_store_ingests() {
         let other_disk = Disk::new(&rt);
         let other = other_disk.open();
         let (a, b) = two(&other);
-        // What is beneath shows where nothing was exported.
+        // Older data is visible where nothing was exported.
         b.put(b"mine", b"stays").unwrap();
         other
             .ingest(&[(&a, files(built)), (&b, files(part))], IngestMode::Move)
@@ -795,7 +803,7 @@ fn an_export_is_what_another_store_ingests() {
 
 /// Tables on local files, by their paths, between two stores.
 #[test]
-fn by_paths_on_local_files() {
+fn tables_are_ingested_by_their_paths() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let store = Store::open(path("one.store"), small()).unwrap();

@@ -1,4 +1,5 @@
-//! A key of an ingested table that equals the separator of its block is found: gets, pinned gets, after a compaction too.
+//! A key of an ingested table that equals the separator of its block is found by gets and pinned
+//! gets, also after a compaction.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ fn a_key_that_is_its_blocks_separator_is_found() {
     let mut writer = TableWriter::new(file.clone(), WriterOptions::default()).unwrap();
     let keys: Vec<[u8; 1]> = (b'a'..=b'z').map(|b| [b]).collect();
     for key in &keys {
-        // A block of its own for each: every key but the first is a separator.
+        // Each key has a block of its own, so every key but the first is a separator.
         writer.end_block().unwrap();
         writer.add(key, trailer(0, Kind::Put), key).unwrap();
     }

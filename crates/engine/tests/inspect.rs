@@ -1,5 +1,5 @@
-//! Files of a store looked into one by one: all that was written is told with its place, and whatever happened to a file, it is told as far as
-//! it holds.
+//! Files of a store looked into one by one: all that was written is told with its place, and
+//! whatever happened to a file, it is told as far as it holds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -196,7 +196,8 @@ fn store_files() -> BTreeMap<String, Vec<u8>> {
     store.create_keyspace("dropped").unwrap();
     store.drop_keyspace("dropped").unwrap();
     birds.put(b"last", b"word").unwrap();
-    // The log before anything in it is flushed, so that no segment is recycled under our eyes; and the tables after that.
+    // The log before anything in it is flushed, so that no segment is recycled under our eyes; and
+    // the tables after that.
     let mut files = BTreeMap::new();
     let mut take = |suffix: &str| {
         for entry in std::fs::read_dir(&path).unwrap() {

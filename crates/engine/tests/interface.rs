@@ -16,7 +16,7 @@ const SYNC: WriteOptions = WriteOptions { sync: true };
 struct Birds {
     store: Store,
     keyspace: Keyspace,
-    /// The store is in it, so it must live as long as the handles.
+    /// The store is in this folder, so it must live as long as the handles.
     folder: tempfile::TempDir,
 }
 
@@ -101,7 +101,7 @@ fn each_write_can_be_synced() {
         assert!(syncs() > before, "{call}");
     }
     assert_eq!(names(keyspace.iter()), ["heron", "robin", "wren"]);
-    // Without a value there is nothing to write, and nothing to sync.
+    // Without a value there is nothing to write and nothing to sync.
     let (before, number) = (syncs(), store.stats().published);
     assert_eq!(keyspace.take_with("owl", SYNC).unwrap(), None);
     assert_eq!((syncs(), store.stats().published), (before, number));
@@ -158,8 +158,7 @@ fn ranges_of_all_kinds() {
     assert!(keyspace.is_empty().unwrap());
 }
 
-/// Iterators took such a range for an empty one, while `delete_range` and `compact_range` refused
-/// it.
+/// Iterators treated such a range as empty, while `delete_range` and `compact_range` refused it.
 #[test]
 fn a_range_that_ends_before_it_starts_is_refused_everywhere() {
     let Birds {
@@ -348,7 +347,7 @@ fn opens(path: &Path) -> bool {
     }
 }
 
-/// Which values keep a store open, as the documentation of `Store` lists them.
+/// The values that keep a store open, as the documentation of `Store` lists them.
 #[test]
 fn what_keeps_a_store_open() {
     let Birds {
@@ -376,15 +375,15 @@ fn what_keeps_a_store_open() {
     read_from_the_back.next_back().unwrap().unwrap();
     assert!(opens(&path), "no handle is left");
 
-    // The others can still be used.
+    // The other values can still be used.
     cursor.seek_to_first().unwrap();
     assert_eq!((cursor.key(), &pinned[..]), (&b"heron"[..], &b"HERON"[..]));
     assert_eq!(read_from_the_back.count(), 3);
     drop((snapshot, batch, ended));
 }
 
-/// The two programs of each item of `must_not_compile.rs` differ in one line. So the second one
-/// does not compile because of that line.
+/// The two programs of each item of `must_not_compile.rs` differ in one line, so that line is the
+/// reason why the second one does not compile.
 #[test]
 fn programs_that_must_not_compile_differ_in_one_line() {
     let text = include_str!("../src/must_not_compile.rs");

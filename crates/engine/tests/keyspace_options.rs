@@ -1,4 +1,5 @@
-//! Settings of single keyspaces, and changes while the store is open: kept through power loss, refused by name, effective for what comes next.
+//! Settings of single keyspaces, and changes while the store is open: they survive power loss, are
+//! refused by name, and apply to what is done afterwards.
 
 mod common;
 
@@ -35,7 +36,7 @@ fn own() -> KeyspaceOptions {
     }
 }
 
-/// A create is acknowledged as synced and its edit is lost with the power. Recovery creates the
+/// A create is acknowledged as synced, and its edit is lost in a power loss. Recovery creates the
 /// keyspace again, with its options.
 #[test]
 fn the_create_record_has_the_options() {
@@ -54,7 +55,7 @@ fn the_create_record_has_the_options() {
         .unwrap();
         disk.memory.mark("set");
         drop((a, b, store));
-        // Power is lost after every call.
+        // The power is lost after each call.
         let mut replay = disk.memory.replay();
         let (mut seen, mut before_edit, mut set) = (0, 0, false);
         for at in 0..=replay.len() {
@@ -150,7 +151,7 @@ fn changes_are_kept_and_taken_back() {
             ..KeyspaceOptions::default()
         })
         .unwrap();
-        // Impossible values, also together with what was set before, change nothing.
+        // Values that are not valid, also together with those that were set before, change nothing.
         for (bad, name) in [
             (
                 KeyspaceOptions {
@@ -177,7 +178,8 @@ fn changes_are_kept_and_taken_back() {
         };
         assert_eq!(ks.own_options(), all);
         drop((ks, store));
-        // Power loss keeps what was acknowledged; the store's other options are those of the open.
+        // What was acknowledged survives a power loss. The other options of the store are those of
+        // the open.
         let disk = disk.lose_power();
         let store = disk.open_with(Options {
             block_bytes: 4 << 10,
@@ -192,12 +194,12 @@ fn changes_are_kept_and_taken_back() {
         assert_eq!(ks.options().level_factor, small().level_factor);
         for (name, told) in [
             ("level_facto", "level_factor"),
-            ("map_tables", "the store's"),
+            ("map_tables", "an option of the store"),
         ] {
             let error = ks.unset_options(&[name]).unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
-        // Dropped and created again, it starts from nothing.
+        // A keyspace that is dropped and created again has none of its old options.
         store.drop_keyspace("default").unwrap();
         assert_eq!(
             ks.set_options(&own()).unwrap_err().kind(),
@@ -210,7 +212,7 @@ fn changes_are_kept_and_taken_back() {
 }
 
 #[test]
-fn what_an_open_wishes_is_kept() {
+fn options_of_keyspaces_that_an_open_passes_are_kept() {
     play(|rt| {
         let disk = Disk::new(&rt);
         let mut options = small();
@@ -229,7 +231,7 @@ fn what_an_open_wishes_is_kept() {
             .unwrap();
         assert_eq!(later.options().l0_stop_count, 9);
         assert_eq!(later.options().memtable_bytes, 128 << 10);
-        // The options that are told open it like this again.
+        // The options that the store returns open it in the same way again.
         let told = store.options();
         assert_eq!(Options::from_toml(&told.to_toml()).unwrap(), told);
         assert_eq!(told.keyspaces.len(), 2);
@@ -241,7 +243,7 @@ fn what_an_open_wishes_is_kept() {
 }
 
 #[test]
-fn options_of_the_store_change_by_name_or_say_why_not() {
+fn options_of_the_store_change_by_name_or_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("s"), small()).unwrap();
     let (a, b) = (
@@ -266,7 +268,7 @@ fn options_of_the_store_change_by_name_or_say_why_not() {
     assert!(changed > 10);
     store.set_option("log_bytes_max", "4 MiB").unwrap();
     assert_eq!(store.options().log_bytes_max, 4 << 20);
-    // A keyspace's setting is the default of those that have none of their own.
+    // A keyspace's setting in the store is the default for keyspaces that have not set it.
     store.set_option("memtable_bytes", 1u64 << 20).unwrap();
     assert_eq!(a.options().memtable_bytes, 1 << 20);
     assert_eq!(b.options().memtable_bytes, 128 << 10);
@@ -283,7 +285,7 @@ fn options_of_the_store_change_by_name_or_say_why_not() {
         assert!(error.to_string().contains(told), "{error}");
         assert_eq!(store.options(), before);
     }
-    // A memtable of the new size holds what the old one did not.
+    // A memtable of the new size has room for what did not fit into the old one.
     for i in 0..5000u64 {
         a.put(&key(i), &[7; 100]).unwrap();
         b.put(&key(i), &[7; 100]).unwrap();
@@ -297,7 +299,7 @@ fn options_of_the_store_change_by_name_or_say_why_not() {
     store.close().unwrap();
 }
 
-/// Codec and filter bits of the tables that are there, by level.
+/// The codec and the filter bits of the tables, by level.
 fn tables(disk: &Disk, store: &Store, name: &str) -> Vec<(u8, Codec, u8)> {
     let hooks = store.core_for_tests();
     let keyspace = store.keyspace(name).unwrap();
@@ -331,7 +333,7 @@ fn codecs_and_filters_go_by_level() {
             1 => (1, Codec::Lz4, 10),
             level => (level, Codec::Zstd, 4),
         };
-        // Ascending keys: tables could move as they are, but for their codec.
+        // The keys ascend, so only their codec keeps tables from being moved unchanged.
         for i in 0..3000u64 {
             ks.put(&key(i), &[i as u8; 200]).unwrap();
         }
@@ -342,7 +344,7 @@ fn codecs_and_filters_go_by_level() {
         for table in found {
             assert_eq!(table, of(table.0));
         }
-        // A change holds for what is written from then on.
+        // A change applies to tables that are written afterwards.
         ks.set_options(&KeyspaceOptions {
             compression: Some(Compression::Lz4.into()),
             ..KeyspaceOptions::default()

@@ -1,4 +1,5 @@
-//! Power loss and kill at every storage call of a run: what comes back is a prefix that holds everything synced.
+//! A power loss or a kill at every storage call of a run: what is left is a prefix that contains
+//! everything synced.
 
 mod log_common;
 
@@ -7,21 +8,21 @@ use siltstone::log::format::parse_segment_name;
 use siltstone::log::{LogWriter, Position};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
-/// One run: its storage with a journal, and where each record lies.
+/// One run: its storage with a journal, and the position of each record.
 struct Run {
     runtime: Runtime,
     storage: MemoryStorage,
     ends: Vec<Position>,
 }
 
-/// What is known at a place of the journal.
+/// What is known at a point of the journal.
 #[derive(Default, Clone, Copy, Debug)]
 struct Known {
-    /// Records acknowledged.
+    /// The number of acknowledged records.
     appended: usize,
-    /// Records acknowledged as synced.
+    /// The number of records that were acknowledged as synced.
     synced: usize,
-    /// What a manifest would say: log start and synced position.
+    /// What a manifest would have: the log's start and the synced position.
     start: u32,
     manifest: Position,
 }
@@ -69,7 +70,8 @@ fn run(seed: u64, records: u64) -> Run {
             log.prepare_next().unwrap();
         }
         if rng.below(25) == 0 {
-            // A flush of everything: sync through its last record, edit of the manifest, segments go.
+            // A flush of everything: a sync through its last record, an edit of the manifest, and
+            // segments are deleted.
             synced(&storage, &log, &ends);
             let start = log.end().segment;
             storage.mark(format!("m{start} {}", log.synced().to_u64()));
@@ -145,14 +147,14 @@ fn power_loss_at_every_call_leaves_a_prefix_with_everything_synced() {
                 let count = run.ends.iter().filter(|e| **e <= end).count();
                 shorter += usize::from(count > known.synced && count < known.appended);
                 if n % 13 == 0 {
-                    // A recovery begins a new chain, and loses power before its edit.
+                    // A recovery begins a new chain and loses power before its edit.
                     let next = start(&run.runtime, &image, 4096);
                     let again = image.crash(CrashPolicy::Seeded(n));
                     assert_eq!(
                         verify(&run, &again, &known, &format!("{context}, twice")),
                         end
                     );
-                    // Writers are admitted after that edit, which names the new chain.
+                    // Writes are taken after that edit, which names the new chain.
                     append(&next, 100_000, 50).unwrap();
                     next.sync_all().unwrap();
                     append(&next, 100_001, 50).unwrap();

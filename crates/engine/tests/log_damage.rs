@@ -1,4 +1,5 @@
-//! Damaged logs: torn tails, flipped bits, lost tails, broken chains, recycled names, arbitrary bytes.
+//! Damaged logs: torn tails, flipped bits, lost tails, broken chains, recycled names, arbitrary
+//! bytes.
 
 mod log_common;
 
@@ -11,8 +12,8 @@ use siltstone_storage::Runtime;
 
 type Objects = Vec<(String, Vec<u8>)>;
 
-/// A log of `segments` segments (4 KiB) with a few records each, synced through the end of record `synced_count`
-/// (no sync for 0), and where each record lies.
+/// A log of several segments of 4 KiB with a few records each, synced through the end of record
+/// `synced_count` (0 for no sync), and the position of each record.
 fn small_log(records: u64, value_bytes: usize, synced_count: u64) -> (Objects, Found, Position) {
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 4096);
@@ -57,7 +58,7 @@ fn a_torn_tail_ends_history_before_it() {
 
 #[test]
 fn a_flipped_bit_is_corruption_where_it_was_synced_and_the_end_elsewhere() {
-    // Records 1-5 are synced, and records 7 and later say so.
+    // Records 1 to 5 are synced, and records from 7 on say so.
     let (objects, found, synced) = small_log(60, 50, 5);
     assert!(objects.len() >= 2);
     let last = found.places.len() - 1;
@@ -79,7 +80,7 @@ fn a_flipped_bit_is_corruption_where_it_was_synced_and_the_end_elsewhere() {
                 match result {
                     Ok((got, report)) => {
                         assert!(!in_synced, "{context}: accepted, {report:?}");
-                        // What lies behind the last record is not looked at.
+                        // What follows the last record is not read.
                         let kept = match record {
                             Some(record) => record,
                             None if at < SEGMENT_HEADER_BYTES => {
@@ -113,11 +114,11 @@ fn a_flipped_bit_is_corruption_where_it_was_synced_and_the_end_elsewhere() {
 }
 
 #[test]
-fn the_end_of_a_segment_is_no_bad_record() {
+fn the_end_of_a_segment_is_not_a_bad_record() {
     let (mut objects, found, _) = small_log(80, 100, 80);
     let end = found.places[79].1;
     assert!(end.segment >= 3);
-    // Old bytes behind the records of every segment but the last, and of the last.
+    // Old bytes follow the records of every segment but the last, and of the last one too.
     for (index, (_, bytes)) in objects.iter_mut().enumerate() {
         let number = index as u32 + 1;
         let used = found
@@ -133,8 +134,8 @@ fn the_end_of_a_segment_is_no_bad_record() {
 }
 
 #[test]
-fn a_lost_tail_is_never_jumped_over() {
-    // Segment 2 is there and whole, the last record of segment 1 is lost.
+fn replay_never_continues_behind_a_lost_tail() {
+    // Segment 2 is whole, and the last record of segment 1 is lost.
     for synced_count in [0, 3] {
         let (objects, found, synced) = small_log(40, 100, synced_count);
         let in_first = found.places.iter().filter(|p| p.0.segment == 1).count();
@@ -153,7 +154,7 @@ fn a_lost_tail_is_never_jumped_over() {
             panic!("{:?}", report.stop);
         };
     }
-    // The same, but something says that it was synced.
+    // The same, but the manifest says that the record was synced.
     let (objects, found, synced) = small_log(40, 100, 39);
     let in_first = found.places.iter().filter(|p| p.0.segment == 1).count();
     let (start, end) = found.places[in_first - 1];
@@ -166,7 +167,7 @@ fn a_lost_tail_is_never_jumped_over() {
             (ErrorKind::Corruption, Some(u64::from(start.offset)))
         );
     }
-    // The header of segment 2 is lost, its records are there; whole segments are missing.
+    // The header of segment 2 is lost and its records are there; then whole segments are missing.
     for synced_count in [0, 39] {
         let (objects, found, synced) = small_log(40, 100, synced_count);
         let in_first = found.places.iter().filter(|p| p.0.segment == 1).count();
@@ -194,7 +195,8 @@ fn a_lost_tail_is_never_jumped_over() {
 #[test]
 fn a_recycled_name_does_not_revive_its_records() {
     let (objects, _, _) = small_log(20, 50, 20);
-    // Segment 1's bytes under the name of 12: the rename is durable, the new header is not.
+    // The bytes of segment 1 have the name of segment 12: the rename is durable, and the new header
+    // is not.
     let renamed = vec![(segment_name(12), objects[0].1.clone())];
     let runtime = Runtime::threads();
     let storage = storage_of(&runtime, &renamed);
@@ -221,8 +223,8 @@ fn a_recycled_name_does_not_revive_its_records() {
     );
 }
 
-/// Valid segments under each other's names are no torn tail, though nothing of them was synced: only segments from before the start are
-/// recycled, so no crash leaves them.
+/// Valid segments with each other's names are not a torn tail, although nothing in them was synced:
+/// only segments from before the start are recycled, so no crash leaves this.
 #[test]
 fn segments_under_other_names_are_refused() {
     let (objects, ..) = small_log(120, 100, 0);
@@ -239,7 +241,7 @@ fn segments_under_other_names_are_refused() {
             assert_eq!(error.found_value(), Some(&found[..]), "{error}");
         }
     }
-    // One copied over the next.
+    // One segment is copied over the next.
     let mut copied = objects.clone();
     copied[2].1 = copied[1].1.clone();
     let error = read_objects(&copied, Position::ZERO).err().unwrap();
@@ -248,7 +250,8 @@ fn segments_under_other_names_are_refused() {
 
 #[test]
 fn a_torn_tail_behind_the_synced_position_is_the_end() {
-    // Number 100 was used by something else; 101 is torn. What was synced is the position after 99.
+    // Number 100 was used by something else, and 101 is torn. The synced position is the one after
+    // 99.
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 4096);
     for number in [97, 98, 99] {
@@ -292,7 +295,11 @@ fn a_missing_or_damaged_start_is_empty_only_if_nothing_was_synced() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_damage_gives_a_prefix_or_an_error(
@@ -326,7 +333,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), keep in any::<bool>()) {
+    fn arbitrary_bytes_never_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..600),
+        keep in any::<bool>(),
+    ) {
         let (objects, _, _) = small_log(3, 10, 2);
         if keep && bytes.len() >= 64 {
             bytes[..64].copy_from_slice(&objects[0].1[..64]);

@@ -1,4 +1,4 @@
-//! Failing storage calls: what poisons, what does not, and who is told.
+//! Failing storage calls of the log: which of them poison it, and which calls get the error.
 
 #[path = "log_common/fault.rs"]
 mod fault;
@@ -30,7 +30,7 @@ fn faulty(runtime: &Runtime, storage: &MemoryStorage, hook: Hook) -> siltstone::
 }
 
 #[test]
-fn a_full_disk_is_no_poison_and_passes() {
+fn a_full_disk_does_not_poison_and_passes() {
     let (runtime, storage) = memory();
     storage.set_capacity(Some(4096));
     let log = start(&runtime, &storage, 4096);
@@ -43,7 +43,8 @@ fn a_full_disk_is_no_poison_and_passes() {
     };
     assert!(refused.is_no_space() && number > 5, "{refused}");
     assert!(log.prepare_next().unwrap_err().is_no_space());
-    // What fits the segment is still taken, what was appended is synced, nothing is left behind.
+    // The segment still takes what fits, what was appended can be synced, and nothing is left
+    // behind.
     append(&log, number, 0).unwrap();
     log.sync_all().unwrap();
     assert!(log.needs_prepare() && log.poison_cause().is_none());
@@ -51,7 +52,7 @@ fn a_full_disk_is_no_poison_and_passes() {
     storage.set_capacity(Some(8192));
     log.prepare_next().unwrap();
     append(&log, number + 1, 200).unwrap();
-    // A batch that needs more than the prepared segment: refused, and the next one fits.
+    // A batch that needs more than the prepared segment is refused, and the next one fits.
     assert!(append(&log, number + 2, 50_000).unwrap_err().is_no_space());
     append(&log, number + 2, 10).unwrap();
     let synced = log.sync_all().unwrap();
@@ -73,8 +74,8 @@ fn a_full_disk_at_open_leaves_nothing_behind() {
     append(&start(&runtime, &storage, 4096), 1, 10).unwrap();
 }
 
-/// Every call of a run fails once: either the log goes on, or it is poisoned as the rules say. What was
-/// acknowledged as synced survives a power loss in both cases.
+/// Every call of a run fails once: the log either continues or is poisoned, as the rules say. In
+/// both cases everything that was acknowledged as synced survives a power loss.
 #[test]
 fn every_single_failure_either_passes_or_poisons() {
     let (mut poisoned_runs, mut clean_runs) = (0, 0);
@@ -201,8 +202,8 @@ fn a_sync_error_reported_once_reaches_everyone_who_waits() {
             let (armed, syncs, runtime) = (armed.clone(), syncs.clone(), runtime.clone());
             Arc::new(move |op, _| {
                 if op == "sync" && armed.load(Ordering::SeqCst) {
-                    // The first one fails, and late: the others are all waiting for the role by then. Any later
-                    // one would succeed.
+                    // The first sync fails late, when the others already wait for the role. Any
+                    // later one would succeed.
                     let first = syncs.fetch_add(1, Ordering::SeqCst) == 0;
                     if first {
                         runtime.sleep(std::time::Duration::from_millis(2));
@@ -238,7 +239,7 @@ fn a_sync_error_reported_once_reaches_everyone_who_waits() {
             1,
             "a failed sync was repeated"
         );
-        // What was synced before is still answered for.
+        // What was synced before is still durable.
         assert_eq!(log.sync(safe).unwrap(), safe);
         assert_eq!(log.synced(), safe);
         let (found, _) = read(&storage.crash(CrashPolicy::KeepUnsynced), 1, safe).unwrap();
@@ -253,7 +254,7 @@ fn appends_wait_for_no_sync_and_a_sync_covers_what_was_complete_when_it_began() 
     let hook: Hook = {
         let appended = appended.clone();
         Arc::new(move |op, _| {
-            // In the middle of the sync, the leader appends: were a lock shared, this would hang.
+            // The leader appends in the middle of the sync. If both shared a lock, this would hang.
             if op == "sync"
                 && let Some(log) = appended.lock().take()
             {
@@ -308,7 +309,7 @@ fn segments_are_synced_oldest_first() {
 }
 
 #[test]
-fn a_failed_deletion_is_told_and_tried_again() {
+fn a_failed_deletion_is_reported_and_repeated() {
     let (runtime, storage) = memory();
     let failing = Arc::new(AtomicBool::new(true));
     let hook: Hook = {
@@ -322,7 +323,7 @@ fn a_failed_deletion_is_told_and_tried_again() {
         append(&log, number, 150).unwrap();
     }
     let last = log.end().segment;
-    // Nothing is synced: nothing may go.
+    // Nothing is synced, so nothing may be deleted.
     assert_eq!(log.obsolete(last).unwrap(), 1);
     log.sync_all().unwrap();
     log.obsolete(last).unwrap_err();
@@ -337,7 +338,7 @@ fn a_failed_deletion_is_told_and_tried_again() {
     assert!(log.poison_cause().is_none());
 }
 
-/// The folder holds the segments that the log counts as live or pooled, and no other file.
+/// The folder has the segments that the log counts as live or pooled, and no other file.
 #[track_caller]
 fn assert_folder_holds_what_the_log_knows(log: &LogWriter, storage: &MemoryStorage) {
     let (stats, files) = (log.stats(), storage.list().unwrap());
@@ -345,8 +346,8 @@ fn assert_folder_holds_what_the_log_knows(log: &LogWriter, storage: &MemoryStora
     assert_eq!(files.len(), known, "{files:?}, {stats:?}");
 }
 
-/// A segment got its new name, and the call that gave it failed: nobody listed that name, and the
-/// file stayed until the next open.
+/// A segment got its new name, and the call that gave it failed. That name was not remembered, and
+/// the file stayed until the next open.
 #[test]
 fn a_failed_recycling_leaves_no_file_behind() {
     let (runtime, storage) = memory();
@@ -407,8 +408,8 @@ fn a_failed_creation_leaves_no_file_behind() {
     assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
 }
 
-/// The last number that a segment can have: whoever needs one more is told so, nothing is poisoned,
-/// and what was appended is there.
+/// The numbers of segments are used up: a call that needs one more fails, nothing is poisoned, and
+/// what was appended is there.
 #[test]
 fn segment_numbers_are_used_up_and_nothing_is_lost() {
     let (runtime, storage) = memory();
@@ -437,9 +438,10 @@ fn segment_numbers_are_used_up_and_nothing_is_lost() {
     assert_eq!(found.numbers, (1..=number).collect::<Vec<_>>());
 }
 
-/// Somebody put a file where the next segment would go: it stays as it is, and the log goes on behind it.
+/// Somebody has put a file where the next segment would be created. It is not changed, and the log
+/// uses the next number.
 #[test]
-fn a_name_that_is_taken_is_passed_over() {
+fn a_name_that_exists_is_skipped() {
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 4096);
     let foreign = storage.create(Epoch(0), &segment_name(2)).unwrap();
@@ -459,7 +461,7 @@ fn a_name_that_is_taken_is_passed_over() {
     );
 }
 
-/// Nothing beyond the log's end can be promised: the caller's mistake is told, and is none of the disk's.
+/// A sync beyond the log's end is a mistake of the caller and not of the disk.
 #[test]
 fn a_sync_beyond_the_end_is_refused_and_poisons_nothing() {
     let (runtime, storage) = memory();
@@ -472,10 +474,11 @@ fn a_sync_beyond_the_end_is_refused_and_poisons_nothing() {
     append(&log, 2, 10).unwrap();
 }
 
-/// A full disk, and kept space for the first segment that cannot be used just now: the open fails and says so, and the space is there for the next one,
-/// which first deletes the segments that nobody names.
+/// The disk is full, and the space that is reserved for the first segment cannot be used for a
+/// moment: the open fails with that error, and the space is there for the next one, which first
+/// deletes the segments that nothing names.
 #[test]
-fn kept_space_that_fails_once_is_there_for_the_next_open() {
+fn a_reserve_that_fails_once_is_there_for_the_next_open() {
     for failing in ["sync", "sync_dir", "recycle"] {
         let (runtime, storage) = memory();
         let kept = storage.create(Epoch(0), "KEPT").unwrap();
@@ -517,7 +520,7 @@ fn kept_space_that_fails_once_is_there_for_the_next_open() {
     }
 }
 
-/// Segments that cannot be: refused before anything is made.
+/// Segment sizes that are not possible are refused before anything is made.
 #[test]
 fn an_impossible_segment_size_is_refused() {
     let (runtime, storage) = memory();

@@ -1,4 +1,4 @@
-//! The log's bytes against `docs/format/log.md`, and against bytes made by hand.
+//! Compares the log's bytes with `docs/format/log.md`, and with bytes made by hand.
 
 mod log_common;
 
@@ -12,7 +12,7 @@ use siltstone::log::{Position, RecordKind};
 
 const DOC: &str = include_str!("../../../docs/format/log.md");
 
-/// Rows of the first table below a line that starts so.
+/// The rows of the first table that follows a line with this beginning.
 fn table(after: &str) -> Vec<Vec<String>> {
     let mut lines = DOC.lines().skip_while(|line| !line.starts_with(after));
     assert!(
@@ -32,7 +32,7 @@ fn table(after: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// (offset, bytes) by the first word of the field.
+/// Offset and length of each field, by the first words of its row.
 fn fields(after: &str) -> BTreeMap<String, (usize, usize)> {
     table(after)
         .into_iter()
@@ -147,7 +147,7 @@ fn a_written_log_is_byte_for_byte_as_documented() {
         assert!(bytes[end..at].iter().all(|&b| b == 0));
     }
     assert_eq!(log.end(), Position::new(1, at as u32));
-    // The next segment names this end and this chain.
+    // The next segment has this end and this chain.
     append(&log, u64::from(u32::MAX) << 16, 4000).unwrap();
     let next = bytes_of(&storage, "000000000002.log");
     let (header, _) = SegmentHeader::decode(&next, 2).unwrap();
@@ -236,7 +236,7 @@ fn names_are_exact() {
     }
 }
 
-/// A segment with this record, and the header's last bytes as `header` gives them.
+/// A segment with this one record.
 fn one_record(kind: u8, payload: &[u8], synced: Position, first_sequence: u64) -> Vec<u8> {
     let header = SegmentHeader {
         store_id: STORE_ID,
@@ -259,7 +259,7 @@ fn one_record(kind: u8, payload: &[u8], synced: Position, first_sequence: u64) -
 }
 
 #[test]
-fn what_makes_no_sense_under_a_good_checksum_is_refused() {
+fn records_with_good_checksums_and_bad_contents_are_refused() {
     let good = batch(3, 9);
     type Case<'a> = (u8, &'a [u8], Position, u64, ErrorKind, &'a str);
     let cases: [Case; 6] = [
@@ -318,7 +318,7 @@ fn what_makes_no_sense_under_a_good_checksum_is_refused() {
                 );
                 assert!(error.to_string().contains(text), "{error}");
             }
-            // No writer can write a number above the limit: that header is no header.
+            // A number above the limit is never written, so this header is not one.
             Ok((found, _)) => assert!(first > MAX_SEQUENCE && found.numbers.is_empty()),
         }
     }
@@ -366,9 +366,9 @@ fn a_segment_of_another_store_is_refused() {
     assert!(error.to_string().contains("another store"), "{error}");
 }
 
-/// Fields that no writer writes, under a checksum that is right.
+/// Fields that are never written, with a valid checksum.
 #[test]
-fn a_header_whose_fields_cannot_be_is_none() {
+fn a_header_with_fields_that_are_never_written_is_refused() {
     let header = |previous: u32| SegmentHeader {
         store_id: STORE_ID,
         number: 5,
@@ -389,12 +389,12 @@ fn a_header_whose_fields_cannot_be_is_none() {
         SegmentHeader::decode(&bytes, 5).unwrap_err()
     };
     for (wrong, said) in [
-        // Its own predecessor.
+        // The segment is its own predecessor.
         (sealed(&|b| b[40] = 5), "previous segment 5"),
         // Numbers and offsets have 32 bits.
         (sealed(&|b| b[44] = 1), "previous segment 4294967300"),
         (sealed(&|b| b[52] = 1), "previous end 4294967360"),
-        // This version with a header of another length.
+        // This version, with a header of another length.
         (
             sealed(&|b| {
                 b[12] = 72;
@@ -408,7 +408,8 @@ fn a_header_whose_fields_cannot_be_is_none() {
     }
 }
 
-/// Two records with right checksums and the same numbers: entries of the second would replace those of the first under their numbers.
+/// Two records have valid checksums and the same numbers: entries of the second would replace those
+/// of the first.
 #[test]
 fn records_whose_numbers_do_not_ascend_are_refused() {
     let body = batch(7, 9);
@@ -435,7 +436,8 @@ fn records_whose_numbers_do_not_ascend_are_refused() {
     assert!(error.found_value().is_some(), "{error}");
 }
 
-/// A later segment that a newer version wrote is no end of history: what is in it would be lost without a word.
+/// A later segment that a newer version wrote is not the end of the history, or its data would be
+/// lost silently.
 #[test]
 fn a_later_segment_of_a_newer_version_is_refused() {
     let (runtime, storage) = memory();

@@ -1,5 +1,6 @@
-//! Records of the log that are whole, with right checksums, and make no sense to the store that they belong to: an open refuses them, names the segment
-//! and the place of the record, and leaves everything as it is.
+//! Records of the log that are whole, with valid checksums, and make no sense for the store that
+//! they belong to: an open refuses them, names the segment and the offset of the record, and
+//! changes nothing.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ fn open(storage: &MemoryStorage, runtime: &Runtime) -> siltstone::Result<Store> 
     Store::open_with(components, Options::default())
 }
 
-/// A closed store whose log is one record, and the name of its segment.
+/// A closed store whose log has one record, and the name of its segment.
 fn store_with_record(
     kind: RecordKind,
     count: u64,
@@ -70,7 +71,8 @@ fn store_with_record(
     (memory, runtime, segment)
 }
 
-/// What an open says of such a store, to a writer and to a reader, more than once: nothing was changed by the refusal.
+/// The error of opens of such a store, for writing and for reading, more than once. The refusals
+/// change nothing.
 fn refusal(kind: RecordKind, count: u64, body: &[u8]) -> Error {
     let (memory, runtime, segment) = store_with_record(kind, count, body);
     let before = memory.list().unwrap();
@@ -90,7 +92,7 @@ fn refusal(kind: RecordKind, count: u64, body: &[u8]) -> Error {
     last.expect("it was refused twice")
 }
 
-/// The id after it wrapped.
+/// The next id overflowed.
 #[test]
 fn a_create_record_with_the_last_id_is_damage() {
     let mut body = u32::MAX.to_le_bytes().to_vec();
@@ -123,7 +125,7 @@ fn a_drop_record_is_an_id() {
     }
 }
 
-/// Its data would go nowhere, and nobody would be told.
+/// The data would be lost silently.
 #[test]
 fn entries_of_a_keyspace_that_was_never_created_are_damage() {
     let mut batch = BatchBody::new();
@@ -152,9 +154,10 @@ fn an_ingest_record_without_runs_is_damage() {
     }
 }
 
-/// An ingest whose record is durable and whose edit is not: replay takes its table in, if it is the one that the record names.
+/// The record of an ingest is durable, and its edit is not. Replay adds its table, if it is the one
+/// that the record names.
 #[test]
-fn an_ingested_table_is_asked_for_before_replay_takes_it_in() {
+fn replay_checks_an_ingested_table_before_it_is_added() {
     let runtime = Runtime::threads();
     let memory = MemoryStorage::new(&runtime);
     let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
@@ -186,7 +189,7 @@ fn an_ingested_table_is_asked_for_before_replay_takes_it_in() {
     assert_eq!(got.as_deref(), Some(&b"right"[..]));
     drop(whole);
 
-    // Another table in its place: answers would be wrong without a word.
+    // Another table has its name, which would give wrong results silently.
     build("b", b"wrong, and longer");
     let other = outside.read_small("b-00000.table").unwrap();
     let swapped = image.kill();

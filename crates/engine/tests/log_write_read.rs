@@ -150,7 +150,7 @@ fn a_batch_larger_than_a_segment_gets_one_of_its_own() {
         sizes[0] == 4096 && sizes[1] > 3 << 20 && sizes[2] == 4096,
         "{sizes:?}"
     );
-    // It is not worth keeping for another turn.
+    // It is not worth keeping for reuse.
     assert_eq!(log.obsolete(3).unwrap(), 3);
     assert_eq!(log.stats().pooled_segment_count, 1);
     assert_eq!(
@@ -203,7 +203,7 @@ fn a_new_writer_starts_a_chain_above_every_name_found() {
     assert!(error.is_corruption(), "{error}");
     let (found, _) = read(&storage, next.first_segment(), next.synced()).unwrap();
     assert_eq!(found.numbers, [101, 102]);
-    // Everything inherited can go.
+    // All inherited segments can be deleted.
     assert_eq!(next.oldest_segment(), 1);
     assert_eq!(
         next.obsolete(next.first_segment()).unwrap(),
@@ -246,7 +246,7 @@ fn a_recycled_segment_never_shows_its_old_records() {
 }
 
 #[test]
-fn the_same_on_local_files() {
+fn local_files_give_the_same_as_memory() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = siltstone_storage::Runtime::threads();
     let storage =
@@ -276,7 +276,7 @@ fn the_same_on_local_files() {
     assert!(next.first_segment() > end.segment);
 }
 
-/// The first segments are small, so that a small log is a small file; each is twice as large as the
+/// The first segments are small, so that a small log is a small file. Each is twice as large as the
 /// one before, up to the size in the options.
 #[test]
 fn segments_begin_small_and_grow() {
@@ -297,7 +297,7 @@ fn segments_begin_small_and_grow() {
 
 /// Reserved space is given back: the prepared segment, the pool, and the space behind the records.
 #[test]
-fn a_log_is_cut_behind_its_records() {
+fn a_closed_log_is_cut_behind_its_records() {
     let (runtime, storage) = memory();
     let log = start(&runtime, &storage, 64 << 10);
     for number in 1..=300 {
@@ -314,7 +314,7 @@ fn a_log_is_cut_behind_its_records() {
     assert_eq!(left.len(), 1, "{left:?}");
     let kept = u64::from(end.offset).next_multiple_of(4 << 10).max(8 << 10);
     assert_eq!(left[0].len, kept, "{left:?}");
-    // The log can still be used: another record goes to a new segment.
+    // The log can still be used: another record goes into a new segment.
     let more = append(&log, 301, 1000).unwrap();
     assert!(more.segment > end.segment);
 }

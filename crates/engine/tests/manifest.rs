@@ -1,4 +1,4 @@
-//! Manifests on real files: what was committed comes back, and the new one replaces the old one.
+//! Manifests on real files: what was committed is read back, and the new one replaces the old one.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What is read back after power loss at every call, from every torn tail, with every byte flipped, on a full disk,
-//! and that the bytes are those of `docs/format/manifest.md`.
+//! What is read back after a power loss at every call, from every torn tail, with every byte
+//! flipped, and on a full disk; and that the bytes are those of `docs/format/manifest.md`.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn first_state() -> StoreState {
     StoreState::new().apply(&edit).unwrap()
 }
 
-/// A flush number `n` (from 1) with one table whose name has `name_bytes` bytes.
+/// The `n`-th flush (from 1), with one table whose name has `name_bytes` bytes.
 fn flush(n: u64, name_bytes: usize) -> Edit {
     let seqs = SeqRange::new(n * 10 - 9, n * 10 + 1);
     let table = TableMeta {
@@ -128,7 +128,7 @@ fn a_tail_torn_at_any_byte_gives_the_edits_before() {
         let whole_records = ends.iter().filter(|end| **end <= cut).count();
         let mut zeroed = bytes.clone();
         zeroed[cut..].fill(0);
-        // Padding is zeros: a record may be whole before its last byte is written.
+        // Padding consists of zeros, so a record may be whole before its last byte is written.
         let padded = ends
             .iter()
             .filter(|end| **end <= cut || zeroed[..**end] == bytes[..**end])
@@ -169,7 +169,7 @@ fn a_flipped_bit_is_found() {
                         "{error}"
                     );
                 }
-                // A seal says nothing about the state: without it the edits stand as they are.
+                // A seal says nothing about the state: without it the edits are valid as they are.
                 Ok(recovered) => {
                     let is_seal = |end: &usize| (*end..*end + SEAL_BYTES).contains(&at);
                     assert!(
@@ -179,7 +179,7 @@ fn a_flipped_bit_is_found() {
                     assert_eq!(recovered.state, states[last], "byte {at}");
                     let dropped = match at.checked_sub(ends[last]) {
                         None => 0,
-                        // Its tag is its last byte that is not zero.
+                        // The tag is the last byte of the seal that is not zero.
                         Some(within) if within < SEAL_BYTES => 17.max(within + 1),
                         Some(within) => within + 1 - SEAL_BYTES,
                     };
@@ -191,13 +191,13 @@ fn a_flipped_bit_is_found() {
 }
 
 #[test]
-fn seals_that_power_loss_took_are_passed() {
+fn seals_that_a_power_loss_took_are_skipped() {
     let (bytes, states, ends) = written(3, 20);
     for taken in 0..8u8 {
         let mut image = bytes.clone();
         for (i, end) in ends[1..].iter().enumerate() {
             if taken & 1 << i != 0 {
-                // The first byte may have reached the medium.
+                // The first byte may have reached the disk.
                 image[end + 1..end + SEAL_BYTES].fill(0);
             }
         }
@@ -206,7 +206,7 @@ fn seals_that_power_loss_took_are_passed() {
         assert_eq!(recovered.record_count, 4);
         assert_eq!(recovered.end.offset as usize, ends[3]);
     }
-    // Without its seal, the last edit is what it is while power is being lost.
+    // Without its seal, the last edit may have been lost in the same power loss.
     let mut image = bytes.clone();
     image[ends[3]..].fill(0);
     image[ends[3] - 9] ^= 1;
@@ -241,12 +241,13 @@ fn power_loss_at_any_call_gives_the_old_or_the_new_state() {
     )
     .unwrap();
     memory.mark("1");
-    // Names of some kilobytes: edits cross pages, and the file grows beyond its first reserve.
+    // Names of some kilobytes: edits cross pages, and the file grows beyond its first reservation.
     for n in 1..=24u64 {
         states.push((*manifest.commit(&flush(n, 7000)).unwrap()).clone());
         memory.mark((states.len() - 1).to_string());
         if n % 8 == 0 {
-            // An open: a new manifest whole, with an edit, then the old ones go.
+            // An open: a new manifest with the whole state and an edit; then the old ones are
+            // deleted.
             let recovered = recover(&*storage).unwrap().unwrap();
             assert_eq!(recovered.state, states[states.len() - 1]);
             let edit = Edit {
@@ -293,7 +294,7 @@ fn power_loss_at_any_call_gives_the_old_or_the_new_state() {
 }
 
 #[test]
-fn a_full_disk_refuses_edits_and_lets_keyspaces_go() {
+fn a_full_disk_refuses_edits_but_takes_drops() {
     let (memory, storage) = memory();
     let mut manifest = Manifest::create(
         storage.clone(),
@@ -349,7 +350,7 @@ fn a_full_disk_refuses_edits_and_lets_keyspaces_go() {
         ..Edit::new()
     };
     assert!(manifest.commit(&create).unwrap_err().is_no_space());
-    // A new manifest does not fit either; the old one goes on, and nothing is left behind.
+    // A new manifest does not fit either. The old one stays current, and nothing is left behind.
     let recovered = recover(&*storage).unwrap().unwrap();
     let failure = Manifest::reopen(
         storage.clone(),
@@ -396,7 +397,7 @@ fn a_reserve_becomes_the_manifest() {
     reserve.reserve(64 << 10).unwrap();
     reserve.sync().unwrap();
     storage.sync_dir(Epoch(0)).unwrap();
-    // Room for the pointer's replacement, none for a manifest.
+    // There is room for the replacement of the pointer, and none for a manifest.
     memory.set_capacity(Some(memory.used_bytes() + 8192));
     drop(first);
     let recovered = recover(&*storage).unwrap().unwrap();
@@ -459,7 +460,7 @@ fn a_missing_manifest_is_corruption() {
     assert_eq!(read_current(&*storage).unwrap().unwrap().number, 2);
 }
 
-/// The bytes of manifest 1 with these records, all checksums right.
+/// The bytes of manifest 1 with these records, with valid checksums.
 fn of_records(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<u64>) {
     let mut bytes = encode_header(STORE, 1).to_vec();
     let mut starts = Vec::new();
@@ -473,9 +474,10 @@ fn of_records(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<u64>) {
     (bytes, starts)
 }
 
-/// Records whose checksums are right and that say what no store writes: the place of the record is told, and no state is made of them.
+/// Records with valid checksums and contents that are never written: the error has the offset of
+/// the record, and no state is made from them.
 #[test]
-fn records_that_make_no_sense_are_told_by_their_place() {
+fn records_that_make_no_sense_are_reported_with_their_offset() {
     let whole = first_state().to_edit().encode();
     let drop_of = |id| {
         let drop = vec![id];
@@ -523,7 +525,7 @@ fn records_that_make_no_sense_are_told_by_their_place() {
     }
 }
 
-/// A manifest under another one's name, and one of another store: nothing of it is believed.
+/// A manifest with another one's name, and one of another store: nothing in it is used.
 #[test]
 fn a_manifest_of_another_number_or_store_is_refused() {
     let (bytes, _, _) = written(1, 20);
@@ -554,7 +556,8 @@ fn a_manifest_of_another_number_or_store_is_refused() {
     }
 }
 
-/// After an append whose outcome is unknown nothing more is written, whatever is asked: the answer stays the same.
+/// After an append whose result is unknown nothing more is written, whatever is called: the error
+/// stays the same.
 #[test]
 fn a_manifest_that_failed_stays_failed() {
     let (memory, _) = memory();
@@ -583,7 +586,8 @@ fn a_manifest_that_failed_stays_failed() {
     );
 }
 
-/// The store's kept space was to become the manifest, and the write into it failed: the space has its old name again, for the next try.
+/// The reserve was to become the manifest, and the write into it failed. The file has its old name
+/// again, for the next attempt.
 #[test]
 fn a_reserve_that_could_not_be_filled_is_given_back() {
     let (memory, _) = memory();
@@ -613,7 +617,8 @@ fn a_reserve_that_could_not_be_filled_is_given_back() {
     assert_eq!(recover(&memory).unwrap().unwrap().state, **manifest.state());
 }
 
-/// `CURRENT` names the manifest with the largest number: there is none for the next one, and the one that is there stays.
+/// `CURRENT` names the manifest with the largest number. There is no number for the next one, and
+/// the current one is not changed.
 #[test]
 fn manifest_numbers_are_used_up_and_not_passed() {
     let (_, storage) = memory();
@@ -654,7 +659,9 @@ proptest! {
     }
 
     #[test]
-    fn a_valid_manifest_with_a_hostile_tail_keeps_its_state(tail in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn a_valid_manifest_with_a_hostile_tail_keeps_its_state(
+        tail in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
         let (bytes, states, ends) = written(1, 20);
         let mut image = bytes[..ends[1]].to_vec();
         image.extend_from_slice(&tail);
@@ -662,7 +669,7 @@ proptest! {
     }
 }
 
-/// The words in the block after `heading` of the format's page.
+/// The words in the block that follows `heading` in the page of the format.
 fn documented(heading: &str) -> String {
     let page = include_str!("../../../docs/format/manifest.md");
     let block = page

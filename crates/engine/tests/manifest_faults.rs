@@ -1,5 +1,6 @@
-//! Storage calls of the manifest that fail, each in turn: while it is written anew in a running store (the roll), and at open. Which errors poison
-//! the store and which do not is part of what is asked; whatever was acknowledged is there in the next life.
+//! Every storage call of the manifest fails, one after the other: while it is written anew in a
+//! running store (the roll), and at an open. The tests say which errors poison the store and which
+//! do not. Everything that was acknowledged is there after the next open.
 
 mod common;
 
@@ -20,7 +21,7 @@ const FAULTS: [Fault; 4] = [
     Fault::FailAfter(NoSpace),
 ];
 
-/// Runs under one seed, so that the same call of two runs has the same number until a fault fires.
+/// Runs with one seed, so that the same call of two runs has the same number until a fault fires.
 fn simulated<T: Send + 'static>(what: &str, body: impl FnOnce(Runtime) -> T + Send + 'static) -> T {
     let config = SimConfig {
         stack_bytes: 1 << 20,
@@ -38,7 +39,8 @@ fn manifests(disk: &Disk) -> usize {
     names.iter().filter(|n| n.starts_with("MANIFEST-")).count()
 }
 
-/// Everything acknowledged is in whatever a kill or a power loss leaves, and it can be opened and written.
+/// Everything that was acknowledged is there after a kill or a power loss, and the store can be
+/// opened and written.
 fn comes_back(disk: &Disk, put: u64, what: &str) {
     let images = [CrashPolicy::LoseUnsynced, CrashPolicy::KeepUnsynced].map(|p| disk.crash(p));
     for image in images.into_iter().chain([disk.kill()]) {
@@ -54,10 +56,10 @@ fn comes_back(disk: &Disk, put: u64, what: &str) {
     }
 }
 
-/// Puts before the open that meets the fault.
+/// The number of puts before the open that meets the fault.
 const BEFORE: u64 = 5;
 
-/// A store with something in it, closed, on a disk whose changes are counted by `rule` from here on.
+/// A closed store with some data, on a disk whose changes `rule` counts from here on.
 fn closed(rt: &Runtime, rule: Rule) -> Disk {
     let disk = Disk::new(rt);
     let store = disk.open();
@@ -69,8 +71,9 @@ fn closed(rt: &Runtime, rule: Rule) -> Disk {
     disk
 }
 
-/// Flushes whose edits are a quarter of a mebibyte, because their tables' first and last keys are long, until the manifest must have been
-/// written anew. Gives the number of acknowledged puts in the default keyspace.
+/// Flushes with edits of a quarter of a mebibyte (the first and last keys of their tables are
+/// long), until the manifest must have been written anew. Returns the number of acknowledged puts
+/// in the default keyspace.
 fn roll(store: &Store) -> u64 {
     let ks = store.default_keyspace().unwrap();
     let mut put = BEFORE;
@@ -89,7 +92,7 @@ fn roll(store: &Store) -> u64 {
     put
 }
 
-/// The changes of such a life without a fault, as a rule that fails changes counts them.
+/// The changes without a fault, as a rule that fails changes counts them.
 fn changes() -> Vec<Fired> {
     let mut fired = simulated("no fault", |rt| {
         let every = Rule::on_changes(Fault::Delay(Duration::ZERO)).for_good();
@@ -103,7 +106,8 @@ fn changes() -> Vec<Fired> {
     fired
 }
 
-/// From the `nth` new manifest's creation to the pointer's replacement: the numbers of the changes that are the manifest's.
+/// The numbers of the changes from the creation of the `nth` new manifest to the replacement of the
+/// pointer.
 fn new_manifest(changes: &[Fired], nth: usize) -> Vec<usize> {
     let all = |kind, name: &str| -> Vec<usize> {
         let of = |i: &usize| changes[*i].kind == kind && changes[*i].name.starts_with(name);
@@ -124,10 +128,11 @@ fn new_manifest(changes: &[Fired], nth: usize) -> Vec<usize> {
     calls
 }
 
-/// Whether a store goes on writing whose new manifest met this. Nothing refers to a manifest that the pointer does not name, so its own calls
-/// fail freely; what the folder says after a failed sync, and the pointer after a failed replacement, is not to be known, unless
-/// nothing was written for want of room.
-fn goes_on(kind: OpKind, fault: Fault) -> bool {
+/// Whether a store still takes writes after its new manifest met this fault. Nothing refers to a
+/// manifest that the pointer does not name, so its own calls may fail. The state of the folder
+/// after a failed sync, and that of the pointer after a failed replacement, are unknown, unless
+/// nothing was written for lack of room.
+fn still_writes(kind: OpKind, fault: Fault) -> bool {
     match kind {
         OpKind::SyncDir => false,
         OpKind::Replace => fault == Fault::Fail(NoSpace),
@@ -136,7 +141,7 @@ fn goes_on(kind: OpKind, fault: Fault) -> bool {
 }
 
 #[test]
-fn a_roll_that_fails_at_each_call() {
+fn a_roll_may_fail_at_each_call() {
     let changes = changes();
     for call in new_manifest(&changes, 1) {
         for fault in FAULTS {
@@ -166,9 +171,14 @@ fn a_roll_that_fails_at_each_call() {
                         put
                     }
                 };
-                assert_eq!(next.is_ok(), goes_on(met.kind, fault), "{told}: {next:?}");
+                assert_eq!(
+                    next.is_ok(),
+                    still_writes(met.kind, fault),
+                    "{told}: {next:?}"
+                );
                 if next.is_ok() {
-                    // The new manifest is deleted, also if its creation failed after the deed.
+                    // The new manifest is deleted, even if its creation failed after the file was
+                    // made.
                     store.core_for_tests().delete_obsolete();
                     assert_eq!(manifests(&disk), 1, "{told}: {:?}", disk.names(""));
                 }
@@ -179,7 +189,7 @@ fn a_roll_that_fails_at_each_call() {
 }
 
 #[test]
-fn an_open_that_fails_at_each_call_of_its_manifest() {
+fn an_open_may_fail_at_each_call_of_its_manifest() {
     let changes = changes();
     let (mut opened, mut refused) = (0, 0);
     for call in new_manifest(&changes, 0) {
@@ -202,7 +212,7 @@ fn an_open_that_fails_at_each_call_of_its_manifest() {
                 };
                 drop(store);
                 comes_back(&disk, BEFORE, &told);
-                // The same folder too, with whatever the refused open left in it.
+                // The same folder can be opened, whatever the refused open left in it.
                 let store = disk.open();
                 assert_eq!(
                     prefix_len(&store.default_keyspace().unwrap()),
@@ -224,8 +234,8 @@ fn an_open_that_fails_at_each_call_of_its_manifest() {
     );
 }
 
-/// While the process has no descriptor left, a new manifest cannot be written. Nothing is in doubt,
-/// because no file was opened. This poisoned the store.
+/// While the process has no descriptor left, a new manifest cannot be written. Nothing is unknown
+/// then, because no file was opened. This poisoned the store.
 #[test]
 fn a_roll_without_descriptors_poisons_nothing_and_is_made_later() {
     for kind in [OpKind::Replace, OpKind::Create] {
@@ -268,10 +278,11 @@ fn a_roll_without_descriptors_poisons_nothing_and_is_made_later() {
     }
 }
 
-/// The pointer was replaced, the call said that there was no room, and from then on nothing can be read: which manifest counts is not known, so
-/// none is deleted. (The new one was, and the next open missed it: seed 76 of `every_call_fails`.)
+/// The pointer was replaced, the call returned that there was no room, and from then on nothing can
+/// be read. It is unknown which manifest is current, so none may be deleted. (The new one was
+/// deleted, and the next open missed it: seed 76 of `every_call_fails`.)
 #[test]
-fn a_pointer_that_cannot_be_read_back() {
+fn a_pointer_that_cannot_be_read_back_deletes_no_manifest() {
     let cannot_fail = [OpKind::FreeBytes, OpKind::StartWriteback, OpKind::Advise];
     let mut calls = simulated("no fault", |rt| {
         let disk = closed(&rt, Rule::on_any(Fault::Delay(Duration::ZERO)).for_good());
@@ -293,8 +304,9 @@ fn a_pointer_that_cannot_be_read_back() {
     }
 }
 
-/// An I/O error while the manifest's space is written ahead leaves nothing in doubt: no byte that anybody was promised lies there. It used to
-/// poison the store, and every write was refused until it was opened again.
+/// An I/O error while the manifest's space is written ahead has no unknown result: those bytes hold
+/// nothing that was promised. It used to poison the store, and every write was refused until it was
+/// opened again.
 #[test]
 fn an_error_while_space_is_reserved_loses_nothing_and_poisons_nothing() {
     for lasting in [false, true] {
@@ -320,14 +332,14 @@ fn an_error_while_space_is_reserved_loses_nothing_and_poisons_nothing() {
                 let error = store.drop_keyspace("default").err();
                 assert_eq!(error.map(|e| e.to_string()), None, "drops go on");
             }
-            // What is acknowledged is in the log, whether its edit waits or not.
+            // What was acknowledged is in the log, whether its edit waits or not.
             for image in [disk.kill(), disk.lose_power()] {
                 let back = image.open();
                 assert_eq!(back.keyspaces(), store.keyspaces());
                 let ks = back.keyspace(&wide_name(created - 1)).unwrap();
                 assert_eq!(prefix_len(&ks), 1);
             }
-            // By itself, once the fault has passed.
+            // The edits are committed by themselves, once the fault has passed.
             disk.faults.clear();
             rt.sleep(Duration::from_secs(5));
             assert_eq!(hooks.pending_edit_count(), 0, "what waited still waits");
@@ -338,7 +350,7 @@ fn an_error_while_space_is_reserved_loses_nothing_and_poisons_nothing() {
     }
 }
 
-/// A long name that sorts by its number.
+/// A long name that is ordered by its number.
 fn wide_name(i: u64) -> String {
     format!("{i:03}{}", "x".repeat(240))
 }

@@ -1,6 +1,7 @@
-//! Anonymous memory stays below what the store says that it holds (memtables, caches, filters, indexes) and 64 MiB, through a load, a full
-//! scan, and 100,000 range deletes. A process of its own, which measures itself. (glibc's heap keeps the peak of a job over 100,000 range deletes,
-//! about 100 MiB in all here, unless it is asked for it: `src/allocator.rs`.)
+//! Anonymous memory stays below what the store reports (memtables, caches, filters, indexes) plus
+//! 64 MiB, during a load, a full scan, and 100,000 range deletes. The test runs in a process of its
+//! own, which measures itself. (glibc's heap keeps the peak of a job over 100,000 range deletes,
+//! here about 100 MiB altogether, unless it is asked to return it: `src/types/allocator.rs`.)
 
 #![cfg(target_os = "linux")]
 
@@ -8,7 +9,7 @@ use siltstone::{Batch, IterOptions, Options, Store, WriteOptions};
 
 const ALLOWANCE_BYTES: u64 = 64 << 20;
 
-/// Anonymous bytes of this process that are in memory.
+/// The anonymous bytes of this process that are in memory.
 fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -42,7 +43,8 @@ fn check(store: &Store, options: &Options, when: &str) {
         mib(found),
         mib(said)
     );
-    // And what it says is bounded by the options: the memtables in use and the arenas kept for the next ones, the cache, and readers.
+    // The options bound what it reports: the memtables in use and the arenas kept for the next
+    // ones, the cache, and readers.
     let arenas =
         (options.memtable_bytes + (1 << 20)) * u64::from(options.sealed_memtables_max + 2 + 3);
     assert!(
@@ -76,7 +78,8 @@ fn anonymous_memory_is_bounded() {
     );
 }
 
-/// A thousand keyspaces with little in each are a usual way to use a store; each took two huge pages, 4 MiB.
+/// Stores often have a thousand keyspaces with little data in each. Each took two huge pages, 4
+/// MiB.
 #[test]
 fn small_keyspaces_take_little_memory() {
     in_own_process(
@@ -86,7 +89,7 @@ fn small_keyspaces_take_little_memory() {
     );
 }
 
-/// Runs `measure` in a process that does nothing else, which says `last` at the end.
+/// Runs `measure` in a process that does nothing else and prints `last` at the end.
 fn in_own_process(test: &str, last: &str, measure: fn()) {
     if std::env::var_os(ROLE).is_some() {
         measure();
@@ -104,7 +107,8 @@ fn in_own_process(test: &str, last: &str, measure: fn()) {
 
 fn measure_keyspaces() {
     const COUNT: u64 = 200;
-    /// Two pages of records, nodes and filter each, page tables for both ends of the arena, and the keyspace itself.
+    /// Two pages each of records, nodes and filter, page tables for both ends of the arena, and the
+    /// keyspace itself.
     const EACH_BYTES: u64 = 48 << 10;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -157,7 +161,8 @@ fn measure() {
         table_bytes: 8 << 20,
         level1_bytes: 32 << 20,
         block_cache_bytes: 8 << 20,
-        // Read through the cache, not through maps, whose pages are the kernel's.
+        // Tables are read through the cache, and not through maps, whose pages belong to the
+        // kernel.
         map_tables: false,
         ..Options::default()
     };
@@ -165,7 +170,7 @@ fn measure() {
     let ks = store.default_keyspace().unwrap();
     let mut batch = Batch::new();
     for i in 0..PAIRS {
-        // Scattered, so that compactions merge.
+        // The keys are scattered, so compactions must merge.
         let k = i * 7_919 % PAIRS;
         batch.put(&ks, &key(k), &[k as u8; 64]).unwrap();
         if batch.len() == 500 {
@@ -197,7 +202,8 @@ fn measure() {
     assert_eq!(count, PAIRS);
     drop(cursor);
 
-    // A hundred thousand range deletes over every tenth group of five keys: half in memtables, then in tables, then at the bottom.
+    // A hundred thousand range deletes over every tenth group of five keys: half of them in
+    // memtables, then in tables, then at the bottom.
     for i in 0..100_000u64 {
         ks.delete_range(&key(i * 10), &key(i * 10 + 5)).unwrap();
         if i % 25_000 == 24_999 {
@@ -216,7 +222,7 @@ fn measure() {
     check(&store, &options, "after a scan over them");
 }
 
-/// A memtable that was made larger for a large value is freed when it is flushed: after waiting for
+/// A memtable that was made larger for a large value is freed when it is flushed. After a wait for
 /// that, its memory is no longer counted.
 #[test]
 fn oversized_memtables_are_given_back() {
@@ -236,7 +242,7 @@ fn oversized_memtables_are_given_back() {
         store.flush().unwrap();
         store.wait_until_idle().unwrap();
         let memory = store.stats().memory;
-        // The active one and three that are kept for reuse.
+        // The active one, and three that are kept for reuse.
         assert!(memory.arena_bytes <= 5 * MEMTABLE_BYTES, "{memory:?}");
     }
     store.close().unwrap();

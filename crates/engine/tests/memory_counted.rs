@@ -1,7 +1,9 @@
-//! What the store says that its tables and its block cache take is what they take from the heap, and a memory budget gives it back. The allocator
-//! of this process counts; memtables' arenas are maps and are held against `RssAnon` in `memory_bound.rs`.
+//! The store reports as much memory of its tables and its block cache as they take from the heap,
+//! and a memory budget returns it. The allocator of this process counts. Arenas of memtables are
+//! maps, which `memory_bound.rs` compares with `RssAnon`.
 
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // It runs on real threads and waits for them.
+// The test runs on real threads and waits for them.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use siltstone::{Batch, Compression, MemoryStats, Options, Store, WriteOptions};
 
-/// The system's allocator, counting bytes that are held.
+/// The system's allocator, with a count of the bytes in use.
 struct Counting;
 
 static HELD_BYTES: AtomicI64 = AtomicI64::new(0);
@@ -18,7 +20,8 @@ fn count(bytes: usize, sign: i64) {
     HELD_BYTES.fetch_add(sign * bytes as i64, Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments unchanged, and counting neither allocates nor unwinds.
+// SAFETY: every call goes to the system's allocator with the arguments unchanged, and counting
+// neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -50,14 +53,14 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 const MIB: u64 = 1 << 20;
-/// Threads, views, the manifest, histograms, the log's buffers: what no gauge counts.
+/// Threads, views, the manifest, histograms and the log's buffers, which no gauge counts.
 const UNCOUNTED_BYTES: u64 = 2 * MIB;
 
 fn held_bytes() -> u64 {
     HELD_BYTES.load(Relaxed).max(0) as u64
 }
 
-/// Bytes of the heap since `before`, and what the store says of it.
+/// Compares the bytes taken from the heap since `before` with what the store reports.
 fn compare(store: &Store, before: u64, when: &str) -> MemoryStats {
     let memory = store.stats().memory;
     let said = memory.table_bytes + memory.block_cache_bytes + memory.job_bytes;
@@ -72,14 +75,15 @@ fn compare(store: &Store, before: u64, when: &str) -> MemoryStats {
 }
 
 #[test]
-fn what_is_counted_is_what_is_held() {
+fn counted_memory_is_the_memory_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         memtable_bytes: 2 * MIB,
         table_bytes: MIB,
         level1_bytes: 8 * MIB,
         block_cache_bytes: 24 * MIB,
-        compression: Compression::Lz4.into(), // Blocks that have to be unpacked go through the cache.
+        // Compressed blocks go through the cache.
+        compression: Compression::Lz4.into(),
         bloom_bits_per_key: 20.into(),
         ..Options::default()
     };
@@ -108,7 +112,7 @@ fn what_is_counted_is_what_is_held() {
     assert!(full.block_cache_bytes > 12 * MIB, "{full:?}");
     assert!(full.table_bytes > 400_000, "{full:?}");
 
-    // Not timed: it is waited for, with a bound.
+    // The test does not measure time; it waits up to a bound.
     let budget = 6 * MIB;
     store.set_option("memory_bytes_max", budget).unwrap();
     let start = Instant::now();

@@ -1,15 +1,17 @@
-//! The memtable's node protocol under loom: all interleavings of one writer and a reader, with every value that the
-//! memory model lets a relaxed load return.
+//! The memtable's node protocol under loom: all interleavings of one writer and a reader, with
+//! every value that the memory model lets a relaxed load return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p siltstone --test memtable_loom --release`
 //!
-//! The file under test is `memtable/node.rs` itself, on loom's atomics and with nodes of three slots. Records are loom
-//! cells, so a reader that gets an offset before the record's bytes is reported as a data race.
+//! The file under test is `memtable/node.rs` itself, on loom's atomics and with nodes of three
+//! slots. Records are loom cells, so a reader that gets an offset before the record's bytes is
+//! reported as a data race.
 //!
-//! Tried by hand: each of these changes to `node.rs` makes a test fail: no fence in `validate`, no fence in `lock`, no
-//! odd version in `lock`, a `validate` that always agrees, and relaxed instead of acquire or release in `unlock`,
-//! `begin_read`, `count`, `record`, `set_count` and `overwrite`. Only a relaxed store in `set_slot` is not noticed here:
-//! it matters to a torn view with a count from before a split, and these models did not reach that race.
+//! Each of these changes to `node.rs` was tried by hand and makes a test fail: no fence in
+//! `validate`, no fence in `lock`, no odd version in `lock`, a `validate` that always agrees, and
+//! relaxed instead of acquire or release in `unlock`, `begin_read`, `count`, `record`, `set_count`
+//! and `overwrite`. Only a relaxed store in `set_slot` is not noticed: it matters to a torn view
+//! with a count from before a split, and these models did not reach that race.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
@@ -25,7 +27,8 @@ use loom::thread;
 use node::{Keys, Node, Place, Words};
 
 const SLOTS: usize = 3;
-/// Byte offsets of the words, as `node.rs` lays them out for `SLOTS`: the first use of each gives it its place.
+/// The byte offsets of the words, as `node.rs` lays them out for `SLOTS`. The first use of an
+/// offset adds it.
 struct Memory {
     words32: Vec<(usize, AtomicU32)>,
     words64: Vec<(usize, AtomicU64)>,
@@ -90,8 +93,8 @@ impl Words for &Memory {
     }
 }
 
-/// Records by offset. The key of a record is one byte, so that heads tell keys apart without a look at records;
-/// `search` still compares the record's key where the head is equal.
+/// Records by offset. The key of a record is one byte, so heads distinguish keys without a read of
+/// the record; `search` still compares the record's key if the head is equal.
 struct Shelf {
     keys: [UnsafeCell<[u8; 1]>; 6],
 }
@@ -118,7 +121,7 @@ struct World {
     left: Memory,
     right: Memory,
     shelf: Shelf,
-    /// The number of keys that the writer says are in.
+    /// The number of keys that the writer has published.
     published: AtomicU32,
 }
 
@@ -162,7 +165,7 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// Inserts before what is there: slots are shifted under the version.
+/// Inserts before existing keys: slots are shifted while the version is odd.
 #[test]
 fn shifting_hides_nothing() {
     check(|| {
@@ -185,7 +188,7 @@ fn shifting_hides_nothing() {
     });
 }
 
-/// Appends, and replaces a slot's record, neither under a version.
+/// Appends, and a replacement of a slot's record, neither with a version.
 #[test]
 fn appends_and_overwrites_are_whole() {
     check(|| {
@@ -210,8 +213,9 @@ fn appends_and_overwrites_are_whole() {
     });
 }
 
-/// Splits: half of the slots move to a new right neighbour. Whoever looks for a key of the upper half finds it in one
-/// of the two, by the neighbour that the same validated read gave.
+/// Splits: half of the slots move to a new right neighbour. A reader that looks for a key of the
+/// upper half finds it in one of the two nodes, by the neighbour that the same validated read
+/// returned.
 #[test]
 fn splits_lose_nothing() {
     check(|| {
@@ -229,7 +233,8 @@ fn splits_lose_nothing() {
                 left.set_high(2);
                 left.set_next(1);
                 left.unlock();
-                // Without a version: a reader with the old count must not take the new slot for an old one.
+                // There is no version change: a reader with the old count must not take the new
+                // slot for an old one.
                 world.shelf.write(4, 15);
                 left.insert(1, &[15], 4, &world.shelf);
             })
@@ -237,8 +242,8 @@ fn splits_lose_nothing() {
         let (place, next) = loop {
             let left = node(&world.left);
             let version = left.begin_read();
-            // With the count of before the split, this may meet the slot appended after it: the view is torn, but
-            // the record that it compares must be whole.
+            // With the count of before the split, this may meet the slot that was appended after
+            // it. The view is torn, but the record that it compares must be whole.
             left.search(&[15], &world.shelf);
             let place = left.search(&[30], &world.shelf);
             let next = left.next();

@@ -1,5 +1,7 @@
-//! The `metrics` facade: a recorder gets the figures of `Store::stats`. In a process of its own, because a recorder is for all of one.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a recorder is the user's code, and real threads run here
+//! The `metrics` facade: a recorder gets the figures of `Store::stats`. The test has a process of
+//! its own, because a recorder is for the whole process.
+// A recorder is the user's code, and real threads run here.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod common;
 
@@ -12,7 +14,7 @@ use common::{key, small};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use siltstone::{Options, Store};
 
-/// All figures by name and labels; gauges as the bits of their numbers.
+/// All figures by name and labels. Gauges have the bits of their numbers.
 #[derive(Clone, Default)]
 struct Figures(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
 
@@ -46,12 +48,12 @@ impl Recorder for Figures {
 }
 
 #[test]
-fn a_recorder_gets_what_stats_say() {
+fn a_recorder_gets_the_figures_of_stats() {
     let figures = Figures::default();
     metrics::set_global_recorder(figures.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
-        // Fed whether or not a file is published.
+        // The recorder is updated whether or not a file is published.
         stats_publish_ms: 0,
         ..small()
     };
@@ -64,7 +66,7 @@ fn a_recorder_gets_what_stats_say() {
     store.wait_until_idle().unwrap();
     let at = format!("store={}", folder.path().display());
     let rt = siltstone_storage::Runtime::threads();
-    // Soon; how soon is the scheduler's business.
+    // It happens soon; how soon depends on the scheduler.
     let flushes = format!("siltstone_flush_count {at}");
     let fed = (0..6000).any(|_| {
         rt.sleep(Duration::from_millis(10));

@@ -1,6 +1,6 @@
-//! A process that may open few files reads, writes and compacts a store with many more tables.
+//! A process that may open only few files reads, writes and compacts a store with many more tables.
 //!
-//! The limit holds for a whole process, so each test starts itself again under `ulimit -n`.
+//! The limit applies to a whole process, so each test starts itself again under `ulimit -n`.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn key(n: u32) -> [u8; 4] {
     n.wrapping_mul(2_654_435_761).to_be_bytes()
 }
 
-/// Options by which few pairs make many tables.
+/// Options with which few pairs make many tables.
 fn small_tables() -> Options {
     Options {
         memtable_bytes: 256 << 10,
@@ -28,7 +28,7 @@ fn small_tables() -> Options {
     }
 }
 
-/// Options by which every read needs an open file.
+/// Options with which every read needs an open file.
 fn read_from_files() -> Options {
     Options {
         map_tables: false,
@@ -61,12 +61,12 @@ fn table_count(store: &Store) -> u64 {
 
 #[test]
 fn few_files_are_enough() {
-    // Too few for a job that opens all tables at once.
+    // These are too few for a job that opens all tables at once.
     with_limit(48, "few_files_are_enough", with_few_files);
 }
 
-/// If there are too few for a store, every call returns, with an error that names the limit, and
-/// nothing is lost.
+/// If there are too few files for a store, every call returns with an error that names the limit,
+/// and nothing is lost.
 #[test]
 fn too_few_files_are_an_error() {
     for limit in [10, 18] {
@@ -198,12 +198,12 @@ fn with_many_cursors(folder: &Path) {
 }
 
 /// A flush, a segment of the log, a checkpoint and an export each need a descriptor for the files
-/// that they write. They were refused while tables held half of all that the process may have.
+/// that they write. They were refused while tables held half of what the process may have.
 #[test]
-fn what_writes_files_takes_descriptors_back_from_tables() {
+fn calls_that_write_files_take_descriptors_back_from_tables() {
     with_limit(
         128,
-        "what_writes_files_takes_descriptors_back_from_tables",
+        "calls_that_write_files_take_descriptors_back_from_tables",
         with_a_program_that_takes_the_rest,
     );
 }

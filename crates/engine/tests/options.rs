@@ -1,11 +1,12 @@
-//! Every impossible option, one by one: refused by name, with limits and the value found, before anything is touched.
+//! Every option with a value that is not valid, one by one, is refused by name, with its limits and
+//! the value found, before anything is changed.
 
 use std::time::Duration;
 
 use siltstone::{ErrorKind, Options, Store, SyncMode};
 
-/// What is wrong, and the word by which the message must name it.
-fn impossible() -> Vec<(&'static str, Options)> {
+/// The options, and the words by which the message must name what is wrong.
+fn invalid() -> Vec<(&'static str, Options)> {
     let base = Options::default;
     vec![
         (
@@ -197,7 +198,8 @@ fn impossible() -> Vec<(&'static str, Options)> {
                 ..base()
             },
         ),
-        // Microseconds beyond 64 bits: not the second that would be left of them.
+        // Microseconds that do not fit into 64 bits. They must not be taken for the second that
+        // would be left of them.
         (
             "option sync",
             Options {
@@ -217,9 +219,9 @@ fn impossible() -> Vec<(&'static str, Options)> {
 }
 
 #[test]
-fn every_impossible_option_is_refused_by_name() {
+fn every_invalid_option_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    for (i, (name, options)) in impossible().into_iter().enumerate() {
+    for (i, (name, options)) in invalid().into_iter().enumerate() {
         let path = dir.path().join(i.to_string());
         let error = Store::open(&path, options).expect_err(name);
         println!("{:18} | {error}", error.kind().word());
@@ -237,7 +239,7 @@ fn every_impossible_option_is_refused_by_name() {
 }
 
 #[test]
-fn the_limits_themselves_are_possible() {
+fn the_limits_themselves_are_valid() {
     let small = Options {
         memtable_bytes: 64 << 10,
         sealed_memtables_max: 1,

@@ -64,11 +64,11 @@ fn differences(store: &Store) -> Vec<String> {
 fn load_reads_what_an_operator_has_set() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
-    // The folder is not there yet, and then it has no file.
+    // The folder does not exist yet, so it has no file.
     assert_eq!(Options::load(&store).unwrap(), Options::default());
     fs::create_dir(&store).unwrap();
     assert_eq!(Options::load(&store).unwrap(), Options::default());
-    // A folder may have a name like a file's.
+    // A folder may have a name like that of a file.
     let folder = dir.path().join("folder.toml");
     fs::create_dir(&folder).unwrap();
     assert_eq!(Options::load(&folder).unwrap(), Options::default());
@@ -84,13 +84,13 @@ fn load_reads_what_an_operator_has_set() {
     assert_eq!(options, Options::from_toml(text).unwrap());
     assert_eq!(options.sync, SyncMode::Always);
     assert_eq!(options.keyspaces["a"].block_bytes, Some(32 << 10));
-    // A path may name a file, with any name.
+    // A path may name a file with any name.
     assert_eq!(Options::load(&file).unwrap(), options);
     let named = Options::load(dir.path().join("file")).unwrap();
     assert_eq!(named.sync, SyncMode::Always);
     let missing = Options::load(dir.path().join("missing.toml")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
-    // It named OPTIONS.toml, a file that was never meant.
+    // The error named OPTIONS.toml, which was not meant.
     let text = missing.to_string();
     assert!(
         text.contains("missing.toml") && !text.contains("OPTIONS.toml"),

@@ -1,5 +1,6 @@
-//! A leader that panics in the log: its group is answered, those behind it too, the store takes no more writes, and what was acknowledged is there
-//! when it is opened again. On real threads: in a simulated run a panic is the run's end.
+//! A leader panics in the log: its group and the writers behind it get errors, the store takes no
+//! more writes, and what was acknowledged is there after the next open. The test uses real threads,
+//! because a panic ends a simulated run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn open(storage: &Arc<dyn Storage>, runtime: &Runtime) -> Store {
     Store::open_with(components, Options::default()).unwrap()
 }
 
-/// `call`: the leader's call that panics.
+/// `call` is the leader's call that panics.
 fn panics_in(call: OpKind) {
     let runtime = Runtime::threads();
     let memory = MemoryStorage::new(&runtime);
@@ -29,8 +30,8 @@ fn panics_in(call: OpKind) {
     ks.put(b"before", b"it").unwrap();
     let hooks = store.core_for_tests();
 
-    // All stand in the queue before anybody leads. A group takes a mebibyte beside the leader's own batch: two more, and the
-    // last ones stay behind.
+    // All writers are in the queue before one leads. A group takes one mebibyte beside the leader's
+    // own batch, which is two more batches, so the last ones stay behind.
     let held = hooks.hold_writes();
     let writers: Vec<_> = (0..WRITERS)
         .map(|i| {
@@ -47,7 +48,7 @@ fn panics_in(call: OpKind) {
     while hooks.queued_writer_count() < WRITERS {
         runtime.sleep(Duration::from_millis(1));
     }
-    // Segments only: their names are numbers.
+    // The rule names only segments: their names are numbers.
     let rule = faults.add(Rule::on(call, Fault::Panic).named("0"));
     drop(held);
 
@@ -63,7 +64,8 @@ fn panics_in(call: OpKind) {
         }
     }
     assert_eq!((panicked, faults.fired_count(rule)), (1, 1));
-    // Whoever comes later is told as well, writers and those who need the lead for something else; reads go on.
+    // Later calls get an error as well, those of writers and those that need the lead for something
+    // else. Reads continue.
     assert_eq!(ks.put(b"k", b"v").unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(store.flush().unwrap_err().kind(), ErrorKind::Poisoned);
     let create = store.create_keyspace("new").unwrap_err();
@@ -82,7 +84,7 @@ fn panics_in(call: OpKind) {
     );
     drop((hooks, ks, store));
 
-    // The group was one record: it is there or not, whole.
+    // The group was one record, so it is there as a whole or not at all.
     let store = open(&storage, &runtime);
     let ks = store.default_keyspace().unwrap();
     assert_eq!(ks.get(b"before").unwrap().unwrap(), b"it");
@@ -93,17 +95,17 @@ fn panics_in(call: OpKind) {
 }
 
 #[test]
-fn a_leader_that_panics_in_its_append() {
+fn a_leader_may_panic_in_its_append() {
     panics_in(OpKind::Append);
 }
 
 #[test]
-fn a_leader_that_panics_in_its_sync() {
+fn a_leader_may_panic_in_its_sync() {
     panics_in(OpKind::Sync);
 }
 
-/// A leader panics while another call, which had checked the store's health before it queued up,
-/// waits to lead.
+/// A leader panics while another call, which had checked the store's health before it joined the
+/// queue, waits to lead.
 fn panics_before_others(call: OpKind) {
     type Work = fn(&Store) -> siltstone::Result<()>;
     let works: [(&str, Work); 4] = [

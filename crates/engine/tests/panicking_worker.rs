@@ -1,7 +1,9 @@
-//! A background task that panics: whoever waits for it is told, once in a while it is tried again, and a store whose jobs keep panicking says so and
-//! takes no more writes. What was acknowledged is there when it is opened again. On real threads: in a simulated run a panic is the run's end.
+//! A background task panics: callers that wait for it get the error, it is repeated after a pause,
+//! and a store whose jobs keep panicking is poisoned. What was acknowledged is there after the next
+//! open. The test uses real threads, because a panic ends a simulated run.
 
-#![allow(clippy::disallowed_types)] // Real threads, and no simulated run that a foreign lock could hold up.
+// Real threads: no simulated run could be blocked by a foreign lock.
+#![allow(clippy::disallowed_types)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use siltstone::{Components, ErrorKind, Event, EventListener, Options, Store, Syn
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage};
 
-/// What was told of failed jobs.
+/// The messages of failed jobs.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -47,14 +49,14 @@ impl Stage {
         Store::open_with(components, options).unwrap()
     }
 
-    /// Waits for what has no call to wait with.
+    /// Waits for something that no call waits for.
     fn until(&self, happened: impl Fn() -> bool) {
         while !happened() {
             self.runtime.sleep(Duration::from_millis(5));
         }
     }
 
-    /// All is there after another open, and works.
+    /// Everything is there after another open, and the store works.
     fn reopen(&self, store: Store, keys: &[&[u8]]) {
         let _ = store.close();
         self.faults.clear();
@@ -76,7 +78,7 @@ fn options(background_tasks: u32) -> Options {
     }
 }
 
-/// The first open's tables.
+/// The tables of the first open.
 const TABLE: &str = "00000001-";
 
 #[test]
@@ -91,7 +93,7 @@ fn a_flush_that_panicked_runs_again() {
         ks.put(b"k", b"v").unwrap();
         store.flush().unwrap();
         assert_eq!(stage.faults.fired_count(rule), 1);
-        // Counted by the worker that panicked, while another runs the flush again.
+        // The worker that panicked counts the failure, while another one runs the flush again.
         stage.until(|| store.stats().counter("job_failed_count") > 0);
         assert_eq!(store.stats().counter("job_failed_count"), 1);
         assert_eq!(store.stats().health, "good");
@@ -118,7 +120,7 @@ fn jobs_that_keep_panicking_poison() {
         stage
             .faults
             .add(Rule::on(OpKind::Sync, Fault::Panic).named(TABLE).for_good());
-        // Whoever waits is told long before the store gives up.
+        // Waiting callers get the error long before the store gives up.
         let error = store.flush().unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
         let error = store.wait_until_idle().unwrap_err();
@@ -128,14 +130,14 @@ fn jobs_that_keep_panicking_poison() {
         assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
         assert!(error.to_string().contains("panicked"), "{error}");
         assert!(error.to_string().contains("in a row"), "{error}");
-        assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v", "reads go on");
+        assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v", "reads continue");
         drop(ks);
         stage.reopen(store, &[b"k"]);
     }
 }
 
 #[test]
-fn a_compaction_that_panics_is_told() {
+fn a_compaction_that_panics_emits_an_event() {
     let stage = Stage::new();
     let store = stage.open(options(2));
     let ks = store.default_keyspace().unwrap();
@@ -180,7 +182,7 @@ fn a_panic_in_the_manifest_poisons_at_once() {
 }
 
 #[test]
-fn maintenance_that_panicked_goes_on() {
+fn maintenance_that_panicked_runs_again() {
     let stage = Stage::new();
     let store = stage.open(options(2));
     let ks = store.default_keyspace().unwrap();
@@ -195,7 +197,7 @@ fn maintenance_that_panicked_goes_on() {
     drop(doomed);
     stage.until(|| stage.faults.fired_count(rule) == 1);
     stage.until(|| store.stats().counter("job_failed_count") == 1);
-    // The same rounds prepare segments and let go what a flush made obsolete.
+    // The same rounds prepare segments and delete those that a flush made obsolete.
     ks.put(b"l", b"v").unwrap();
     store.flush().unwrap();
     store.wait_until_idle().unwrap();

@@ -1,11 +1,13 @@
-//! View and number under loom: all interleavings of a leader, a job and a reader, with every value that the memory model lets a load return.
+//! Views and numbers under loom: all interleavings of a leader, a job and a reader, with every
+//! value that the memory model lets a load return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p siltstone --test pinning_loom --release`
 //!
-//! The file under test is `pinning.rs` itself, on loom's atomics. The pointer to the present view is an atomic with acquire and release, which is what
-//! `arc_swap` promises at least. Entries are relaxed words, so that only the order of views and numbers makes them seen.
+//! The file under test is `pinning.rs` itself, on loom's atomics. The pointer to the present view
+//! is an atomic with acquire and release, which is the least that `arc_swap` promises. Entries are
+//! relaxed words, so only the order of views and numbers makes them visible.
 //!
-//! Tried by hand, each makes a test fail: see docs/reliability.md, row 12.
+//! Several changes were tried by hand, and each makes a test fail: see docs/reliability.md, row 12.
 #![cfg(loom)]
 #![allow(dead_code, missing_docs)]
 
@@ -21,7 +23,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use pinning::{FirstPosition, Present, Published};
 
-/// Views by their place. Each shows some of the entries.
+/// Views by their position. Each contains some of the entries.
 struct Place(AtomicU64);
 
 impl Present for Place {
@@ -53,7 +55,8 @@ fn pin(place: &Place, published: &Published) -> (u64, u64) {
     pinning::pin(place, published, None, || Ok::<(), ()>(())).expect("nothing refuses")
 }
 
-/// One key, whose versions 1 and 2 lie in two memtables, the second of which is put on top between them: a read at a number finds that version.
+/// One key has the versions 1 and 2 in two memtables; the second memtable is added between them. A
+/// read at a number finds that version.
 #[test]
 fn a_rotation_hides_nothing() {
     loom::model(|| {
@@ -78,7 +81,7 @@ fn a_rotation_hides_nothing() {
             thread::spawn(move || {
                 let (place, published, entries) = &*store;
                 let (view, number) = pin(place, published);
-                // View 1 shows both memtables, view 0 the first alone.
+                // View 1 has both memtables, and view 0 only the first.
                 let newest = (0..=view.min(1))
                     .rev()
                     .find(|i| i + 1 <= number && entries[*i as usize].is_there());
@@ -91,15 +94,15 @@ fn a_rotation_hides_nothing() {
     });
 }
 
-/// A job replaces a memtable with versions 1 and 2 by a run that has what the published number sees: a read finds its version in the memtable or
-/// in the run.
+/// A job replaces a memtable with the versions 1 and 2 by a run with what the published number
+/// sees. A read finds its version in the memtable or in the run.
 #[test]
 fn an_installed_run_shows_what_its_readers_see() {
     loom::model(|| {
         let store = Arc::new((
             Place(AtomicU64::new(0)),
             Published::new(1),
-            // The older version that the run keeps; 0: the run has version 2 alone.
+            // The older version that the run keeps; 0 if the run has only version 2.
             AtomicU64::new(0),
         ));
         let leader = {
@@ -132,9 +135,10 @@ fn an_installed_run_shows_what_its_readers_see() {
     });
 }
 
-/// The leader pins and appends while a job computes where the log starts: not behind the leader's record.
+/// The leader holds the log and appends while a job computes where the log starts. The start must
+/// not be behind the leader's record.
 #[test]
-fn a_log_keeps_what_is_pinned() {
+fn the_log_is_kept_from_a_held_position_on() {
     loom::model(|| {
         let log = Arc::new((AtomicU64::new(1), FirstPosition::new()));
         let leader = {
@@ -143,7 +147,7 @@ fn a_log_keeps_what_is_pinned() {
                 let (end, first) = &*log;
                 let before = end.load(Ordering::Acquire);
                 first.pin(before);
-                // A record at the position where the log ended, then another one behind it.
+                // A record at the position where the log ended, and another one behind it.
                 end.store(before + 1, Ordering::Release);
                 first.pin(before + 1);
                 end.store(before + 2, Ordering::Release);

@@ -1,6 +1,6 @@
-//! Tests of the tests: each story fails when the rule that guards it is switched off. Run it with
-//! `cargo xtask planted --stories`: many of the faults are patches, and that command applies them
-//! to a copy of the sources, where it builds this test.
+//! Tests of the tests: each story must fail when the rule that guards it is switched off. Run it
+//! with `cargo xtask planted --stories`: many of the faults are patches, and that command applies
+//! them to a copy of the sources, where it builds this test.
 
 mod common;
 
@@ -115,7 +115,7 @@ const PLANTED: &[(Bug, &str)] = &[
         "a_paused_writer_changes_nothing_after_a_takeover",
     ),
     (Bug::BelieveOutcomes, "false_outcomes_are_not_installed"),
-    (Bug::OfferToLiars, "a_liar_is_set_aside"),
+    (Bug::OfferToLiars, "an_executor_that_lies_is_suspended"),
     (
         Bug::OneRefusalFailsAll,
         "a_refused_memtable_fails_its_own_batches",
@@ -129,7 +129,7 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::CloseOutsideRoles, "a_late_leader_meets_a_closed_store"),
     (
         Bug::FolderSyncIsHarmless,
-        "a_failed_sync_of_the_folder_poisons_whoever_asked",
+        "a_failed_sync_of_the_folder_poisons_the_store",
     ),
     (
         Bug::MissingStartIsEmpty,
@@ -141,7 +141,10 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::DeleteOutputsOfJobs,
         "an_open_on_a_full_disk_loses_nothing",
     ),
-    (Bug::PendingStaysUnsettled, "a_pending_ingest_settles"),
+    (
+        Bug::PendingStaysUnsettled,
+        "a_pending_ingest_is_installed_when_there_is_room",
+    ),
     (Bug::HealthWithoutLock, "full_disk_and_writers"),
     (Bug::KeepCancelledOutput, "a_close_in_a_job"),
     (Bug::KeepCancelledOutput, "a_drop_in_a_job"),
@@ -155,7 +158,7 @@ const PLANTED: &[(Bug, &str)] = &[
         "spilled_ids_lie_above_ingested_ones",
     ),
     (Bug::DropUnderSnapshots, "a_range_delete_under_a_snapshot"),
-    (Bug::FailedGroupPins, "a_failed_group_pins_nothing"),
+    (Bug::FailedGroupPins, "a_failed_group_does_not_keep_the_log"),
     (
         Bug::CheckIngestsAtOnce,
         "an_ingest_of_a_dropped_keyspace_is_not_missed",
@@ -178,20 +181,23 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::ClosedEndIsNotAsked, "a_closed_log_is_whole_or_damaged"),
     (
         Bug::ClosedIsNotAsked,
-        "a_killed_log_passes_what_is_not_needed",
+        "a_killed_log_may_be_damaged_where_it_is_not_needed",
     ),
     (
         Bug::UnreadableIsNeeded,
-        "what_cannot_be_read_and_is_not_needed",
+        "unreadable_bytes_that_are_not_needed_are_skipped",
     ),
     (
         Bug::OlderManifestIsBelieved,
         "an_older_manifest_is_not_believed",
     ),
-    (Bug::LostStartIsKept, "damage_stays_passed_on_a_full_disk"),
+    (
+        Bug::LostStartIsKept,
+        "damage_is_still_skipped_on_a_full_disk",
+    ),
     (
         Bug::ObsoleteStaysAtClose,
-        "a_close_deletes_what_nothing_needs",
+        "a_close_deletes_obsolete_segments",
     ),
 ];
 
@@ -204,7 +210,7 @@ fn all_are_planted() -> bool {
 /// This is one test because the switch is global to the process. `SILT_PLANTED_ONLY` in the
 /// environment may name some faults, with commas between them.
 #[test]
-fn every_story_goes_red_without_its_rule() {
+fn every_story_fails_without_its_rule() {
     assert!(
         all_are_planted(),
         "these sources lack the faults that are patches: use `cargo xtask planted --stories`"
@@ -219,7 +225,7 @@ fn every_story_goes_red_without_its_rule() {
             .unwrap_or_else(|_| Err("the run itself panicked".into()));
         planted::set(Bug::None);
         match result {
-            Err(how) => println!("{bug:?}: red: {}", how.lines().next().unwrap_or_default()),
+            Err(how) => println!("{bug:?}: fails: {}", how.lines().next().unwrap_or_default()),
             Ok(()) => survived.push(format!("{bug:?} is not noticed by {story}")),
         }
     }

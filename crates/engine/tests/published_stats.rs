@@ -1,4 +1,4 @@
-//! Statistics that a live writer publishes, read by others without opening the store.
+//! Statistics that an open store publishes, and others read without opening it.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
 }
 
 /// Counting the files of the store takes at most a thousandth of the time, however long a listing
-/// of its folder takes. Everything else that is published is current.
+/// of its folder takes. All other published figures are current.
 #[test]
 fn files_are_not_counted_for_each_publication() {
     in_simulation(|rt| {
@@ -54,7 +54,7 @@ fn files_are_not_counted_for_each_publication() {
 }
 
 #[test]
-fn they_say_what_the_store_says() {
+fn published_statistics_are_those_of_the_store() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
         let error = read_published_stats_from(&disk.memory).unwrap_err();
@@ -86,7 +86,7 @@ fn they_say_what_the_store_says() {
             syncs,
             "publishing syncs nothing"
         );
-        // The same names as those of the JSON that is printed.
+        // The names are those of the JSON that is printed.
         let printed: serde_json::Value = serde_json::from_str(&store.stats().to_json()).unwrap();
         let file: serde_json::Value =
             serde_json::from_slice(&disk.memory.read_small(STATS).unwrap()).unwrap();
@@ -100,7 +100,7 @@ fn they_say_what_the_store_says() {
         assert_eq!(printed["delay_totals"]["l0_stop"]["count"], 0);
         assert!(printed["write_amplification"].as_f64().unwrap() > 0.5);
 
-        // A kill leaves them, the next writer replaces them, an orderly close takes them away.
+        // They are there after a kill, the next writer replaces them, and a close deletes them.
         let killed = disk.kill();
         let left = read_published_stats_from(&killed.memory).unwrap();
         assert_eq!(left.written_us, next.written_us);
@@ -130,7 +130,7 @@ fn they_say_what_the_store_says() {
 }
 
 #[test]
-fn they_tell_of_poison_and_failing_to_publish_harms_nothing() {
+fn published_statistics_show_poison_and_may_fail_without_harm() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
@@ -160,7 +160,7 @@ fn they_tell_of_poison_and_failing_to_publish_harms_nothing() {
 }
 
 #[test]
-fn beside_a_live_writer_on_files() {
+fn statistics_are_read_beside_an_open_store_on_files() {
     let rt = siltstone_storage::Runtime::threads();
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), small()).unwrap();
@@ -169,7 +169,7 @@ fn beside_a_live_writer_on_files() {
         ks.put(&key(i), b"v").unwrap();
     }
     store.flush().unwrap();
-    // Soon; how soon is the scheduler's business.
+    // It happens soon; how soon depends on the scheduler.
     let mut found = None;
     for _ in 0..6000 {
         found = read_published_stats(folder.path())
@@ -188,7 +188,7 @@ fn beside_a_live_writer_on_files() {
 }
 
 #[test]
-fn how_often_is_a_setting_and_readers_publish_nothing() {
+fn publishing_is_a_setting_and_readers_publish_nothing() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
         let calls = |disk: &Disk| disk.faults.counts().of(OpKind::Publish);
@@ -211,7 +211,7 @@ fn how_often_is_a_setting_and_readers_publish_nothing() {
         assert!(calls(&disk) <= n + 1);
         store.close().unwrap();
         let n = calls(&disk);
-        // Who is done within the first second leaves no trace.
+        // A store that is closed within the first second publishes nothing.
         let store = disk.open();
         store.close().unwrap();
         let on = Components::on(Arc::new(disk.faults.clone()), rt.clone());

@@ -1,4 +1,5 @@
-//! Opening for reading: nothing is written, and a reader sees exactly what a writer's open would have kept.
+//! Opening for reading: nothing is written, and a reader sees exactly what an open for writing
+//! would have kept.
 
 mod common;
 #[cfg(target_os = "linux")]
@@ -23,7 +24,7 @@ fn open_reader(disk: &Disk, options: Options) -> siltstone::Result<Store> {
 fn a_reader_sees_what_a_writer_would_have_kept() {
     let mut cut = 0;
     for seed in 0..400 {
-        // A cut tail is rare: which seeds have one changes with every change of the engine.
+        // A cut tail is rare, and which seeds have one changes with every change of the engine.
         if seed >= 40 && cut > 0 {
             break;
         }
@@ -61,7 +62,8 @@ fn a_reader_sees_what_a_writer_would_have_kept() {
     assert!(cut > 0, "no image had a tail that recovery cut");
 }
 
-/// Opens the image twice for reading and once for writing; true if recovery cut something off.
+/// Opens the image twice for reading and once for writing. Returns whether recovery cut something
+/// off.
 fn reader_against_writer(rt: &Runtime, image: MemoryStorage) -> bool {
     let before: Vec<_> = image
         .list()
@@ -180,14 +182,14 @@ fn a_reader_reads_and_changes_nothing() {
         assert_eq!(ks.get(b"x").unwrap(), None);
         drop((ks, cursor, snapshot));
         drop(store);
-        // The lease went with the handle.
+        // The lease was released with the handle.
         disk.open().close().unwrap();
     });
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
-fn what_does_not_fit_in_memory_is_refused_by_name() {
+fn data_that_does_not_fit_into_memory_is_refused_by_name() {
     let outcome = sim::run(SimConfig::new(1), |rt| {
         let disk = Disk::new(&rt);
         let large = Options {
@@ -239,8 +241,8 @@ fn what_does_not_fit_in_memory_is_refused_by_name() {
     outcome.result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// A reader showed options that it had made for itself: it had a tiny log, and created nothing. The
-/// text of them was refused by `Options::from_toml`.
+/// A reader returned options that it had made for itself: a tiny log, and no creation.
+/// `Options::from_toml` refused their text.
 #[test]
 fn a_reader_has_the_options_that_were_passed() {
     let folder = tempfile::tempdir().unwrap();
@@ -259,9 +261,9 @@ fn a_reader_has_the_options_that_were_passed() {
 }
 
 #[test]
-fn where_there_is_no_store_none_is_made() {
+fn an_open_for_reading_creates_no_store() {
     let folder = tempfile::tempdir().unwrap();
-    // It advised an option that an open for reading ignores.
+    // The error advised an option that an open for reading ignores.
     let advises_to_create = |error: &siltstone::Error| {
         let advice = error.advice_text().unwrap_or_default();
         let right = advice.contains("Store::open") && !advice.contains("create_if_missing");
@@ -277,7 +279,8 @@ fn where_there_is_no_store_none_is_made() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// On a real read-only mount, with and without the lease's file. Skipped, aloud, where mounting is not to be had.
+/// On a real read-only mount, with and without the file of the lease. If mounting is not available,
+/// the test says that it is skipped.
 #[cfg(target_os = "linux")]
 mod mounted {
     use std::path::Path;
@@ -296,35 +299,39 @@ mod mounted {
     }
 
     #[test]
-    fn a_read_only_mount() {
-        on_tmpfs("mounted::a_read_only_mount", 16, |dir| {
-            let path = dir.join("store");
-            let store = Store::open(&path, small()).unwrap();
-            let ks = store.default_keyspace().unwrap();
-            for i in 0..300 {
-                ks.put(&key(i), &[1; 100]).unwrap();
-            }
-            store.flush().unwrap();
-            ks.put(b"last", b"in the log").unwrap();
-            store.close().unwrap();
-            // The handle keeps the log's file open, and with it the mount writable.
-            drop(ks);
-            for lease_file in [true, false] {
-                if !lease_file {
-                    std::fs::remove_file(path.join("LOCK.store")).unwrap();
+    fn a_store_on_a_read_only_mount_can_be_read() {
+        on_tmpfs(
+            "mounted::a_store_on_a_read_only_mount_can_be_read",
+            16,
+            |dir| {
+                let path = dir.join("store");
+                let store = Store::open(&path, small()).unwrap();
+                let ks = store.default_keyspace().unwrap();
+                for i in 0..300 {
+                    ks.put(&key(i), &[1; 100]).unwrap();
                 }
-                remount(dir, "ro");
-                let error = Store::open(&path, small()).unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-                let readers = [0, 1].map(|_| Store::open_read_only(&path, small()).unwrap());
-                for reader in &readers {
-                    let ks = reader.default_keyspace().unwrap();
-                    assert_eq!(ks.iter().unwrap().count(), 301);
-                    assert_eq!(ks.get(b"last").unwrap(), Some(b"in the log".to_vec()));
+                store.flush().unwrap();
+                ks.put(b"last", b"in the log").unwrap();
+                store.close().unwrap();
+                // The handle keeps the log's file open, and so the mount writable.
+                drop(ks);
+                for lease_file in [true, false] {
+                    if !lease_file {
+                        std::fs::remove_file(path.join("LOCK.store")).unwrap();
+                    }
+                    remount(dir, "ro");
+                    let error = Store::open(&path, small()).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                    let readers = [0, 1].map(|_| Store::open_read_only(&path, small()).unwrap());
+                    for reader in &readers {
+                        let ks = reader.default_keyspace().unwrap();
+                        assert_eq!(ks.iter().unwrap().count(), 301);
+                        assert_eq!(ks.get(b"last").unwrap(), Some(b"in the log".to_vec()));
+                    }
+                    drop(readers);
+                    remount(dir, "rw");
                 }
-                drop(readers);
-                remount(dir, "rw");
-            }
-        });
+            },
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! README.md says what is true: its example is `examples/first_store.rs`, word for word, and that runs; its tables of limits and defaults are
-//! the code's.
+//! README.md is true: its example is `examples/first_store.rs`, word for word, and runs; its tables
+//! of limits and defaults are those of the code.
 
 #[path = "../examples/first_store.rs"]
 mod first_store;
@@ -24,7 +24,7 @@ fn block(fence: &str) -> &'static str {
 }
 
 #[test]
-fn the_example_is_the_readmes_and_runs() {
+fn the_example_is_that_of_the_readme_and_runs() {
     let code: String = EXAMPLE
         .lines()
         .skip_while(|l| l.starts_with("//!") || l.starts_with("#![") || l.is_empty())
@@ -36,11 +36,12 @@ fn the_example_is_the_readmes_and_runs() {
         code,
         "README.md and examples/first_store.rs differ"
     );
-    // The example opens a store in the working folder; this is the only test of this binary that has one.
+    // The example opens a store in the working folder. This is the only test of this binary that
+    // changes it.
     let folder = tempfile::tempdir().unwrap();
     std::env::set_current_dir(folder.path()).unwrap();
     first_store::main().unwrap();
-    // What the first run wrote is there for the second, which writes it again.
+    // The second run finds what the first one wrote, and writes it again.
     first_store::main().unwrap();
 }
 
@@ -59,7 +60,7 @@ fn row(cell: &str) -> &'static str {
 }
 
 #[test]
-fn limits_and_defaults_are_the_codes() {
+fn limits_and_defaults_are_those_of_the_code() {
     for (cell, said) in [
         ("key", format!("{} bytes", limits::MAX_KEY_BYTES)),
         ("value", format!("{} GiB", limits::MAX_VALUE_BYTES >> 30)),
@@ -70,7 +71,7 @@ fn limits_and_defaults_are_the_codes() {
             row(cell)
         );
     }
-    // The table of settings: every row is one, with its default.
+    // Every row of the table of settings is a setting with its default.
     let rows = README
         .lines()
         .skip_while(|l| !l.starts_with("| setting |"))
@@ -88,7 +89,7 @@ fn limits_and_defaults_are_the_codes() {
 }
 
 #[test]
-fn settings_that_the_guide_names_are_there() {
+fn settings_that_the_guide_names_exist() {
     let guide = include_str!("../src/guide/moving_from_rocksdb.md");
     let table = guide.split("\nSettings:\n").nth(1).unwrap();
     let mut count = 0;

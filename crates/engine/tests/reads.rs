@@ -1,6 +1,5 @@
-//! Reads beyond get, against a model over random histories: many keys at once, seeks at bounds in
-//! both directions, cursors that are refreshed; what scans leave of the block cache; approximate
-//! sizes; and the verification of an open store, which reads all of it.
+//! Reads beyond get, compared with a model over random histories: many keys at once, seeks at
+//! bounds in both directions, cursors that are refreshed; and what scans leave of the block cache.
 
 mod common;
 
@@ -107,7 +106,7 @@ fn many_keys_at_once_read_as_single_ones() {
 }
 
 /// A table has both a value that a snapshot needs and the range delete that hides it. The value was
-/// copied into the buffer, and stayed there when `get_into` answered that there is none.
+/// copied into the buffer, and stayed there although `get_into` returned that there is none.
 #[test]
 fn a_buffer_is_empty_when_there_is_no_value() {
     let rt = Runtime::threads();
@@ -129,7 +128,7 @@ fn a_buffer_is_empty_when_there_is_no_value() {
     let then = keyspace.get_at(&snapshot, "b").unwrap();
     assert_eq!(then, Some(b"old value".to_vec()));
 
-    // Nor does an error leave anything in it.
+    // An error leaves nothing in it, either.
     let other = keyspace.clone();
     store.close().unwrap();
     let mut buffer = vec![1, 2];
@@ -153,7 +152,7 @@ fn many_keys_fail_as_one() {
 }
 
 #[test]
-fn cursors_stand_where_the_model_does_also_after_refresh() {
+fn cursors_agree_with_the_model_also_after_a_refresh() {
     simulate(60, |rt, seed| {
         let mut world = World::new(&rt, seed, habits());
         for _ in 0..200 {
@@ -180,7 +179,7 @@ fn cursors_stand_where_the_model_does_also_after_refresh() {
                     reader.refresh(&world.model);
                 }
                 if world.dice.below(10) == 0 {
-                    // Without a refresh, a cursor does not see it.
+                    // A cursor does not see the change without a refresh.
                     world.change();
                 }
             }
@@ -188,7 +187,7 @@ fn cursors_stand_where_the_model_does_also_after_refresh() {
     });
 }
 
-/// Some changes, also of the key on which a reader stands and of those near it.
+/// Makes some changes, also of the key at which a reader is and of those near it.
 fn change_around(world: &mut World, reader: &Reader) {
     for _ in 0..world.dice.below(30) {
         world.change();
@@ -205,7 +204,7 @@ fn change_around(world: &mut World, reader: &Reader) {
 }
 
 #[test]
-fn a_refresh_lets_go_of_what_is_obsolete_and_survives_a_drop() {
+fn a_refresh_releases_the_old_view_and_survives_a_drop() {
     let disk = Disk::new(&Runtime::threads());
     let store = disk.open();
     let keyspace = store.create_keyspace("k").unwrap();
@@ -256,7 +255,7 @@ fn wide_key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
-/// A store of about 3 MB of tables that are not mapped, and a cache of a tenth of it.
+/// A store with about 3 MB of tables that are not mapped, and a cache of a tenth of that.
 fn cached_store(options: Options) -> Store {
     let disk = Disk::new(&Runtime::threads());
     let store = disk.open_with(Options {
@@ -290,10 +289,10 @@ fn scan(keyspace: &Keyspace, fill_cache: bool) {
 }
 
 #[test]
-fn a_scan_does_not_drive_the_hot_blocks_out() {
+fn a_scan_does_not_evict_the_hot_blocks() {
     let store = cached_store(small());
     let keyspace = store.default_keyspace().unwrap();
-    // A hot set of a quarter of the cache: a key from each of 64 blocks of a KiB.
+    // The hot set is a quarter of the cache: one key from each of 64 blocks of 1 KiB.
     let hot: Vec<[u8; 4]> = (0..64).map(|i| wide_key(i * (KEYS / 64))).collect();
     let misses = |what: &str| {
         let before = store.stats().counter("block_cache_miss_count");
@@ -312,12 +311,12 @@ fn a_scan_does_not_drive_the_hot_blocks_out() {
         let after = store.stats();
         let scanned = after.counter("block_cache_scan_miss_count")
             - before.counter("block_cache_scan_miss_count");
-        // Ten times what the cache holds went through it.
+        // Ten times the size of the cache went through it.
         assert!(scanned > 2000, "{scanned} blocks");
         assert!(after.memory.block_cache_bytes <= CACHE_BYTES);
         assert!(after.memory.block_cache_bytes > CACHE_BYTES / 2);
         let lost = misses("after a scan");
-        assert!(lost <= 6, "scan {round} drove {lost} of 64 hot blocks out");
+        assert!(lost <= 6, "scan {round} evicted {lost} of 64 hot blocks");
     }
     // The same blocks for many keys at once.
     let before = store.stats().counter("block_cache_hit_count");
@@ -332,7 +331,7 @@ fn a_scan_does_not_drive_the_hot_blocks_out() {
 }
 
 #[test]
-fn a_scan_may_leave_the_cache_alone() {
+fn a_scan_may_bypass_the_cache() {
     let store = cached_store(small());
     let keyspace = store.default_keyspace().unwrap();
     let read = |store: &Store| {
@@ -353,7 +352,7 @@ fn a_scan_may_leave_the_cache_alone() {
     scan(&keyspace, false);
     let (after, hits, misses) = read(&store);
     assert_eq!(after, held);
-    // What is there is used.
+    // Blocks that are in the cache are used.
     assert!(hits > 0);
     assert_eq!(hits + misses, 2 * first);
 }

@@ -1,4 +1,5 @@
-//! Repairs that are cut off, fail or find no room; and on real files. What a repair makes of random damage is tried in `crates/sim` (`repairs`).
+//! Repairs that are interrupted, fail or find no room, and repairs of real files. `crates/sim`
+//! (`repairs`) tries repairs of random damage.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ fn folder(storage: &dyn Storage) -> Folder {
         .collect()
 }
 
-/// Two keyspaces, in tables and in the log, with overwrites, deletes and a range delete; what they hold.
+/// Fills two keyspaces, in tables and in the log, with overwrites, deletes and a range delete.
+/// Returns their contents.
 fn fill(store: &Store) -> Pairs {
     let mut pairs = Pairs::new();
     let names = ["default", "other"];
@@ -108,7 +110,7 @@ fn made(runtime: &Runtime, target: &MemoryStorage) -> Pairs {
     pairs
 }
 
-/// A store with a damaged block, what it held, and the table's name.
+/// A store with a damaged block, its contents, and the name of the table.
 fn damaged(runtime: &Runtime) -> (MemoryStorage, Pairs) {
     let medium = MemoryStorage::new(runtime);
     let storage: Arc<dyn Storage> = Arc::new(medium.clone());
@@ -144,7 +146,7 @@ fn run(
     )
 }
 
-/// What must hold of the damaged store's repair.
+/// What a repair of the damaged store must have found.
 fn verify(report: &RepairReport, pairs: &Pairs, found: &Pairs) {
     assert!(report.lost.iter().any(|l| l.what == LostWhat::Blocks));
     assert!(report.suspects.iter().all(|s| s.why == SuspectWhy::Lost));
@@ -199,7 +201,7 @@ fn a_repair_may_crash_at_every_call() {
                     verify(&report, &pairs, &found);
                 }
                 Err(error) => {
-                    // Only where the store is complete.
+                    // This is only allowed if the store is complete.
                     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
                     assert!(was.contains_key("CURRENT") && !was.contains_key("PARTIAL"));
                     assert_eq!(made(&runtime, &image), wanted, "call {n}, {policy:?}");
@@ -213,7 +215,7 @@ fn a_repair_may_crash_at_every_call() {
 }
 
 #[test]
-fn a_repair_without_room_says_so_and_can_be_made_again() {
+fn a_repair_without_room_fails_and_can_be_repeated() {
     let runtime = Runtime::threads();
     let (source, _) = damaged(&runtime);
     let before = folder(&source);
@@ -231,7 +233,7 @@ fn a_repair_without_room_says_so_and_can_be_made_again() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}"),
         }
         refused += 1;
-        // What was taken is given back, but for the marker.
+        // The space is given back, except for the marker.
         let left = folder(&target);
         assert!(left.keys().all(|n| n == "PARTIAL"), "{:?}", left.keys());
     }
@@ -275,7 +277,7 @@ fn every_call_of_a_repair_may_fail() {
             };
             let fired = !faulty.fired().is_empty();
             match outcome {
-                // What cannot be read of the log is read once more, by sectors.
+                // Parts of the log that cannot be read are read once more, by sectors.
                 Ok(_) if reads => assert!(
                     faulty
                         .fired()
@@ -320,7 +322,7 @@ fn files_are_repaired_into_another_folder() {
     assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
     store.close().unwrap();
 
-    // The pointer is gone, and a log record that no table has is damaged.
+    // The pointer is missing, and a log record that no table has is damaged.
     let state = siltstone::manifest::recover(&*source())
         .unwrap()
         .unwrap()
@@ -350,7 +352,7 @@ fn files_are_repaired_into_another_folder() {
     let store = Store::open(&to, options()).unwrap();
     let found = contents(&store);
     store.close().unwrap();
-    // One record of two entries is lost: at most two keys differ.
+    // One record with two entries is lost, so at most two keys differ.
     let differ = pairs
         .iter()
         .filter(|(place, value)| found.get(*place) != Some(*value));
@@ -376,7 +378,7 @@ fn files_are_repaired_into_another_folder() {
 }
 
 #[test]
-fn what_is_no_store_is_not_repaired() {
+fn a_folder_without_a_store_is_not_repaired() {
     let runtime = Runtime::threads();
     let source = MemoryStorage::new(&runtime);
     let target = MemoryStorage::new(&runtime);

@@ -1,5 +1,6 @@
 //! The store end to end on memory and on local files: what a first user does.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock: nothing here runs simulated
+// Real threads and a real clock: nothing here runs simulated.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ fn key(i: u64) -> Vec<u8> {
 }
 
 #[test]
-fn put_get_scan_flush_compact_reopen() {
+fn data_is_read_back_after_flush_compaction_and_reopen() {
     let (runtime, storage) = memory();
     let store = open(&runtime, &storage, small());
     let ks = store.default_keyspace().unwrap();
@@ -173,7 +174,7 @@ fn local_files_and_the_lease() {
     }
     let error = Store::open(&path, small()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
-    // Dropping every handle closes as well.
+    // Dropping every handle closes the store as well.
     drop((ks, store));
     let store = Store::open(
         &path,

@@ -49,55 +49,55 @@ stories! {
     a_late_executor_changes_no_installed_table
     a_paused_writer_changes_nothing_after_a_takeover
     false_outcomes_are_not_installed
-    a_liar_is_set_aside
+    an_executor_that_lies_is_suspended
     one_seed_gives_one_trace_of_calls
     synced_survives_power_loss
     a_drop_keeps_the_log_until_it_is_durable
     a_late_leader_meets_a_closed_store
-    a_failed_sync_of_the_folder_poisons_whoever_asked
+    a_failed_sync_of_the_folder_poisons_the_store
     a_missing_start_segment_is_damage
     a_full_disk_passes
     dropping_makes_room
-    a_pending_ingest_settles
+    a_pending_ingest_is_installed_when_there_is_room
     ingests_leave_no_holes
     a_drop_leaves_its_neighbours_ingest
     runs_of_several_keyspaces_meet
     spilled_ids_lie_above_ingested_ones
     a_dropped_keyspace_leaves_no_spilled_tables
-    a_failed_group_pins_nothing
+    a_failed_group_does_not_keep_the_log
     an_ingest_of_a_dropped_keyspace_is_not_missed
-    a_drop_of_what_only_the_log_knows
+    a_keyspace_that_only_the_log_knows_stays_dropped
     a_refused_memtable_fails_its_own_batches
     a_keyspace_dropped_before_its_create_found_room
-    a_drop_without_room_of_what_was_created_without
+    a_drop_without_room_succeeds_once_there_is_room
     keyspaces_come_and_go_on_a_full_disk
     full_disk_and_writers
-    a_full_disk_is_told_before_idleness
+    a_full_disk_is_reported_before_the_store_is_idle
     compactions_keep_to_the_rate
-    a_slow_rate_holds_up_nobody_else
+    a_slow_rate_delays_only_compactions
     deletes_give_space_back
     a_range_delete_gives_space_back
     a_range_delete_alone_gives_space_back
     a_range_delete_under_a_snapshot
     dropped_keyspaces_free_their_files
     obsolete_files_never_pile_up
-    what_deletes_nothing_is_left_alone
+    deletes_of_few_or_absent_keys_cost_little
     a_close_in_a_job
     memory_keeps_to_its_budget
-    what_does_not_fit_is_used_all_the_same
-    a_failed_compaction_goes_on
+    memory_beyond_the_budget_is_used_and_counted
+    a_failed_compaction_resumes
     nothing_is_adopted_after_a_failed_sync
-    what_ends_a_compaction_between_attempts
+    a_compaction_that_ends_between_attempts_leaves_nothing
     nothing_gets_between_two_attempts
     power_is_lost_in_a_second_attempt
     the_last_handle_in_a_job
     a_drop_in_a_job
     a_flush_beside_a_drop_keeps_its_promise
-    the_intervals_sync_waits_for_nobody
-    a_flush_of_nothing_is_a_promise_too
+    the_sync_of_the_interval_waits_for_no_other_task
+    a_flush_of_an_empty_memtable_syncs_what_came_before
     a_failed_sync_of_the_inherited_log_is_not_believed_later
     a_closed_log_is_whole_or_damaged
-    a_killed_log_passes_what_is_not_needed
+    a_killed_log_may_be_damaged_where_it_is_not_needed
     the_manifest_of_a_closed_store_is_whole_or_damaged
     a_log_of_a_copy_is_refused
     the_log_of_a_later_life_does_not_hide_a_loss
@@ -106,12 +106,12 @@ stories! {
     a_close_on_a_full_disk
     a_close_while_data_waits_for_room
     a_drop_beside_a_flush_keeps_the_log
-    an_open_on_what_was_not_synced
+    the_log_does_not_start_behind_the_synced_position
     a_checkpoint_is_a_closed_store
     an_older_manifest_is_not_believed
-    damage_stays_passed_on_a_full_disk
-    a_close_deletes_what_nothing_needs
-    what_cannot_be_read_and_is_not_needed
+    damage_is_still_skipped_on_a_full_disk
+    a_close_deletes_obsolete_segments
+    unreadable_bytes_that_are_not_needed_are_skipped
     a_repair_loses_nothing_without_saying_so
     closed_logs_are_changed_at_random
     killed_logs_are_changed_at_random

@@ -1,6 +1,7 @@
-//! `tracing`: what an open store does has spans and events, reading and writing has none. In a process of its own, because a subscriber is for all
-//! of one.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a subscriber is the user's code, and real threads run here
+//! `tracing`: what an open store does has spans and events; reads and writes have none. The test
+//! has a process of its own, because a subscriber is for the whole process.
+// A subscriber is the user's code, and real threads run here.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod common;
 
@@ -16,7 +17,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps a line for each span and event of siltstone's.
+/// Keeps a line for each span and event of siltstone.
 #[derive(Clone, Default)]
 struct Lines {
     lines: Arc<Mutex<Vec<String>>>,
@@ -69,7 +70,7 @@ fn has(lines: &[String], parts: &[&str]) {
 }
 
 #[test]
-fn what_a_store_does_can_be_traced() {
+fn work_of_a_store_has_spans_and_events() {
     let lines = Lines::default();
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -345,7 +345,7 @@ impl Store {
     /// Creates the keyspace `name` with settings of its own. They are kept by the store; what is not set follows the store's options.
     ///
     /// # Errors
-    /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option that is impossible.
+    /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option whose value is not valid.
     pub fn create_keyspace_with(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
         self.parts().env.check_open()?;
         let keyspace = crate::services::ddl::create(&self.parts().commit, name, options)?;

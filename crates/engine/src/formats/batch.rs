@@ -15,7 +15,7 @@ use std::fmt;
 use crate::types::error::{Error, ErrorKind, Result, reversed_range};
 use crate::types::limits::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
-/// Bytes of the longest entry header: kind, keyspace, two lengths.
+/// The longest header of an entry: kind, keyspace, two lengths.
 const MAX_ENTRY_HEADER_BYTES: usize = 1 + 5 + 5 + 5;
 
 /// What an entry does. The numbers are those of the table format; 3 (merge operand) and 4 (value
@@ -38,9 +38,9 @@ pub struct Entry<'a> {
     pub kind: EntryKind,
     /// The id of the keyspace.
     pub keyspace: u32,
-    /// The key; of a range delete, its first key.
+    /// The key; for a range delete, the first key of the range.
     pub key: &'a [u8],
-    /// The value of a put; of a range delete, the key before which it ends; of a delete, empty.
+    /// The value of a put; the end of a range delete, which is not deleted; empty for a delete.
     pub value: &'a [u8],
 }
 
@@ -253,7 +253,7 @@ impl fmt::Display for BadEntryReason {
 }
 
 impl BadEntry {
-    /// The engine's error for it. `what` says which bytes these are.
+    /// Converts it into the engine's error. `what` names the bytes.
     #[cold]
     pub fn into_error(self, what: &str) -> Error {
         // An unknown kind under a good checksum was written by a later version, not by a fault.
@@ -362,7 +362,7 @@ pub fn count_entries(bytes: &[u8]) -> std::result::Result<u64, BadEntry> {
     Ok(count)
 }
 
-/// Refuses a key or a value that no entry can have.
+/// Refuses a key or a value that is too long for an entry.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] that names the limit.

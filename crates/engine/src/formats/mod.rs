@@ -1,8 +1,8 @@
 //! Bytes and what they mean: the log, the manifest, the versions that it describes, batches, the
 //! names of files and the folders that they lie in.
 //!
-//! Nothing here knows an open store, so the tools that read a closed or damaged one use it as it
-//! is.
+//! Nothing here depends on an open store, so the tools that read a closed or damaged store use it
+//! as well.
 
 pub(crate) mod batch;
 pub(crate) mod directories;

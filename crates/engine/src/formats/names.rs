@@ -1,9 +1,11 @@
-//! Which files in a store's folders are the store's own.
+//! Which files in the folders of a store belong to the store.
 //!
-//! What it is: one table of names and name patterns, asked by everything that must tell the store's files from other people's: `check`
-//! (what is foreign), `Store::destroy` (what may be deleted), `silt` (is this folder a store's). Recovery deletes by the same patterns.
+//! One table of names and name patterns, for everything that must tell the store's files from other
+//! files: `check` (which files are foreign), `Store::destroy` (which may be deleted), and `silt`
+//! (whether a folder has a store). Recovery deletes by the same patterns.
 //!
-//! Invariant: a name that is not here is not the store's, and nothing of ours deletes it.
+//! Invariant: a file whose name is not here does not belong to the store, and the store never
+//! deletes it.
 //!
 //! Threading: pure functions.
 
@@ -13,15 +15,15 @@ use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::types::options::file::OPTIONS;
 
-/// Where log and tables lie, if they do not lie in the store's folder.
+/// Names the folders of log and tables, if they are not in the store's folder.
 pub(crate) const DIRECTORIES: &str = "DIRECTORIES";
-/// In a folder that holds a store's log or tables: whose they are.
+/// Names the store to which a folder with a log or tables belongs.
 pub(crate) const OWNER: &str = "OWNER";
 
-/// What `CURRENT` becomes when the store is destroyed.
+/// The new name of `CURRENT` while the store is destroyed.
 pub(crate) const DESTROYED: &str = "DESTROYED";
 
-/// All names that are no patterns.
+/// All names that are not patterns.
 pub(crate) const FIXED: [&str; 11] = [
     CURRENT_NAME,
     DIRECTORIES,
@@ -36,7 +38,7 @@ pub(crate) const FIXED: [&str; 11] = [
     crate::formats::names::CURRENT_RESERVE,
 ];
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A table, with the number of the open that wrote it.
@@ -45,26 +47,26 @@ pub(crate) enum Kind {
     Segment,
     /// A manifest, with its number.
     Manifest(u64),
-    /// Space kept for the log on a full disk.
+    /// Space that is reserved for the log on a full disk.
     LogReserve,
-    /// Says whose the folder is.
+    /// The file that names the store to which the folder belongs.
     Owner,
-    /// Any other file that every store's folder may have.
+    /// Any other file that the folder of every store may have.
     Kept,
 }
 
-/// Which parts of a store a folder holds.
+/// The parts of a store that a folder holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// Its pointer, manifests, leases.
+    /// The pointer, the manifests and the lease.
     pub(crate) manifest: bool,
-    /// Its log.
+    /// The log.
     pub(crate) log: bool,
-    /// Its tables.
+    /// The tables.
     pub(crate) tables: bool,
 }
 
-/// What the file of this name is; `None` if it is none of a store's.
+/// The purpose of the file with this name; `None` if no store has such a file.
 pub(crate) fn kind_of(name: &str) -> Option<Kind> {
     if let Some(open_number) = crate::formats::names::open_number_of(name) {
         return Some(Kind::Table(open_number));
@@ -84,7 +86,8 @@ pub(crate) fn kind_of(name: &str) -> Option<Kind> {
 }
 
 impl Parts {
-    /// Whether the store keeps files of this kind in such a folder. Files in the wrong one are other people's: nothing of ours put them there.
+    /// Whether a store keeps files of this kind in such a folder. The store never put a file into a
+    /// wrong folder, so it belongs to someone else.
     pub(crate) fn hold(self, kind: Kind) -> bool {
         match kind {
             Kind::Table(_) => self.tables,
@@ -94,31 +97,32 @@ impl Parts {
         }
     }
 
-    /// Whether the file of this name is the store's own in such a folder.
+    /// Whether the file with this name belongs to the store that has such a folder.
     pub(crate) fn own(self, name: &str) -> bool {
         kind_of(name).is_some_and(|kind| self.hold(kind))
     }
 }
 
-/// Whether a file of this name in a folder speaks for a store there: a table, a log segment, a manifest, or one of the files with fixed names. Lease
-/// files are not asked about: they are the storage's.
+/// Whether a file with this name is evidence of a store in its folder: a table, a log segment, a
+/// manifest, or a file with a fixed name. Lease files do not count: they belong to the storage.
 pub fn is_store_file(name: &str) -> bool {
     kind_of(name).is_some()
 }
 
-/// Becomes a manifest.
+/// Reserved space that becomes a manifest on a full disk.
 pub(crate) const MANIFEST_RESERVE: &str = "RESERVE";
 
 /// The name of [`MANIFEST_RESERVE`] while it is resized.
 pub(crate) const MANIFEST_RESERVE_RESIZING: &str = "RESERVE-RESIZING";
 
-/// Becomes a log segment.
+/// Reserved space that becomes a log segment on a full disk.
 pub(crate) const LOG_RESERVE: &str = "RESERVE-LOG";
 
-/// Deleted for the few bytes of the pointer's replacement, which is a new object for a moment.
+/// A file that is deleted to make room for the new pointer, which is a file of its own for a
+/// moment.
 pub(crate) const CURRENT_RESERVE: &str = "RESERVE-CURRENT";
 
-/// Whether a file of this name is space kept for a full disk.
+/// Whether a file with this name is space that is reserved for a full disk.
 pub(crate) fn is_reserve(name: &str) -> bool {
     [
         MANIFEST_RESERVE,
@@ -129,18 +133,18 @@ pub(crate) fn is_reserve(name: &str) -> bool {
     .contains(&name)
 }
 
-/// Name of the lease.
+/// The name of the lease.
 pub(crate) const LEASE: &str = "store";
 
-/// The file's name.
+/// The name of the file with the published statistics.
 pub(crate) const STATS: &str = "STATS.json";
 
-/// Stands in a folder while a checkpoint is written into it.
+/// Marks a folder into which a checkpoint or a repair is being written.
 pub(crate) const PARTIAL: &str = "PARTIAL";
 
-/// The open number in a table's name.
+/// The number of the open in the name of a table.
 pub(crate) fn open_number_of(name: &str) -> Option<u64> {
-    // Exactly as tables are called: what people call `2024-sales.tbl` is theirs.
+    // Only the exact form counts: a file that somebody named `2024-sales.tbl` is not the store's.
     let parts: Vec<&str> = name.strip_suffix(".tbl")?.split('-').collect();
     let [epoch, attempt, subjob, place] = parts[..] else {
         return None;
@@ -154,11 +158,11 @@ pub(crate) fn open_number_of(name: &str) -> Option<u64> {
     (spelled == name).then_some(open_number)
 }
 
-/// What the names of built tables end with. The store's own tables end otherwise, so that a table
-/// which lies in a store's folder by mistake is not deleted as an orphan.
+/// The suffix of tables that were built for an ingest. The store's own tables have another one, so
+/// a table that lies in a store's folder by mistake is not deleted as an orphan.
 pub const BUILT_TABLE_SUFFIX: &str = ".table";
 
-/// How the marker's text begins, which tells it from a checkpoint's.
+/// The first words of the marker file of a repair. The marker of a checkpoint has other ones.
 pub(crate) const MARKER_TEXT: &str = "a repair is making this store";
 
 #[cfg(test)]

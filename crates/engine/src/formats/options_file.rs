@@ -1,7 +1,7 @@
-//! `OPTIONS.toml` in a store's folder, read through the storage that the store lies on.
+//! `OPTIONS.toml` in a store's folder, read through the storage of the store.
 //!
-//! What it is: one function for opens, `check` and the search for a store's parts. A file that is
-//! there and cannot be read is an error that names it.
+//! Opens, `check` and the search for a store's parts all use this function. A file that exists and
+//! cannot be read is an error that names it.
 //!
 //! Threading: pure functions.
 
@@ -11,14 +11,14 @@ use crate::types::error::Result;
 use crate::types::options::file::OPTIONS;
 use crate::types::options::{FILE_BYTES_MAX, OptionsFile};
 
-/// The file as it was when the store was opened: `None` if there is none.
+/// The file as it was when the store was opened; `None` if there is none.
 pub(crate) type Read = Result<Option<OptionsFile>>;
 
 /// Reads the file from a store's folder.
 pub(crate) fn read(storage: &dyn Storage) -> Read {
     let contents = || -> siltstone_storage::Result<Vec<u8>> {
         let file = storage.open(OPTIONS)?;
-        // One byte more than is allowed is enough for the refusal.
+        // One byte more than is allowed is enough to refuse the file.
         let mut bytes = vec![0; file.len().min(FILE_BYTES_MAX + 1) as usize];
         file.read_at(0, &mut bytes)?;
         Ok(bytes)

@@ -330,7 +330,7 @@ fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
         ranges: with_range_deletes(view)
             .filter_map(|handle| Some((handle.meta.id, handle.deleted_ranges()?)))
             .collect(),
-        futile: schedule.futile.clone(),
+        unproductive: schedule.futile.clone(),
     }
 }
 

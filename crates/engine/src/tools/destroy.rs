@@ -1,12 +1,15 @@
-//! Destroying a store: all of its files, and nothing else.
+//! Destroys a store: deletes all of its files, and nothing else.
 //!
-//! What it is: under the writer's leases of all its folders, a store's own files (`names.rs`) are deleted; what others put beside them stays, and
-//! is named. Folders that are empty then are removed.
+//! Under the writer's leases of all its folders, a store's own files (`names.rs`) are deleted.
+//! Other files stay, and the report names them. Folders that are empty afterwards are removed.
 //!
-//! Invariant: a crash at any call leaves the whole store or none. So the pointer goes first: as long as it is there, an open would find a store with
-//! whatever is left of it, and a log without its last segments opens as a store with less in it. It is not deleted but *renamed* (to `DESTROYED`), by
-//! one call that needs no room on a full disk; once that is durable, the rest may go in any order, a crash on the way is told by opens, and
-//! destroying goes on where it was. `DIRECTORIES` goes last but one, because it is what leads to the other folders, and these first for the same reason.
+//! Invariant: a crash at any call leaves the whole store or none. So the pointer is removed first:
+//! while it exists, an open would find a store with whatever is left of it, and a log without its
+//! last segments would open as a store with less data. The pointer is not deleted but *renamed* (to
+//! `DESTROYED`), by one call that needs no room on a full disk. Once that is durable, the other
+//! files may be deleted in any order; after a crash, opens report what happened, and destroying the
+//! store again continues. `DIRECTORIES` is deleted last but one, because it leads to the other
+//! folders; for the same reason those folders come first.
 //!
 //! Threading: one task, under the leases.
 
@@ -22,17 +25,18 @@ use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
 use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, LEASE, OWNER, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// What became of a store's folders.
+/// What happened to a store's folders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DestroyReport {
-    /// Files that were deleted.
+    /// The number of files that were deleted.
     pub deleted_file_count: u64,
-    /// Bytes of these files. Where others link them (checkpoints) they stay on the disk.
+    /// Bytes of these files. They stay on the disk if other files link to them, as checkpoints do.
     pub deleted_bytes: u64,
     /// Folders that were removed, because nothing was left in them.
     pub removed: Vec<String>,
-    /// What is left, with the reason: files that are not the store's, folders that could not be removed or are another store's.
+    /// What is left, with the reason: files that do not belong to the store, and folders that could
+    /// not be removed or belong to another store.
     pub left: Vec<(String, String)>,
 }
 
@@ -52,11 +56,11 @@ struct Held<'a> {
 
 /// Destroys the store in the folder `path`.
 pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
-    let told = |e: siltstone_storage::StorageError| {
+    let context = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("destroying the store {}", path.display()))
     };
-    let root = FileStorage::open_existing(path).map_err(told)?;
-    // What is removed at the end is the folder, not a link to it.
+    let root = FileStorage::open_existing(path).map_err(context)?;
+    // The folder is removed at the end, and not a link to it.
     let root_path = root.location();
     let directories = Directories::read(&root)?;
     let mut report = DestroyReport::default();
@@ -88,17 +92,18 @@ pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
                 });
                 paths.push(dir);
             }
-            // Gone, or done with before a crash, or not mounted: told, because in the last case there is something left.
+            // The folder was removed, or emptied before a crash, or is not mounted. It is reported,
+            // because in the last case it still has files.
             Err(e) if e.kind == StorageErrorKind::NotFound => {
                 report
                     .left
                     .push((dir, "there is no such folder".to_string()));
             }
-            Err(e) => return Err(told(e)),
+            Err(e) => return Err(context(e)),
         }
     }
     let held = run(&places, &mut report)?;
-    // Until the folders are gone their leases are held.
+    // The leases are held until the folders are removed.
     let done: Vec<bool> = places
         .iter()
         .map(|place| held.iter().any(|h| std::ptr::eq(h.place, place)))
@@ -114,7 +119,8 @@ pub(crate) fn destroy(path: &Path) -> Result<DestroyReport> {
     Ok(report)
 }
 
-/// Removes a folder in which nothing is left but the lease's file. Failing is no failure of the whole: the store is gone.
+/// Removes a folder in which only the lease's file is left. A failure does not matter for the call:
+/// the store is gone.
 fn remove_folder(path: &Path, report: &mut DestroyReport) {
     let shown = |name: &str| path.join(name).display().to_string();
     let entries = match files::folder_entries(path) {
@@ -135,12 +141,12 @@ fn remove_folder(path: &Path, report: &mut DestroyReport) {
     let place = path.display().to_string();
     match files::remove_folder(path) {
         Ok(()) => report.removed.push(place),
-        // Where a disk is mounted, say.
+        // This happens if a disk is mounted at the folder, for example.
         Err(error) => report.left.push((place, error.to_string())),
     }
 }
 
-/// Destroys the store on these storages; foreign objects stay and are named.
+/// Destroys the store on these storages. Foreign objects stay, and the report names them.
 pub(crate) fn destroy_on(storages: &Storages) -> Result<DestroyReport> {
     let all = [&storages.manifest, &storages.log, &storages.tables];
     let places: Vec<Place> = storages
@@ -174,7 +180,7 @@ fn own_parts(directories: Option<&Directories>) -> Parts {
     directories.map_or(whole, Directories::own_parts)
 }
 
-/// Whether an object begins with these bytes.
+/// Whether a file begins with these bytes.
 fn begins(storage: &dyn Storage, name: &str, magic: &[u8]) -> Result<bool> {
     let file = storage.open(name)?;
     let mut head = vec![0; magic.len()];
@@ -185,7 +191,8 @@ fn begins(storage: &dyn Storage, name: &str, magic: &[u8]) -> Result<bool> {
     Ok(head == magic)
 }
 
-/// Whether there is a store in a folder, sound or not, or what is left of one: never by names alone, which others may have given.
+/// Whether a folder has a store, sound or damaged, or the remains of one. Names alone are not
+/// enough, because other programs may use them too.
 fn is_store(storage: &dyn Storage) -> Result<bool> {
     if current_id(storage)?.is_some()
         || exists(storage, DESTROYED)?
@@ -208,7 +215,7 @@ fn is_store(storage: &dyn Storage) -> Result<bool> {
     Ok(false)
 }
 
-/// The id in the pointer; a damaged one says nothing.
+/// The id in the pointer; `None` if the pointer is damaged.
 fn current_id(root: &dyn Storage) -> Result<Option<StoreId>> {
     match manifest::read_current(root) {
         Ok(current) => Ok(current.map(|c| c.store_id)),
@@ -217,12 +224,12 @@ fn current_id(root: &dyn Storage) -> Result<Option<StoreId>> {
     }
 }
 
-/// Deletes the store's files. Gives the leases of the folders that were its own.
+/// Deletes the store's files. Returns the leases of the folders that belonged to it.
 fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'a>>> {
     let root = &*places[0].storage;
     let shown = root.describe();
     let context = |e: Error| e.context(format!("destroying the store {shown}"));
-    // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
+    // This comes before the lease, which leaves a file: a folder without a store is not changed.
     let refuse_others = || {
         if is_store(root).map_err(context)? {
             return Ok(());
@@ -238,14 +245,14 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
         Ok(Held { place, lease })
     };
     let mut held = vec![lease(&places[0])?];
-    // Somebody may have destroyed it meanwhile.
+    // The store may have been destroyed meanwhile.
     refuse_others()?;
     let directories = Directories::read(root)?;
-    // `DIRECTORIES` goes before the last trace of a store does.
+    // `DIRECTORIES` is deleted before the last trace of a store is.
     let says = directories.is_some() || current_id(root).map_err(context)?.is_some();
     if says && own_parts(directories.as_ref()) != places[0].parts {
         return Err(context(Error::invalid_argument(format!(
-            "{DIRECTORIES} says otherwise where its parts lie"
+            "the parts of the store are not where {DIRECTORIES} says"
         ))));
     }
     let id = current_id(root)
@@ -254,7 +261,8 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
     for place in &places[1..] {
         let storage = &*place.storage;
         let mut leave = |why: String| report.left.push((storage.describe(), why));
-        // A folder that is not this store's is left as it is, lease file included: the folder here may be a copy.
+        // A folder that does not belong to this store is not changed, not even by a lease file: the
+        // folder here may be a copy.
         let is_own = |owner: &Owner| id.is_some_and(|id| owner.is(id, root));
         match Owner::read(storage) {
             Ok(Some(owner)) if is_own(&owner) => {
@@ -265,7 +273,9 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
                 }
             }
             Ok(Some(owner)) => leave(format!("it belongs to {}", owner.whose())),
-            Ok(None) => leave(format!("it has no {OWNER}: this store has nothing in it")),
+            Ok(None) => leave(format!(
+                "it has no {OWNER}, so it holds nothing of this store"
+            )),
             Err(error) if error.kind() == ErrorKind::Corruption => leave(error.to_string()),
             Err(error) => return Err(context(error)),
         }
@@ -278,8 +288,8 @@ fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
     let (root, epoch) = (&*held[0].place.storage, held[0].lease.epoch());
     let current = exists(root, CURRENT_NAME)?;
     if exists(root, DESTROYED)? {
-        // The renaming shows, but its sync may have failed, and the kernel tells that once only: the name is changed again, so that this sync
-        // covers its end.
+        // The rename is visible, but its sync may have failed, which the kernel reports only once.
+        // The name is changed again, so that this sync covers the rename.
         if !current {
             drop(root.create(epoch, CURRENT_NAME)?);
         }
@@ -292,7 +302,8 @@ fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
     for other in &held[1..] {
         let (storage, parts) = (&*other.place.storage, other.place.parts);
         let epoch = other.lease.epoch();
-        // Its owner last: while that is there, destroying again comes here again.
+        // The owner file is deleted last: while it exists, destroying the store again reaches this
+        // folder.
         delete_where(storage, epoch, report, |kind, _| {
             parts.hold(kind) && kind != Kind::Owner
         })?;
@@ -301,7 +312,7 @@ fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
     let parts = held[0].place.parts;
     let is_late = |name: &str| [DESTROYED, DIRECTORIES].contains(&name);
     let is_manifest = |kind: Kind| matches!(kind, Kind::Manifest(_));
-    // A store without a pointer is known by its manifests.
+    // Without a pointer, a store is recognised by its manifests.
     delete_where(root, epoch, report, |kind, name| {
         parts.hold(kind) && !is_manifest(kind) && !is_late(name)
     })?;
@@ -312,7 +323,7 @@ fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a folder's files of a store that `which` takes, durably.
+/// Deletes those of the store's files in a folder for which `which` is true, durably.
 fn delete_where(
     storage: &dyn Storage,
     epoch: Epoch,

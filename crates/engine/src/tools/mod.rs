@@ -1,7 +1,7 @@
-//! What is done to a store that nobody has open: check, repair, inspect, destroy.
+//! The tools for a store that is not open: check, repair, inspect, destroy.
 //!
-//! The tools read formats themselves and never run an engine, so that damage which keeps a store
-//! closed does not keep them from reading it. Only the public interface may import them.
+//! The tools read the formats themselves and never run an engine, so damage that keeps a store from
+//! being opened does not keep them from reading it. Only the public interface may import them.
 
 pub mod check;
 pub(crate) mod destroy;

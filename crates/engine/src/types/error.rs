@@ -1,12 +1,14 @@
-//! The one error of the engine: a class to decide by, and everything a person needs to act on it.
+//! The engine's only error type: a class for programs, and everything that a person needs to act.
 //!
-//! What it is: [`Error`] is a class ([`ErrorKind`]), one clear sentence, and as much context as the failing place
-//! had: file, byte offset, what was expected, what was found, what the user can do, and the storage's own error.
+//! [`Error`] has a class ([`ErrorKind`]), a clear sentence, and as much context as was known where
+//! the call failed: the file, the byte offset, what was expected, what was found, what the user can
+//! do, and the storage's own error.
 //!
-//! Invariants: callers decide by [`Error::kind`], never by the text; a corruption names its file; cloning is cheap
-//! (a reference count), because one failed sync is the answer to a whole group of waiters.
+//! Invariants: callers decide by [`Error::kind`], never by the text. A corruption names its file.
+//! Cloning is cheap (a reference count), because one failed sync is the answer to a whole group of
+//! waiting writers.
 //!
-//! Threading: immutable once built, `Send` and `Sync`.
+//! Threading: an error is immutable once built, `Send` and `Sync`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,43 +19,45 @@ use siltstone_table::TableError;
 
 use crate::types::show::ShowKey;
 
-/// The advice for files of an open store that were removed.
+/// The advice if something removed files of an open store.
 pub(crate) const REMOVED_ADVICE: &str = "something else removed files of the store: stop what does \
     that, close the store, and put the files back from a copy or a checkpoint";
 
-/// Result of an engine call.
+/// The result of a call of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What class of failure a call met.
+/// The class of a failure. Programs decide by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument or an option that can never be accepted: too long a key, an unknown name, bounds the wrong way round.
+    /// An argument or an option that is never accepted, such as a key that is too long, an unknown
+    /// name, or bounds in the wrong order.
     InvalidArgument,
-    /// What was named is not there.
+    /// The thing that was named does not exist.
     NotFound,
-    /// Another process or another handle is the store's writer.
+    /// Another process or another handle has the store open for writing.
     Locked,
-    /// Bytes that were promised to be there are missing or wrong.
+    /// Bytes that must be there are missing or wrong.
     Corruption,
-    /// A format version, a tag or a capability that this build or this storage does not have.
+    /// A format version, a field or a capability that this build or this storage does not have.
     Unsupported,
-    /// No room. Nothing was lost; the store goes on by itself once there is room.
+    /// There is no room. Nothing was lost, and the store continues by itself once there is room.
     NoSpace,
-    /// A failed sync or a lost lease made it impossible to promise anything more: read-only until reopened.
+    /// A failed sync or a lost lease: the store cannot promise durability any more. It is read-only
+    /// until it is opened again.
     Poisoned,
     /// The keyspace was dropped.
     KeyspaceDropped,
-    /// The store is closing or closed, or the work was given up on request.
+    /// The store is closing or closed, or the work was cancelled on request.
     Closed,
     /// The store was opened for reading, and the call would change it.
     ReadOnly,
-    /// Any other I/O error. Repeating the call may help.
+    /// Any other I/O error. The call may succeed when it is repeated.
     Io,
 }
 
 impl ErrorKind {
-    /// The class as one lower-case word, for metrics and logs.
+    /// The class as a lower-case word, for metrics and logs.
     pub fn word(self) -> &'static str {
         match self {
             ErrorKind::InvalidArgument => "invalid_argument",
@@ -70,7 +74,7 @@ impl ErrorKind {
         }
     }
 
-    /// What a user can do when the failing place had nothing better to say.
+    /// What a user can do, for errors without an advice of their own.
     fn default_advice(self) -> Option<&'static str> {
         match self {
             ErrorKind::Corruption => Some(
@@ -92,7 +96,7 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A failed call. See the module.
+/// A failed call: its class, a message, and what the user can do.
 #[derive(Clone)]
 pub struct Error {
     inner: Arc<Inner>,
@@ -156,13 +160,13 @@ impl Error {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// An [`ErrorKind::Poisoned`] that tells what poisoned the store.
+    /// An [`ErrorKind::Poisoned`] that says what poisoned the store.
     #[cold]
     pub fn poisoned(cause: &Error) -> Error {
         let mut error = Error::new(
             ErrorKind::Poisoned,
             format!(
-                "the store takes no writes since an earlier failure: {}",
+                "the store takes no writes because of an earlier failure: {}",
                 cause.headline()
             ),
         );
@@ -173,110 +177,111 @@ impl Error {
         error
     }
 
-    /// The same error about the file `file`.
+    /// The same error, with the file `file`.
     pub fn in_file(mut self, file: impl Into<String>) -> Error {
         Arc::make_mut(&mut self.inner).file = Some(file.into());
         self
     }
 
-    /// The same error with a byte offset in its file.
+    /// The same error, with a byte offset in its file.
     pub fn at(mut self, offset: u64) -> Error {
         Arc::make_mut(&mut self.inner).offset = Some(offset);
         self
     }
 
-    /// The same error with the bytes of its file that are lost, from `start` on and before `end`.
+    /// The same error, with the bytes of its file that are lost: from `start` up to but not
+    /// including `end`.
     pub fn over(mut self, start: u64, end: u64) -> Error {
         Arc::make_mut(&mut self.inner).range = Some((start, end));
         self
     }
 
-    /// The same error with the keys that may be lost, as a range in readable form.
+    /// The same error, with the range of keys that may be lost, in readable form.
     pub fn keys(mut self, keys: impl fmt::Display) -> Error {
         Arc::make_mut(&mut self.inner).keys = Some(keys.to_string());
         self
     }
 
-    /// The same error with what should have been there.
+    /// The same error, with what should have been there.
     pub fn expected(mut self, expected: impl fmt::Display) -> Error {
         Arc::make_mut(&mut self.inner).expected = Some(expected.to_string());
         self
     }
 
-    /// The same error with what was there.
+    /// The same error, with what was there.
     pub fn found(mut self, found: impl fmt::Display) -> Error {
         Arc::make_mut(&mut self.inner).found = Some(found.to_string());
         self
     }
 
-    /// The same error with what the user can do: one clause without a full stop.
+    /// The same error, with what the user can do: one clause without a full stop.
     pub fn advice(mut self, advice: impl Into<Cow<'static, str>>) -> Error {
         Arc::make_mut(&mut self.inner).advice = Some(advice.into());
         self
     }
 
-    /// The same error of another class: the caller knows what the failure means (a missing file that the manifest
-    /// names is corruption, a failed sync of the log poisons).
+    /// The same error with another class. The caller knows what the failure means: a missing file
+    /// that the manifest names is corruption, and a failed sync of the log poisons the store.
     pub fn with_kind(mut self, kind: ErrorKind) -> Error {
         Arc::make_mut(&mut self.inner).kind = kind;
         self
     }
 
-    /// The same error, prefixed by what was being attempted: "`context`: message".
+    /// The same error, with what was attempted in front: "`context`: message".
     pub fn context(mut self, context: impl fmt::Display) -> Error {
         let inner = Arc::make_mut(&mut self.inner);
         inner.message = format!("{context}: {}", inner.message).into();
         self
     }
 
-    /// The same error with another message. [`Error::storage`] still has that of the storage.
+    /// The same error with another message. [`Error::storage`] still has the storage's own message.
     pub(crate) fn with_message(mut self, message: impl Into<Cow<'static, str>>) -> Error {
         Arc::make_mut(&mut self.inner).message = message.into();
         self
     }
 
-    /// The class to decide by.
+    /// The class, by which programs decide.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// What failed, without the context that [`fmt::Display`] adds.
+    /// What failed, without the file, the values and the advice that [`fmt::Display`] adds.
     pub fn message(&self) -> &str {
         &self.inner.message
     }
 
-    /// The file concerned, where there is one.
+    /// The file concerned, if there is one.
     pub fn file(&self) -> Option<&str> {
         self.inner.file.as_deref()
     }
 
-    /// The byte offset in the file, where there is one.
+    /// The byte offset in the file, if it is known.
     pub fn offset(&self) -> Option<u64> {
         self.inner.offset
     }
 
-    /// The start and the end of the bytes of the file that are lost, where they are known: of a
-    /// damaged block nothing can be read.
+    /// The start and the end of the bytes of the file that are lost, if they are known. Nothing can
+    /// be read of a damaged block.
     pub fn byte_range(&self) -> Option<(u64, u64)> {
         self.inner.range
     }
 
-    /// The keys that may be lost, as a range in readable form, where they are known.
+    /// The range of keys that may be lost, in readable form, if it is known.
     pub fn key_range(&self) -> Option<&str> {
         self.inner.keys.as_deref()
     }
 
-    /// What should have been there.
+    /// What should have been there, if the error says so.
     pub fn expected_value(&self) -> Option<&str> {
         self.inner.expected.as_deref()
     }
 
-    /// What was there.
+    /// What was there, if the error says so.
     pub fn found_value(&self) -> Option<&str> {
         self.inner.found.as_deref()
     }
 
-    /// What the user can do, where there is something.
+    /// What the user can do, if anything.
     pub fn advice_text(&self) -> Option<&str> {
         self.inner
             .advice
@@ -284,12 +289,13 @@ impl Error {
             .or_else(|| self.inner.kind.default_advice())
     }
 
-    /// The storage's own error, where one was the cause.
+    /// The storage's own error, if one was the cause.
     pub fn storage(&self) -> Option<&StorageError> {
         self.inner.source.as_ref()
     }
 
-    /// Whether this is a full disk: nothing was lost and the call may be repeated when there is room.
+    /// Whether there was no room. Nothing was lost, and the call may be repeated when there is
+    /// room.
     pub fn is_no_space(&self) -> bool {
         self.inner.kind == ErrorKind::NoSpace
     }
@@ -299,7 +305,7 @@ impl Error {
         self.inner.kind == ErrorKind::Corruption
     }
 
-    /// Message and place, without the advice.
+    /// The message, the place and the values, without the advice.
     fn headline(&self) -> String {
         let inner = &*self.inner;
         let offset = inner.offset.map(|offset| format!("byte {offset}"));
@@ -363,17 +369,19 @@ impl From<StorageError> for Error {
             StorageErrorKind::FileTooLarge => (
                 ErrorKind::NoSpace,
                 Some(
-                    "raise the process's limit of file sizes (`ulimit -f`); the store goes on by itself",
+                    "raise the process's limit of file sizes (`ulimit -f`); the store goes on by \
+                     itself",
                 ),
             ),
             StorageErrorKind::LeaseHeld => (ErrorKind::Locked, None),
             StorageErrorKind::Fenced => (
                 ErrorKind::Poisoned,
                 Some(
-                    "another writer has taken the store over; close this handle before opening it again",
+                    "another writer has taken over the store; close this handle before opening it \
+                     again",
                 ),
             ),
-            // An object shorter than its owner says has lost bytes.
+            // An object that is shorter than its owner says has lost bytes.
             StorageErrorKind::UnexpectedEof => (ErrorKind::Corruption, None),
             StorageErrorKind::Removed => (ErrorKind::Corruption, Some(REMOVED_ADVICE)),
             StorageErrorKind::PermissionDenied => (
@@ -447,7 +455,8 @@ impl From<TableError> for Error {
 }
 
 /// The error for a range of keys whose start lies after its end. `what` names the range. Every call
-/// that takes a range refuses such a range with this; a range whose start is its end is empty.
+/// that takes a range refuses such a range with this error. A range whose start equals its end is
+/// empty.
 #[cold]
 pub(crate) fn reversed_range(what: &str, start: &[u8], end: &[u8]) -> Error {
     Error::invalid_argument(format!("{what} ends before it starts"))
@@ -456,12 +465,12 @@ pub(crate) fn reversed_range(what: &str, start: &[u8], end: &[u8]) -> Error {
         .advice("swap the two keys")
 }
 
-/// The answer to calls on a closed store.
+/// The error of calls on a closed store.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the store is closed").advice("open it again")
 }
 
-/// The answer to calls on a keyspace that was dropped.
+/// The error of calls on a keyspace that was dropped.
 #[cold]
 pub(crate) fn dropped_keyspace(name: &str) -> Error {
     Error::new(
@@ -476,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_names_place_expectation_and_advice() {
+    fn display_names_the_file_the_values_and_the_advice() {
         let error = Error::corruption(
             "MANIFEST-000000000007",
             "the header's checksum does not match",
@@ -486,7 +495,8 @@ mod tests {
         .found("0x5678");
         assert_eq!(
             error.to_string(),
-            "the header's checksum does not match (MANIFEST-000000000007, byte 24): expected 0x1234, found 0x5678; \
+            "the header's checksum does not match (MANIFEST-000000000007, byte 24): \
+             expected 0x1234, found 0x5678; \
              run `silt check` to see how far the damage goes, and restore the file from a copy"
         );
         assert_eq!(error.kind(), ErrorKind::Corruption);
@@ -504,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_errors_keep_class_place_and_source() {
+    fn storage_errors_keep_their_class_file_and_source() {
         let storage = StorageError::new(
             StorageErrorKind::NoSpace,
             "append",
@@ -517,7 +527,8 @@ mod tests {
         assert_eq!((error.file(), error.offset()), (Some("LOG-1"), Some(4096)));
         assert_eq!(
             error.to_string(),
-            "append failed: no space left (LOG-1, byte 4096); free some space; the store goes on by itself"
+            "append failed: no space left (LOG-1, byte 4096); free some space; the store goes on \
+             by itself"
         );
         assert!(std::error::Error::source(&error).is_some());
         let poisoned = Error::poisoned(&error);
@@ -526,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn table_errors_keep_place_and_values() {
+    fn table_errors_keep_their_file_and_values() {
         let table = TableError::Corruption {
             file: "000000000007.table".into(),
             offset: 512,
@@ -548,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_is_not_changed_by_building_on() {
+    fn a_change_of_an_error_leaves_its_clones_as_they_are() {
         let first = Error::not_found("no such keyspace");
         let second = first
             .clone()

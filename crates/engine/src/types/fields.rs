@@ -1,13 +1,13 @@
-//! Lists of fields {tag u16, length u32, bytes}: what edits and stored options consist of.
+//! Lists of fields {tag u16, length u32, bytes}, of which edits and stored options consist.
 //!
-//! Invariants: bit 15 of a tag says "must understand". Reading arbitrary bytes never panics and
+//! Invariants: bit 15 of a tag means "must understand". Reading arbitrary bytes never panics and
 //! allocates nothing but errors.
 //!
 //! Threading: plain values.
 
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// Bit of a tag: a reader that does not know the tag must refuse.
+/// The bit of a tag that makes a reader refuse the field if it does not know the tag.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
 
 /// Bytes before a field's value.
@@ -24,7 +24,7 @@ pub(crate) fn malformed(what: impl Into<String>) -> Error {
 #[cold]
 pub(crate) fn unknown_tag(place: &str, tag: u16) -> Error {
     Error::unsupported(format!(
-        "{place} has the field {tag:#06x}, which must be understood and is not known here"
+        "{place} has the field {tag:#06x}, which this version must know and does not"
     ))
     .advice("the store was written by a newer version of siltstone: open it with that version")
 }
@@ -61,7 +61,7 @@ impl Writer {
     }
 }
 
-/// Walks a list of fields; ends after the first error.
+/// Iterates over a list of fields; ends after the first error.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -158,15 +158,15 @@ pub(crate) fn one_u32(what: &'static str, value: &[u8]) -> Result<u32> {
 pub(crate) fn one_name(what: &'static str, value: &[u8]) -> Result<String> {
     match std::str::from_utf8(value) {
         Ok(name) => Ok(name.to_owned()),
-        Err(_) => Err(malformed(format!("{what} is no UTF-8"))),
+        Err(_) => Err(malformed(format!("{what} is not UTF-8"))),
     }
 }
 
-/// Stores a field that may be there once.
+/// Stores a field that may occur once.
 pub(crate) fn once<T>(what: &'static str, slot: &mut Option<T>, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(malformed(format!("{what} is there twice"))),
+        Some(_) => Err(malformed(format!("{what} occurs twice"))),
     }
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn need<T>(what: &'static str, slot: Option<T>) -> Result<T> {
     slot.ok_or_else(|| malformed(format!("{what} is missing")))
 }
 
-/// Counts or refuses an unknown field.
+/// Refuses an unknown field that must be understood, and counts any other.
 pub(crate) fn unknown(place: &'static str, tag: u16, ignored: &mut u64) -> Result<()> {
     if tag & MUST_UNDERSTAND != 0 {
         return Err(unknown_tag(place, tag));

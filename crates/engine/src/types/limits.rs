@@ -1,9 +1,9 @@
-//! Identities and limits that every layer knows.
+//! Ids and limits that every layer knows.
 
-/// Identity of a keyspace. Never given twice in the life of a store.
+/// The id of a keyspace. A store never gives an id twice.
 pub type KeyspaceId = u32;
 
-/// Number of levels, level 0 included.
+/// The number of levels, including level 0.
 pub const LEVEL_COUNT: usize = 7;
 
 /// The deepest level.
@@ -13,11 +13,11 @@ pub const BOTTOM_LEVEL: u8 = (LEVEL_COUNT - 1) as u8;
 /// [`Store::open_keyspace`](crate::Store::open_keyspace) creates it again.
 pub const DEFAULT_KEYSPACE: &str = "default";
 
-/// Longest key, in bytes.
+/// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 65_535;
 
-/// Largest value: 1 GiB.
+/// The longest value, in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// Largest body of a batch: 2 GiB.
+/// The largest encoded batch, in bytes: 2 GiB.
 pub const MAX_BATCH_BYTES: usize = 1 << 31;

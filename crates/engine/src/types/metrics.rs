@@ -1,8 +1,9 @@
 //! Counters and latency histograms, always on.
 //!
-//! Cost: a counter is one relaxed add; a histogram one more. Latencies of gets and unsynced puts are taken of one in
-//! [`SAMPLE`] calls (two clock reads cost more than a memtable hit); all others of every call. Bytes are counted by cause, so
-//! amplification is exact: bytes written by cause over bytes of user data.
+//! Cost: a counter is one relaxed add, and a histogram a few more. Of gets and unsynced puts, one
+//! call in [`SAMPLE`] is timed, because two clock reads cost more than a hit in the memtable; all
+//! other calls are always timed. Bytes are counted by cause, so write amplification is exact: it is
+//! the bytes written for each cause, divided by the bytes of user data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +28,8 @@ impl Counter {
 const SUB_BITS: u32 = 3;
 const BUCKETS: usize = ((64 - SUB_BITS as usize) << SUB_BITS) + (1 << SUB_BITS);
 
-/// A log-linear histogram of nanoseconds: eight buckets an octave, so percentiles are within 12.5%.
+/// A log-linear histogram of nanoseconds: eight buckets for each power of two, so percentiles are
+/// within 12.5%.
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,
     count: AtomicU64,
@@ -76,7 +78,7 @@ impl Histogram {
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// A copy to read from.
+    /// A copy of the figures.
     pub fn summary(&self) -> LatencySummary {
         let counts: Vec<u64> = self
             .buckets
@@ -108,27 +110,28 @@ impl Histogram {
     }
 }
 
-/// Percentiles of a [`Histogram`], in nanoseconds, within 12.5%.
+/// Percentiles of a [`Histogram`], in nanoseconds, with an error of at most 12.5%.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct LatencySummary {
     /// Observations (for gets and puts one in sixteen calls is observed).
+    /// Observations: one in sixteen calls of gets and puts, all calls of the others.
     pub count: u64,
-    /// Mean.
+    /// The mean.
     pub mean_ns: u64,
-    /// Median.
+    /// The median.
     pub p50_ns: u64,
-    /// 90th percentile.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// Largest.
+    /// The largest observation.
     pub max_ns: u64,
 }
 
-/// Everything that a store counts. Public figures come out through `Stats`.
+/// All counters of a store. `Stats` shows them to users.
 #[derive(Default)]
 pub(crate) struct Metrics {
     pub(crate) get_count: Counter,
@@ -139,7 +142,7 @@ pub(crate) struct Metrics {
     pub(crate) group_count: Counter,
     pub(crate) seek_count: Counter,
     /// Entries that cursors stepped over without showing them, gaps that they jumped over, and gaps
-    /// that they left behind.
+    /// that they remembered.
     pub(crate) hidden_count: Counter,
     pub(crate) gap_jump_count: Counter,
     pub(crate) gap_count: Counter,
@@ -158,10 +161,11 @@ pub(crate) struct Metrics {
     pub(crate) dropped_table_count: Counter,
     pub(crate) sealed_for_deletes_count: Counter,
     pub(crate) sealed_for_memory_count: Counter,
-    /// Rounds of the budget that found more in use than it allows and nothing more to give back.
+    /// Rounds of the memory budget that found more memory in use than allowed, and nothing left to
+    /// give back.
     pub(crate) memory_over_count: Counter,
     pub(crate) job_failed_count: Counter,
-    /// Compactions that went on behind tables of an attempt that failed, and those tables.
+    /// Compactions that resumed behind tables of a failed attempt, and the number of those tables.
     pub(crate) resumed_job_count: Counter,
     pub(crate) adopted_table_count: Counter,
     pub(crate) out_of_order_install_count: Counter,
@@ -175,9 +179,9 @@ pub(crate) struct Metrics {
     pub(crate) ingest_count: Counter,
     pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
-    /// Damaged parts of the log that were not needed, and that the open passed over.
+    /// Damaged parts of the log that were not needed, and that the open skipped.
     pub(crate) passed_log_damage_count: Counter,
-    /// Bytes from the first damage in them to the log's start.
+    /// Bytes from the first damage in these parts to the log's start.
     pub(crate) passed_log_damage_bytes: Counter,
     pub(crate) stats_unpublished_count: Counter,
     pub(crate) get_time: Histogram,

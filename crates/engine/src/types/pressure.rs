@@ -1,4 +1,4 @@
-//! The decision whether a batch may pass: a pure function, and the one place that names the thresholds.
+//! Decides whether a batch may pass: a pure function, and the only place that names the thresholds.
 
 use crate::types::options::{KeyspaceSettings, Options, StallPolicy};
 
@@ -9,17 +9,18 @@ use crate::types::options::{KeyspaceSettings, Options, StallPolicy};
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
 pub enum Cause {
-    /// Too many sealed memtables wait for their flush.
+    /// Stop: too many sealed memtables wait for their flush.
     SealedMemtables = 0,
-    /// Many level-0 runs: slowed down.
+    /// Slowdown: there are many level-0 runs.
     L0Slowdown = 1,
-    /// Too many level-0 runs: stopped.
+    /// Stop: there are too many level-0 runs.
     L0Stop = 2,
-    /// Too many log bytes are pinned by unflushed memtables.
+    /// Stop: unflushed memtables need too many bytes of the log.
     LogBytes = 3,
-    /// One sealed memtable below the limit, and the active one is more than half full: slowed down.
+    /// Slowdown: sealed memtables are one below the limit, and the active one is more than half
+    /// full.
     MemtableSlowdown = 4,
-    /// Log bytes near their bound: slowed down.
+    /// Slowdown: unflushed memtables need nearly as many bytes of the log as are allowed.
     LogSlowdown = 5,
 }
 
@@ -34,7 +35,7 @@ impl Cause {
         Cause::LogSlowdown,
     ];
 
-    /// The cause's name in metrics and tables.
+    /// The name of the cause, in metrics and tables.
     pub fn word(self) -> &'static str {
         match self {
             Cause::SealedMemtables => "sealed_memtables",
@@ -46,14 +47,15 @@ impl Cause {
         }
     }
 
-    /// What a writer waits for, and which settings say when, in one line for people.
+    /// What a writer waits for and which settings decide it, in one line.
     pub fn meaning(self) -> &'static str {
         match self {
             Cause::SealedMemtables => {
                 "writers wait for a flush: sealed memtables reached sealed_memtables_max"
             }
             Cause::L0Slowdown => {
-                "bytes a second are limited: level-0 runs are between l0_slowdown_count and l0_stop_count"
+                "bytes a second are limited: level-0 runs are between l0_slowdown_count and \
+                 l0_stop_count"
             }
             Cause::L0Stop => "writers wait for a compaction: level-0 runs reached l0_stop_count",
             Cause::LogBytes => {
@@ -63,38 +65,39 @@ impl Cause {
                 "bytes a second are limited: one more sealed memtable is sealed_memtables_max"
             }
             Cause::LogSlowdown => {
-                "bytes a second are limited: the log that replay would read is near twice log_bytes_max"
+                "bytes a second are limited: the log that replay would read is near twice \
+                 log_bytes_max"
             }
         }
     }
 }
 
-/// What a decision looks at.
+/// What a decision is based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Load {
-    /// Sealed memtables of the keyspace that are not installed as runs.
+    /// Sealed memtables of the keyspace that are not yet installed as runs.
     pub sealed_memtable_count: u64,
     /// Level-0 runs of the keyspace.
     pub l0_run_count: u64,
-    /// Bytes of log segments that unflushed memtables pin.
+    /// Bytes of the log segments that unflushed memtables need.
     pub log_bytes: u64,
-    /// Bytes in the active memtable, if any is sealed.
+    /// Bytes in the active memtable, if there is a sealed one; else 0.
     pub active_bytes: u64,
 }
 
-/// The thresholds, from the options.
+/// The thresholds of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Stop at this many sealed memtables.
+    /// Writers stop at this number of sealed memtables.
     pub sealed_memtables: u64,
-    /// Slow at this many level-0 runs, if `slows`.
+    /// Writers are slowed down from this number of level-0 runs on, if `slows`.
     pub l0_slowdown: u64,
-    /// Stop at this many level-0 runs.
+    /// Writers stop at this number of level-0 runs.
     pub l0_stop: u64,
-    /// Stop at this many log bytes: twice the bound at which flushes are forced.
+    /// Writers stop at this number of log bytes: twice the number at which flushes are forced.
     pub log_bytes: u64,
-    /// Size of a memtable, in bytes.
+    /// The size of a memtable, in bytes.
     pub memtable_bytes: u64,
     /// Whether writers are slowed down before they are stopped.
     pub slows: bool,
@@ -114,30 +117,31 @@ impl Limits {
     }
 }
 
-/// What happens to a batch. (A redirect joins these two when devices arrive.)
+/// What happens to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Join the queue.
+    /// It joins the queue.
     Pass,
-    /// Join when the keyspace's pace (`stall/pace.rs`) allows.
+    /// It joins the queue when the rate limit of the keyspace (`commit/pace.rs`) admits it.
     Slow {
-        /// Why.
+        /// Why it is slowed down.
         cause: Cause,
-        /// The threshold that was met.
+        /// The threshold that was reached.
         limit: u64,
-        /// Thousandths of the way from there to where writers stop, 1 to 999.
+        /// How near the load is to where writers stop: 1 to 999 thousandths of the way from the
+        /// threshold.
         pressure_permille: u32,
     },
-    /// Wait until it passes.
+    /// It waits until the load is below the limit.
     Stop {
-        /// Why.
+        /// Why it waits.
         cause: Cause,
-        /// The threshold that was met.
+        /// The limit that was reached.
         limit: u64,
     },
 }
 
-/// Decides for one keyspace. Harder causes first.
+/// Decides for one keyspace. Causes that stop writers come first.
 pub fn decide(load: &Load, limits: &Limits) -> Decision {
     if load.sealed_memtable_count >= limits.sealed_memtables {
         return Decision::Stop {
@@ -152,7 +156,8 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
         };
     }
     if load.log_bytes >= limits.log_bytes && load.sealed_memtable_count > 0 {
-        // Without a sealed memtable of its own this keyspace does not pin the log, or its flush is about to be forced.
+        // A keyspace without a sealed memtable does not hold the log, or its flush is about to be
+        // forced.
         return Decision::Stop {
             cause: Cause::LogBytes,
             limit: limits.log_bytes,
@@ -165,22 +170,23 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
     }
 }
 
-/// Where slowing begins of the way to a limit: at three quarters of log bytes, at half of the last memtable.
+/// Whether and how much to slow down. Slowing begins at three quarters of the limit of log bytes,
+/// and at half of the last memtable.
 fn slow(load: &Load, limits: &Limits) -> Decision {
     if load.l0_run_count < limits.l0_slowdown && load.sealed_memtable_count == 0 {
         return Decision::Pass;
     }
-    // Thousandths of the way from `from` to `to`; `at` is below `to`.
+    // Thousandths of the way from `from` to `to`, for an `at` below `to`.
     let way = |from: u64, at: u64, to: u64| {
         let (done, all) = (at.saturating_sub(from), to.saturating_sub(from).max(1));
         (u128::from(done) * 1000 / u128::from(all)).min(999) as u32
     };
     let l0 = match limits.l0_slowdown {
-        // The first of the runs that slow is one step on the way already.
+        // The first run above the threshold counts as one step.
         from if load.l0_run_count >= from => way(from - 1, load.l0_run_count, limits.l0_stop),
         _ => 0,
     };
-    // With a limit of one or two every memtable would be slowed from its middle on.
+    // With a limit of one or two, every memtable would be slowed down from its middle on.
     let last =
         limits.sealed_memtables >= 3 && load.sealed_memtable_count + 1 == limits.sealed_memtables;
     let memtable = match limits.memtable_bytes {
@@ -201,7 +207,7 @@ fn slow(load: &Load, limits: &Limits) -> Decision {
         ),
         (log, Cause::LogSlowdown, log_from),
     ];
-    // Of equal ones the first.
+    // Of equal pressures the first counts.
     let (pressure_permille, cause, limit) = causes
         .into_iter()
         .reduce(|most, next| if next.0 > most.0 { next } else { most })
@@ -217,7 +223,7 @@ fn slow(load: &Load, limits: &Limits) -> Decision {
 }
 
 impl Load {
-    /// As the pace of a keyspace that is slowed sees it.
+    /// The part of the load that the rate limit of a slowed keyspace uses.
     pub(crate) fn nearness(&self, limits: &Limits, pressure_permille: u32) -> Nearness {
         Nearness {
             pressure_permille,
@@ -227,14 +233,14 @@ impl Load {
     }
 }
 
-/// How near a keyspace is to its limits, as a writer finds it.
+/// How near a keyspace is to its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nearness {
-    /// Thousandths of the way from where slowing begins to where writers stop; below 1000.
+    /// Thousandths of the way from where slowing begins to where writers stop, below 1000.
     pub(crate) pressure_permille: u32,
-    /// Sealed memtables and level-0 runs.
+    /// The number of sealed memtables and level-0 runs.
     pub(crate) debt_count: u64,
-    /// Size of a memtable, in bytes.
+    /// The size of a memtable, in bytes.
     pub(crate) memtable_bytes: u64,
 }
 
@@ -353,7 +359,7 @@ mod tests {
             };
             assert_eq!(decide(&load, &stops), expected, "{load:?}");
         }
-        // Limits that are next to each other leave nothing between.
+        // Limits that are equal leave no room for slowing.
         let narrow = Limits {
             sealed_memtables: 1,
             l0_slowdown: 1,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A key for people: printable ASCII as it is, other bytes as `\xNN`, long ones cut.
+/// A key for people: printable ASCII as it is, other bytes as `\xNN`, and long keys cut.
 pub struct ShowKey<'a>(pub &'a [u8]);
 
 impl fmt::Display for ShowKey<'_> {

@@ -1,4 +1,4 @@
-//! The memory budget: what goes first, what comes back, and that nobody waits for it.
+//! The memory budget: what is given back first, what comes back, and that no call waits for it.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::*;
 pub const ALL: &[Story] = &[
     ("memory_keeps_to_its_budget", 2, memory_keeps_to_its_budget),
     (
-        "what_does_not_fit_is_used_all_the_same",
+        "memory_beyond_the_budget_is_used_and_counted",
         2,
-        what_does_not_fit_is_used_all_the_same,
+        memory_beyond_the_budget_is_used_and_counted,
     ),
 ];
 
 const KEYS: u64 = 20_000;
 
-/// How much more than the budget there may be after a round: what was allocated besides, rounded.
+/// How much memory above the budget may be in use after a round: other allocations, rounded.
 const TOLERANCE: u64 = 64 << 10;
 
 fn options() -> Options {
@@ -51,7 +51,7 @@ fn read_all(ks: &Keyspace) {
     }
 }
 
-/// After some rounds of maintenance.
+/// The statistics after some rounds of maintenance.
 fn later(disk: &Disk, store: &Store) -> MemoryStats {
     disk.rt.sleep(Duration::from_secs(4));
     store.stats().memory
@@ -70,7 +70,7 @@ fn memory_keeps_to_its_budget(rt: Runtime, _: u64) {
         free.memtable_bytes + free.block_cache_bytes + free.table_bytes
     );
 
-    // The cache gives way first, by as much as is too much, and comes back.
+    // The cache shrinks first, by the excess, and grows again.
     let most = free.counted_bytes() - (512 << 10);
     let closed = counter("table_close_count");
     store.set_option("memory_bytes_max", most).unwrap();
@@ -86,7 +86,7 @@ fn memory_keeps_to_its_budget(rt: Runtime, _: u64) {
     assert!(now.counted_bytes() <= most + TOLERANCE, "{now:?}");
     assert_eq!(counter("memory_over_count"), 0);
 
-    // Without a cache it is still too much: tables of deep levels are closed.
+    // Without the cache there is still too much, so tables of deep levels are closed.
     let upper_and_memtables = now.memtable_bytes + now.table_bytes - now.table_bytes / 4;
     store
         .set_option("memory_bytes_max", upper_and_memtables)
@@ -100,7 +100,7 @@ fn memory_keeps_to_its_budget(rt: Runtime, _: u64) {
     );
     read_all(&ks);
 
-    // None any more: everything as it was given.
+    // Without a budget everything is as before.
     store.set_option("memory_bytes_max", 0u64).unwrap();
     let _ = later(&disk, &store);
     read_all(&ks);
@@ -110,12 +110,12 @@ fn memory_keeps_to_its_budget(rt: Runtime, _: u64) {
     assert_eq!(counter("sealed_for_memory_count"), 0);
 }
 
-fn what_does_not_fit_is_used_all_the_same(rt: Runtime, _: u64) {
+fn memory_beyond_the_budget_is_used_and_counted(rt: Runtime, _: u64) {
     let disk = Disk::new(&rt);
     let (store, ks) = filled(&disk);
     let counter = |name: &str| store.stats().counter(name);
     let other = store.create_keyspace("other").unwrap();
-    // Far less than filters and memtables need.
+    // This is far less than filters and memtables need.
     store.set_option("memory_bytes_max", 1000u64).unwrap();
     let flushed = counter("flush_count");
     for i in 0..2_000 {
@@ -128,7 +128,7 @@ fn what_does_not_fit_is_used_all_the_same(rt: Runtime, _: u64) {
     let now = later(&disk, &store);
     store.wait_until_idle().unwrap();
     assert!(counter("memory_over_count") > 0);
-    // The larger one was flushed, early; the small one is not worth a run.
+    // The larger memtable was flushed early. The small one is not worth a run.
     assert_eq!(counter("sealed_for_memory_count"), 1);
     assert_eq!(counter("flush_count"), flushed + 1);
     assert!(
@@ -142,7 +142,7 @@ fn what_does_not_fit_is_used_all_the_same(rt: Runtime, _: u64) {
         later.over_bytes() > 0 && later.block_cache_bytes == 0,
         "{later:?}"
     );
-    // Reads, writes and compactions go on.
+    // Reads, writes and compactions continue.
     read_all(&ks);
     ks.compact_range(None, None).unwrap();
     read_all(&ks);

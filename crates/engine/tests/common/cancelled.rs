@@ -1,5 +1,6 @@
-//! Jobs that are cancelled in the middle, by a close, by the last handle's end and by a drop of their keyspace: at every storage call of
-//! the job in turn. Nothing is installed by halves, nothing is left behind, and the store goes on.
+//! Jobs that are cancelled in the middle: by a close, by the drop of the last handle, or by the
+//! drop of their keyspace, at every storage call of the job in turn. Nothing is installed in part,
+//! nothing is left behind, and the store continues.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,22 +18,23 @@ pub const ALL: &[Story] = &[
     ("a_drop_in_a_job", 2, a_drop_in_a_job),
 ];
 
-/// How long the call takes in which the job is met.
+/// How long the storage call takes during which the job is cancelled.
 pub(super) const IN_THE_CALL: Duration = Duration::from_secs(20);
 
-/// Fewer calls than this would be no job.
+/// A job makes at least this number of calls.
 const CALLS_MIN: u64 = 20;
 
 fn options(seed: u64) -> Options {
     Options {
-        // Beside other tasks of the same job, or alone.
+        // With other tasks of the same job, or alone.
         subjobs_max: 1 + seed as u32 % 2 * 3,
         l0_trigger_count: 2,
         ..small()
     }
 }
 
-/// A store with three runs in keyspace `a` and one sealed memtable that may be flushed, and what is in it. Nothing runs.
+/// A store with three runs in keyspace `a` and one sealed memtable that may be flushed, and its
+/// contents. Nothing runs.
 fn at_rest(disk: &Disk, seed: u64) -> (Store, Keyspace, BTreeMap<Vec<u8>, Vec<u8>>) {
     let store = disk.open_with(options(seed));
     let hooks = store.core_for_tests();
@@ -49,12 +51,13 @@ fn at_rest(disk: &Disk, seed: u64) -> (Store, Keyspace, BTreeMap<Vec<u8>, Vec<u8
         a.flush().unwrap();
     }
     store.sync_log().unwrap();
-    // Segments and reserves are made ready, what is obsolete is gone: the next calls are the job's.
+    // Segments and reserves are ready, and obsolete files are deleted, so the next calls are those
+    // of the job.
     disk.rt.sleep(Duration::from_secs(3));
     (store, a, model)
 }
 
-/// The store's tables, as the manifest on the disk names them.
+/// The names of the store's tables, according to the manifest on the disk.
 pub(super) fn named(disk: &Disk) -> BTreeSet<String> {
     let state = recover(&disk.memory).unwrap().unwrap().state;
     let names = |id| {
@@ -68,7 +71,8 @@ pub(super) fn found(disk: &Disk) -> BTreeSet<String> {
     disk.names(".tbl").into_iter().collect()
 }
 
-/// Lets a compaction start that stands in its `call`-th storage call for a while. False if it has not so many.
+/// Starts a compaction whose `call`-th storage call takes long. Returns false if it has fewer
+/// calls.
 fn stands_in(disk: &Disk, hooks: &TestHooks, call: u64) -> bool {
     let rule = disk
         .faults
@@ -78,7 +82,7 @@ fn stands_in(disk: &Disk, hooks: &TestHooks, call: u64) -> bool {
     disk.faults.fired_count(rule) == 1
 }
 
-/// The next life has everything, and merges what was not merged.
+/// The store is opened again, has everything, and merges what was not merged.
 fn goes_on(disk: &Disk, seed: u64, model: &BTreeMap<Vec<u8>, Vec<u8>>, when: &str) {
     let store = disk.open_with(options(seed));
     let a = store.keyspace("a").unwrap();
@@ -88,13 +92,13 @@ fn goes_on(disk: &Disk, seed: u64, model: &BTreeMap<Vec<u8>, Vec<u8>>, when: &st
     store.wait_until_idle().unwrap();
     assert_eq!(a.iter().unwrap().count(), model.len() + 1, "{when}");
     store.core_for_tests().delete_obsolete();
-    // Maintenance may be in the middle of the same, with names that nobody else has any more.
+    // Maintenance may be deleting the same files, to which nothing else refers any more.
     disk.rt.sleep(Duration::from_secs(3));
     assert_eq!(named(disk), found(disk), "{when}");
     store.close().unwrap();
 }
 
-/// Meets the job in each of its calls until it has no more; `end` ends the store.
+/// Cancels the job in each of its calls until there are no more. `end` ends the store.
 fn in_every_call(rt: &Runtime, seed: u64, end: impl Fn(Store, Keyspace, &str)) {
     let (mut cancelled, mut installed) = (0, 0);
     for call in 0.. {
@@ -132,7 +136,7 @@ fn a_close_in_a_job(rt: Runtime, seed: u64) {
         drop(a);
         store.clone().close().unwrap();
         let failed = store.stats().counter("job_failed_count");
-        assert_eq!(failed, 0, "{when}: to be cancelled is no failure");
+        assert_eq!(failed, 0, "{when}: a cancelled job has not failed");
     });
 }
 
@@ -160,7 +164,7 @@ fn a_drop_in_a_job(rt: Runtime, seed: u64) {
         }
         b.flush().unwrap();
         store.wait_until_idle().unwrap();
-        // The call that takes so long may be a deletion by the maintenance.
+        // The slow call may be a deletion by maintenance.
         rt.sleep(2 * IN_THE_CALL);
         hooks.delete_obsolete();
         assert_eq!(named(&disk), found(&disk), "{when}");

@@ -1,4 +1,4 @@
-//! The end of a closed log, and damage in what is not needed of a log (RFC 1, section 15).
+//! The end of a closed log, and damage in parts of a log that are not needed (RFC 1, section 15).
 
 use siltstone::log::Position;
 use siltstone::log::format::segment_name;
@@ -27,9 +27,9 @@ pub const ALL: &[Story] = &[
         the_log_of_a_later_life_does_not_hide_a_loss,
     ),
     (
-        "a_killed_log_passes_what_is_not_needed",
+        "a_killed_log_may_be_damaged_where_it_is_not_needed",
         2,
-        a_killed_log_passes_what_is_not_needed,
+        a_killed_log_may_be_damaged_where_it_is_not_needed,
     ),
     (
         "a_close_is_cut_off_at_every_call",
@@ -53,9 +53,9 @@ pub const ALL: &[Story] = &[
         a_drop_beside_a_flush_keeps_the_log,
     ),
     (
-        "an_open_on_what_was_not_synced",
+        "the_log_does_not_start_behind_the_synced_position",
         1,
-        an_open_on_what_was_not_synced,
+        the_log_does_not_start_behind_the_synced_position,
     ),
     (
         "a_checkpoint_is_a_closed_store",
@@ -64,8 +64,8 @@ pub const ALL: &[Story] = &[
     ),
 ];
 
-/// A store is closed, and then its log is damaged at every class of places. What is needed is never
-/// lost silently, and what is not needed refuses nothing.
+/// A store is closed, and then every kind of part of its log is damaged. What is needed is never
+/// lost silently, and damage to what is not needed refuses no open.
 fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, seed);
@@ -128,10 +128,10 @@ fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
     );
 }
 
-/// As above, of a store that was killed: damage before the log's start in a file that reaches it is
-/// passed over; a start segment that is missing or cut is not, because nobody knows what was
-/// behind.
-fn a_killed_log_passes_what_is_not_needed(rt: Runtime, seed: u64) {
+/// The same for a store that was killed. Damage before the log's start, in a file that contains the
+/// start, is skipped. A start segment that is missing or cut is not, because it is unknown what was
+/// behind it.
+fn a_killed_log_may_be_damaged_where_it_is_not_needed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, seed);
     let wanted = contents(&store);
@@ -185,8 +185,9 @@ fn a_killed_log_passes_what_is_not_needed(rt: Runtime, seed: u64) {
     );
 }
 
-/// A close is cut off at each of its calls, by a kill or by power loss. A kill loses nothing; power
-/// loss leaves a prefix; and once the edit is there, the state says so and is right.
+/// A close is interrupted at each of its calls, by a kill or by a power loss. A kill loses nothing,
+/// and a power loss leaves a prefix. Once the edit is there, the state says that the store was
+/// closed, and that is true.
 fn a_close_is_cut_off_at_every_call(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, seed % 3);
@@ -227,7 +228,7 @@ fn a_close_is_cut_off_at_every_call(rt: Runtime, seed: u64) {
     assert!(ends.closed && start_of(&ends) <= synced_of(&ends));
 }
 
-/// Power is lost right after a close, in every sync mode: everything is there.
+/// The power is lost right after a close, in every sync mode: everything is there.
 fn a_closed_store_is_durable_in_every_mode(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let sync = [
@@ -262,14 +263,16 @@ fn a_closed_store_is_durable_in_every_mode(rt: Runtime, seed: u64) {
     }
 }
 
-/// A full disk at close: the log was synced, and the edit takes bytes that the manifest keeps.
+/// A close on a full disk: the log was synced, and the edit takes bytes that the manifest has
+/// reserved.
 fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, 0);
     let wanted = contents(&store);
     let used = disk.memory.used_bytes();
     disk.memory.set_capacity(Some(used));
-    // Ceilings are edits that may not use what is kept: they fill the manifest up to it.
+    // Ceilings are edits that may not use the reserved bytes, so they fill the manifest up to
+    // those.
     let hooks = store.core_for_tests();
     let mut filled = 0;
     while hooks.raise_ceiling().is_ok() {
@@ -283,13 +286,14 @@ fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
     }
 }
 
-/// An open on a full disk keeps the replayed data in memory, and the inherited log is what a replay
-/// reads. A close then says where that log ends, and damage in it is damage.
+/// An open on a full disk keeps the replayed data in memory, and a replay reads the inherited log.
+/// A close then records where that log ends, and damage in it is damage.
 fn a_close_while_data_waits_for_room(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, 2);
     let wanted = contents(&store);
-    // Synced as a whole, so that what the manifest must say later is known: it is the end.
+    // The log is synced as a whole, so the synced position that the manifest must have later is its
+    // end.
     store.sync_log().unwrap();
     let disk = disk.kill();
     let before = state(&disk);
@@ -331,7 +335,7 @@ fn a_close_while_data_waits_for_room(rt: Runtime, _seed: u64) {
     assert!(waited > 3, "the disk was never full: {waited}");
 }
 
-/// A keyspace is dropped while another one is flushed. Power loss may undo the drop, and the
+/// A keyspace is dropped while another one is flushed. A power loss may undo the drop, and the
 /// keyspace then has everything that was synced.
 fn a_drop_beside_a_flush_keeps_the_log(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
@@ -340,7 +344,8 @@ fn a_drop_beside_a_flush_keeps_the_log(rt: Runtime, seed: u64) {
     for i in 0..10 {
         put_synced(&b, &key(i), &[7; 100]);
     }
-    // Into the next segment, so that the log may start behind what the other one has.
+    // This goes into the next segment, so that the log may start behind what the other keyspace
+    // has.
     fill(&[&a], 0..60);
     disk.memory.start_journal();
     let dropping = {
@@ -368,9 +373,9 @@ fn a_drop_beside_a_flush_keeps_the_log(rt: Runtime, seed: u64) {
     }
 }
 
-/// The log starts at its end when nothing needs it, but never behind what is synced: the header of
-/// a fresh segment may be lost with power.
-fn an_open_on_what_was_not_synced(rt: Runtime, _seed: u64) {
+/// The log starts at its end if nothing needs it, but never behind the synced position: a power
+/// loss may take the header of a fresh segment.
+fn the_log_does_not_start_behind_the_synced_position(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
     let ks = store.default_keyspace().unwrap();
@@ -391,7 +396,7 @@ fn an_open_on_what_was_not_synced(rt: Runtime, _seed: u64) {
     }
 }
 
-/// A checkpoint is a closed store with an empty log: damage to that log takes nothing away.
+/// A checkpoint is a closed store with an empty log, so damage to that log loses nothing.
 fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, 0);
@@ -414,10 +419,9 @@ fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
     }
 }
 
-/// A manifest that was cut at the end of an edit, or whose tail became zeros, looks like one that
-/// was shorter: the tables of the edits behind that place would be deleted, and the end of the log
-/// forgotten. A closed store knows how far its manifest reached, so every cut is damage, whatever
-/// happened to the log.
+/// A manifest that was cut at the end of an edit, or whose tail became zeros, looks like a shorter
+/// one: the tables of the later edits would be deleted, and the end of the log forgotten. A closed
+/// store knows how far its manifest reaches, so every cut is damage, whatever happened to the log.
 fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = lead_a_life(&disk, seed);
@@ -456,8 +460,8 @@ fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
     }
 }
 
-/// Two copies of a store live on, and the log of one comes under the manifest of the other: the
-/// same store, the same number, whole records, and yet not what was written.
+/// Two copies of a store are written, and the log of one is put under the manifest of the other.
+/// The store, the segment number and the records are valid, and yet they are not what was written.
 fn a_log_of_a_copy_is_refused(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     disk.open_with(options()).close().unwrap();
@@ -481,8 +485,7 @@ fn a_log_of_a_copy_is_refused(rt: Runtime, seed: u64) {
     refuses(&ours, &names[0], &wanted, "the log of a copy");
 }
 
-/// The log of a closed store is gone, and an empty segment of a later life of it lies there
-/// instead.
+/// The log of a closed store is missing, and an empty segment of a later open is there instead.
 fn the_log_of_a_later_life_does_not_hide_a_loss(rt: Runtime, _: u64) {
     let disk = Disk::new(&rt);
     for n in 0..2 {

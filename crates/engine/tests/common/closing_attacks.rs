@@ -1,4 +1,4 @@
-//! The second attack on the end of a closed log (RFC 1, section 15.7).
+//! More attacks on the end of a closed log (RFC 1, section 15.7).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,19 +20,19 @@ pub const ALL: &[Story] = &[
         an_older_manifest_is_not_believed,
     ),
     (
-        "damage_stays_passed_on_a_full_disk",
+        "damage_is_still_skipped_on_a_full_disk",
         1,
-        damage_stays_passed_on_a_full_disk,
+        damage_is_still_skipped_on_a_full_disk,
     ),
     (
-        "a_close_deletes_what_nothing_needs",
+        "a_close_deletes_obsolete_segments",
         10,
-        a_close_deletes_what_nothing_needs,
+        a_close_deletes_obsolete_segments,
     ),
     (
-        "what_cannot_be_read_and_is_not_needed",
+        "unreadable_bytes_that_are_not_needed_are_skipped",
         3,
-        what_cannot_be_read_and_is_not_needed,
+        unreadable_bytes_that_are_not_needed_are_skipped,
     ),
     (
         "a_repair_loses_nothing_without_saying_so",
@@ -52,12 +52,12 @@ pub const ALL: &[Story] = &[
     ("every_fault_of_a_close", 6, every_fault_of_a_close),
 ];
 
-/// The files that are wanted, with their bytes.
+/// The files for which `is_wanted` is true, with their bytes.
 fn files(disk: &Disk, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<u8>> {
     let names = disk.names("").into_iter().filter(|name| is_wanted(name));
     names
         .filter_map(|name| {
-            // The store may be open, and delete it meanwhile.
+            // The store may be open and delete a file meanwhile.
             let file = disk.memory.open(&name).ok()?;
             let mut bytes = vec![0; file.len() as usize];
             file.read_at(0, &mut bytes).ok()?;
@@ -74,7 +74,7 @@ fn is_of_log(name: &str) -> bool {
     parse_segment_name(name).is_some()
 }
 
-/// Replaces all wanted files by these.
+/// Replaces all files for which `is_wanted` is true by these.
 fn put_back(disk: &Disk, is_wanted: fn(&str) -> bool, files: &BTreeMap<String, Vec<u8>>) {
     let lease = disk.memory.lease("store").unwrap();
     for name in disk.names("").into_iter().filter(|name| is_wanted(name)) {
@@ -85,9 +85,9 @@ fn put_back(disk: &Disk, is_wanted: fn(&str) -> bool, files: &BTreeMap<String, V
     }
 }
 
-/// Somebody puts the manifest of an earlier close back. Its log start is a segment that was deleted
-/// since, and nothing in that one is needed: it was passed over, the store opened without what was
-/// written since, and deleted it.
+/// The manifest of an earlier close is put back. Its log starts in a segment that was deleted
+/// later, and nothing in that segment is needed. The missing segment was skipped, and the store
+/// opened without what was written later, and deleted it.
 fn an_older_manifest_is_not_believed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     lead_a_life(&disk, 1).close().unwrap();
@@ -114,16 +114,16 @@ fn an_older_manifest_is_not_believed(rt: Runtime, seed: u64) {
     assert!(!checked.is_sound());
 }
 
-/// A closed store whose first segment is missing, and is not needed, opens on a full disk: the new
-/// manifest keeps the log's start, and is not closed. A kill then left a store that refused to
-/// open, because in one that was not closed a missing segment is damage.
-fn damage_stays_passed_on_a_full_disk(rt: Runtime, _seed: u64) {
+/// The first segment of a closed store is missing and not needed, and the store is opened on a full
+/// disk: the new manifest keeps the log's start, and is not marked as closed. After a kill the
+/// store could not be opened, because in one that was not closed a missing segment is damage.
+fn damage_is_still_skipped_on_a_full_disk(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
     let (a, b) = two(&store);
     fill(&[&a], 0..20);
     store.flush().unwrap();
-    // Into the next segment: the log then starts where the records of the first one end.
+    // This goes into the next segment, so the log starts where the records of the first one end.
     b.put(b"large", &[7; 40_000]).unwrap();
     fill(&[&b], 0..80);
     let wanted = contents(&store);
@@ -157,11 +157,12 @@ fn damage_stays_passed_on_a_full_disk(rt: Runtime, _seed: u64) {
             let is_good = store.stats().health == "good";
             waited += u64::from(!is_good);
             for killed in [full.kill(), full.lose_power()] {
-                // The disk is still full, and what cannot be read still cannot.
+                // The disk is still full, and what could not be read still cannot be read.
                 let again = killed.kill();
                 if what == "unreadable" {
                     again.faults.add(unreadable());
-                    // A file that cannot be read cannot be rewritten, which this fault leaves out.
+                    // A file that cannot be read cannot be rewritten. The fault does not simulate
+                    // that.
                     let rewrite = Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io));
                     again.faults.add(rewrite.named(&name).for_good());
                 }
@@ -189,8 +190,8 @@ fn damage_stays_passed_on_a_full_disk(rt: Runtime, _seed: u64) {
     }
 }
 
-/// What a flush made obsolete of the log right before a close stayed until the next open.
-fn a_close_deletes_what_nothing_needs(rt: Runtime, seed: u64) {
+/// Segments that a flush made obsolete right before a close stayed until the next open.
+fn a_close_deletes_obsolete_segments(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
     let (a, b) = two(&store);
@@ -225,7 +226,7 @@ fn judge_unreadable(disk: &Disk, wanted: &Contents, rule: Rule, what: &str) -> R
             );
             report.lost_nothing()
         }
-        // An open that fails may succeed the next time, and nothing of the segment is known.
+        // An open that fails may succeed the next time, and nothing is known about the segment.
         Err(error) => {
             assert!(what.contains("opened"), "{what}: repair: {error}");
             true
@@ -258,11 +259,11 @@ fn judge_unreadable(disk: &Disk, wanted: &Contents, rule: Rule, what: &str) -> R
     }
 }
 
-/// A read that fails refused the open wherever it lay; where nothing is needed it is passed over
-/// and reported as damage is.
-fn what_cannot_be_read_and_is_not_needed(rt: Runtime, seed: u64) {
+/// A failing read refused the open wherever it was. If the bytes are not needed, the failure is
+/// skipped and reported, as damage is.
+fn unreadable_bytes_that_are_not_needed_are_skipped(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    // Of a store that was closed, with and without records that are needed; of a killed one.
+    // A closed store with records that are needed, one without, and a killed one.
     let store = lead_a_life(&disk, seed % 2);
     let wanted = contents(&store);
     let disk = match seed {
@@ -311,12 +312,12 @@ fn what_cannot_be_read_and_is_not_needed(rt: Runtime, seed: u64) {
         }
     }
     assert!(passed > 8, "{passed}");
-    // The whole file cannot even be opened.
+    // The file cannot be opened at all.
     let open = Rule::on(OpKind::Open, Fault::Fail(StorageErrorKind::Io));
     let open = open.named(&name).for_good();
     let found = judge_unreadable(&disk.kill(), &wanted, open, "cannot be opened");
     assert_eq!(found.is_ok(), seed == 1, "{found:?}");
-    // Behind the end of a closed log there is nothing.
+    // Nothing follows the end of a closed log.
     if before.closed {
         let file = segment_name(end.segment);
         let len = disk.memory.open(&file).unwrap().len();
@@ -339,7 +340,7 @@ fn what_cannot_be_read_and_is_not_needed(rt: Runtime, seed: u64) {
     }
 }
 
-/// Bytes become unreadable while a repair runs, which reads the log twice. The repair fails, or its
+/// Bytes become unreadable during a repair, which reads the log twice. The repair fails, or its
 /// report names what is lost.
 fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
@@ -362,7 +363,11 @@ fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
             }
             Ok(_) => {}
             Err(error) => {
-                assert!(error.to_string().contains("one of two times"), "{error}");
+                let text = error.to_string();
+                assert!(
+                    text.contains("the first time but not the second time"),
+                    "{text}"
+                );
                 refused += 1;
             }
         }
@@ -373,8 +378,8 @@ fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
     assert!(refused > 0);
 }
 
-/// Damages the files of a log as no single tool does: cuts, gaps, bits, garbage behind the end,
-/// exchanged files, older copies. Returns what was done.
+/// Damages the files of a log as no single fault does: cuts, gaps, bits, garbage behind the end,
+/// exchanged files, older copies. Returns a description.
 fn change_at_random(
     disk: &Disk,
     dice: &mut Dice,
@@ -384,7 +389,7 @@ fn change_at_random(
     let mut done = Vec::new();
     for _ in 0..1 + dice.below(2) {
         let mut names: Vec<String> = files(disk, is_of_log).into_keys().collect();
-        // Below the start nothing is read.
+        // Nothing below the start is read.
         names.retain(|name| parse_segment_name(name) >= Some(from) || dice.below(4) == 0);
         if names.is_empty() {
             break;
@@ -461,11 +466,11 @@ fn change_at_random(
     done.join("; ")
 }
 
-/// Two keyspaces with a short life; every state that they had, and the log's files at some times.
+/// A short life of two keyspaces: every state that they had, and the log's files at some times.
 struct Life {
     store: Store,
     states: Vec<Contents>,
-    /// The number of states that tables hold.
+    /// The number of states that tables have.
     flushed: usize,
     older: Vec<BTreeMap<String, Vec<u8>>>,
 }
@@ -511,7 +516,7 @@ fn live_at_random(disk: &Disk, dice: &mut Dice) -> Life {
     life
 }
 
-/// A closed store opens with everything, or it is refused; and everybody agrees.
+/// A closed store is opened with everything, or it is refused; and all tools agree.
 fn closed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let mut dice = Dice::new(seed);
@@ -527,7 +532,7 @@ fn closed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
     }
 }
 
-/// A killed store opens with a state that it had, not older than its tables, or is refused.
+/// A killed store is opened with a state that it had, not older than its tables, or it is refused.
 fn killed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let mut dice = Dice::new(seed);
@@ -572,8 +577,8 @@ fn killed_logs_are_changed_at_random(rt: Runtime, seed: u64) {
     }
 }
 
-/// Each call of a close fails once, or for good from there on. A close that says it succeeded left
-/// a store that no power loss takes anything from; one that failed lost nothing that a kill keeps.
+/// Each call of a close fails once, or from then on. A close that succeeded left a store from which
+/// no power loss takes anything. One that failed lost nothing that a kill keeps.
 fn every_fault_of_a_close(rt: Runtime, seed: u64) {
     let fault = [
         Fault::Fail(StorageErrorKind::Io),

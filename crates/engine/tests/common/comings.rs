@@ -1,4 +1,4 @@
-//! Keyspaces that come and go while the manifest has no room for the edits that say so.
+//! Keyspaces are created and dropped while the manifest has no room for the edits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ pub const ALL: &[Story] = &[
         a_keyspace_dropped_before_its_create_found_room,
     ),
     (
-        "a_drop_without_room_of_what_was_created_without",
+        "a_drop_without_room_succeeds_once_there_is_room",
         2,
-        a_drop_without_room_of_what_was_created_without,
+        a_drop_without_room_succeeds_once_there_is_room,
     ),
     (
         "keyspaces_come_and_go_on_a_full_disk",
@@ -28,7 +28,7 @@ pub const ALL: &[Story] = &[
     ),
 ];
 
-/// Segments that a few hundred creates fit into, so that the log has room when the manifest has none.
+/// A few hundred creates fit into these segments, so the log has room when the manifest has none.
 fn options() -> Options {
     Options {
         log_segment_bytes: 512 << 10,
@@ -37,18 +37,18 @@ fn options() -> Options {
     }
 }
 
-/// A long name: some two hundred of them fill the space that a manifest is given.
+/// A long name: about two hundred of them fill the space of a manifest.
 fn wide_name(i: u64) -> String {
     format!("{i:03}{}", "x".repeat(240))
 }
 
-/// The manifest cannot grow from here on: there is no space, or the device refuses.
+/// From here on the manifest cannot grow: there is no space, or the device refuses.
 fn stop_manifest(disk: &Disk, kind: StorageErrorKind) {
     let rule = Rule::on(OpKind::Reserve, Fault::Fail(kind)).named("MANIFEST");
     disk.faults.add(rule.for_good());
 }
 
-/// Creates keyspaces until the edit of one waits: that one's name.
+/// Creates keyspaces until the edit of one must wait, and returns its name.
 fn create_until_one_waits(store: &Store) -> String {
     let hooks = store.core_for_tests();
     for i in 0..400 {
@@ -61,7 +61,7 @@ fn create_until_one_waits(store: &Store) -> String {
     panic!("all creates found room");
 }
 
-/// Ids of the live keyspaces, each there once.
+/// The ids of the keyspaces, which must all differ.
 fn ids(store: &Store) -> BTreeSet<u32> {
     let names = store.keyspaces();
     let ids: BTreeSet<u32> = names
@@ -72,9 +72,11 @@ fn ids(store: &Store) -> BTreeSet<u32> {
     ids
 }
 
-/// The create's edit waits, and the keyspace is dropped. The drop's edit used to overtake the create's and named what the manifest did not
-/// know; the create's came later and made a keyspace that nobody had; and the next two keyspaces got one id, so that what was put into one was
-/// read from the other and one of them was gone after a kill. The log was kept from there on, for ever.
+/// The edit of a create waits, and the keyspace is dropped. The edit of the drop used to overtake
+/// that of the create, and named a keyspace that the manifest did not know. The edit of the create
+/// came later and made a keyspace that nobody had. The next two keyspaces got the same id, so data
+/// of one was read from the other, and one of them was gone after a kill. The log was kept for ever
+/// from then on.
 fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
@@ -87,7 +89,8 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     stop_manifest(&disk, kind);
     let waits = create_until_one_waits(&store);
     let given = store.keyspace(&waits).unwrap().id();
-    // With an I/O error the store goes on, so that more may wait: before it, after it, and with data.
+    // After an I/O error the store continues, so more edits may wait: before it, after it, and with
+    // data.
     let mut kept = Vec::new();
     if !passing {
         for name in ["before", "after"] {
@@ -123,7 +126,7 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     assert_eq!(hooks.state().keyspaces.len(), told.len());
     comes_back(&disk, "with room");
 
-    // The name is free, and two new keyspaces are two.
+    // The name is free again, and two new keyspaces are different.
     let (again, z) = (
         store.create_keyspace(&waits).unwrap(),
         store.create_keyspace("z").unwrap(),
@@ -140,7 +143,7 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
         let pairs: Vec<_> = pairs.map(Result::unwrap).collect();
         assert_eq!(pairs, [(key.to_vec(), value.to_vec())], "{name}");
     }
-    // Nothing keeps the log that is not needed.
+    // The log is not kept longer than it is needed.
     let from = hooks.state().log_start.segment;
     let ks = store.default_keyspace().unwrap();
     for i in 0..6000 {
@@ -154,9 +157,9 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     );
 }
 
-/// As before, and the log has no room for the drop's record either. There is nothing that the drop could give back: it is refused, as want of
-/// room and not as damage, and works once there is room.
-fn a_drop_without_room_of_what_was_created_without(rt: Runtime, seed: u64) {
+/// The same, and the log has no room for the record of the drop either. The drop could not free
+/// anything, so it fails for lack of room, which is not damage, and works once there is room.
+fn a_drop_without_room_succeeds_once_there_is_room(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
     let hooks = store.core_for_tests();
@@ -185,8 +188,10 @@ fn a_drop_without_room_of_what_was_created_without(rt: Runtime, seed: u64) {
     }
 }
 
-/// Creates, drops, ingests and batches over keyspaces, at random, on a disk that fills and empties, whose manifest cannot grow at times though the
-/// log can; a few lives, each ended by a kill or a power loss, some begun without room. What was acknowledged is there, nothing else is.
+/// Random creates, drops, ingests and batches over keyspaces on a disk that fills and empties,
+/// whose manifest sometimes cannot grow although the log can. The store is opened several times,
+/// sometimes without room, and ended by a kill or a power loss. What was acknowledged is there, and
+/// nothing else is.
 fn keyspaces_come_and_go_on_a_full_disk(rt: Runtime, seed: u64) {
     let mut dice = Dice::new(seed);
     let mut disk = Disk::new(&rt);
@@ -199,7 +204,7 @@ fn keyspaces_come_and_go_on_a_full_disk(rt: Runtime, seed: u64) {
             ..small()
         });
         compare(&store, &model, &format!("life {life} begins"));
-        // The manifest's space is nearly used up.
+        // The space of the manifest is nearly used up.
         for i in 0..88 + dice.below(32) {
             let name = format!("w{life}{i:03}{}", "y".repeat(240));
             store.create_keyspace(&name).unwrap();
@@ -233,12 +238,12 @@ fn keyspaces_come_and_go_on_a_full_disk(rt: Runtime, seed: u64) {
             disk.memory.set_capacity(None);
         }
     }
-    // Of all seeds: whether a manifest is full just when it cannot grow is a matter of luck.
+    // The sum over all seeds: it is chance whether a manifest is full just when it cannot grow.
     let waited = WAITED.fetch_add(waited, Ordering::AcqRel) + waited;
     assert!(waited > 0 || seed < 5, "no edit ever waited");
 }
 
-/// Steps beside which an edit waited.
+/// The number of steps during which an edit waited.
 static WAITED: AtomicUsize = AtomicUsize::new(0);
 
 type Model = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -252,7 +257,7 @@ fn compare(store: &Store, model: &Model, when: &str) {
     }
 }
 
-/// Whether a call succeeded; if not, want of room is the reason.
+/// Whether a call succeeded. If it did not, lack of room must be the reason.
 fn had_room<T>(result: siltstone::Result<T>, what: &str) -> bool {
     match result {
         Ok(_) => true,
@@ -288,7 +293,7 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
         2 => disk.rt.sleep(Duration::from_millis(dice.below(3000))),
         3..8 => {
             *counter += 1;
-            // Some names come again.
+            // Some names are used again.
             let name = match dice.below(3) {
                 0 => format!("r{}", dice.below(5)),
                 _ => format!("{counter:05}{}", "x".repeat(240)),
@@ -303,7 +308,7 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
             }
         }
         11..13 => {
-            // The table itself is written with room; its record and its edit may find none.
+            // There is room for the table itself; its record and its edit may find none.
             disk.memory.set_capacity(None);
             let key = key(dice.below(40));
             let table = table(disk, &hooks, &[(&key, b"ingested")]);

@@ -1,5 +1,5 @@
-//! Damage to the log of a store, and what an open, a read-only open, a check and a repair must make
-//! of it: they agree, and nothing is lost silently.
+//! Damages the log of a store. An open, a read-only open, a check and a repair must agree about the
+//! result, and nothing is lost silently.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use siltstone_storage::{MemoryStorage, Runtime, Storage};
 
 use super::*;
 
-/// The smallest segments, so that a short life has several.
+/// The smallest segments, so that a short life of a store has several.
 pub(super) fn options() -> Options {
     Options {
         log_segment_bytes: 64 << 10,
@@ -32,19 +32,19 @@ pub(super) fn state(disk: &Disk) -> StoreState {
     StoreState::clone(&found.state)
 }
 
-/// Where the log starts, as the manifest says.
+/// Where the log starts, according to the manifest.
 pub(super) fn start_of(state: &StoreState) -> Position {
     let start = state.log_start;
     Position::new(start.segment as u32, start.offset as u32)
 }
 
-/// Through where the log is synced, as the manifest says.
+/// Through where the log is synced, according to the manifest.
 pub(super) fn synced_of(state: &StoreState) -> Position {
     let synced = state.log_synced;
     Position::new(synced.segment as u32, synced.offset as u32)
 }
 
-/// Some pairs into each of these keyspaces.
+/// Puts some pairs into each of these keyspaces.
 pub(super) fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
     for i in numbers {
         for keyspace in keyspaces {
@@ -53,8 +53,8 @@ pub(super) fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
     }
 }
 
-/// Two keyspaces. `how`: 0, the second one has unflushed records behind flushed ones, over several
-/// segments; 1, all is flushed; 2, nothing is.
+/// Writes two keyspaces. With 0 for `how`, the second one has unflushed records behind flushed
+/// ones, over several segments; with 1, everything is flushed; with 2, nothing is.
 pub(super) fn lead_a_life(disk: &Disk, how: u64) -> Store {
     let store = disk.open_with(options());
     let (a, b) = two(&store);
@@ -73,8 +73,7 @@ pub(super) fn lead_a_life(disk: &Disk, how: u64) -> Store {
     store
 }
 
-/// Damage to one segment: what becomes of its bytes, and which of them it concerns. `None` deletes
-/// the segment.
+/// Damage to one segment: how its bytes are changed, and which of them. `None` deletes the segment.
 pub(super) struct Hit {
     pub(super) segment: u32,
     pub(super) bytes: Range<u64>,
@@ -82,7 +81,7 @@ pub(super) struct Hit {
     pub(super) change: Option<Change>,
 }
 
-/// What becomes of a segment's bytes. All changes have one signature, and a cut needs the vector.
+/// A change of a segment's bytes. All changes have the same signature, and a cut needs the vector.
 pub(super) type Change = fn(&mut Vec<u8>, Range<u64>);
 
 #[allow(clippy::ptr_arg)]
@@ -99,7 +98,7 @@ fn cut(bytes: &mut Vec<u8>, range: Range<u64>) {
     bytes.truncate(range.start as usize);
 }
 
-/// The records of a segment: where each begins and ends.
+/// The byte ranges of the records of a segment.
 pub(super) fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> {
     let file = storage.open(&segment_name(segment)).unwrap();
     let mut log = LogFile::open(&*file).unwrap();
@@ -112,7 +111,7 @@ pub(super) fn records(storage: &MemoryStorage, segment: u32) -> Vec<Range<u64>> 
     found
 }
 
-/// Damage of each kind to each part of the log that holds history.
+/// Damage of each kind to each part of the log that has history.
 pub(super) fn hits(disk: &Disk, start: u32, end: u32) -> Vec<Hit> {
     let mut hits = Vec::new();
     for name in disk.names(".log") {
@@ -140,7 +139,7 @@ pub(super) fn hits(disk: &Disk, start: u32, end: u32) -> Vec<Hit> {
         let records = records(&disk.memory, segment);
         for (i, record) in records.iter().enumerate() {
             let Range { start, end } = *record;
-            // Every class of bytes in the first and the last records, the payload in all.
+            // Every kind of byte in the first and the last records, and the payload in all records.
             let classes: &[u64] = match i < 2 || i + 2 >= records.len() {
                 true => &[0, 4, 8, 9, 12, 16, 24, 32, end - start - 1],
                 false => &[32],
@@ -179,8 +178,8 @@ impl Hit {
         copy
     }
 
-    /// Whether it concerns any of the history from `from` to `end`. `ends`: where the records of
-    /// the segment end.
+    /// Whether it damages any of the history from `from` to `end`. The records of the segment end
+    /// at `ends`.
     pub(super) fn meets(&self, from: Position, end: Position, ends: u64) -> bool {
         let within = self.bytes.start..self.bytes.end.min(ends);
         let from = match self.segment.cmp(&from.segment) {
@@ -192,7 +191,7 @@ impl Hit {
     }
 }
 
-/// What a repair of a damaged store gives.
+/// The result of a repair of a damaged store.
 pub(super) struct Repaired {
     rt: Runtime,
     target: Arc<dyn Storage>,
@@ -217,15 +216,15 @@ impl Repaired {
         })
     }
 
-    /// What the new store holds.
+    /// The contents of the new store.
     pub(super) fn contents(&self) -> Contents {
         let components = Components::on(self.target.clone(), self.rt.clone());
         contents(&Store::open_with(components, options()).unwrap())
     }
 }
 
-/// What an open, a check, a read-only open and a repair make of a store: they must agree. True if
-/// it opens; then it holds everything, and `passed` tells whether damage was passed over.
+/// An open, a check, a read-only open and a repair must agree about a store. Returns whether it
+/// opens, with all of its contents, and whether damage was skipped.
 pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) {
     let storage: Arc<dyn Storage> = Arc::new(disk.memory.clone());
     let checked = check_store(&CheckStorages::on(&disk.memory), &mut |_| {})
@@ -251,7 +250,7 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
                 !checked.is_sound(),
                 "{what}: check finds nothing, open: {error}"
             );
-            // A repair may find more than an open: records of a segment without its header.
+            // A repair may find more than an open: records of a segment whose header is lost.
             if repaired.report.lost_nothing() {
                 assert_eq!(repaired.contents(), *wanted, "{what}: repaired");
             }
@@ -272,7 +271,7 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
     assert!(report.lost_nothing(), "{what}: repair: {report:?}");
     assert_eq!(repaired.contents(), *wanted, "{what}: repaired");
     store.close().unwrap();
-    // The damage went with the old log.
+    // The damage was deleted together with the old log.
     let again = disk.open_with(options());
     assert_eq!(
         again.stats().counter("passed_log_damage_count"),
@@ -283,7 +282,7 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
     (true, passed)
 }
 
-/// Open, check and repair say that this file is damaged or missing, and nothing is changed.
+/// An open, a check and a repair report that this file is damaged or missing, and change nothing.
 pub(super) fn refuses(disk: &Disk, name: &str, wanted: &Contents, what: &str) {
     let error = disk.try_open(options()).expect_err(what);
     assert!(error.is_corruption(), "{what}: {error}");

@@ -1,4 +1,4 @@
-//! Deletion gives space back without being asked, does no work twice for it, and takes nothing from a reader.
+//! Deletion gives space back by itself, does no work twice, and takes nothing from a reader.
 
 use std::time::Duration;
 
@@ -35,9 +35,9 @@ pub const ALL: &[Story] = &[
         obsolete_files_never_pile_up,
     ),
     (
-        "what_deletes_nothing_is_left_alone",
+        "deletes_of_few_or_absent_keys_cost_little",
         1,
-        what_deletes_nothing_is_left_alone,
+        deletes_of_few_or_absent_keys_cost_little,
     ),
 ];
 
@@ -50,7 +50,7 @@ fn options() -> Options {
     }
 }
 
-/// Bytes of tables on the disk.
+/// Bytes of the tables on the disk.
 fn table_bytes(disk: &Disk) -> u64 {
     let all = disk.memory.list().unwrap();
     all.iter()
@@ -59,13 +59,13 @@ fn table_bytes(disk: &Disk) -> u64 {
         .sum()
 }
 
-/// What stands for key `i`: bytes that no codec makes smaller.
+/// The value of key `i`: bytes that no codec makes smaller.
 fn value(i: u64) -> Vec<u8> {
     let mut dice = Dice::new(i);
     (0..120).map(|_| dice.below(256) as u8).collect()
 }
 
-/// A store with several levels of data, at rest.
+/// A store with several levels of data, in which nothing is due.
 fn filled(disk: &Disk) -> (Store, Keyspace) {
     let store = disk.open_with(options());
     let ks = store.default_keyspace().unwrap();
@@ -77,7 +77,7 @@ fn filled(disk: &Disk) -> (Store, Keyspace) {
     (store, ks)
 }
 
-/// Flushed, and nothing is due any more.
+/// Flushes, and waits until nothing is due any more.
 fn settle(disk: &Disk, store: &Store) {
     store.flush().unwrap();
     store.wait_until_idle().unwrap();
@@ -86,7 +86,7 @@ fn settle(disk: &Disk, store: &Store) {
     assert_eq!(done, work(store), "an idle store begins new work");
 }
 
-/// Jobs so far, of any kind.
+/// The number of jobs so far, of any kind.
 fn work(store: &Store) -> u64 {
     let stats = store.stats();
     let names = [
@@ -98,20 +98,20 @@ fn work(store: &Store) -> u64 {
     names.iter().map(|name| stats.counter(name)).sum()
 }
 
-/// Nobody flushes and nothing is written any more, or a little all the time.
+/// Nothing is flushed, and nothing or little is written afterwards.
 fn a_range_delete_alone_gives_space_back(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let (store, ks) = filled(&disk);
     let before = table_bytes(&disk);
     let sealed = |store: &Store| store.stats().counter("sealed_for_deletes_count");
-    // What covers little waits for its memtable to fill.
+    // A range delete that covers little waits until its memtable is full.
     ks.delete_range(&key(0), &key(20)).unwrap();
     rt.sleep(Duration::from_secs(120));
     assert_eq!((sealed(&store), table_bytes(&disk)), (0, before));
     ks.delete_range(&key(1000), &key(KEYS)).unwrap();
     if seed == 0 {
         rt.sleep(Duration::from_secs(4));
-        assert_eq!(sealed(&store), 0, "somebody may go on writing");
+        assert_eq!(sealed(&store), 0, "more may be written");
         rt.sleep(Duration::from_secs(6));
     } else {
         for second in 0..70 {
@@ -124,7 +124,7 @@ fn a_range_delete_alone_gives_space_back(rt: Runtime, seed: u64) {
     rt.sleep(Duration::from_secs(3));
     let after = table_bytes(&disk);
     assert!(after * 4 < before, "{after} of {before} bytes");
-    // Once: what has nothing left to cover is left alone.
+    // Only once: a range delete that has nothing left to cover is left alone.
     let done = work(&store);
     rt.sleep(Duration::from_secs(300));
     assert_eq!((sealed(&store), work(&store)), (1, done));
@@ -142,7 +142,7 @@ fn deletes_give_space_back(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let (store, ks) = filled(&disk);
     let before = table_bytes(&disk);
-    // Nine of ten: scattered, or all in one piece.
+    // Nine of ten keys are deleted: scattered, or in one piece.
     let is_deleted = |i: u64| match seed {
         0 => !i.is_multiple_of(10),
         _ => i >= KEYS / 10,
@@ -176,7 +176,7 @@ fn a_range_delete_gives_space_back(rt: Runtime, seed: u64) {
     let (store, ks) = filled(&disk);
     let before = table_bytes(&disk);
     let (from, to) = match seed {
-        // Everything, nine of ten, and a piece in the middle.
+        // Everything, nine of ten keys, or a piece in the middle.
         0 => (0, KEYS),
         1 => (KEYS / 10, KEYS),
         _ => (KEYS / 4, KEYS * 3 / 4),
@@ -203,7 +203,7 @@ fn a_range_delete_gives_space_back(rt: Runtime, seed: u64) {
         &model.map(|i| (key(i), value(i))).collect(),
         "what was not deleted",
     );
-    // And after a loss of power.
+    // The same after a power loss.
     store.sync_log().unwrap();
     let disk = disk.lose_power();
     let store = disk.open_with(options());
@@ -227,7 +227,7 @@ fn a_range_delete_under_a_snapshot(rt: Runtime, seed: u64) {
             ks.delete(&key(i)).unwrap();
         }
     }
-    // At rest: what the snapshot holds back is not begun again and again.
+    // Nothing is due, and compactions that the snapshot makes useless are not repeated.
     settle(&disk, &store);
     for i in (0..KEYS).step_by(17) {
         assert_eq!(
@@ -272,9 +272,9 @@ fn dropped_keyspaces_free_their_files(rt: Runtime, _: u64) {
 }
 
 fn obsolete_files_never_pile_up(rt: Runtime, seed: u64) {
-    /// Outputs of running jobs, and what the next round of maintenance deletes.
+    /// Outputs of running jobs, and files that the next round of maintenance deletes.
     const EXTRA_TABLES: usize = 60;
-    /// In use, prepared, kept for reuse, reserve.
+    /// Segments that are in use, prepared or kept for reuse, and the reserve.
     const EXTRA_LOGS: usize = 12;
     let disk = Disk::new(&rt);
     let options = Options {
@@ -355,15 +355,16 @@ fn obsolete_files_never_pile_up(rt: Runtime, seed: u64) {
         .values()
         .map(|k| k.version.tables().count())
         .sum();
-    assert_eq!(disk.names(".tbl").len(), named, "at rest");
+    assert_eq!(disk.names(".tbl").len(), named, "when nothing is due");
 }
 
-fn what_deletes_nothing_is_left_alone(rt: Runtime, _: u64) {
+fn deletes_of_few_or_absent_keys_cost_little(rt: Runtime, _: u64) {
     let disk = Disk::new(&rt);
     let (store, ks) = filled(&disk);
     let written = |store: &Store| store.stats().counter("compaction_out_bytes");
     let before = written(&store);
-    // A few deletes, then many of keys that never were: the first are not worth a merge, the others are gone after one way down.
+    // A few deletes are not worth a merge. Many deletes of keys that never existed are dropped
+    // after they have moved down once.
     for i in 0..KEYS / 100 {
         ks.delete(&key(i * 100)).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Stories about executors that are late or lie, and about a writer that was paused.
-//! `docs/stories.md` tells them.
+//! Stories about executors that are late or return false outcomes, and about a writer that was
+//! paused. `docs/stories.md` describes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,12 +31,16 @@ pub const ALL: &[Story] = &[
         6,
         false_outcomes_are_not_installed,
     ),
-    ("a_liar_is_set_aside", 4, a_liar_is_set_aside),
+    (
+        "an_executor_that_lies_is_suspended",
+        4,
+        an_executor_that_lies_is_suspended,
+    ),
 ];
 
 type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
 
-/// An executor that the engine takes for one of another machine.
+/// An executor that the engine takes for one on another machine.
 struct Stranger {
     behave: Box<Behaviour>,
 }
@@ -68,7 +72,7 @@ fn open_with_executor(
 }
 
 /// The engine gives up on a slow executor, and the host runs the job. Then the executor wakes and
-/// writes under the names it was given. No installed table changes.
+/// writes files with the names that it was given. No installed table changes.
 fn a_late_executor_changes_no_installed_table(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let half_written: Arc<Mutex<Vec<Arc<dyn WriteFile>>>> = Arc::new(rt.mutex(Vec::new()));
@@ -143,8 +147,8 @@ fn a_paused_writer_changes_nothing_after_a_takeover(rt: Runtime, seed: u64) {
     assert_eq!(store.keyspaces(), ["default"]);
 }
 
-/// An executor returns a false outcome, each seed in another way. Nothing of it is installed, the
-/// host runs the job, and the rejection is counted.
+/// An executor returns a false outcome, a different one for each seed. Nothing of it is installed,
+/// the host runs the job, and the rejection is counted.
 fn false_outcomes_are_not_installed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let asked = Arc::new(AtomicU64::new(0));
@@ -200,9 +204,9 @@ fn false_outcomes_are_not_installed(rt: Runtime, seed: u64) {
     );
 }
 
-/// An executor that returns false outcomes for every job is asked less and less. When it begins to
-/// return true ones, it is asked as before.
-fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
+/// An executor that returns false outcomes for every job is offered fewer and fewer jobs. When it
+/// begins to return true ones, it is offered jobs as before.
+fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let asked = Arc::new(AtomicU64::new(0));
     let honest = Arc::new(AtomicBool::new(false));
@@ -236,13 +240,13 @@ fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
         (29_000_000..=30_000_000).contains(&side.set_aside_us),
         "{side:?}"
     );
-    assert_eq!(flushes(5), 3, "it was asked while it was set aside");
-    // Each time it gets one job, and after its next false outcome it is left out for twice as long.
+    assert_eq!(flushes(5), 3, "it was offered a job while it was suspended");
+    // Each time it gets one job. After its next false outcome it is suspended for twice as long.
     let mut pause = Duration::from_secs(30);
     for trial in 1..=3 {
         rt.sleep(pause);
         assert_eq!(flush(), 3 + trial);
-        assert_eq!(flush(), 3 + trial, "one job to try it");
+        assert_eq!(flush(), 3 + trial, "one job as a trial");
         pause *= 2;
         let left = u128::from(stranger().set_aside_us);
         assert!(
@@ -252,15 +256,16 @@ fn a_liar_is_set_aside(rt: Runtime, _seed: u64) {
     }
     assert_eq!(store.stats().counter("side_set_aside_count"), 4);
     honest.store(true, Ordering::Relaxed);
-    assert_eq!(flush(), 6, "it is not asked before its time");
+    assert_eq!(flush(), 6, "it is offered no job too early");
     rt.sleep(pause);
     assert_eq!(flush(), 7);
     let side = stranger();
     assert_eq!((side.rejected_count, side.set_aside_us), (6, 0));
-    assert_eq!(flushes(3), 10, "it is believed and asked as before");
-    // Its past is forgotten: it takes as many lies as at first, and the pause is short again.
+    assert_eq!(flushes(3), 10, "it is trusted and offered jobs as before");
+    // Earlier outcomes are forgotten: it may return as many false ones as at first, and the pause
+    // is short again.
     honest.store(false, Ordering::Relaxed);
-    assert_eq!(flushes(8), 13, "three lies, and no more");
+    assert_eq!(flushes(8), 13, "three false outcomes, and no more");
     let side = stranger();
     assert_eq!((side.rejected_count, side.set_aside_count), (9, 5));
     assert!(side.set_aside_us <= 30_000_000, "{side:?}");

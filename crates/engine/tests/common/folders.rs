@@ -1,4 +1,5 @@
-//! A store whose log and tables lie in folders of their own, on disks that fail and lose power together.
+//! A store whose log and tables are in folders of their own, on disks that fail and lose power
+//! together.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use siltstone::{Components, Options, Storages, Store};
 use siltstone_storage::fault::{FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
-/// In which of the folders a part lies: 0 is the store's own.
+/// The number of the folder of each part. The store's own folder has the number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub log: usize,
@@ -22,7 +23,7 @@ pub const LAYOUTS: [Layout; 5] = [
     Layout { log: 1, tables: 2 },
 ];
 
-/// See the module. The rules of `faults` count the calls to all folders.
+/// The folders of a store. The rules of `faults` count the calls to all of them.
 #[derive(Clone)]
 pub struct Folders {
     pub rt: Runtime,
@@ -48,7 +49,7 @@ impl Folders {
         }
     }
 
-    /// What a power loss leaves of all of them.
+    /// What a power loss leaves of all folders.
     pub fn crash(&self, policy: CrashPolicy) -> Folders {
         Folders::on(&self.rt, self.memory.each_ref().map(|m| m.crash(policy)))
     }
@@ -124,7 +125,7 @@ impl Folders {
         );
     }
 
-    /// Names of all objects, by folder.
+    /// The names of all objects, by folder.
     pub fn names(&self) -> [Vec<String>; 3] {
         self.memory.each_ref().map(|m| {
             let objects = m.list().unwrap().into_iter();

@@ -16,9 +16,9 @@ pub const ALL: &[Story] = &[
         a_late_leader_meets_a_closed_store,
     ),
     (
-        "a_failed_group_pins_nothing",
+        "a_failed_group_does_not_keep_the_log",
         2,
-        a_failed_group_pins_nothing,
+        a_failed_group_does_not_keep_the_log,
     ),
     (
         "a_refused_memtable_fails_its_own_batches",
@@ -73,7 +73,7 @@ fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
 
 /// A group of writes to an idle keyspace fails for want of room. The keyspace must not hold the log
 /// from then on.
-fn a_failed_group_pins_nothing(rt: Runtime, _seed: u64) {
+fn a_failed_group_does_not_keep_the_log(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let hooks = store.core_for_tests();

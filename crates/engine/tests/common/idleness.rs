@@ -1,4 +1,4 @@
-//! Who waits until nothing is left to be done is told what it was that went wrong, and told of it in time.
+//! A caller that waits until the store is idle sees what failed before that.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
 use super::*;
 
 pub const ALL: &[Story] = &[(
-    "a_full_disk_is_told_before_idleness",
+    "a_full_disk_is_reported_before_the_store_is_idle",
     200,
-    a_full_disk_is_told_before_idleness,
+    a_full_disk_is_reported_before_the_store_is_idle,
 )];
 
-/// A flush meets a full disk, once; another worker takes it up and is done while the first one has not told anybody yet. Whoever was told then that
-/// nothing is left to be done found a store in bad health right after.
-fn a_full_disk_is_told_before_idleness(rt: Runtime, _: u64) {
+/// A flush fails once because the disk is full. Another worker repeats it and finishes before the
+/// first one has recorded its failure. A caller that waited for the store to be idle found it in
+/// bad health right afterwards.
+fn a_full_disk_is_reported_before_the_store_is_idle(rt: Runtime, _: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
         background_tasks: 4,

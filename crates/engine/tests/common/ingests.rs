@@ -10,7 +10,7 @@ use siltstone_storage::{OpKind, Runtime};
 use super::*;
 
 pub const ALL: &[Story] = &[
-    ("a_pending_ingest_settles", 2, a_pending_ingest_settles),
+    ("a_pending_ingest_is_installed_when_there_is_room", 2, a_pending_ingest_is_installed_when_there_is_room),
     ("ingests_leave_no_holes", 2, ingests_leave_no_holes),
     (
         "a_drop_leaves_its_neighbours_ingest",
@@ -36,7 +36,7 @@ pub const ALL: &[Story] = &[
 
 /// An ingest's edit finds no room and is committed later by maintenance. Its keyspace works on as
 /// usual.
-fn a_pending_ingest_settles(rt: Runtime, _seed: u64) {
+fn a_pending_ingest_is_installed_when_there_is_room(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
         l0_trigger_count: 2,
@@ -115,7 +115,7 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
     let hooks = store.core_for_tests();
     let (a, b) = two(&store);
     store.sync_log().unwrap();
-    // As in `a_pending_ingest_settles`: edits soon have no room, records do.
+    // As in `a_pending_ingest_is_installed_when_there_is_room`: edits soon have no room, records do.
     let long = |i: u8| vec![i; 7_000];
     let mut tables = Vec::new();
     for i in 0..8 {

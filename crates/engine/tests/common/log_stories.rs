@@ -1,4 +1,4 @@
-//! Stories about the log and about recovery. `docs/stories.md` tells them.
+//! Stories about the log and about recovery. `docs/stories.md` describes them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -294,7 +294,7 @@ fn gaps_in_numbers_refuse_no_open(rt: Runtime, seed: u64) {
     }
 }
 
-/// Power loss drops 200 numbers that somebody may have seen. No later open gives one of them to
+/// A power loss drops 200 numbers that a reader may have seen. No later open gives one of them to
 /// another entry.
 fn no_sequence_number_is_given_twice(rt: Runtime, _seed: u64) {
     let mut disk = Disk::new(&rt);
@@ -621,7 +621,7 @@ fn a_failed_manifest_sync_poisons_until_reopened(rt: Runtime, seed: u64) {
     let error = ks.flush().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
     assert_eq!(ks.put(b"x", b"y").unwrap_err().kind(), ErrorKind::Poisoned);
-    assert_eq!(prefix_len(&ks), 50, "reads go on");
+    assert_eq!(prefix_len(&ks), 50, "reads continue");
     // The process restarts while the page cache still shows the lost pages.
     let restarted = disk.kill();
     let store = restarted.open();

@@ -1,11 +1,11 @@
-//! What the stories of `docs/stories.md` run on: a store on the simulated runtime and on a memory
-//! storage that can lose power, behind injected faults.
+//! The parts that the stories of `docs/stories.md` share: a store on the simulated runtime, on a
+//! memory storage that can lose power, behind injected faults.
 //!
-//! A story is a function of a runtime and a seed that panics when the store does not survive it.
+//! A story is a function of a runtime and a seed that panics if the store does not survive it.
 //! [`run`] plays it for each of its seeds. The test binary `planted` plays the same functions with
 //! a rule switched off and expects them to fail.
 
-#![allow(dead_code)] // Each test binary uses a part.
+#![allow(dead_code)] // Each test binary uses some of it.
 
 pub mod budget;
 pub mod cancelled;
@@ -111,7 +111,7 @@ pub fn run(name: &str) {
     }
 }
 
-/// Sizes at which everything happens early.
+/// Small sizes, with which everything happens early.
 pub fn small() -> Options {
     Options {
         memtable_bytes: 256 << 10,
@@ -147,7 +147,7 @@ impl Disk {
         }
     }
 
-    /// What a power loss leaves that takes everything unsynced.
+    /// What is left after a power loss that takes everything unsynced.
     pub fn lose_power(&self) -> Disk {
         self.crash(CrashPolicy::LoseUnsynced)
     }
@@ -186,7 +186,7 @@ impl Disk {
     }
 }
 
-/// Prefix of the names of log segments and of nothing else.
+/// A prefix of the names of log segments and of nothing else.
 pub const LOG: &str = "000000000";
 
 pub const SYNC: WriteOptions = WriteOptions { sync: true };
@@ -196,7 +196,7 @@ pub fn key(i: u64) -> Vec<u8> {
     format!("key{i:06}").into_bytes()
 }
 
-/// The keyspaces `a` and `b`, created.
+/// Creates the keyspaces `a` and `b`.
 pub fn two(store: &Store) -> (Keyspace, Keyspace) {
     (
         store.create_keyspace("a").unwrap(),
@@ -204,7 +204,7 @@ pub fn two(store: &Store) -> (Keyspace, Keyspace) {
     )
 }
 
-/// The same pair in each of some keyspaces, as one batch.
+/// Puts the same pair into each of some keyspaces, as one batch.
 pub fn put_in_all(
     store: &Store,
     keyspaces: &[&Keyspace],
@@ -219,12 +219,12 @@ pub fn put_in_all(
     store.write(&batch, options).unwrap();
 }
 
-/// One put that is synced before it is acknowledged.
+/// A put that is synced before it is acknowledged.
 pub fn put_synced(keyspace: &Keyspace, key: &[u8], value: &[u8]) {
     put_in_all(keyspace.store(), &[keyspace], key, value, SYNC);
 }
 
-/// How many of the keys 0, 1, 2, ... are there; panics if there is a hole.
+/// How many of the keys 0, 1, 2, ... exist. Panics if there is a hole.
 pub fn prefix_len(keyspace: &Keyspace) -> u64 {
     let all: Vec<Vec<u8>> = keyspace
         .iter()
@@ -242,7 +242,7 @@ pub fn prefix_len(keyspace: &Keyspace) -> u64 {
     all.len() as u64
 }
 
-/// The keyspace holds exactly what the model holds, forwards, backwards and one by one.
+/// Checks that the keyspace has exactly the pairs of the model: forward, backward and one by one.
 pub fn check(keyspace: &Keyspace, model: &BTreeMap<Vec<u8>, Vec<u8>>, when: &str) {
     let all: Vec<_> = keyspace.iter().unwrap().map(Result::unwrap).collect();
     let (found, wanted): (Vec<_>, Vec<_>) = (
@@ -305,7 +305,7 @@ pub fn table_of(disk: &Disk, hooks: &TestHooks, entries: &[(&[u8], Option<&[u8]>
     for (key, value) in entries {
         let kind = u64::from(value.is_some());
         writer.add(key, kind, value.unwrap_or_default()).unwrap();
-        // What a block holds of keys is bounded.
+        // Blocks keep only a bounded part of a key.
         if key.len() > 1 << 10 {
             writer.end_block().unwrap();
         }
@@ -336,10 +336,10 @@ pub fn table_of(disk: &Disk, hooks: &TestHooks, entries: &[(&[u8], Option<&[u8]>
     }
 }
 
-/// Everything that a store shows, by keyspace.
+/// Everything that a store has, by keyspace.
 pub type Contents = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
-/// See [`Contents`].
+/// The contents of a store.
 pub fn contents(store: &Store) -> Contents {
     let all = |name: &String| {
         let pairs = store.keyspace(name).unwrap().iter().unwrap();
@@ -348,7 +348,8 @@ pub fn contents(store: &Store) -> Contents {
     store.keyspaces().iter().map(all).collect()
 }
 
-/// A short life: batches over keyspaces, deletes, range deletes, ingests, creates and drops, flushes and compactions.
+/// Writes for a short time: batches over keyspaces, deletes, range deletes, ingests, creates and
+/// drops, flushes and compactions.
 pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
     let hooks = store.core_for_tests();
     for step in 0..60 {
@@ -376,7 +377,7 @@ pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
                 keyspace.delete_range(&a, &b).unwrap();
             }
             6 => {
-                // One at a time: writers wait when there are more.
+                // Only one is kept, because writers wait if there are more.
                 hooks.release(&keyspace);
                 keyspace.flush().unwrap();
                 hooks.seal_and_hold(&keyspace).unwrap();
@@ -400,7 +401,7 @@ pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
     }
 }
 
-/// Entries in all tables of a keyspace.
+/// The number of entries in all tables of a keyspace.
 pub fn table_entries(store: &Store, name: &str) -> u64 {
     stats_of(store, name)
         .levels
@@ -418,7 +419,7 @@ pub fn stats_of(store: &Store, name: &str) -> siltstone::KeyspaceStats {
         .unwrap()
 }
 
-/// A small generator of numbers for a story's own choices.
+/// A small random generator for a story's own choices.
 pub struct Dice(u64);
 
 impl Dice {

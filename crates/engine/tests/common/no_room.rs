@@ -16,9 +16,9 @@ pub const ALL: &[Story] = &[
     ("dropping_makes_room", 10, dropping_makes_room),
     ("full_disk_and_writers", 30, full_disk_and_writers),
     (
-        "a_drop_of_what_only_the_log_knows",
+        "a_dropped_keyspace_that_only_the_log_knows_stays_dropped",
         4,
-        a_drop_of_what_only_the_log_knows,
+        a_dropped_keyspace_that_only_the_log_knows_stays_dropped,
     ),
     (
         "a_dropped_keyspace_leaves_no_spilled_tables",
@@ -138,7 +138,7 @@ fn full_disk_and_writers(rt: Runtime, _seed: u64) {
 
 /// Keyspaces are known to the log only, and the store is opened on a full disk. One of them is
 /// dropped: it stays dropped, and the other one stays.
-fn a_drop_of_what_only_the_log_knows(rt: Runtime, seed: u64) {
+fn a_dropped_keyspace_that_only_the_log_knows_stays_dropped(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     // Its reserves are made in the background.

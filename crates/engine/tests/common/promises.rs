@@ -18,9 +18,9 @@ pub const ALL: &[Story] = &[
         a_drop_keeps_the_log_until_it_is_durable,
     ),
     (
-        "a_flush_of_nothing_is_a_promise_too",
+        "a_flush_of_an_empty_memtable_syncs_what_came_before",
         2,
-        a_flush_of_nothing_is_a_promise_too,
+        a_flush_of_an_empty_memtable_syncs_what_came_before,
     ),
     (
         "a_flush_beside_a_drop_keeps_its_promise",
@@ -28,14 +28,14 @@ pub const ALL: &[Story] = &[
         a_flush_beside_a_drop_keeps_its_promise,
     ),
     (
-        "the_intervals_sync_waits_for_nobody",
+        "the_sync_of_the_interval_waits_for_no_other_task",
         3,
-        the_intervals_sync_waits_for_nobody,
+        the_sync_of_the_interval_waits_for_no_other_task,
     ),
     (
-        "a_failed_sync_of_the_folder_poisons_whoever_asked",
+        "a_failed_sync_of_the_folder_poisons_the_store",
         4,
-        a_failed_sync_of_the_folder_poisons_whoever_asked,
+        a_failed_sync_of_the_folder_poisons_the_store,
     ),
     (
         "a_failed_sync_of_the_inherited_log_is_not_believed_later",
@@ -123,7 +123,7 @@ fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
 /// A flush of a keyspace whose memtable is empty synced nothing. What its caller had written to
 /// another keyspace was lost with the power, and so was an ingest into this keyspace that readers
 /// saw already and whose own call had not returned yet.
-fn a_flush_of_nothing_is_a_promise_too(rt: Runtime, seed: u64) {
+fn a_flush_of_an_empty_memtable_syncs_what_came_before(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
         sync: SyncMode::Never,
@@ -201,7 +201,7 @@ fn a_flush_beside_a_drop_keeps_its_promise(rt: Runtime, _seed: u64) {
 /// The interval's sync was one step of the task that does all maintenance. While that task zeroed a
 /// segment, deleted dropped files or waited for the manifest, nothing was synced, and a power loss
 /// took what was acknowledged long before.
-fn the_intervals_sync_waits_for_nobody(rt: Runtime, seed: u64) {
+fn the_sync_of_the_interval_waits_for_no_other_task(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(Options {
         sync: SyncMode::Interval(Duration::from_millis(10)),
@@ -274,7 +274,7 @@ fn the_intervals_sync_waits_for_nobody(rt: Runtime, seed: u64) {
 }
 
 /// A table's job gets the report of a lost folder: nobody's later sync of it may be believed.
-fn a_failed_sync_of_the_folder_poisons_whoever_asked(rt: Runtime, _seed: u64) {
+fn a_failed_sync_of_the_folder_poisons_the_store(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();

@@ -1,4 +1,5 @@
-//! Compactions keep to `background_bytes_per_s`; flushes, closes and changes of the rate do not wait for it.
+//! Compactions keep to `background_bytes_per_s`. Flushes, closes and changes of the rate do not
+//! wait for it.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ pub const ALL: &[Story] = &[
         compactions_keep_to_the_rate,
     ),
     (
-        "a_slow_rate_holds_up_nobody_else",
+        "a_slow_rate_delays_only_compactions",
         2,
-        a_slow_rate_holds_up_nobody_else,
+        a_slow_rate_delays_only_compactions,
     ),
 ];
 
@@ -45,7 +46,7 @@ fn with_runs(disk: &Disk, bytes_per_s: u64, seed: u64) -> (Store, Keyspace) {
 fn compactions_keep_to_the_rate(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let (store, ks) = with_runs(&disk, RATE, seed);
-    // What the flushes took is paid back.
+    // The bytes that flushes took from the limit are available again.
     rt.sleep(Duration::from_secs(60));
     let limited = |store: &Store| store.stats().counter("rate_limited_bytes");
     let (begin, before) = (rt.now(), limited(&store));
@@ -60,7 +61,7 @@ fn compactions_keep_to_the_rate(rt: Runtime, seed: u64) {
     );
     let took_ms = rt.now().since(begin).as_millis() as u64;
     let wanted_ms = spent * 1000 / RATE;
-    // Less a burst; more by the steps in which waits and idleness are looked at.
+    // The bound allows for a burst, and for the steps in which waits and idleness are checked.
     assert!(
         took_ms + 110 >= wanted_ms && took_ms <= wanted_ms + wanted_ms / 4 + 2_000,
         "{spent} bytes took {took_ms} ms, expected about {wanted_ms}"
@@ -69,9 +70,9 @@ fn compactions_keep_to_the_rate(rt: Runtime, seed: u64) {
     assert_eq!(ks.iter().unwrap().count(), 1200);
 }
 
-fn a_slow_rate_holds_up_nobody_else(rt: Runtime, seed: u64) {
+fn a_slow_rate_delays_only_compactions(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    // A byte a second: a job would take weeks.
+    // With one byte a second, a job would take weeks.
     let (store, ks) = with_runs(&disk, 1, seed);
     let begin = rt.now();
     store.core_for_tests().pause_compaction(false);
@@ -98,7 +99,7 @@ fn a_slow_rate_holds_up_nobody_else(rt: Runtime, seed: u64) {
         );
         return;
     }
-    // A changed rate counts for the job that waits.
+    // A changed rate applies to the job that waits.
     store.set_option("background_bytes_per_s", 0u64).unwrap();
     store.wait_until_idle().unwrap();
     assert!(

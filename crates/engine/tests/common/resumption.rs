@@ -1,5 +1,5 @@
-//! Compactions that fail and go on behind the tables that they finished: the result is what an undisturbed one gives, nothing gets in between,
-//! and nothing is left behind by whatever ends them.
+//! Compactions that fail and resume behind the tables that they finished: the result is that of an
+//! undisturbed one, nothing happens in between, and nothing is left behind, whatever ends them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::*;
 
 pub const ALL: &[Story] = &[
     (
-        "a_failed_compaction_goes_on",
+        "a_failed_compaction_resumes",
         2,
-        a_failed_compaction_goes_on,
+        a_failed_compaction_resumes,
     ),
     (
         "nothing_is_adopted_after_a_failed_sync",
@@ -23,9 +23,9 @@ pub const ALL: &[Story] = &[
         nothing_is_adopted_after_a_failed_sync,
     ),
     (
-        "what_ends_a_compaction_between_attempts",
+        "a_compaction_that_ends_between_attempts_leaves_nothing",
         2,
-        what_ends_a_compaction_between_attempts,
+        a_compaction_that_ends_between_attempts_leaves_nothing,
     ),
     (
         "nothing_gets_between_two_attempts",
@@ -41,7 +41,8 @@ pub const ALL: &[Story] = &[
 
 const IO: Fault = Fault::Fail(StorageErrorKind::Io);
 
-/// A moment between a failed attempt and the next one, a tenth of a second later: the job itself takes no simulated time.
+/// A time between a failed attempt and the next one, which comes after 100 ms. The job itself takes
+/// no simulated time.
 const BETWEEN: Duration = Duration::from_millis(50);
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -55,7 +56,8 @@ fn options() -> Options {
     }
 }
 
-/// A store with four runs of a dozen tables in all, and range deletes, in keyspace `a`; nothing is compacted yet.
+/// A store with four runs of a dozen tables altogether, and range deletes, in keyspace `a`. Nothing
+/// was compacted yet.
 fn at_rest(disk: &Disk) -> (Store, Keyspace, Model) {
     let store = disk.open_with(options());
     store.core_for_tests().pause_compaction(true);
@@ -77,12 +79,14 @@ fn at_rest(disk: &Disk) -> (Store, Keyspace, Model) {
         a.flush().unwrap();
     }
     store.sync_log().unwrap();
-    // Segments and reserves are made ready, what is obsolete is gone: the next calls are the job's.
+    // Segments and reserves are ready, and obsolete files are deleted, so the next calls are those
+    // of the job.
     disk.rt.sleep(Duration::from_secs(3));
     (store, a, model)
 }
 
-/// Starts the compaction, which fails when it creates its table number `k`. The store then stands between two attempts.
+/// Starts the compaction, which fails when it creates its `k`-th table. The store is then between
+/// two attempts.
 fn fail_at(disk: &Disk, store: &Store, k: u64) {
     let rule = disk.faults.add(Rule::on(OpKind::Create, IO).nth(k));
     store.core_for_tests().pause_compaction(false);
@@ -102,7 +106,7 @@ fn counted(store: &Store) -> [u64; 3] {
     .map(|c| stats.counter(c))
 }
 
-/// What the tables of level 1 and deeper hold, without their names.
+/// The contents of the tables of level 1 and deeper, without their names.
 fn tables(store: &Store, keyspace: &Keyspace) -> Vec<(u64, u128, Vec<u8>)> {
     let version = store.core_for_tests().version(keyspace).unwrap();
     let tables = version.tables().map(|(_, t)| t);
@@ -111,12 +115,13 @@ fn tables(store: &Store, keyspace: &Keyspace) -> Vec<(u64, u128, Vec<u8>)> {
         .collect()
 }
 
-/// Files and manifest agree, here and in the next life, which has everything.
+/// The files agree with the manifest, now and after the store is opened again, which has
+/// everything.
 fn ends_well(disk: &Disk, store: Store, model: &Model, when: &str) {
-    // Whoever ended the job lets go of its inputs.
+    // The task that ended the job lets go of its inputs.
     disk.rt.sleep(Duration::from_secs(1));
     store.core_for_tests().delete_obsolete();
-    // Maintenance may be in the middle of the same, with names that nobody else has any more.
+    // Maintenance may be deleting the same files, to which nothing else refers any more.
     disk.rt.sleep(Duration::from_secs(3));
     assert_eq!(named(disk), found(disk), "{when}");
     store.close().unwrap();
@@ -128,7 +133,7 @@ fn ends_well(disk: &Disk, store: Store, model: &Model, when: &str) {
     store.close().unwrap();
 }
 
-fn a_failed_compaction_goes_on(rt: Runtime, _: u64) {
+fn a_failed_compaction_resumes(rt: Runtime, _: u64) {
     let undisturbed = {
         let disk = Disk::new(&rt);
         let (store, a, _) = at_rest(&disk);
@@ -149,7 +154,7 @@ fn a_failed_compaction_goes_on(rt: Runtime, _: u64) {
             break;
         }
         disk.faults.clear();
-        // Reads and snapshots between see everything.
+        // Reads and snapshots see everything in between.
         check(&a, &model, &when);
         store.wait_until_idle().unwrap();
         let [failed, resumed, adopted] = counted(&store);
@@ -157,7 +162,7 @@ fn a_failed_compaction_goes_on(rt: Runtime, _: u64) {
         if adopted == k {
             most = k;
         } else {
-            // The job that failed was not the first of those that ran.
+            // The job that failed was not the first that ran.
             assert!(adopted < k, "{when}: {adopted}");
         }
         assert_eq!(tables(&store, &a), undisturbed, "{when}");
@@ -195,7 +200,7 @@ fn nothing_is_adopted_after_a_failed_sync(rt: Runtime, _: u64) {
     assert_eq!(met, 2);
 }
 
-fn what_ends_a_compaction_between_attempts(rt: Runtime, _: u64) {
+fn a_compaction_that_ends_between_attempts_leaves_nothing(rt: Runtime, _: u64) {
     for end in ["drop", "close", "last handle", "pause"] {
         let disk = Disk::new(&rt);
         let (store, a, model) = at_rest(&disk);
@@ -233,7 +238,7 @@ fn what_ends_a_compaction_between_attempts(rt: Runtime, _: u64) {
                 assert_eq!(store.stats().jobs.len(), 0);
                 store.core_for_tests().pause_compaction(false);
                 store.wait_until_idle().unwrap();
-                assert_eq!(counted(&store), [1, 0, 0], "begun anew");
+                assert_eq!(counted(&store), [1, 0, 0], "it began anew");
                 drop(a);
                 ends_well(&disk, store, &model, end);
                 continue;
@@ -252,8 +257,8 @@ fn nothing_gets_between_two_attempts(rt: Runtime, seed: u64) {
     let old = store.snapshot();
     let before = model.clone();
     fail_at(&disk, &store, 3 + seed);
-    // Between the attempts: newer data in the same range, a range delete over it, a snapshot, a flush, and somebody who asks for all of it
-    // to be compacted.
+    // Between the attempts: newer data in the same range, a range delete over it, a snapshot, a
+    // flush, and a caller that asks for a compaction of everything.
     for i in 0..100 {
         a.put(&key(i * 5), b"newer").unwrap();
         model.insert(key(i * 5), b"newer".to_vec());
@@ -276,7 +281,7 @@ fn nothing_gets_between_two_attempts(rt: Runtime, seed: u64) {
     store.wait_until_idle().unwrap();
     let [failed, resumed, adopted] = counted(&store);
     assert_eq!((failed, resumed, adopted), (1, 1, 3 + seed));
-    check(&a, &model, "after it");
+    check(&a, &model, "after the compaction");
     for (snapshot, model) in [(&old, &before), (&new, &at_new)] {
         for i in 0..800 {
             let found = a.get_at(snapshot, &key(i)).unwrap();
@@ -293,7 +298,7 @@ fn power_is_lost_in_a_second_attempt(rt: Runtime, seed: u64) {
         let disk = Disk::new(&rt);
         let (store, a, model) = at_rest(&disk);
         fail_at(&disk, &store, 5);
-        // Every third call, so that the story is short; the seeds take different ones.
+        // Only every third call, to keep the story short. The seeds take different ones.
         let rule = Rule::on_any(Fault::Delay(IN_THE_CALL)).nth(call * 3 + seed);
         let rule = disk.faults.add(rule);
         rt.sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Stories about views, compactions and the runtime. `docs/stories.md` tells them.
+//! Stories about views, compactions and the runtime. `docs/stories.md` describes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

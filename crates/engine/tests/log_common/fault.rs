@@ -1,4 +1,4 @@
-//! A storage that asks a function before each call that may fail.
+//! A storage that calls a function before each call that may fail.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use siltstone_storage::{
     StorageError, StorageErrorKind, WriteFile,
 };
 
-/// Asked with operation and name before each changing call; an answer makes it fail. A sync that fails loses what it
-/// should have made durable, as with a kernel whose write-back failed.
+/// Called with operation and name before each changing call. If it returns an error, the call
+/// fails. A sync that fails loses what it should have made durable, as after a failed write-back of
+/// the kernel.
 pub type Hook = Arc<dyn Fn(&'static str, &str) -> Option<StorageErrorKind> + Send + Sync>;
 
 pub struct Faulty<S> {

@@ -1,4 +1,5 @@
-//! What the log's tests share: a log in memory, records that tell their number, and replay into a list.
+//! The parts that the log's tests share: a log in memory, records with a number, and replay into a
+//! list.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 pub const STORE_ID: u64 = 0x1122_3344_5566_7788;
 
-/// A small generator, so that every choice comes from a seed that a failure can print.
+/// A small random generator, so that every choice comes from a seed that a failure can print.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -55,7 +56,7 @@ pub fn start(runtime: &Runtime, storage: &MemoryStorage, segment_bytes: u64) -> 
     LogWriter::start(config(runtime, Arc::new(storage.clone()), segment_bytes)).unwrap()
 }
 
-/// A batch whose one entry tells `number`, with a value of `value_bytes`.
+/// A batch whose only entry has `number`, with a value of `value_bytes`.
 pub fn batch(number: u64, value_bytes: usize) -> BatchBody {
     let mut batch = BatchBody::new();
     let value: Vec<u8> = (0..value_bytes)
@@ -65,7 +66,7 @@ pub fn batch(number: u64, value_bytes: usize) -> BatchBody {
     batch
 }
 
-/// Appends the batch that tells `number`, with that as its sequence number.
+/// Appends the batch with `number`, which is also its sequence number.
 pub fn append(log: &LogWriter, number: u64, value_bytes: usize) -> Result<Position> {
     log.append(
         RecordKind::Group,
@@ -75,7 +76,7 @@ pub fn append(log: &LogWriter, number: u64, value_bytes: usize) -> Result<Positi
     )
 }
 
-/// What replay handed out: the number that each record tells, and where it lies.
+/// What replay returned: the number of each record, and where it is.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub numbers: Vec<u64>,

@@ -117,7 +117,7 @@ fn value_of(name: &str, text: &str) -> Result<Value, Failure> {
         return Ok(text.into());
     }
     Err(Failure::Usage(format!(
-        "the value `{text}` is impossible: expected a whole number that is not negative, true or \
+        "the value `{text}` is not valid: expected a whole number that is not negative, true or \
          false, a text, or a list of these"
     )))
 }

@@ -1,14 +1,14 @@
-//! A store whose file `DIRECTORIES` was lost: how to tell that there was one, and how to write it
-//! again.
+//! A store that has lost its file `DIRECTORIES`: how an open detects this, and the lines from which
+//! the file can be written again.
 //!
 //! Without the file a store looks as if all of it lay in its own folder, and everything in its
 //! other folders seems to be lost. The options that the store was created with still name those
 //! folders, and each of them has a file `OWNER` that names the store.
 //!
 //! Invariants: no folder is opened on a guess. A store without `DIRECTORIES` is refused if it seems
-//! to need one, and the error has the lines to write.
+//! to need one, and the error contains the lines to write.
 //!
-//! Threading: calls of one task at open.
+//! Threading: one task calls this during an open.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
 
-/// The advice where nothing says which folders the store had.
+/// The advice if nothing says which folders the store had.
 const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, put the file back \
     first: those folders have a file OWNER that names this store";
 
@@ -36,7 +36,7 @@ const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, p
 pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()> {
     let mut id = match read_current(root) {
         Ok(Some(current)) => Some(current.store_id),
-        // The pointer is lost as well, and each OWNER has the id that stood there.
+        // The pointer is lost as well. Each OWNER has the id that it contained.
         Ok(None) if holds_files_of_a_store(root)? => None,
         // There is no store. A damaged pointer is reported by the code that reads it next.
         _ => return Ok(()),
@@ -71,7 +71,7 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
             Ok(storage) if is_owned(&storage, &mut id, root) => {
                 owned.push(format!("{shown} ({option})"));
             }
-            // The log cannot be in the store's folder, wherever else it may be.
+            // The log cannot be in the store's folder, so it must be somewhere else.
             _ if i == 0 && !has_log => {
                 lacks_log = Some(format!(
                     "no such file, no log in the store's folder, and {shown} ({option})"
@@ -94,7 +94,7 @@ pub(super) fn refuse(root: &FileStorage, options: Option<&Options>) -> Result<()
     }
 }
 
-/// Whether the folder has files that only a store's own folder has, of a store that was not being
+/// Whether the folder has files that only a store's own folder has, and the store was not being
 /// destroyed.
 fn holds_files_of_a_store(root: &FileStorage) -> Result<bool> {
     let all = root.list()?;
@@ -102,8 +102,8 @@ fn holds_files_of_a_store(root: &FileStorage) -> Result<bool> {
     Ok(!is_destroyed && all.iter().any(|o| parse_manifest_name(&o.name).is_some()))
 }
 
-/// Whether the folder says that it belongs to the store `id`, or if that is not known, to the store
-/// in the folder `root`, whose id it is then.
+/// Whether the folder says that it belongs to the store `id`. If the id is not known, whether it
+/// names a store in the folder `root`; its id is then set.
 fn is_owned(storage: &FileStorage, id: &mut Option<StoreId>, root: &FileStorage) -> bool {
     let Ok(Some(owner)) = Owner::read(storage) else {
         return false;
@@ -141,8 +141,8 @@ fn missing(id: StoreId, place: &str, parts: [Option<String>; 2], found: String) 
     ))
 }
 
-/// The error of a repair for a store in one folder that has no log or none of its tables, because
-/// they may lie elsewhere.
+/// The error of a repair if a store in one folder has no log, or none of its tables: they may be in
+/// other folders.
 pub(crate) fn nothing_here(folders: &[Folder<'_>], log: bool, tables: bool) -> Option<Error> {
     let what = match (log, tables) {
         (true, true) => "neither a log nor any table of the store",

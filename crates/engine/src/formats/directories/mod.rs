@@ -1,17 +1,22 @@
-//! Where the parts of a store lie: in its folder, or with the log or the tables in folders of their own.
+//! Where the parts of a store are: in its folder, or with the log or the tables in folders of their
+//! own.
 //!
-//! What it is: [`Storages`] is the three parts, and [`Storages::find`] the one function that finds them, for opens and for tools. The store's folder
-//! is where the manifest, its pointer and the lease lie; that is what makes it the store's folder. A file `DIRECTORIES` there says where
-//! log and tables lie if they lie elsewhere; a file `OWNER` in each such folder says whose it is (`docs/format/directories.md`).
+//! [`Storages`] has the three parts. [`Storages::find`] is the only function that finds them, for
+//! opens and for tools. The store's folder is the one with the manifest, its pointer and the lease.
+//! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
+//! each other folder names the store that it belongs to (`docs/format/directories.md`).
 //!
 //! Invariants:
-//! - `DIRECTORIES` is durable before any `OWNER`, and these before the first `CURRENT`: a creation that crashed is taken up again with the id that
-//!   `DIRECTORIES` gave it. Afterwards nothing of ours changes either.
-//! - Nobody writes to a folder, or believes what it holds, whose `OWNER` does not name this store in this folder: each open deletes orphans, and a
-//!   copy of a store's folder would delete the original's tables.
-//! - Each folder has a lease of its own; the store's is taken first. A folder counts epochs for itself (`guard.rs` sees to it).
+//! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
+//!   creation that crashed resumes with the id that `DIRECTORIES` gave it. Afterwards the store
+//!   changes neither file.
+//! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
+//!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
+//!   the original's tables.
+//! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
+//!   own epochs (`env/guard.rs` translates them).
 //!
-//! Threading: plain values, and calls of one task at open.
+//! Threading: plain values, and calls of one task during an open.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,21 +36,21 @@ mod text;
 pub(crate) use lost::nothing_here;
 pub(crate) use text::{Directories, Owner};
 
-/// The storages that a store lies on. By default all three are one folder.
+/// The storages of a store. By default all three are one folder.
 #[derive(Clone)]
 pub struct Storages {
-    /// The log's storage.
+    /// The storage of the log.
     pub log: Arc<dyn Storage>,
-    /// That of the manifest and the lease: the store's folder.
+    /// The storage of the manifest and the lease: the store's folder.
     pub manifest: Arc<dyn Storage>,
-    /// That of the tables.
+    /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
 }
 
-/// A folder and what it holds.
+/// A folder, and the parts of a store that it holds.
 pub(crate) type Folder<'a> = (&'a dyn Storage, Parts);
 
-/// The folders of a store, each once, the store's own first.
+/// The folders of a store, without duplicates, its own first.
 pub(crate) fn folders<'a>(
     log: &'a dyn Storage,
     manifest: &'a dyn Storage,
@@ -66,7 +71,7 @@ pub(crate) fn folders<'a>(
 }
 
 impl Storages {
-    /// All on one storage.
+    /// All parts on one storage.
     pub fn on(storage: Arc<dyn Storage>) -> Storages {
         Storages {
             log: storage.clone(),
@@ -75,12 +80,12 @@ impl Storages {
         }
     }
 
-    /// The parts of the store in the folder `path`, wherever it keeps its log and its tables. Changes nothing, and says nothing about whether
-    /// there is a store.
+    /// Finds the storages of the store in the folder `path`. It changes nothing, and does not check
+    /// whether there is a store.
     ///
     /// # Errors
-    /// `NotFound` if there is no such folder, or one that the store needs is not there (a disk that is not mounted); `Corruption` if the file that says
-    /// where they are cannot be believed; I/O.
+    /// `NotFound` if the folder does not exist, or if another folder of the store does not (its
+    /// disk may not be mounted); `Corruption` if the file that says where they are is damaged; I/O.
     pub fn find(path: impl AsRef<Path>) -> Result<Storages> {
         let path = path.as_ref();
         let root = FileStorage::open_existing(path).map_err(|e| opening(path, e))?;
@@ -91,7 +96,7 @@ impl Storages {
         folders(&*self.log, &*self.manifest, &*self.tables)
     }
 
-    /// What `wrap` makes of each; storages that are one stay one.
+    /// Applies `wrap` to each storage. Parts that share a storage share the result.
     pub(crate) fn map(
         &self,
         mut wrap: impl FnMut(&Arc<dyn Storage>) -> Arc<dyn Storage>,
@@ -121,7 +126,7 @@ fn opening(path: &Path, error: siltstone_storage::StorageError) -> Error {
     Error::from(error).context(format!("opening the store {}", path.display()))
 }
 
-/// What to do where there is no store to open.
+/// The advice if there is no store to open.
 pub(crate) fn no_store_advice(read_only: bool) -> &'static str {
     match read_only {
         true => "check the path, or create the store first (Store::open does)",
@@ -129,12 +134,14 @@ pub(crate) fn no_store_advice(read_only: bool) -> &'static str {
     }
 }
 
-/// The parts of the store in the folder `path` for an open with these options, which may create it.
+/// Finds the parts of the store in the folder `path` for an open with these options, which may
+/// create it.
 pub(crate) fn for_open(path: &Path, options: &Options) -> Result<Storages> {
     open_root(path, options, false)
 }
 
-/// The parts of the store in the folder `path` for an open for reading, which creates nothing.
+/// Finds the parts of the store in the folder `path` for an open for reading, which creates
+/// nothing.
 pub(crate) fn for_reading(path: &Path, options: &Options) -> Result<Storages> {
     let options = Options {
         create_if_missing: false,
@@ -160,13 +167,13 @@ fn open_root(path: &Path, options: &Options, read_only: bool) -> Result<Storages
     find_from(root, Some(options))
 }
 
-/// A directory of the options, from the store's folder on; `None`: the store's folder.
+/// A folder that the options name, as a full path; `None` for the store's folder.
 fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
     if dir.as_os_str().is_empty() {
         return None;
     }
     let path = root.join(dir);
-    // What is not there yet is created, and then has its final spelling.
+    // A folder that does not exist yet is created, and then has its final spelling.
     Some(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
@@ -178,7 +185,7 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
         Err(e) => return Err(e.into()),
     };
     let recorded = Directories::read(&root).map_err(|error| {
-        // A damaged file is written again with the same lines as a missing one.
+        // A damaged file is replaced by the same lines as a missing one.
         let lines = match error.is_corruption() {
             true => lost::refuse(&root, options).err(),
             false => None,
@@ -209,8 +216,9 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
             };
             let is = is.map_or(root_path.clone(), PathBuf::from);
             if is_store && !is.exists() {
-                // The error for a missing folder comes further down. The option may be the one
-                // that the store was created with: in a store that was moved it means another path.
+                // The error for a missing folder follows below. The option may be the one with
+                // which the store was created: a relative path means another folder if the store
+                // was moved.
                 continue;
             }
             if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
@@ -225,7 +233,7 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
     let manifest: Arc<dyn Storage> = Arc::new(root);
     let mut found: Vec<(String, Arc<dyn Storage>)> = vec![(place.clone(), manifest.clone())];
     let mut open = |dir: Option<PathBuf>, what: &str| -> Result<Arc<dyn Storage>> {
-        // Without a store, and without a wish to make one, there is nothing to be found elsewhere.
+        // If there is no store and none is to be created, nothing can be in other folders.
         let Some(dir) = dir.filter(|_| is_store || create || recorded.is_some()) else {
             return Ok(manifest.clone());
         };
@@ -264,13 +272,13 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
     })
 }
 
-/// Refuses a folder for `what`, a store of its own, that is one of a store's folders or lies in
-/// one.
+/// Refuses to put `what`, a store of its own, into a folder that belongs to a store or is inside
+/// one of its folders.
 ///
 /// # Errors
 /// `InvalidArgument`.
 pub(crate) fn refuse_within(storages: &Storages, folder: &Path, what: &str) -> Result<()> {
-    // A folder that does not exist yet will lie in its nearest ancestor that exists.
+    // A folder that does not exist yet is created in its nearest ancestor that exists.
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     let known = absolute.ancestors().find_map(|above| {
         let place = std::fs::canonicalize(above).ok()?;
@@ -335,8 +343,8 @@ fn moved_by_option(root: &dyn Storage, name: &str, is: &Path, wish: &Path) -> Er
     }
 }
 
-/// What is wrong where the file `OPTIONS.toml` names the folder `wish` for a part of the store in
-/// `root` that lies in `part`: no open that follows the file goes on then.
+/// The error if the file `OPTIONS.toml` names the folder `wish` for a part of the store in `root`,
+/// and the part is in `part`. An open that uses the file fails then.
 pub(crate) fn moved_by_file(
     root: &dyn Storage,
     part: &dyn Storage,
@@ -347,7 +355,7 @@ pub(crate) fn moved_by_file(
         PathBuf::from(root.location()),
         PathBuf::from(part.location()),
     );
-    // Storages that are no folders are placed by whoever opens the store.
+    // Storages that are not folders are chosen by the caller of the open.
     if !root_path.is_absolute() || !is.is_absolute() {
         return None;
     }
@@ -356,7 +364,7 @@ pub(crate) fn moved_by_file(
     (wish != is).then(|| moved_by_option(root, name, &is, &wish))
 }
 
-/// A store's leases: that of its folder, and those of its other folders.
+/// The leases of a store: one for its own folder, one for each other folder.
 struct Leases {
     _others: Vec<Box<dyn Lease>>,
     own: Box<dyn Lease>,
@@ -368,7 +376,7 @@ impl Lease for Leases {
     }
 }
 
-/// Takes the writer's lease of every folder, or none.
+/// Takes the writer's lease of every folder, or of none.
 pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
     let take = |storage: &dyn Storage| {
         storage.lease(LEASE).map_err(|e| {
@@ -390,7 +398,7 @@ pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
     })
 }
 
-/// Takes a share of the lease of every folder. `what` is being done to the store, for messages.
+/// Takes a shared lease of every folder. `what` is being done to the store, for messages.
 pub(crate) fn lease_shared(
     folders: &[Folder<'_>],
     what: &str,
@@ -404,18 +412,18 @@ pub(crate) fn lease_shared(
     folders.iter().map(share).collect()
 }
 
-/// A new store's claim on its folders, or an old one's, looked at.
+/// The claim of a store to its folders, new or already made.
 pub(crate) struct Claim {
     id: StoreId,
-    /// `DIRECTORIES` is to be written.
+    /// Whether `DIRECTORIES` must be written.
     is_new: bool,
-    /// Indices of folders that still need their `OWNER`.
+    /// Indices of the folders that still need an `OWNER`.
     unowned: Vec<usize>,
 }
 
 impl Claim {
-    /// Looks whether these folders are those of the store `current` (of the id in its `CURRENT`), or can become those of a new one. Changes nothing.
-    /// The caller has the leases.
+    /// Checks whether these folders belong to the store `current` (the id in its `CURRENT`), or can
+    /// be given to a new one. It changes nothing. The caller holds the leases.
     pub(crate) fn inspect(
         folders: &[Folder<'_>],
         current: Option<StoreId>,
@@ -438,13 +446,19 @@ impl Claim {
             }
             None if current.is_some() && folders.len() > 1 => {
                 return Err(Error::invalid_argument(format!(
-                    "log and tables of the store {} lie in its folder",
+                    "the log and the tables of the store {} are in its own folder",
                     root.describe()
                 ))
                 .expected("one folder for all of it")
-                .found(format!("{} folders, and no file {DIRECTORIES}", folders.len()))
+                .found(format!(
+                    "{} folders, and no file {DIRECTORIES}",
+                    folders.len()
+                ))
                 .in_file(DIRECTORIES)
-                .advice("leave log_dir and table_dir out, they are for stores that are created with them; or put the file back from a copy"));
+                .advice(
+                    "leave out log_dir and table_dir, which are for new stores; or put the \
+                         file back from a copy",
+                ));
             }
             None => {}
         }
@@ -468,10 +482,13 @@ impl Claim {
                     )
                     .expected(format!("a file {OWNER} that names the store"))
                     .found("no such file")
-                    .advice("is its disk mounted? If the folder is the right one, put the file back from a copy"));
+                    .advice(
+                        "is its disk mounted? If this is the right folder, put the file back \
+                             from a copy",
+                    ));
                 }
                 None => {
-                    // Somebody else's store, all of it, whatever we would put beside it.
+                    // The folder belongs to another store, whatever we would put beside its files.
                     match storage.open(CURRENT_NAME) {
                         Err(e) if e.kind == StorageErrorKind::NotFound => unowned.push(i),
                         Err(e) => return Err(e.into()),
@@ -498,7 +515,8 @@ impl Claim {
         self.id
     }
 
-    /// Writes what is missing of a new store's claim: `DIRECTORIES` first, since it keeps the id that every `OWNER` names.
+    /// Writes the files that the claim still needs: `DIRECTORIES` first, because it keeps the id
+    /// that every `OWNER` names.
     pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
         let (root, _) = folders[0];
         if self.is_new {
@@ -514,19 +532,19 @@ impl Claim {
     }
 }
 
-/// A store's id, drawn.
+/// Draws the id of a new store.
 pub(crate) fn random_id(runtime: &Runtime) -> StoreId {
     let high = u128::from(runtime.random_u64()) << 64;
     StoreId(high | u128::from(runtime.random_u64()))
 }
 
-/// The log carries half of the store's id.
+/// The half of the store's id that the log has in its segments.
 pub(crate) fn log_store_id(id: StoreId) -> u64 {
     id.0 as u64
 }
 
-/// Without `CURRENT`, data in the folder means that the pointer was lost, not that the store is
-/// new: creating one would delete it.
+/// Refuses a folder that has data of a store but no `CURRENT`: the pointer was lost. Creating a
+/// store there would delete the data.
 pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
     crate::formats::directories::refuse_destroyed(&*storages.manifest)?;
     crate::formats::directories::refuse_unfinished(&*storages.manifest)?;
@@ -564,8 +582,8 @@ pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a folder in which a checkpoint or a repair was begun and not finished. Both leave the
-/// same marker; a repair's says that it is one.
+/// Refuses a folder in which a checkpoint or a repair was not finished. Both leave the same marker
+/// file; its text says if it was a repair.
 pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
     let marker = match root.open(PARTIAL) {
         Ok(marker) => marker,
@@ -580,7 +598,7 @@ pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
     let (what, advice) = match head == of_repair {
         true => (
             "repair",
-            "give the same `silt repair` again: it begins anew and makes the store whole",
+            "run the same `silt repair` again: it starts from the beginning",
         ),
         false => (
             "checkpoint",
@@ -595,24 +613,24 @@ pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
     .advice(advice))
 }
 
-/// Refuses a folder in which a store was being destroyed.
+/// Refuses a folder whose store was being destroyed.
 pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
     if !exists(root, DESTROYED)? {
         return Ok(());
     }
     let place = root.describe();
     Err(Error::not_found(format!(
-        "the store in {place} was being destroyed, and that was cut off"
+        "the store in {place} was being destroyed, and that was interrupted"
     ))
     .in_file(DESTROYED)
     .advice("destroy it again to delete what is left of it"))
 }
 
-/// The advice where `CURRENT` is missing.
+/// The advice if `CURRENT` is missing.
 pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
     what can be read with `silt repair`; do not create a new store over the old one's files";
 
-/// Whether a manifest that no `CURRENT` names may be what a creation left that was cut off. Such a
+/// Whether a manifest that no `CURRENT` names can be left over from an interrupted creation. Such a
 /// manifest has the state of a new store and no edit, or is torn.
 pub(crate) fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
     let file = storage.open(name)?;

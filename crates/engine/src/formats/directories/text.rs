@@ -1,9 +1,10 @@
-//! The files `DIRECTORIES` and `OWNER`: lines of text, because people move folders.
+//! The files `DIRECTORIES` and `OWNER`. They are lines of text, because people move folders.
 //!
-//! Invariants: what was written reads back the same. `DIRECTORIES` has a checksum, since a wrong path would be believed; who edits it writes the word
-//! `edited` in its place. `OWNER` has none: it is compared, never followed.
+//! Invariants: a file that was written reads back the same. `DIRECTORIES` has a checksum, since a
+//! wrong path would be followed; a person who edits it writes the word `edited` in its place.
+//! `OWNER` has no checksum: it is compared and never followed.
 //!
-//! Threading: pure but for the reads.
+//! Threading: pure functions, except for those that read a file.
 
 use std::fmt;
 
@@ -17,13 +18,13 @@ use crate::types::error::{Error, Result};
 const DIRECTORIES_HEAD: &str = "siltstone-directories 1";
 const OWNER_HEAD: &str = "siltstone-owner 1";
 
-/// Longest such file that is read.
+/// The longest such file that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A part that lies in the store's folder.
+/// The path of a part in the store's folder.
 const HERE: &str = ".";
 
-/// Instead of the checksum, by whoever edits the file.
+/// Stands in place of the checksum in a file that was edited by hand.
 const EDITED: &str = "edited";
 
 impl fmt::Display for Parts {
@@ -38,7 +39,7 @@ impl fmt::Display for Parts {
     }
 }
 
-/// A small text file; `None` if it is not there.
+/// The text of a small file; `None` if the file does not exist.
 fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     let file = match storage.open(name) {
         Ok(file) => file,
@@ -47,32 +48,32 @@ fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     };
     let place = || format!("{}/{name}", storage.describe());
     if file.len() > MAX_BYTES {
-        return Err(
-            Error::corruption(place(), "the file is longer than any that was written")
-                .expected(format!("at most {MAX_BYTES} bytes"))
-                .found(file.len()),
-        );
+        return Err(Error::corruption(place(), "the file is too long")
+            .expected(format!("at most {MAX_BYTES} bytes"))
+            .found(file.len()));
     }
     let mut bytes = vec![0; file.len() as usize];
     file.read_at(0, &mut bytes)?;
     text_of(&bytes, &place()).map(|text| Some(text.to_string()))
 }
 
-/// The text of a file's bytes; `place` is the file's name for the error.
+/// The bytes of a file as text; `place` names the file in the error.
 fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes)
-        .map_err(|_| Error::corruption(place.to_string(), "the file is no text"))
+        .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
 }
 
-/// A path that can stand on a line.
+/// A path that fits on a line.
 fn on_a_line(path: String) -> Result<String> {
     if path.contains(['\n', '\r', '\u{FFFD}']) || path.is_empty() || path == HERE {
         return Err(Error::invalid_argument(
-            "a folder's path cannot be written down",
+            "a folder's path cannot be recorded",
         )
         .expected("a path of UTF-8 without line breaks")
         .found(format!("{path:?}"))
-        .advice("a store that keeps its log or its tables elsewhere needs folders with such paths; rename them"));
+        .advice(
+            "rename the folder: the log or the tables can only be in a folder with such a path",
+        ));
     }
     Ok(path)
 }
@@ -87,18 +88,18 @@ fn id_of(line: &str) -> Option<StoreId> {
     (store_line(id) == line).then_some(id)
 }
 
-/// What `DIRECTORIES` says.
+/// The contents of `DIRECTORIES`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Directories {
     pub(crate) store_id: StoreId,
-    /// Where the log lies; `None`: in the store's folder.
+    /// The folder of the log; `None` for the store's folder.
     log: Option<String>,
-    /// Where tables lie; `None`: in the store's folder.
+    /// The folder of the tables; `None` for the store's folder.
     tables: Option<String>,
 }
 
 impl Directories {
-    /// Of these folders, the store's own first.
+    /// The file for these folders, of which the store's own is the first.
     pub(super) fn of(folders: &[Folder<'_>], store_id: StoreId) -> Result<Directories> {
         let elsewhere = |holds: fn(&Parts) -> bool| {
             let folder = folders.iter().skip(1).find(|(_, parts)| holds(parts));
@@ -111,7 +112,7 @@ impl Directories {
         })
     }
 
-    /// With these parts in folders of their own.
+    /// The file for a store with these folders.
     pub(super) fn new(
         store_id: StoreId,
         log: Option<String>,
@@ -124,7 +125,7 @@ impl Directories {
         }
     }
 
-    /// Where the part lies that this option is about; `None`: in the store's folder.
+    /// The folder that this option names; `None` for the store's folder.
     pub(crate) fn part(&self, option: &str) -> Option<&str> {
         match option {
             "log_dir" => self.log.as_deref(),
@@ -132,7 +133,7 @@ impl Directories {
         }
     }
 
-    /// What the store's own folder holds.
+    /// The parts that the store's own folder holds.
     pub(crate) fn own_parts(&self) -> Parts {
         Parts {
             manifest: true,
@@ -141,7 +142,7 @@ impl Directories {
         }
     }
 
-    /// Refuses a store's folder that is to hold other parts than this says.
+    /// Refuses a store's folder that is to hold other parts than this file says.
     pub(super) fn check_parts(&self, own: Parts, place: &str) -> Result<()> {
         let wanted = self.own_parts();
         if own == wanted {
@@ -149,12 +150,13 @@ impl Directories {
         }
         let of = |parts: Parts| format!("the store's folder with {parts}");
         Err(Error::invalid_argument(format!(
-            "{DIRECTORIES} says otherwise where log and tables of the store {place} lie"
+            "the log and the tables of the store {place} are not where {DIRECTORIES} says"
         ))
         .expected(of(wanted))
         .found(of(own))
         .advice(
-            "open the store by its path, which follows that file, or hand over the storages that it names",
+            "open the store by its path, which follows that file, or pass the storages that it \
+             names",
         ))
     }
 
@@ -168,14 +170,14 @@ impl Directories {
         )
     }
 
-    /// As text, with its checksum.
+    /// The text, with its checksum.
     pub(crate) fn encode(&self) -> String {
         let head = self.head();
         let crc = crc32c::crc32c(head.as_bytes());
         format!("{head}crc32c {crc:08x}\n")
     }
 
-    /// As text that was edited by hand, without a checksum.
+    /// The text as a person would write it, without a checksum.
     pub(super) fn edited(&self) -> String {
         format!("{}crc32c {EDITED}\n", self.head())
     }
@@ -183,7 +185,8 @@ impl Directories {
     fn decode(text: &str) -> Result<Directories> {
         let bad = |what: &'static str| {
             Error::corruption(DIRECTORIES, what).advice(format!(
-                "put the file back from a copy; who edits it by hand writes `crc32c {EDITED}` as its last line"
+                "put the file back from a copy; if you edit it by hand, write `crc32c {EDITED}` as \
+                 its last line"
             ))
         };
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -224,12 +227,13 @@ impl Directories {
     /// Checks the bytes of a file.
     ///
     /// # Errors
-    /// As [`Directories::read`].
+    /// Those of [`Directories::read`].
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
         Directories::decode(text_of(bytes, DIRECTORIES)?).map(drop)
     }
 
-    /// What the store's folder says; `None` if everything lies in it.
+    /// Reads the file in a store's folder; `None` if there is none, and all parts are in that
+    /// folder.
     pub(crate) fn read(root: &dyn Storage) -> Result<Option<Directories>> {
         read_text(root, DIRECTORIES)?
             .map(|text| Directories::decode(&text))
@@ -243,18 +247,18 @@ impl Directories {
     }
 }
 
-/// What `OWNER` says.
+/// The contents of `OWNER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     store_id: StoreId,
-    /// The store's folder.
+    /// The path of the store's folder.
     folder: String,
-    /// What it keeps here.
+    /// The parts of the store in this folder.
     holds: String,
 }
 
 impl Owner {
-    /// Of a folder that holds `parts` of the store in `root`.
+    /// The file for a folder that holds `parts` of the store in `root`.
     pub(super) fn of(root: &dyn Storage, store_id: StoreId, parts: Parts) -> Result<Owner> {
         Ok(Owner {
             store_id,
@@ -284,7 +288,7 @@ impl Owner {
         })
     }
 
-    /// Whose the folder is; `None` if it does not say.
+    /// Reads the file of a folder; `None` if there is none.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Owner>> {
         let Some(text) = read_text(storage, OWNER)? else {
             return Ok(None);
@@ -294,20 +298,23 @@ impl Owner {
             .ok_or_else(|| Owner::unclear(format!("{}/{OWNER}", storage.describe())))
     }
 
-    /// The error for a file that does not say whose the folder is.
+    /// The error for a file that does not name a store.
     #[cold]
-    fn unclear(place: String) -> Error {
-        Error::corruption(place, "the file does not say whose the folder is")
-            .expected(format!(
-                "the lines `{OWNER_HEAD}`, `store ID`, `folder PATH`, `holds PARTS`"
-            ))
-            .advice("put the file back from a copy, or write these lines")
+    fn unclear(file: String) -> Error {
+        Error::corruption(
+            file,
+            "the file does not say which store the folder belongs to",
+        )
+        .expected(format!(
+            "the lines `{OWNER_HEAD}`, `store ID`, `folder PATH`, `holds PARTS`"
+        ))
+        .advice("put the file back from a copy, or write these lines")
     }
 
     /// Checks the bytes of a file.
     ///
     /// # Errors
-    /// As [`Owner::read`].
+    /// Those of [`Owner::read`].
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
         match Owner::decode(text_of(bytes, OWNER)?) {
             Some(_) => Ok(()),
@@ -320,7 +327,7 @@ impl Owner {
         self.store_id == id
     }
 
-    /// The id of the store that it names, if that store lies in the folder `root`.
+    /// The id of the store that it names, if that store is in the folder `root`.
     pub(super) fn id_of_store_in(&self, root: &dyn Storage) -> Option<StoreId> {
         (self.folder == root.location()).then_some(self.store_id)
     }
@@ -335,7 +342,7 @@ impl Owner {
         format!("the store in {} ({})", self.folder, self.store_id)
     }
 
-    /// Refuses a folder that is not that of the store `id` in `root`.
+    /// Refuses a folder that does not belong to the store `id` in `root`.
     pub(crate) fn check(
         &self,
         id: StoreId,
@@ -353,12 +360,14 @@ impl Owner {
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
             Error::invalid_argument(format!(
-                "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of that store's folder, or that folder was moved here",
+                "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of \
+                 that store's folder, or that folder was moved here",
                 self.folder
             ))
             .advice(format!(
-                "a copy cannot share them: `silt checkpoint` copies a store whole. If it was moved, and nothing is left at the old place, \
-                 write its new path into {place}/{OWNER}"
+                "a copy cannot share them: `silt checkpoint` makes a whole copy of a store. If the \
+                 store was moved, and nothing is left at the old path, write the new path into \
+                 {place}/{OWNER}"
             ))
         } else {
             Error::invalid_argument(format!(
@@ -386,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_reads_back_and_damage_is_told() {
+    fn a_file_reads_back_and_damage_is_detected() {
         let text = directories().encode();
         assert_eq!(Directories::decode(&text).unwrap(), directories());
         for i in 0..text.len() {
@@ -404,7 +413,7 @@ mod tests {
         let newer = text.replace("directories 1", "directories 2");
         let error = Directories::decode(&newer).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
-        // By hand, with line ends of any kind.
+        // Edited by hand, with line ends of any kind.
         let crc = text.lines().last().unwrap();
         let edited = text
             .replace("/a folder/log", "/b")

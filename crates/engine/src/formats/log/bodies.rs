@@ -1,11 +1,9 @@
-//! The bodies of the records that are no groups of batches: a keyspace that is created or dropped,
-//! and tables that are taken in.
+//! The bodies of all records but those of batches: a keyspace is created or dropped, tables are
+//! ingested.
 //!
-//! What it is: for each kind the encoding and its inverse. `docs/format/log.md` describes the
-//! bytes.
+//! Each kind has an encoder and a decoder. `docs/format/log.md` describes the bytes.
 //!
-//! Invariant: a body that no encoder makes is refused with an error, never believed and never a
-//! panic.
+//! Invariant: a body that no encoder makes is refused with an error. It never causes a panic.
 //!
 //! Threading: pure functions.
 
@@ -22,8 +20,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
-/// Body of a create record: the options are in it, because the edit may be lost and the record is
-/// what was acknowledged.
+/// The body of a create record. It contains the options, because the record is what was
+/// acknowledged and the edit may be lost.
 pub(crate) fn encode_create(id: KeyspaceId, name: &str, options: &StoredOptions) -> Vec<u8> {
     let mut body = id.to_le_bytes().to_vec();
     body.extend_from_slice(name.as_bytes());
@@ -53,7 +51,7 @@ pub(crate) fn decode_create(body: &[u8]) -> Result<(KeyspaceId, &str, StoredOpti
     Ok((u32::from_le_bytes(*id), name, options))
 }
 
-/// Inverse of a drop record's body.
+/// Decodes the body of a drop record.
 pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
     let id = body.try_into().map_err(|_| {
         Error::new(
@@ -64,8 +62,8 @@ pub(crate) fn decode_drop(body: &[u8]) -> Result<KeyspaceId> {
     Ok(u32::from_le_bytes(id))
 }
 
-/// Body of an ingest record: the edit that adds its runs, their ranges counted from the record's
-/// first number (of one run: from 0 to 1).
+/// The body of an ingest record: the edit that adds its runs. Their ranges are counted from the
+/// record's first number, so the range of a single run is 0 to 1.
 pub(crate) fn encode_ingest(parts: &[NumberedPart]) -> Vec<u8> {
     let last = parts.iter().map(|(_, runs)| runs.len()).max().unwrap_or(0) as u64;
     let keyspaces = parts.iter().map(|(id, runs)| {
@@ -91,7 +89,7 @@ pub(crate) fn encode_ingest(parts: &[NumberedPart]) -> Vec<u8> {
     .encode()
 }
 
-/// Inverse of [`encode_ingest`], for a record whose first number is `first`.
+/// Decodes the body of an ingest record whose first number is `first`.
 ///
 /// # Errors
 /// `Corruption` for anything that [`encode_ingest`] does not make.
@@ -108,7 +106,7 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
     let mut ends = Vec::new();
     for keyspace in &edit.keyspaces {
         if parts.iter().any(|(id, _)| *id == keyspace.id) {
-            return Err(bad("a keyspace is there twice"));
+            return Err(bad("a keyspace occurs twice"));
         }
         let mut slots: BTreeMap<u64, (RunSlot, Vec<Arc<TableMeta>>)> = BTreeMap::new();
         for add in &keyspace.add {
@@ -131,7 +129,7 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
             if slot.seqs.lo != i || slot.seqs.hi <= i || (!is_last && slot.seqs.hi != i + 1) {
                 return Err(bad("the numbers of its runs do not meet"));
             }
-            // Numbers begin at 1, so that there is one before the first.
+            // Numbers begin at 1, so there is a number before the first one.
             let before = first.checked_sub(1).ok_or_else(|| bad("number 0"))?;
             let hi = before
                 .checked_add(slot.seqs.hi)
@@ -169,17 +167,17 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
     }
 }
 
-/// What an ingest record says.
+/// The contents of an ingest record.
 #[derive(Debug)]
 pub(crate) struct Ingest {
     /// The last number that it takes.
     pub(crate) last: u64,
-    /// By keyspace: its runs, oldest first. Their tables have the numbers of their runs.
+    /// For each keyspace its runs, oldest first. Every table has the number of its run.
     pub(crate) parts: Vec<(KeyspaceId, Vec<Run>)>,
 }
 
 impl Ingest {
-    /// All its tables.
+    /// The tables of all runs.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<TableMeta>> {
         self.parts
             .iter()
@@ -187,7 +185,7 @@ impl Ingest {
             .flat_map(|run| run.tables.tables())
     }
 
-    /// One more than the largest id of its tables and runs.
+    /// The largest id of its tables and runs, plus one.
     pub(crate) fn next_table_id(&self) -> u64 {
         let runs = self.parts.iter().flat_map(|(_, runs)| runs).map(|r| r.id);
         let greatest = self.tables().map(|t| t.id).chain(runs).max();
@@ -195,10 +193,10 @@ impl Ingest {
     }
 }
 
-/// A part as a record holds it: runs with their ids.
+/// A part of the record: a keyspace, and its runs with their ids.
 pub(crate) type NumberedPart = (KeyspaceId, Vec<(u64, Vec<Arc<TableMeta>>)>);
 
-/// Ends a create record's name where options follow: a byte that is never part of UTF-8.
+/// Separates the name from the options in a create record. This byte never occurs in UTF-8.
 pub(crate) const NAME_END: u8 = 0xff;
 
 #[cfg(test)]

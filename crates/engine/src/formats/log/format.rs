@@ -1,9 +1,10 @@
-//! The bytes of the log: segment names, segment headers, record headers, checksums. Byte tables with every limit are
-//! in `docs/format/log.md`; a test compares them with the constants here.
+//! The bytes of the log: segment names, segment headers, record headers, checksums.
+//! `docs/format/log.md` has byte tables with every limit; a test compares them with the constants
+//! here.
 //!
-//! Invariants: every decoder takes any bytes and answers with a value or a reason, it never panics and never trusts a
-//! length; what an encoder makes, its decoder gives back; a checksum covers salt, segment number and offset, so that
-//! bytes are only valid in the very place for which they were written.
+//! Invariants: every decoder takes any bytes and returns a value or a reason; it never panics and
+//! never trusts a length. A decoder returns what its encoder was given. A checksum covers salt,
+//! segment number and offset, so bytes are valid only at the position for which they were written.
 //!
 //! Threading: pure functions.
 
@@ -14,7 +15,7 @@ use crc32c::{crc32c, crc32c_append};
 use super::position::Position;
 use siltstone_storage::planted;
 
-/// First bytes of every segment.
+/// The first bytes of every segment.
 pub const MAGIC: [u8; 8] = *b"SILTLOG\0";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
@@ -24,25 +25,26 @@ pub const SEGMENT_HEADER_BYTES: usize = 64;
 pub const RECORD_HEADER_BYTES: usize = 32;
 /// Records start at multiples of this.
 pub const RECORD_ALIGN_BYTES: usize = 8;
-/// Longest payload of a record: 2 GiB.
+/// The longest payload of a record: 2 GiB.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 31;
-/// A segment is never longer than this: offsets fit 32 bits.
+/// The longest segment. Offsets fit into 32 bits.
 pub const MAX_SEGMENT_BYTES: u64 = (1 << 32) - 8;
-/// Smallest size that options may ask for.
+/// The smallest segment size that options may set.
 pub const MIN_SEGMENT_BYTES: u64 = 4096;
-/// Largest number of a segment.
+/// The largest segment number.
 pub const MAX_SEGMENT_NUMBER: u32 = u32::MAX - 1;
-/// Largest sequence number: 56 bits.
+/// The largest sequence number: 56 bits.
 pub const MAX_SEQUENCE: u64 = (1 << 56) - 1;
-/// Longest header that a later version may have; bounds what is read before the version is known.
+/// The longest header that a later version may have. It limits what is read before the version is
+/// known.
 pub const MAX_HEADER_BYTES: usize = 4096;
 
-/// Name of segment `number`.
+/// The name of segment `number`.
 pub fn segment_name(number: u32) -> String {
     format!("{number:012}.log")
 }
 
-/// The number in a segment's name; `None` if no segment is called so.
+/// The number in a segment's name; `None` for other names.
 pub fn parse_segment_name(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".log")?;
     if digits.len() != 12 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -54,22 +56,23 @@ pub fn parse_segment_name(name: &str) -> Option<u32> {
         .filter(|n| (1..=MAX_SEGMENT_NUMBER).contains(n))
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// A group of batches: concatenated batch bodies (see [`crate::api::batch`]).
+    /// A group of batches: their bodies one after the other (see [`crate::api::batch`]).
     Group = 1,
-    /// An ingest of tables.
+    /// Tables are ingested.
     Ingest = 2,
-    /// Creation of a keyspace.
+    /// A keyspace is created.
     KeyspaceCreate = 3,
-    /// Drop of a keyspace.
+    /// A keyspace is dropped.
     KeyspaceDrop = 4,
 }
 
 impl RecordKind {
-    /// The kind with this number. Numbers from 5 on are reserved (value names, redirect markers) and unknown here.
+    /// The kind with this number. Numbers from 5 on are reserved for later versions (value names,
+    /// redirect markers).
     pub fn from_number(number: u8) -> Option<RecordKind> {
         match number {
             1 => Some(RecordKind::Group),
@@ -89,12 +92,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Where a segment's records end, and the checksum chained over all of them: what the next segment's header names.
+/// Where a segment's records end, and the checksum chained over them. The header of the next
+/// segment repeats this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainEnd {
-    /// The segment's number; 0 for "none, a chain starts here".
+    /// The segment's number; 0 if there is none, because a chain starts here.
     pub segment: u32,
-    /// Offset at which its records end, in bytes.
+    /// The offset at which the segment's records end, in bytes.
     pub offset: u32,
     /// The header's checksum, continued over each record's checksum.
     pub checksum: u32,
@@ -109,40 +113,41 @@ impl ChainEnd {
     };
 }
 
-/// A segment's header.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// The store that it belongs to.
+    /// The id of the store.
     pub store_id: u64,
-    /// Its number, equal to its name.
+    /// The segment's number, which its name repeats.
     pub number: u32,
-    /// The chain's random number; part of every record's checksum.
+    /// A random number of the chain. It is part of every record's checksum.
     pub salt: u64,
-    /// The segment before it in its chain.
+    /// The end of the segment before it in the chain.
     pub previous: ChainEnd,
 }
 
-/// Why bytes are no segment header of the wanted number.
+/// Why bytes are not the header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadHeader {
-    /// The object is shorter than a header.
+    /// The file is shorter than a header. The value is its length.
     TooShort(u64),
-    /// It starts with other bytes.
+    /// The bytes begin with something else.
     Magic([u8; 8]),
-    /// A header (with a good checksum) of a version that this build does not know.
+    /// A header with a good checksum, of a version that this build does not know.
     Version(u32),
-    /// The header's own length is not possible.
+    /// The length of the header is not possible.
     HeaderBytes(u32),
     /// The checksum does not match.
     Checksum {
-        /// Computed over the bytes found.
+        /// The checksum of the bytes found.
         expected: u32,
-        /// Stored in the header.
+        /// The checksum stored in the header.
         found: u32,
     },
-    /// A valid header of another segment: a recycled file whose new header was not written or not synced.
+    /// A valid header of another segment: the file was recycled, and its new header was not written
+    /// or not synced.
     Number(u64),
-    /// A field has a value that no writer writes.
+    /// A field has a value that is never written.
     Field(&'static str, u64),
 }
 
@@ -150,9 +155,9 @@ impl fmt::Display for BadHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadHeader::TooShort(len) => {
-                write!(f, "{len} bytes, too short for a segment header")
+                write!(f, "{len} bytes, which is too short for a segment header")
             }
-            BadHeader::Magic(found) => write!(f, "no segment magic but {found:02x?}"),
+            BadHeader::Magic(found) => write!(f, "{found:02x?} instead of a segment's magic"),
             BadHeader::Version(version) => write!(f, "format version {version}"),
             BadHeader::HeaderBytes(bytes) => write!(f, "a header of {bytes} bytes"),
             BadHeader::Checksum { expected, found } => {
@@ -168,7 +173,8 @@ impl fmt::Display for BadHeader {
 }
 
 impl SegmentHeader {
-    /// The header's bytes; the last four are its checksum, with which the segment's chain begins.
+    /// The bytes of the header. The last four are its checksum, with which the segment's chain
+    /// begins.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -185,11 +191,12 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Reads the header of segment `number` from the first bytes of its object: at least [`SEGMENT_HEADER_BYTES`],
-    /// or all there are; [`MAX_HEADER_BYTES`] so that later versions can be told from damage.
+    /// Decodes the header of segment `number` from the first bytes of its file: at least
+    /// [`SEGMENT_HEADER_BYTES`], if there are as many. With [`MAX_HEADER_BYTES`], a header of a
+    /// later version can be told from damage.
     ///
     /// # Errors
-    /// Why the bytes are not that header.
+    /// The reason why the bytes are not that header.
     pub fn decode(bytes: &[u8], number: u32) -> Result<(SegmentHeader, u32), BadHeader> {
         if bytes.len() < SEGMENT_HEADER_BYTES {
             return Err(BadHeader::TooShort(bytes.len() as u64));
@@ -201,8 +208,8 @@ impl SegmentHeader {
         }
         let version = u32_at(bytes, 8);
         let header_bytes = u32_at(bytes, 12);
-        // Every version keeps these two fields, and ends its header with a checksum of everything before it: so a
-        // later version is told from a flipped bit.
+        // Every version keeps these two fields and ends its header with a checksum of all bytes
+        // before it, so a later version can be told from a flipped bit.
         let len = header_bytes as usize;
         if !(SEGMENT_HEADER_BYTES..=MAX_HEADER_BYTES).contains(&len) || len > bytes.len() {
             return Err(BadHeader::HeaderBytes(header_bytes));
@@ -246,12 +253,12 @@ impl SegmentHeader {
         Ok((header, found))
     }
 
-    /// The store's id in a header of which only the checksum is known to be good.
+    /// The store's id in a header of which only the checksum was verified.
     pub(crate) fn store_id_field(bytes: &[u8]) -> Option<u64> {
         (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 16))
     }
 
-    /// The number field of a header that may be damaged, if it can be a segment's.
+    /// The number in a header that may be damaged, if a segment can have it.
     pub fn number_field(bytes: &[u8]) -> Option<u32> {
         (bytes.len() >= SEGMENT_HEADER_BYTES)
             .then(|| u64_at(bytes, 24))
@@ -259,13 +266,14 @@ impl SegmentHeader {
             .filter(|number| (1..=MAX_SEGMENT_NUMBER).contains(number))
     }
 
-    /// The salt field of a header that may be damaged: records that validate with it are real all the same.
+    /// The salt in a header that may be damaged. A record that is valid with this salt belongs to
+    /// the segment even so.
     pub fn salt_field(bytes: &[u8]) -> Option<u64> {
         (bytes.len() >= SEGMENT_HEADER_BYTES).then(|| u64_at(bytes, 32))
     }
 }
 
-/// The part of every record checksum of a segment that is the same for all its records.
+/// The part of a record's checksum that is the same for all records of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSeed(u32);
 
@@ -278,9 +286,9 @@ impl RecordSeed {
         RecordSeed(crc32c(&bytes))
     }
 
-    /// Checksum of a record's place and header, without the two checksum fields.
+    /// The checksum of a record's position and of its header without the two checksum fields.
     #[inline]
-    fn place_and_header(self, offset: u32, header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
+    fn position_and_header(self, offset: u32, header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
         let mut bytes = [0; 8 + RECORD_HEADER_BYTES - 4];
         bytes[..8].copy_from_slice(&u64::from(offset).to_le_bytes());
         bytes[8..].copy_from_slice(&header[4..]);
@@ -294,7 +302,7 @@ impl RecordSeed {
 pub struct RecordHeader {
     /// Length of the payload, in bytes.
     pub payload_bytes: u32,
-    /// The kind's number; numbers above 4 are for later versions.
+    /// The number of the kind. Numbers above 4 are for later versions.
     pub kind: u8,
     /// The log position that was known to be synced when the record was written.
     pub synced: Position,
@@ -302,35 +310,35 @@ pub struct RecordHeader {
     pub first_sequence: u64,
 }
 
-/// Why bytes are no valid record.
+/// Why bytes are not a valid record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadRecord {
     /// Fewer bytes than a record's header are left in the segment.
     SegmentFull,
     /// Zeros: nothing was written here.
     Nothing,
-    /// The header's check does not match, or a field has a value that no writer writes.
+    /// The header's check does not match, or a field has a value that is never written.
     Header,
-    /// The record would reach past the segment's end.
+    /// The record would end behind the segment's end.
     PastEnd {
-        /// The record's payload, in bytes.
+        /// The length of the record's payload, in bytes.
         payload_bytes: u32,
-        /// Bytes left in the segment after the record's header.
+        /// The bytes left in the segment after the record's header.
         left_bytes: u64,
     },
     /// The checksum over the payload does not match.
     Checksum {
-        /// Computed over the bytes found.
+        /// The checksum of the bytes found.
         expected: u32,
-        /// Stored in the record.
+        /// The checksum stored in the record.
         found: u32,
     },
-    /// Bytes between payload and next record are not zero.
+    /// Bytes between the payload and the next record are not zero.
     Padding,
 }
 
 impl BadRecord {
-    /// Whether a record begins here, written for this very place, and is not whole.
+    /// Whether a record that was written for this position begins here, but is not complete.
     pub fn is_torn(&self) -> bool {
         matches!(
             self,
@@ -342,7 +350,7 @@ impl BadRecord {
 impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadRecord::SegmentFull => write!(f, "the segment's last bytes"),
+            BadRecord::SegmentFull => write!(f, "the last bytes of the segment"),
             BadRecord::Nothing => write!(f, "zeros"),
             BadRecord::Header => write!(f, "a damaged, foreign or half-written record header"),
             BadRecord::PastEnd {
@@ -365,20 +373,21 @@ impl fmt::Display for BadRecord {
     }
 }
 
-/// Zero bytes that follow a payload of `payload_bytes`.
+/// The number of zero bytes that follow a payload of `payload_bytes`.
 #[inline]
 pub fn padding_bytes(payload_bytes: u64) -> usize {
     (payload_bytes as usize).wrapping_neg() & (RECORD_ALIGN_BYTES - 1)
 }
 
-/// Bytes of a whole record: header, payload, padding.
+/// The length of a record: header, payload and padding.
 #[inline]
 pub fn record_bytes(payload_bytes: u64) -> u64 {
     RECORD_HEADER_BYTES as u64 + payload_bytes + padding_bytes(payload_bytes) as u64
 }
 
 impl RecordHeader {
-    /// The header's bytes, and the record's checksum, for a record at `offset` with the payload `parts`.
+    /// The bytes of the header, and the record's checksum, for a record at `offset` whose payload
+    /// consists of `parts`.
     #[inline]
     pub fn encode(
         &self,
@@ -392,7 +401,7 @@ impl RecordHeader {
         bytes[12..16].copy_from_slice(&self.synced.offset.to_le_bytes());
         bytes[16..24].copy_from_slice(&u64::from(self.synced.segment).to_le_bytes());
         bytes[24..32].copy_from_slice(&self.first_sequence.to_le_bytes());
-        let mut checksum = seed.place_and_header(offset, &bytes);
+        let mut checksum = seed.position_and_header(offset, &bytes);
         bytes[9..12].copy_from_slice(&checksum.to_le_bytes()[1..]);
         for part in parts {
             checksum = crc32c_append(checksum, part);
@@ -401,11 +410,12 @@ impl RecordHeader {
         (bytes, checksum)
     }
 
-    /// Reads the header of a record at `offset` of a segment of `segment_bytes`. A header that passes was written
-    /// for this place (up to one chance in 2^24): its length may be believed enough to read the payload.
+    /// Decodes the header of a record at `offset` in a segment of `segment_bytes`. A header that is
+    /// accepted was written for this position (up to one chance in 2^24), so its length can be
+    /// trusted enough to read the payload.
     ///
     /// # Errors
-    /// Why there is no record.
+    /// The reason why there is no record.
     #[inline]
     pub fn decode(
         bytes: &[u8; RECORD_HEADER_BYTES],
@@ -425,14 +435,14 @@ impl RecordHeader {
                 BadRecord::Header
             });
         }
-        // The cheap tests come first: the search for later records asks at every eighth byte.
+        // The cheap tests come first: the search for later records tries every eighth byte.
         if u64::from(payload_bytes) > MAX_PAYLOAD_BYTES
             || synced_segment > u64::from(u32::MAX)
             || first_sequence > MAX_SEQUENCE
         {
             return Err(BadRecord::Header);
         }
-        let checksum = seed.place_and_header(offset, bytes);
+        let checksum = seed.position_and_header(offset, bytes);
         if checksum.to_le_bytes()[1..] != bytes[9..12] {
             return Err(BadRecord::Header);
         }
@@ -459,24 +469,24 @@ impl RecordHeader {
     }
 }
 
-/// A record whose header is good and whose payload is still to be verified.
+/// A record whose header is valid and whose payload is not verified yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Plausible {
     /// The header.
     pub header: RecordHeader,
-    /// The checksum so far; continued over the payload it must give `stored`.
+    /// The checksum of position and header. Continued over the payload, it must give `stored`.
     pub partial: u32,
-    /// The checksum that the record carries.
+    /// The checksum stored in the record.
     pub stored: u32,
-    /// Offset in the segment at which the record ends, padding included.
+    /// The offset in the segment at which the record ends, including its padding.
     pub end: u32,
 }
 
 impl Plausible {
-    /// Verifies payload and padding: `rest` is everything after the header, up to `end`.
+    /// Verifies payload and padding: `rest` is everything between the header and `end`.
     ///
     /// # Errors
-    /// What does not match.
+    /// The reason why the record is not valid.
     #[inline]
     pub fn verify(&self, rest: &[u8]) -> Result<(), BadRecord> {
         let Some((payload, padding)) = rest.split_at_checked(self.header.payload_bytes as usize)
@@ -490,10 +500,10 @@ impl Plausible {
         Ok(())
     }
 
-    /// Compares the checksum computed over the payload with the record's.
+    /// Compares a checksum computed over the payload with the one stored in the record.
     ///
     /// # Errors
-    /// When they differ.
+    /// Both checksums, if they differ.
     pub fn verify_checksum(&self, expected: u32) -> Result<(), BadRecord> {
         if expected == self.stored || planted!(LogChecksumIsIgnored) {
             return Ok(());

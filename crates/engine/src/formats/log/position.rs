@@ -1,41 +1,37 @@
-//! Positions in the log: a segment's number and a byte offset in it.
+//! A position in the log: the number of a segment and a byte offset in it.
 //!
-//! What it is: a [`Position`] is what the log itself computes with. A [`LogPosition`] and a
-//! [`LogStart`] are what the manifest says about the log: their parts have 64 bits, because the
-//! manifest's bytes may hold any number before they are checked.
+//! Invariants: positions are ordered by segment, then by offset. Both parts are below 2^32, so a
+//! position fits into one atomic word, and is read and raised without a lock.
 //!
-//! Invariants: positions order by segment, then by offset. Both parts of a [`Position`] are below
-//! 2^32, so that it fits one atomic word and is read and raised without a lock.
-//!
-//! Threading: positions are values; [`AtomicPosition`] has one raiser at a time and any number of
-//! readers.
+//! Threading: [`Position`] is a value. [`AtomicPosition`] has one writer at a time and any number
+//! of readers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place in the log. What was synced, where a record ends and where history ends are positions,
-/// never sequence numbers.
+/// A position in the log. What was synced, where a record ends, and where history ends are
+/// positions, never sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position {
-    /// The segment's number; 0 stands before every segment.
+    /// The segment's number; 0 is before every segment.
     pub segment: u32,
-    /// Offset in the segment, in bytes.
+    /// The offset in the segment, in bytes.
     pub offset: u32,
 }
 
 impl Position {
-    /// Before every segment.
+    /// The position before every segment.
     pub const ZERO: Position = Position {
         segment: 0,
         offset: 0,
     };
 
-    /// The place `offset` bytes into segment `segment`.
+    /// The position `offset` bytes into segment `segment`.
     pub const fn new(segment: u32, offset: u32) -> Position {
         Position { segment, offset }
     }
 
-    /// Both parts in one word that orders as positions do.
+    /// Both parts in one word, which is ordered as positions are.
     pub const fn to_u64(self) -> u64 {
         (self.segment as u64) << 32 | self.offset as u64
     }
@@ -126,7 +122,8 @@ impl AtomicPosition {
         AtomicPosition(AtomicU64::new(position.to_u64()))
     }
 
-    /// Everything that happened before the position was raised to this value is visible to the caller.
+    /// Everything that happened before the position was raised to this value is visible to the
+    /// caller.
     #[inline]
     pub(super) fn load(&self) -> Position {
         Position::from_u64(self.0.load(Ordering::Acquire))
@@ -144,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_orders_as_the_position_does() {
+    fn a_word_is_ordered_as_its_position_is() {
         let places = [
             Position::ZERO,
             Position::new(0, 1),

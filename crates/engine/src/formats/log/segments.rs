@@ -1,7 +1,7 @@
 //! The supply of fresh segments and the list of live ones.
 //!
-//! What it is: [`Supply`] makes the next segment ready before it is needed (created or recycled,
-//! its space written, bytes and name synced) and keeps a bounded pool of obsolete ones to recycle;
+//! [`Supply`] makes the next segment ready before it is needed (creates or recycles it, writes its
+//! space, syncs its bytes and its name) and keeps a bounded pool of obsolete segments to recycle.
 //! [`Live`] knows which segments hold records, and which of them have bytes that no sync has
 //! covered.
 //!
@@ -10,11 +10,12 @@
 //! small log, and one with many writes soon has segments of the full size. The space of a segment
 //! is written in the background while the segment before it is being filled.
 //!
-//! Invariants: a segment's name is durable before its first record is written; a prepared segment holds no log bytes,
-//! so its failures lose nothing (only a failed sync of the folder poisons); numbers only grow.
+//! Invariants: a segment's name is durable before its first record is written. A prepared segment
+//! has no records, so a failure to prepare one loses nothing (only a failed sync of the folder
+//! poisons). Numbers only grow.
 //!
-//! Threading: each is guarded by a runtime mutex of the writer. The supply's is held across storage calls; the live
-//! list's never.
+//! Threading: a runtime mutex of the writer guards each. The supply's mutex is held across storage
+//! calls; that of the live list never is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(super) struct Fresh {
 /// A segment that could not be made ready.
 pub(super) struct SupplyError {
     pub(super) error: Error,
-    /// The folder's sync failed: earlier names may be lost and no later sync will tell.
+    /// The sync of the folder failed. Earlier names may be lost, and no later sync will report it.
     pub(super) poisons: bool,
 }
 
@@ -55,23 +56,24 @@ pub(super) struct Supply {
     epoch: Epoch,
     /// The full size of a segment.
     segment_bytes: u64,
-    /// The size of the next segment that is made ready.
+    /// The size of the next segment to make ready.
     next_bytes: u64,
     pool_limit_count: usize,
     next_number: u64,
-    /// Made ready, and not yet taken.
+    /// The segment that was made ready and is not taken yet.
     pub(super) prepared: Option<Fresh>,
     /// Names of obsolete segments to recycle.
     pool: Vec<String>,
-    /// Names to be deleted: of files whose deletion failed, and of files that may exist although
-    /// their creation failed.
+    /// Names to delete: of files whose deletion failed, and of files that may exist although
+    /// creating them failed.
     garbage: Vec<String>,
     pub(super) created_count: u64,
     pub(super) recycled_count: u64,
 }
 
 impl Supply {
-    /// A supply whose first segment gets a number above `highest`, the highest number in any name found.
+    /// A supply whose first segment gets a number above `highest`, the highest number in the name
+    /// of any file found.
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         epoch: Epoch,
@@ -98,19 +100,21 @@ impl Supply {
         self.pool.len()
     }
 
-    /// Makes the next segment ready if none is.
+    /// Makes the next segment ready, unless one is.
     pub(super) fn prepare(&mut self) -> Result<(), SupplyError> {
         if self.prepared.is_some() {
             return Ok(());
         }
         let (number, file) = self.take_file()?;
         let written = match file.reserve(self.next_bytes) {
-            // The zeros reach the disk here, in the background, and not with the first group's sync.
+            // The zeros reach the disk here, in the background, and not with the sync of the first
+            // group.
             Ok(()) => file.sync(),
             Err(error) => Err(error),
         };
         if let Err(error) = written {
-            // Nothing refers to it and it holds nothing: it goes, a later attempt makes a new one.
+            // Nothing refers to the file and it is empty, so it is deleted. A later attempt makes a
+            // new one.
             let name = segment_name(number);
             drop(file);
             match self.storage.delete(self.epoch, &name) {
@@ -130,7 +134,8 @@ impl Supply {
         Ok(())
     }
 
-    /// Makes the next segment out of an object whose space is written already, at its length.
+    /// Makes the next segment from a file whose space is written already. The segment has its
+    /// length.
     pub(super) fn prepare_from(&mut self, reserve: &str) -> Result<(), SupplyError> {
         self.pool.push(reserve.to_string());
         let (number, file) = self.take_file()?;
@@ -145,8 +150,8 @@ impl Supply {
         Ok(())
     }
 
-    /// A file under the next number: a recycled one if there is one. A name that turns out to be taken is skipped:
-    /// headers name their predecessor, so the numbers of a chain may have gaps.
+    /// Makes a file with the next number, by recycling one if possible. A name that exists already
+    /// is skipped: headers name their predecessor, so the numbers of a chain may have gaps.
     fn take_file(&mut self) -> Result<(u32, Arc<dyn WriteFile>), SupplyError> {
         loop {
             let number = u32::try_from(self.next_number)
@@ -169,11 +174,12 @@ impl Supply {
                         self.recycled_count += 1;
                         return Ok((number, file));
                     }
-                    // Whatever became of the old file, it holds nothing that is needed.
+                    // Whatever happened to the old file, nothing in it is needed.
                     Err(error) => {
                         self.garbage.push(old);
                         if error.kind != StorageErrorKind::AlreadyExists {
-                            // It may have its new name all the same, which nobody would ever list: the number is passed over.
+                            // The file may have the new name even so, and would never be listed:
+                            // the number is skipped.
                             self.garbage.push(name);
                             continue;
                         }
@@ -187,7 +193,7 @@ impl Supply {
                 }
                 Err(error) if error.kind == StorageErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    // It may have been created all the same. The number is not used again.
+                    // The file may exist even so. Its number is not used again.
                     self.garbage.push(name);
                     return Err(error.into());
                 }
@@ -195,10 +201,10 @@ impl Supply {
         }
     }
 
-    /// Keeps what fits the pool of these obsolete segments and returns the names to delete, earlier
-    /// failures among them. Only files of about the next segment's size are worth keeping: a
-    /// shorter one would need space just when the disk may be full; a longer one was made for one
-    /// large batch, or by an earlier open that had written more.
+    /// Adds those of these obsolete segments to the pool that fit it. Returns the names to delete,
+    /// including those whose deletion failed before. Only files of about the next segment's size
+    /// are kept: a shorter one would need space when the disk may be full, and a longer one was
+    /// made for one large batch, or by an earlier open that had written more.
     pub(super) fn retire(&mut self, segments: Vec<(String, u64)>) -> Vec<String> {
         let mut doomed = std::mem::take(&mut self.garbage);
         for (name, len_bytes) in segments {
@@ -212,8 +218,8 @@ impl Supply {
         doomed
     }
 
-    /// Gives up everything that is ready or waits to be recycled, and returns the names to delete:
-    /// none of these files has a record that a replay reads.
+    /// Empties the pool and gives up the prepared segment. Returns the names to delete: none of
+    /// these files has a record that a replay reads.
     pub(super) fn give_up(&mut self) -> Vec<String> {
         let mut doomed = std::mem::take(&mut self.garbage);
         doomed.append(&mut self.pool);
@@ -221,7 +227,7 @@ impl Supply {
         doomed
     }
 
-    /// Names to be deleted by the next [`Supply::retire`].
+    /// Remembers names that the next [`Supply::retire`] returns again.
     pub(super) fn deletion_failed(&mut self, names: Vec<String>) {
         self.garbage.extend(names);
     }
@@ -230,15 +236,15 @@ impl Supply {
 /// A segment that holds records, or was found at open.
 pub(super) struct LiveSegment {
     pub(super) number: u32,
-    /// Length of the file in bytes.
+    /// The length of the file, in bytes.
     pub(super) len_bytes: u64,
-    /// Where its records end; `None` for the one being written.
+    /// Where its records end; `None` for the segment that is being written.
     pub(super) end: Option<u32>,
-    /// Present while it may hold bytes that no sync has covered.
+    /// The file, while it may hold bytes that no sync has covered.
     pub(super) file: Option<Arc<dyn WriteFile>>,
 }
 
-/// All segments that are not obsolete, ascending.
+/// All segments that are not obsolete, in ascending order.
 #[derive(Default)]
 pub(super) struct Live {
     segments: VecDeque<LiveSegment>,
@@ -255,15 +261,15 @@ impl Live {
         self.segments.push_back(segment);
     }
 
-    /// The segment being written ends at `end`.
+    /// Records that the segment being written ends at `end`.
     pub(super) fn close_current(&mut self, end: u32) {
         if let Some(current) = self.segments.back_mut() {
             current.end = Some(end);
         }
     }
 
-    /// Files with bytes to sync, oldest first, up to segment `number`; without those that `done(number, end)` says
-    /// are covered.
+    /// The files to sync up to segment `number`, oldest first, without those for which
+    /// `done(number, end)` is true.
     pub(super) fn to_sync(
         &self,
         number: u32,
@@ -276,7 +282,7 @@ impl Live {
             .collect()
     }
 
-    /// Lets go of all files: nothing can be synced any more.
+    /// Drops all files. Nothing can be synced any more.
     pub(super) fn release(&mut self) {
         self.released = true;
         self.segments.iter_mut().for_each(|s| s.file = None);
@@ -286,14 +292,14 @@ impl Live {
         self.released
     }
 
-    /// Everything below segment `number` is synced.
+    /// Records that everything below segment `number` is synced.
     pub(super) fn synced_below(&mut self, number: u32) {
         for segment in self.segments.iter_mut().take_while(|s| s.number < number) {
             segment.file = None;
         }
     }
 
-    /// Removes and gives the segments below `number`: name and length in bytes.
+    /// Removes the segments below `number` and returns their names and lengths in bytes.
     pub(super) fn remove_below(&mut self, number: u32) -> Vec<(String, u64)> {
         let mut removed = Vec::new();
         while let Some(first) = self.segments.front() {

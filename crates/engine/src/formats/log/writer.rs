@@ -1,17 +1,23 @@
-//! The writing half of the log: append, sync, make the next segment ready, let obsolete ones go.
+//! The writer of the log: it appends, syncs, makes the next segment ready, and lets obsolete ones
+//! go.
 //!
 //! Invariants:
-//! - What `append` returned for is complete; the *end* is raised after the write, so a sync that loads it covers it.
-//! - Before the synced position enters segment N, the bytes of all earlier segments of the chain, N's header and N's
-//!   name are synced (names when a segment is made ready, bytes oldest first).
-//! - A failed sync of log bytes or of the folder, and a failed write into reserved space, poison: sticky, set before
-//!   the sync role is given on, and no such call is ever repeated. A segment that cannot be made ready (a full disk)
-//!   poisons nothing: the append fails cleanly and may be repeated.
-//! - A writer never touches an inherited log: it starts a chain of its own, numbered above every name found.
+//! - When `append` returns, the record is complete. The *end* is raised after the write, so a sync
+//!   that loads it covers the record.
+//! - Before the synced position enters segment N, the bytes of all earlier segments of the chain,
+//!   N's header and N's name are synced. Names are synced when a segment is made ready, bytes
+//!   oldest first.
+//! - A failed sync of log bytes or of the folder, and a failed write into reserved space, poison
+//!   the log. The poison stays, is set before the sync role is passed on, and no such call is ever
+//!   repeated. A segment that cannot be made ready (a full disk) poisons nothing: the append fails
+//!   without a change and may be repeated.
+//! - A writer never changes an inherited log. It starts a chain of its own, numbered above every
+//!   name found.
 //!
-//! Threading: `append` is for the one leader of a group (a lock makes a mistake harmless); everything else is for any
-//! thread. Locks, in order: appender > supply > live > cause of the poison; the sync role is taken before live and
-//! never together with appender or supply. An append waits for no sync.
+//! Threading: `append` is for the one leader of a group (a lock makes a mistake harmless);
+//! everything else is for any thread. The order of locks is appender > supply > live > cause of the
+//! poison. The sync role is taken before live and never together with appender or supply. An append
+//! waits for no sync.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +33,7 @@ use super::position::{AtomicPosition, LogStart, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
 use crate::types::error::{Error, ErrorKind, Result, closed};
 
-/// Parts of a record that are written without an allocation.
+/// The number of parts of a record that are written without an allocation.
 const INLINE_PARTS: usize = 64;
 
 /// [`LogWriter::shrink`] cuts a segment at a multiple of this many bytes.
@@ -39,7 +45,7 @@ pub struct LogOptions {
     /// The full size of a segment in bytes: 4 KiB to just below 4 GiB. The first segments are
     /// smaller. A larger batch gets a larger segment of its own.
     pub segment_bytes: u64,
-    /// Most obsolete segments that are kept to be recycled.
+    /// The most obsolete segments that are kept to be recycled.
     pub recycle_count: usize,
 }
 
@@ -54,9 +60,9 @@ impl Default for LogOptions {
 
 /// What a new log needs from its owner.
 pub struct LogConfig {
-    /// Where the segments live.
+    /// The storage of the segments.
     pub storage: Arc<dyn Storage>,
-    /// The lease under which it writes.
+    /// The lease under which the log is written.
     pub epoch: Epoch,
     /// Locks and randomness.
     pub runtime: Runtime,
@@ -64,12 +70,13 @@ pub struct LogConfig {
     pub store_id: u64,
     /// Settings.
     pub options: LogOptions,
-    /// An object with written space that becomes the first segment if there is no room for a new one.
+    /// A file with written space that becomes the first segment if there is no room for a new one.
     pub reserve: Option<String>,
-    /// The last segment that the manifest knows of. New segments are numbered above it, also if it
-    /// is not there any more.
+    /// The last segment that the manifest knows. New segments are numbered above it, even if it
+    /// does not exist any more.
     pub last_known_segment: u32,
-    /// Called once, when the log is poisoned, before anyone is answered. It must not call into the log.
+    /// Called once, when the log is poisoned, before any call gets its error. It must not call the
+    /// log.
     pub on_poison: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -77,37 +84,39 @@ pub struct LogConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct LogStats {
-    /// Number of the oldest segment that is kept.
+    /// The number of the oldest segment that is kept.
     pub oldest_segment: u32,
-    /// Number of the newest one, which is being written.
+    /// The number of the newest segment, which is being written.
     pub newest_segment: u32,
-    /// Segments that are kept, the one being written included, prepared and pooled ones not.
+    /// The number of segments that are kept, including the one being written, without prepared and
+    /// pooled ones.
     pub live_segment_count: usize,
-    /// Bytes in them: to the end of their records; whole files for inherited ones.
+    /// Bytes in these segments: up to the end of their records; of segments found at the open, the
+    /// whole file.
     pub live_bytes: u64,
-    /// Segments made ready and not yet in use.
+    /// The number of segments that are ready and not yet in use.
     pub prepared_segment_count: usize,
-    /// Obsolete segments that wait to be recycled.
+    /// The number of obsolete segments that wait to be recycled.
     pub pooled_segment_count: usize,
-    /// Segments created since open.
+    /// Segments created since the open.
     pub created_segment_count: u64,
-    /// Segments recycled since open.
+    /// Segments recycled since the open.
     pub recycled_segment_count: u64,
-    /// Records appended since open.
+    /// Records appended since the open.
     pub appended_record_count: u64,
-    /// Bytes appended since open, headers and padding included.
+    /// Bytes appended since the open, including headers and padding.
     pub appended_bytes: u64,
-    /// Syncs done since open.
+    /// Syncs since the open.
     pub sync_count: u64,
 }
 
-/// What `append` changes.
+/// The state that `append` changes.
 struct Appender {
     /// `None` once the log was released.
     file: Option<Arc<dyn WriteFile>>,
     number: u32,
     seed: RecordSeed,
-    /// Where the next record goes.
+    /// The offset of the next record.
     offset: u32,
     /// Written space of the segment, in bytes.
     capacity: u64,
@@ -126,7 +135,7 @@ impl Appender {
     }
 }
 
-/// The writing half of the log. See the module.
+/// The writer of the log. Its page is the module's documentation.
 pub struct LogWriter {
     store_id: u64,
     /// One salt for the whole chain: see `docs/format/log.md`.
@@ -150,13 +159,13 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Starts a new chain. Segments found are left alone and listed as live until [`LogWriter::obsolete`] lets them
-    /// go. The new segment is an orphan until the manifest names [`LogWriter::first_segment`]; nothing in it is
-    /// synced until [`LogWriter::sync`].
+    /// Starts a new chain. Segments that are found are not touched, and listed as live until
+    /// [`LogWriter::obsolete`] lets them go. The new segment is an orphan until the manifest names
+    /// [`LogWriter::first_segment`]. Nothing in it is synced before [`LogWriter::sync`].
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] when the segment finds no room (nothing is left behind), any other storage failure,
-    /// [`ErrorKind::InvalidArgument`] for impossible options.
+    /// [`ErrorKind::NoSpace`] if there is no room for the segment (nothing is left behind), any
+    /// other failure of the storage, [`ErrorKind::InvalidArgument`] for options that are not valid.
     pub fn start(config: LogConfig) -> Result<LogWriter> {
         let LogConfig {
             storage,
@@ -235,7 +244,7 @@ impl LogWriter {
         })
     }
 
-    /// Writes the header of a fresh segment; gives the state for appending to it.
+    /// Writes the header of a fresh segment, and returns the state for appending to it.
     fn enter(
         file: Arc<dyn WriteFile>,
         header: &SegmentHeader,
@@ -255,14 +264,14 @@ impl LogWriter {
         })
     }
 
-    /// Appends one record: the concatenation of `parts`, whose entries have the numbers from `first_sequence` on,
-    /// `sequence_count` of them. Returns the record's end: what [`LogWriter::sync`] must cover for it. The record
-    /// lies whole in the segment of that position.
+    /// Appends one record: the concatenation of `parts`, which have `sequence_count` entries
+    /// numbered from `first_sequence` on. Returns the end of the record, through which
+    /// [`LogWriter::sync`] must sync it. The whole record lies in the segment of that position.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] (or another failure of making a segment ready): nothing was written and the call may be
-    /// repeated. [`ErrorKind::InvalidArgument`]: the payload is too large, or the numbers do not ascend.
-    /// [`ErrorKind::Poisoned`]: the log takes no more records.
+    /// [`ErrorKind::NoSpace`], or another failure to make a segment ready: nothing was written, and
+    /// the call may be repeated. [`ErrorKind::InvalidArgument`]: the payload is too large, or the
+    /// numbers do not ascend. [`ErrorKind::Poisoned`]: the log takes no more records.
     pub fn append(
         &self,
         kind: RecordKind,
@@ -289,7 +298,9 @@ impl LogWriter {
             return Err(
                 Error::invalid_argument("the log record's sequence numbers do not ascend")
                     .expected(format_args!("{} to {MAX_SEQUENCE}", appender.next_sequence))
-                    .found(format_args!("{sequence_count} from {first_sequence} on")),
+                    .found(format_args!(
+                        "{sequence_count} numbers from {first_sequence} on"
+                    )),
             );
         };
         if u64::from(appender.offset) + total > appender.capacity {
@@ -319,7 +330,8 @@ impl LogWriter {
             file.append(&all)
         };
         if let Err(error) = written {
-            // The space is reserved, so this is no full disk that would pass; what is on the disk is unknown.
+            // The space is reserved, so this is not a full disk, which might pass. What is on the
+            // disk is unknown.
             return Err(self.poison(Error::from(error).context("writing a log record")));
         }
         appender.offset += total as u32;
@@ -332,7 +344,7 @@ impl LogWriter {
         Ok(end)
     }
 
-    /// Goes on into the next segment, with room for a record of `total` bytes.
+    /// Continues in the next segment, with room for a record of `total` bytes.
     #[cold]
     fn switch(&self, appender: &mut Appender, total: u64) -> Result<()> {
         let mut supply = self.supply.lock();
@@ -340,7 +352,7 @@ impl LogWriter {
         let fresh = supply.prepared.as_ref().expect("prepared above");
         let needed = SEGMENT_HEADER_BYTES as u64 + total;
         if fresh.file.len() < needed {
-            // It stays prepared when this fails.
+            // If this fails, the segment stays prepared.
             fresh
                 .file
                 .reserve(needed)
@@ -372,11 +384,13 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Syncs the log through `through` unless that is done already, and returns the synced position, which may lie
-    /// further. One caller at a time syncs, for all that wait; an append waits for none of them.
+    /// Syncs the log through `through`, unless that was done, and returns the synced position,
+    /// which may be later. One caller at a time syncs, for all callers that wait. No append waits
+    /// for a sync.
     ///
     /// # Errors
-    /// [`ErrorKind::Poisoned`]: what lies between the synced position and `through` may be lost. Never repeated.
+    /// [`ErrorKind::Poisoned`]: what lies between the synced position and `through` may be lost.
+    /// The sync is never repeated.
     pub fn sync(&self, through: Position) -> Result<Position> {
         let synced = self.synced.load();
         if synced >= through {
@@ -406,7 +420,8 @@ impl LogWriter {
         };
         for file in files {
             if let Err(error) = file.sync() {
-                // Still in the role: whoever waits for it finds the poison, not a second sync that succeeds.
+                // The sync role is still held, so a caller that waits for it finds the poison and
+                // does not issue a second sync, which might succeed.
                 return Err(self.poison(Error::from(error).context("syncing the log")));
             }
         }
@@ -416,10 +431,10 @@ impl LogWriter {
         Ok(end)
     }
 
-    /// Syncs everything appended so far.
+    /// Syncs all records that were appended so far.
     ///
     /// # Errors
-    /// As [`LogWriter::sync`].
+    /// Those of [`LogWriter::sync`].
     pub fn sync_all(&self) -> Result<Position> {
         self.sync(self.end())
     }
@@ -429,7 +444,7 @@ impl LogWriter {
         self.end.load()
     }
 
-    /// The position known to be synced.
+    /// The position through which the log is known to be synced.
     pub fn synced(&self) -> Position {
         self.synced.load()
     }
@@ -444,21 +459,21 @@ impl LogWriter {
         self.salt
     }
 
-    /// Where this writer's chain starts: the log start that the manifest must name.
+    /// Where this writer's chain starts. The manifest must name it as the log's start.
     pub fn chain_start(&self) -> LogStart {
         LogStart::of_segment(self.first_segment.into(), self.salt)
     }
 
-    /// Whether the background should call [`LogWriter::prepare_next`].
+    /// Whether a background task should call [`LogWriter::prepare_next`].
     pub fn needs_prepare(&self) -> bool {
         !self.next_ready.load(Ordering::Acquire) && !self.poisoned.load(Ordering::Acquire)
     }
 
-    /// Makes the next segment ready, in the background, so that no writer waits for it.
+    /// Makes the next segment ready, so that no writer waits for it. A background task calls this.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] and other failures leave the log usable: call again later. A failed sync of the folder
-    /// is [`ErrorKind::Poisoned`].
+    /// [`ErrorKind::NoSpace`] and other failures leave the log usable, and the call may be
+    /// repeated. A failed sync of the folder is [`ErrorKind::Poisoned`].
     pub fn prepare_next(&self) -> Result<()> {
         self.check()?;
         let mut supply = self.supply.lock();
@@ -467,12 +482,13 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Lets the segments below `before` go: some are kept to be recycled, the others deleted. For the caller that
-    /// has made the manifest edit with that log start durable. Segments that are not synced whole are kept until a
-    /// later call. Returns the oldest segment kept.
+    /// Removes the segments below `before`: some are kept to be recycled, the others are deleted.
+    /// The caller has made the manifest edit with that log start durable. Segments that are not
+    /// completely synced are kept until a later call. Returns the oldest segment that is kept.
     ///
     /// # Errors
-    /// The first deletion that failed. All are tried, and failed ones again with the next call.
+    /// The first deletion that failed. All deletions are tried, and those that failed are tried
+    /// again by the next call.
     pub fn obsolete(&self, before: u32) -> Result<u32> {
         self.check()?;
         let before = before.min(self.synced.load().segment);
@@ -486,7 +502,7 @@ impl LogWriter {
         Ok(oldest)
     }
 
-    /// Deletes segments. It tries all of them; the next call tries those again that failed.
+    /// Tries to delete all of these segments. The next call tries those again that failed.
     fn delete(&self, doomed: Vec<String>) -> Result<()> {
         let mut failed = Vec::new();
         let mut first_error = None;
@@ -507,19 +523,18 @@ impl LogWriter {
         Err(Error::from(error).context("deleting an obsolete log segment"))
     }
 
-    /// Gives the space back that was written ahead: prepared and pooled segments are deleted, and
-    /// the segment being written is cut behind its records, but not to less than `least_bytes`. For
-    /// a store that closes, after its last sync of the log; an append after this goes into a new
-    /// segment.
+    /// Gives back the space that was written ahead, after the last sync of a store that closes:
+    /// prepared and pooled segments are deleted, and the segment being written is cut behind its
+    /// records, but not to less than `least_bytes`. An append after this goes into a new segment.
     ///
     /// This is safe at every crash. The deleted files have no record that a replay reads: a
     /// prepared segment was never entered, and a pooled one lies below the log's start. The cut
-    /// removes only bytes behind the last record, which replay does not believe whether they are
-    /// zeros, old bytes of a recycled file, or missing; the bytes of the records are neither moved
+    /// removes only bytes behind the last record, where replay finds no record, whether they are
+    /// zeros, old bytes of a recycled file, or missing. The bytes of the records are neither moved
     /// nor changed.
     ///
     /// # Errors
-    /// The first failure of the storage; nothing is lost by it but room on the disk.
+    /// The first failure of the storage. It costs nothing but space on the disk.
     pub fn shrink(&self, least_bytes: u64) -> Result<()> {
         self.check()?;
         let doomed = self.supply.lock().give_up();
@@ -534,7 +549,7 @@ impl LogWriter {
         };
         if self.synced.load() >= self.end.load() && file.len() > kept {
             appender.capacity = end;
-            // Behind the last record there are zeros then, and no old bytes of a recycled file.
+            // Zeros then follow the last record, and no old bytes of a recycled file.
             file.truncate_to_position()?;
             file.reserve(kept)?;
             file.sync()?;
@@ -542,10 +557,10 @@ impl LogWriter {
         deleted
     }
 
-    /// Lets go of all files. Appends, and syncs of what is not synced, fail with
-    /// [`ErrorKind::Closed`] from then on. Makes no storage call.
+    /// Drops all files. Appends, and syncs of what is not synced, fail with [`ErrorKind::Closed`]
+    /// from then on. Makes no storage call.
     pub fn release(&self) {
-        // In the sync role: no sync that finds no files takes everything for synced.
+        // The sync role is held, so that no sync finds no files and takes everything for synced.
         let role = self.sync_role.lock();
         self.live.lock().release();
         drop(role);
@@ -553,12 +568,12 @@ impl LogWriter {
         self.supply.lock().prepared = None;
     }
 
-    /// Number of the oldest segment that is kept.
+    /// The number of the oldest segment that is kept.
     pub fn oldest_segment(&self) -> u32 {
         self.live.lock().iter().next().map_or(0, |s| s.number)
     }
 
-    /// Bytes from the start of segment `from` to the log's end: what replay would read.
+    /// The bytes from the start of segment `from` to the log's end, which replay would read.
     pub fn bytes_since(&self, from: u32) -> u64 {
         let end = self.end.load();
         self.live
@@ -592,7 +607,7 @@ impl LogWriter {
         stats
     }
 
-    /// Why the log takes no more records, if that is so.
+    /// Why the log takes no more records; `None` if it does.
     pub fn poison_cause(&self) -> Option<Error> {
         if self.poisoned.load(Ordering::Acquire) {
             self.cause.lock().clone()
@@ -626,7 +641,7 @@ impl LogWriter {
         }
     }
 
-    /// Poisons the log and gives the error to answer with. The first cause stays.
+    /// Poisons the log and returns the error for the caller. The first cause stays.
     #[cold]
     fn poison(&self, error: Error) -> Error {
         let error = error.with_kind(ErrorKind::Poisoned);

@@ -1,8 +1,9 @@
-//! Bytes of the manifest's header, its records and the pointer `CURRENT`.
+//! The bytes of the manifest's header, of its records, and of the pointer `CURRENT`.
 //!
-//! Invariants: a record's two checksums cover the manifest's number and the record's own offset, so bytes of another
-//! manifest, or of another place, are never taken for a record. The header of a record has a checksum of its own:
-//! looking for a valid record at every offset costs one pass, whatever the bytes are.
+//! Invariants: the two checksums of a record cover the manifest's number and the record's own
+//! offset, so bytes of another manifest or from another offset are never taken for a record. The
+//! header of a record has a checksum of its own, so a search for a valid record at every offset
+//! costs one pass, whatever the bytes are.
 //!
 //! Threading: pure functions.
 
@@ -10,38 +11,38 @@ use std::fmt;
 
 use crate::types::error::{Error, Result};
 
-/// Name of the pointer to the current manifest.
+/// The name of the pointer to the current manifest.
 pub const CURRENT_NAME: &str = "CURRENT";
 
-/// First bytes of a manifest.
+/// The first bytes of a manifest.
 pub const MAGIC: [u8; 8] = *b"SILTMAN\0";
 
-/// Version of the format.
+/// The version of the format.
 pub const VERSION: u32 = 1;
 
-/// Length of a manifest's header.
+/// The length of a manifest's header.
 pub const HEADER_BYTES: usize = 48;
 
-/// Length of a record's header.
+/// The length of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 16;
 
 /// Records start at multiples of this.
 pub const ALIGN_BYTES: usize = 8;
 
-/// Longest payload of a record.
+/// The longest payload of a record.
 pub const MAX_EDIT_BYTES: u64 = 1 << 30;
 
-/// Longest manifest that is read.
+/// The longest manifest that is read.
 pub const MAX_MANIFEST_BYTES: u64 = 8 << 30;
 
 const PREFIX: &str = "MANIFEST-";
 pub(crate) const CURRENT_HEAD: &str = "siltstone-current 2";
 /// The first line of a pointer that does not say how far its manifest reaches.
 const CURRENT_HEAD_1: &str = "siltstone-current 1";
-/// Its first word, which is the same in every version.
+/// The first word of that line, which is the same in every version.
 pub(crate) const CURRENT_WORD: &str = "siltstone-current ";
 
-/// Identity of a store: in the manifest, in the pointer, in every log segment.
+/// The id of a store, which is in the manifest, in the pointer and in every log segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreId(pub u128);
 
@@ -57,12 +58,12 @@ impl fmt::Debug for StoreId {
     }
 }
 
-/// A place in a manifest: everything before it was acknowledged.
+/// A position in a manifest. Every edit before it was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ManifestPosition {
     /// The manifest's number.
     pub number: u64,
-    /// Byte offset in it.
+    /// The byte offset in it.
     pub offset: u64,
 }
 
@@ -78,22 +79,21 @@ pub fn parse_manifest_name(name: &str) -> Option<u64> {
     (manifest_name(number) == name).then_some(number)
 }
 
-/// What `CURRENT` says.
+/// The contents of `CURRENT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// Number of the current manifest.
+    /// The number of the current manifest.
     pub number: u64,
-    /// The store.
+    /// The id of the store.
     pub store_id: StoreId,
-    /// The manifest has good records at least through this offset, in bytes: where its last edit
-    /// ended when the pointer was written. A manifest that ends before it was cut or damaged. 0
-    /// says nothing.
+    /// The offset, in bytes, at which the last edit ended when the pointer was written. A manifest
+    /// that ends before it was cut or damaged. 0 if the pointer does not say.
     pub end: u64,
 }
 
 impl Current {
-    /// The pointer's bytes: lines of text, the last one a checksum of those before. Without an
-    /// [`end`](Current::end) it is a pointer of version 1.
+    /// The bytes of the pointer: lines of text, of which the last is a checksum of the others.
+    /// Without an [`end`](Current::end) it is a pointer of version 1.
     pub fn encode(&self) -> Vec<u8> {
         let (name, store_id) = (manifest_name(self.number), self.store_id);
         let head = match self.end {
@@ -111,14 +111,14 @@ impl Current {
     pub fn decode(bytes: &[u8]) -> Result<Current> {
         let bad = |what: &'static str| Error::corruption(CURRENT_NAME, what);
         let text = std::str::from_utf8(bytes)
-            .map_err(|_| bad("the pointer to the manifest is no text"))?;
+            .map_err(|_| bad("the pointer to the manifest is not UTF-8"))?;
         let lines: Vec<&str> = text.split('\n').collect();
         let (head, name, store, end, crc) = match lines[..] {
             [head, name, store, crc, ""] => (head, name, store, None, crc),
             [head, name, store, end, crc, ""] => (head, name, store, Some(end), crc),
             _ => {
                 return Err(bad(
-                    "the pointer to the manifest has not four or five lines",
+                    "the pointer to the manifest does not have four or five lines",
                 ));
             }
         };
@@ -163,10 +163,10 @@ impl Current {
             store_id: StoreId(store_id),
             end,
         };
-        // One spelling only, so that a flipped bit cannot give a second one.
+        // There is only one spelling, so a flipped bit cannot give a second one.
         if current.encode() != bytes {
             return Err(bad(
-                "the pointer to the manifest is spelled in another way than it is written",
+                "the pointer to the manifest is not spelled as this version writes it",
             ));
         }
         Ok(current)
@@ -197,10 +197,10 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// What the header of the manifest called `name` says: its number and its store, and no end.
+/// The number and the store in the header of the manifest called `name`.
 ///
 /// # Errors
-/// `Corruption` with offset, expectation and find; `Unsupported` for another version.
+/// `Corruption` with offset, expected and found value; `Unsupported` for another version.
 pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
     let Some(header) = bytes.get(..HEADER_BYTES) else {
         return Err(
@@ -211,10 +211,12 @@ pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
         );
     };
     if header[..8] != MAGIC {
-        return Err(Error::corruption(name, "this is no manifest of siltstone")
-            .at(0)
-            .expected(format!("{MAGIC:02x?}"))
-            .found(format!("{:02x?}", &header[..8])));
+        return Err(
+            Error::corruption(name, "this is not a manifest of siltstone")
+                .at(0)
+                .expected(format!("{MAGIC:02x?}"))
+                .found(format!("{:02x?}", &header[..8])),
+        );
     }
     let (crc, found) = (crc32c::crc32c(&header[..44]), u32_at(header, 44));
     if crc != found {
@@ -247,7 +249,7 @@ pub fn decode_header(bytes: &[u8], name: &str) -> Result<Current> {
 /// Checks the header of the manifest that `current` names.
 ///
 /// # Errors
-/// As [`decode_header`]; `Corruption` for a manifest of another number or store.
+/// Those of [`decode_header`]; `Corruption` for a manifest of another number or store.
 pub fn check_header(bytes: &[u8], current: &Current) -> Result<()> {
     let name = manifest_name(current.number);
     let found = decode_header(bytes, &name)?;
@@ -270,12 +272,12 @@ pub fn check_header(bytes: &[u8], current: &Current) -> Result<()> {
     Ok(())
 }
 
-/// The number field of a header that may be damaged.
+/// The number in a header that may be damaged.
 pub fn number_field(bytes: &[u8]) -> Option<u64> {
     bytes.get(..HEADER_BYTES).map(|header| u64_at(header, 32))
 }
 
-/// Checksum of a record's payload.
+/// The checksum of a record's payload.
 fn payload_crc(number: u64, offset: u64, payload: &[u8]) -> u32 {
     let crc = place_crc(number, offset);
     let crc = crc32c::crc32c_append(crc, &(payload.len() as u32).to_le_bytes());
@@ -286,7 +288,7 @@ fn place_crc(number: u64, offset: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), &offset.to_le_bytes())
 }
 
-/// Length of the record of a payload: header, payload, padding.
+/// The length of a record with this payload: header, payload and padding.
 pub fn record_bytes(payload_bytes: u64) -> u64 {
     (RECORD_HEADER_BYTES as u64 + payload_bytes).next_multiple_of(ALIGN_BYTES as u64)
 }
@@ -301,14 +303,16 @@ pub fn encode_record_header(number: u64, offset: u64, payload: &[u8]) -> [u8; RE
     header
 }
 
-/// Length of a seal: a record whose payload is [`SEAL_PAYLOAD`]. No edit is as short: the shortest, a drop, takes 32 bytes.
+/// The length of a seal: a record whose payload is [`SEAL_PAYLOAD`]. No edit is as short: the
+/// shortest, a drop, takes 32 bytes.
 pub const SEAL_BYTES: usize = 24;
 
 /// The payload of a seal: one field that changes nothing
 /// ([`SEAL_TAG`](crate::formats::version::edit::SEAL_TAG)).
 pub const SEAL_PAYLOAD: [u8; 6] = [crate::formats::version::edit::SEAL_TAG as u8, 0, 0, 0, 0, 0];
 
-/// The seal at `offset` of manifest `number`: what says that the edit before it was synced. Without a sync of its own.
+/// The seal at `offset` of manifest `number`. It says that the edit before it was synced; the seal
+/// itself needs no sync.
 pub fn encode_seal(number: u64, offset: u64) -> [u8; SEAL_BYTES] {
     let mut seal = [0; SEAL_BYTES];
     seal[..RECORD_HEADER_BYTES].copy_from_slice(&encode_record_header(
@@ -321,8 +325,9 @@ pub fn encode_seal(number: u64, offset: u64) -> [u8; SEAL_BYTES] {
     seal
 }
 
-/// Where to look for the edit behind one that ends at `offset`: behind the seal, if there is one. A seal that power loss has taken, or that is
-/// damaged, is passed if a record follows where it stood: nothing else is as short, so nothing else can have stood there.
+/// The offset at which to look for the edit that follows one ending at `offset`: behind the seal,
+/// if there is one. A seal that is damaged, or that a power loss has taken, is skipped if a record
+/// follows it: nothing else is as short, so nothing else can have been there.
 pub fn behind_seal(file: &[u8], number: u64, offset: usize) -> usize {
     let behind = offset.saturating_add(SEAL_BYTES);
     match decode_record(file, number, offset) {
@@ -333,14 +338,14 @@ pub fn behind_seal(file: &[u8], number: u64, offset: usize) -> usize {
     }
 }
 
-/// Why there is no record at a place.
+/// Why there is no record at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
     /// The bytes end before the record does.
     Short,
-    /// The record's header fails its checksum.
+    /// The header of the record does not match its checksum.
     Header,
-    /// The payload, or the padding behind it, is not what the header says.
+    /// The payload does not match its checksum, or its padding is not zero.
     Payload,
 }
 
@@ -349,13 +354,14 @@ impl Bad {
     pub fn describe(self) -> &'static str {
         match self {
             Bad::Short => "the file ends within the record",
-            Bad::Header => "the record's header fails its checksum",
-            Bad::Payload => "the record's payload fails its checksum",
+            Bad::Header => "the record's header does not match its checksum",
+            Bad::Payload => "the record's payload does not match its checksum",
         }
     }
 }
 
-/// The payload of the record at `offset` of manifest `number`, whose bytes are `file`, and where the record ends.
+/// The payload of the record at `offset` of manifest `number`, whose bytes are `file`, and the
+/// offset at which the record ends.
 pub fn decode_record(
     file: &[u8],
     number: u64,
@@ -372,7 +378,7 @@ pub fn decode_record(
     {
         return Err(Bad::Header);
     }
-    // At most 2^30 + 24: no overflow.
+    // At most 2^30 + 24, so this cannot overflow.
     let total = record_bytes(payload_bytes) as usize;
     let record = rest.get(..total).ok_or(Bad::Short)?;
     let (payload, padding) = record[RECORD_HEADER_BYTES..].split_at(payload_bytes as usize);

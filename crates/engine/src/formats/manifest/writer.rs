@@ -1,8 +1,8 @@
-//! Writing manifests: a new one whole, edits behind it, the change to a new one.
+//! Writes manifests: a new one with the whole state, edits behind it, and the change to a new one.
 //!
 //! Invariants: M1 to M5 of the module above.
 //!
-//! Threading: one caller at a time (the manifest role).
+//! Threading: one caller at a time, which holds the manifest role.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::types::error::{Error, ErrorKind, Result, closed};
 /// Space is written ahead in steps of this many bytes.
 pub const RESERVE_STEP_BYTES: u64 = 64 << 10;
 
-/// Written space that only edits which give space back, and that of a close, may use.
+/// Written space that only edits which give space back, and the edit of a close, may use.
 pub const KEPT_BYTES: u64 = 16 << 10;
 
-/// The length of a manifest that begins with a whole state of `whole_bytes`.
+/// The length of a manifest whose whole-state record has a payload of `whole_bytes`.
 pub fn new_manifest_bytes(whole_bytes: u64) -> u64 {
     let end = HEADER_BYTES as u64 + format::record_bytes(whole_bytes);
     (end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)
@@ -31,25 +31,27 @@ pub fn new_manifest_bytes(whole_bytes: u64) -> u64 {
 /// A manifest is written anew when it is longer than this ...
 const ROLL_MIN_BYTES: u64 = 4 << 20;
 
-/// ... and than this many times its whole-state record.
+/// ... and longer than this many times its whole-state record.
 const ROLL_FACTOR: u64 = 4;
 
-/// Where a new manifest's space comes from.
+/// Where the space of a new manifest comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space<'a> {
-    /// A new object.
+    /// A new file.
     Fresh,
-    /// The object of this name, whose written space becomes the manifest's: the store's reserve, on a full disk.
+    /// The file with this name, whose written space becomes the manifest's: the store's reserve, on
+    /// a full disk.
     Recycle(&'a str),
 }
 
-/// No more manifests than this were begun and never named by `CURRENT`: a name that is farther ahead is none of ours.
+/// The most manifests that were begun and never named by `CURRENT`. A file whose number is further
+/// ahead is not one of the store's.
 const MAX_UNNAMED: u64 = 1 << 32;
 
-/// A number above that of every manifest in the storage, and above the one `CURRENT` names.
+/// A number above that of every manifest in the storage and of the one that `CURRENT` names.
 ///
 /// # Errors
-/// The storage's errors, `Corruption` if `CURRENT` cannot be believed.
+/// Those of the storage; `Corruption` if `CURRENT` is damaged.
 pub fn next_number(storage: &dyn Storage) -> Result<u64> {
     let named = read_current(storage)?.map(|current| current.number);
     let found = storage
@@ -67,12 +69,12 @@ pub fn next_number(storage: &dyn Storage) -> Result<u64> {
     }
 }
 
-/// A new manifest could not be made current.
+/// The failure to make a new manifest current.
 #[derive(Debug)]
 pub struct CreateFailure {
-    /// Why.
+    /// What failed.
     pub error: Error,
-    /// `CURRENT` may name the new manifest or the old one: nobody may write either any more.
+    /// Whether `CURRENT` may name the new manifest or the old one. Neither may be written any more.
     pub unsure: bool,
 }
 
@@ -86,18 +88,18 @@ impl From<CreateFailure> for Error {
     }
 }
 
-/// The current manifest, open for appending. [`Manifest`] is what the store uses.
+/// The current manifest, open for appending. The store uses it through [`Manifest`].
 pub struct ManifestWriter {
     storage: Arc<dyn Storage>,
     epoch: Epoch,
     current: Current,
-    /// `None` once it was released; `failed` says so then.
+    /// `None` once it was released; `failed` then says so.
     file: Option<Arc<dyn WriteFile>>,
-    /// Where the whole-state record ends.
+    /// The offset at which the whole-state record ends.
     whole_end: u64,
-    /// Where the last acknowledged edit ends.
+    /// The offset at which the last acknowledged edit ends.
     end: u64,
-    /// Appends go here: behind the seal of that edit.
+    /// The offset of the next edit: behind the seal of the last one.
     next: u64,
     failed: Option<Error>,
 }
@@ -124,12 +126,12 @@ fn check_len(payload: &[u8]) -> Result<()> {
 }
 
 impl ManifestWriter {
-    /// Writes `state` whole into manifest `current.number`, syncs it and its name, and makes it
-    /// current with where it ends.
+    /// Writes the whole `state` into manifest `current.number`, syncs it and its name, and makes it
+    /// current, with the offset at which it ends.
     ///
     /// # Errors
-    /// [`CreateFailure`]; unless it is unsure, the old manifest is still current and the new one was deleted again
-    /// (as far as the storage let us; else it is an orphan).
+    /// [`CreateFailure`]. Unless it is unsure, the old manifest is still current, and the new one
+    /// was deleted again; if the storage refused that, it is an orphan.
     pub fn create(
         storage: Arc<dyn Storage>,
         epoch: Epoch,
@@ -144,8 +146,8 @@ impl ManifestWriter {
         let name = manifest_name(current.number);
         let payload = state.to_edit().encode();
         check_len(&payload).map_err(sure)?;
-        // Gives the space of the new name back, to which nothing refers. If that fails too, it is
-        // done again later, as any deletion that failed, or by the next open.
+        // Gives back the space of the new name, to which nothing refers. If that fails too, it is
+        // repeated later, as for any deletion that failed, or by the next open.
         let give_up = || {
             let _ = match space {
                 Space::Fresh => storage.delete(epoch, &name),
@@ -157,8 +159,7 @@ impl ManifestWriter {
             Space::Recycle(old) => storage.recycle(epoch, old, &name),
         };
         let file = created.map_err(|error| {
-            // A call that failed may have created the file. A file that was there before is not
-            // ours.
+            // A call that failed may have created the file. A file that existed before is not ours.
             if error.kind != StorageErrorKind::AlreadyExists {
                 give_up();
             }
@@ -168,16 +169,17 @@ impl ManifestWriter {
             give_up();
             sure(error)
         })?;
-        // A failed sync of the folder is told once, to us, and may concern anybody's names: it is never sure.
+        // A failed sync of the folder is reported only once, to this call, and may concern any name
+        // in it. So the result is unsure.
         storage.sync_dir(epoch).map_err(|e| CreateFailure {
             error: e.into(),
             unsure: true,
         })?;
         let current = Current { end, ..current };
         if let Err(error) = storage.replace(epoch, CURRENT_NAME, &current.encode()) {
-            // Without room or a descriptor the replacement is not written, and reading shows that
-            // the old one stands. After any other failure what reads as old may still become new;
-            // what cannot be read may be either.
+            // Without room or a descriptor the replacement is not written, and a read shows that
+            // the old pointer is in place. After any other failure a pointer that reads as old may
+            // still become new, and one that cannot be read may be either.
             let unchanged = error.changed_nothing()
                 && read_current(&*storage).is_ok_and(|now| now != Some(current));
             if unchanged {
@@ -200,12 +202,12 @@ impl ManifestWriter {
         })
     }
 
-    /// Writes and syncs header and whole state; gives where they end.
+    /// Writes and syncs the header and the whole state. Returns the offset at which they end.
     fn fill(file: &dyn WriteFile, current: Current, payload: &[u8]) -> Result<u64> {
         let start = HEADER_BYTES as u64;
         let end = start + format::record_bytes(payload.len() as u64);
         match file.reserve(new_manifest_bytes(payload.len() as u64)) {
-            // A recycled object may have room for the state and none for more.
+            // A recycled file may have room for the state and for nothing more.
             Err(error) if error.is_no_space() && file.len() >= end => {}
             other => other?,
         }
@@ -222,11 +224,12 @@ impl ManifestWriter {
         Ok(end)
     }
 
-    /// Appends `edit` and syncs. When it returns, the edit survives power loss.
+    /// Appends `edit` and syncs it. When the call returns, the edit survives power loss.
     ///
     /// # Errors
-    /// `NoSpace` when there was no room, `Io` when space could not be reserved for another reason: nothing was written, the call may be
-    /// repeated. `Poisoned` after a failed append or sync, or when another writer has taken the store over, now and for ever.
+    /// `NoSpace` if there was no room, `Io` if space could not be reserved for another reason:
+    /// nothing was written, and the call may be repeated. `Poisoned` after a failed append or sync,
+    /// or if another writer has taken over the store: all later calls fail in the same way.
     pub fn append(&mut self, edit: &Edit) -> Result<()> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -255,8 +258,10 @@ impl ManifestWriter {
         }
     }
 
-    /// Writes behind the last edit that it was acknowledged, in space that is there; the next edit's sync covers it. The edit stands whether
-    /// this succeeds or not: without its seal it is what it is while power is being lost, and the next record takes the seal's place.
+    /// Writes a seal behind the last edit, which says that the edit was acknowledged, into space
+    /// that is reserved; the sync of the next edit covers it. The edit is valid whether this
+    /// succeeds or not: a missing seal looks like one that a power loss has taken, and the next
+    /// record takes its place.
     fn seal(&mut self) {
         let seal = format::encode_seal(self.current.number, self.end);
         if let Some(file) = &self.file
@@ -267,12 +272,13 @@ impl ManifestWriter {
         }
     }
 
-    /// Writes into `CURRENT` how far the manifest reaches, so that one which is shorter later is
-    /// known to be damaged. Both pointers are true, so a failure leaves a store that is whole.
+    /// Writes into `CURRENT` at which offset the manifest ends, so that a manifest which is shorter
+    /// later is known to be damaged. Both the old and the new pointer are true, so a failure harms
+    /// nothing.
     ///
     /// # Errors
-    /// `NoSpace` if there is no room for the new pointer, which is an object of its own for a
-    /// moment. `Poisoned` after any other failure: the folder's sync may have failed.
+    /// `NoSpace` if there is no room for the new pointer, which is a file of its own for a moment.
+    /// `Poisoned` after any other failure: the folder's sync may have failed.
     fn record_end(&mut self) -> Result<()> {
         let current = Current {
             end: self.end,
@@ -300,7 +306,7 @@ impl ManifestWriter {
         }
         match file.reserve((end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)) {
             Ok(()) => Ok(()),
-            // No passing failure: nothing of ours may be written any more.
+            // This failure is final: this writer may not write any more.
             Err(error) if error.kind == StorageErrorKind::Fenced => Err(self.poison(error.into())),
             Err(_) if end + kept <= file.len() => Ok(()),
             Err(error) => Err(Error::from(error).context("the manifest cannot grow")),
@@ -316,17 +322,17 @@ impl ManifestWriter {
         self.failed.get_or_insert(error).clone()
     }
 
-    /// The sticky error, once there is one.
+    /// The error of all further calls, once there is one.
     pub fn failed(&self) -> Option<&Error> {
         self.failed.as_ref()
     }
 
-    /// What `CURRENT` says.
+    /// The contents of `CURRENT`.
     pub fn current(&self) -> Current {
         self.current
     }
 
-    /// Through where edits were acknowledged.
+    /// The position through which edits were acknowledged.
     pub fn acknowledged(&self) -> ManifestPosition {
         ManifestPosition {
             number: self.current.number,
@@ -334,16 +340,16 @@ impl ManifestWriter {
         }
     }
 
-    /// Whether the manifest has grown so long that it should be written anew: to more than `bytes`, at least.
+    /// Whether the manifest should be written anew, because it is long, and longer than `bytes`.
     fn is_longer_than(&self, bytes: u64) -> bool {
         self.failed.is_none() && self.next > bytes.max(self.whole_end.saturating_mul(ROLL_FACTOR))
     }
 
-    /// Goes on in a new manifest that begins with `state`, the state after the last acknowledged edit. Gives the
-    /// old one's name, which may be deleted.
+    /// Continues in a new manifest that begins with `state`, the state after the last acknowledged
+    /// edit. Returns the name of the old one, which may be deleted.
     ///
     /// # Errors
-    /// The old manifest goes on, unless the error is `Poisoned`.
+    /// The old manifest stays current, unless the error is `Poisoned`.
     pub fn roll(&mut self, state: &StoreState) -> Result<String> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -378,26 +384,28 @@ impl ManifestWriter {
     }
 }
 
-/// The current state and its manifest: what the manifest role's mutex holds.
+/// The current state and its manifest, which the mutex of the manifest role holds.
 #[derive(Debug)]
 pub struct Manifest {
     writer: ManifestWriter,
     state: Arc<StoreState>,
     obsolete: Vec<String>,
     roll_failure_count: u64,
-    /// Do not try to roll again before the manifest is this long.
+    /// The length below which no further roll is tried.
     next_roll_bytes: u64,
-    /// What a manifest's length is at least when it is written anew, in bytes.
+    /// The least length, in bytes, at which a manifest is written anew.
     roll_min_bytes: u64,
     roll_count: u64,
 }
 
 impl Manifest {
-    /// Writes `state` whole into a new manifest above every number found, and makes it current. Both the creation
-    /// of a store and every writable open do this. Older manifests become [obsolete](Manifest::take_obsolete).
+    /// Writes the whole `state` into a new manifest, numbered above every one found, and makes it
+    /// current. The creation of a store and every writable open do this. Older manifests become
+    /// [obsolete](Manifest::take_obsolete).
     ///
     /// # Errors
-    /// [`CreateFailure`]. Unless it is unsure, the storage's current manifest is the one that it was.
+    /// [`CreateFailure`]. Unless it is unsure, the current manifest of the storage is the same as
+    /// before.
     pub fn create(
         storage: Arc<dyn Storage>,
         epoch: Epoch,
@@ -438,11 +446,11 @@ impl Manifest {
         })
     }
 
-    /// Makes a new manifest for a store that was read back: its state with `edit` applied. See
-    /// [`Manifest::create`].
+    /// Writes a new manifest for a store that was read back, from its state with `edit` applied.
+    /// See [`Manifest::create`].
     ///
     /// # Errors
-    /// As [`Manifest::create`]; an edit that does not apply is `Corruption`.
+    /// Those of [`Manifest::create`]; `Corruption` for an edit that does not apply.
     pub fn reopen(
         storage: Arc<dyn Storage>,
         epoch: Epoch,
@@ -473,12 +481,15 @@ impl Manifest {
         &self.writer
     }
 
-    /// Applies `edit`, appends and syncs it, and gives the new state. When it returns, the edit survives power loss.
-    /// A manifest that has grown too long is written anew; a failure of that is no failure of the edit.
+    /// Applies `edit`, appends and syncs it, and returns the new state. When the call returns, the
+    /// edit survives power loss. A manifest that has grown too long is written anew; if that fails,
+    /// the edit is committed even so.
     ///
     /// # Errors
-    /// `Corruption` if the edit does not apply, `NoSpace` or `Io` if the manifest could not grow for it (all: nothing changed), `Poisoned`
-    /// after a failure that makes the manifest's content unsure ([`ManifestWriter::failed`]): the edit may or may not be there after a restart.
+    /// `Corruption` if the edit does not apply, `NoSpace` or `Io` if the manifest could not grow
+    /// (nothing has changed then); `Poisoned` after a failure that leaves the contents of the
+    /// manifest unknown ([`ManifestWriter::failed`]): the edit may or may not be there after a
+    /// restart.
     pub fn commit(&mut self, edit: &Edit) -> Result<Arc<StoreState>> {
         if let Some(failed) = self.writer.failed() {
             return Err(failed.clone());
@@ -495,7 +506,7 @@ impl Manifest {
                     self.obsolete.push(old);
                     self.next_roll_bytes = 0;
                 }
-                // The edit stands. If the roll poisoned the writer, the next call says so.
+                // The edit is committed. If the roll poisoned the writer, the next call reports it.
                 Err(_) => {
                     self.roll_failure_count += 1;
                     self.next_roll_bytes = self.writer.end.saturating_add(self.roll_min_bytes);
@@ -505,10 +516,10 @@ impl Manifest {
         Ok(self.state.clone())
     }
 
-    /// Writes how far the manifest reaches into `CURRENT`, which is due when no edit will follow.
+    /// Writes into `CURRENT` at which offset the manifest ends. Call this if no edit will follow.
     ///
     /// # Errors
-    /// `NoSpace`: the pointer is the one that was there. `Poisoned` after any other failure.
+    /// `NoSpace`: the pointer is the old one. `Poisoned` after any other failure.
     pub fn record_end(&mut self) -> Result<()> {
         if let Some(failed) = self.writer.failed() {
             return Err(failed.clone());
@@ -516,29 +527,32 @@ impl Manifest {
         self.writer.record_end()
     }
 
-    /// Names of manifests that are no longer current: delete them, once nothing else needs doing first.
+    /// Returns the names of manifests that are no longer current. The caller deletes them after
+    /// everything that must come first.
     pub fn take_obsolete(&mut self) -> Vec<String> {
         std::mem::take(&mut self.obsolete)
     }
 
-    /// Lets go of the file. All later calls fail with `Closed`, or with the error that was there
-    /// before. Makes no storage call.
+    /// Drops the file. All later calls fail with `Closed`, or with the error that there was before.
+    /// Makes no storage call.
     pub fn release(&mut self) {
         self.writer.failed.get_or_insert_with(closed);
         self.writer.file = None;
     }
 
-    /// Writes the manifest anew from this length on, in bytes, instead of 4 MiB: for tests, which have no time for so many edits.
+    /// Writes the manifest anew from this length on, in bytes, instead of 4 MiB. Tests use this,
+    /// because so many edits would take too long.
     pub fn set_roll_min_bytes(&mut self, bytes: u64) {
         self.roll_min_bytes = bytes;
     }
 
-    /// How often the manifest was written anew since the open, because it had grown.
+    /// How often the manifest was written anew since the open because of its length.
     pub fn roll_count(&self) -> u64 {
         self.roll_count
     }
 
-    /// How often writing the manifest anew failed (no room, usually) and the old one went on.
+    /// How often writing the manifest anew failed, usually for lack of room, and the old one stayed
+    /// current.
     pub fn roll_failure_count(&self) -> u64 {
         self.roll_failure_count
     }

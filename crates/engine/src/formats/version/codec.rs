@@ -1,6 +1,6 @@
-//! The bytes of edits: tags, encoding and decoding. Byte tables: `docs/format/manifest.md`.
+//! The bytes of edits: tags, encoding and decoding. `docs/format/manifest.md` has the byte tables.
 //!
-//! Invariants: encoding then decoding gives the same edit. Decoding arbitrary bytes never panics
+//! Invariants: encoding and decoding gives the same edit. Decoding arbitrary bytes never panics,
 //! and allocates no more than a small multiple of the input. An unknown tag with the
 //! must-understand bit is refused as `Unsupported`; one without it is ignored and counted.
 //!
@@ -60,11 +60,11 @@ mod tag {
     pub const TABLE_FLAGS: u16 = M | 8;
 }
 
-/// A field without a value and without the must-understand bit, which changes nothing: the
-/// manifest's seals are made of it.
+/// A field without a value and without the must-understand bit, which changes nothing. The
+/// manifest's seals consist of it.
 pub const SEAL_TAG: u16 = 9;
 
-/// Length of the core field of a table.
+/// The length of a table's core field.
 const TABLE_CORE_BYTES: usize = 112;
 
 fn encode_table(out: &mut Writer, add: &AddTable) {
@@ -98,7 +98,7 @@ fn encode_table(out: &mut Writer, add: &AddTable) {
         out.field(tag::TABLE_SMALLEST, smallest);
         out.field(tag::TABLE_LARGEST, largest);
     }
-    // Bounds that equal the point keys are left out: nearly all tables are without range deletes.
+    // Bounds that equal the point keys are left out, since nearly all tables have no range deletes.
     let points = t.points.as_ref();
     if points.is_none_or(|(smallest, _)| *smallest != t.bounds.start) {
         out.field(tag::TABLE_LEFT, &t.bounds.start);
@@ -190,7 +190,7 @@ fn decode_table(bytes: &[u8], ignored: &mut u64) -> Result<AddTable> {
         (None, None) => None,
         _ => {
             return Err(malformed(
-                "a table has one of smallest and largest key only",
+                "a table has only one of smallest and largest key",
             ));
         }
     };
@@ -347,7 +347,7 @@ impl KeyspaceEdit {
 }
 
 impl Edit {
-    /// The edit's bytes.
+    /// The bytes of the edit.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         if self.whole {
@@ -403,8 +403,8 @@ impl Edit {
     /// Reads what [`Edit::encode`] made.
     ///
     /// # Errors
-    /// `Corruption` for bytes that are no edit, `Unsupported` for an unknown field that must be
-    /// understood. The caller adds file and offset.
+    /// `Corruption` for bytes that are not an edit, `Unsupported` for an unknown field that must be
+    /// understood. The caller adds the file and the offset.
     pub fn decode(bytes: &[u8]) -> Result<Decoded> {
         let mut edit = Edit::default();
         let mut start_segment = None;
@@ -482,7 +482,7 @@ impl Edit {
                 })
             }
             (None, Some(_)) => {
-                return Err(malformed("the log's start has an offset and no segment"));
+                return Err(malformed("the log's start has an offset but no segment"));
             }
             (None, None) => None,
         };

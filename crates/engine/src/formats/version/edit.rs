@@ -1,10 +1,10 @@
-//! Edits: what changes the store's state.
+//! Edits: the changes of a store's state.
 //!
-//! What it is: an [`Edit`] is one atomic step from one whole-store state to the next, over any
-//! number of keyspaces. Its bytes are a list of fields (`version/codec.rs`, `types/fields.rs`).
+//! An [`Edit`] is one atomic step from one state of the whole store to the next, over any number of
+//! keyspaces. Its bytes are a list of fields (`codec.rs`).
 //!
-//! Invariant: [`Edit::check_limits`] accepts only numbers from which nothing that is computed
-//! wraps.
+//! Invariant: [`Edit::check_limits`] accepts only numbers with which no later computation
+//! overflows.
 //!
 //! Threading: immutable values.
 
@@ -24,123 +24,127 @@ use crate::formats::log::position::{LogPosition, LogStart};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// Longest name of a keyspace, in bytes.
+/// The longest name of a keyspace, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
-/// No store is opened more often. Names contain the number, and additions to it must never wrap.
+/// The most opens of a store. Names of files contain the number, and additions to it must never
+/// overflow.
 pub const MAX_OPEN_NUMBER: u64 = 1 << 48;
 
-/// Largest id of a table or run.
+/// The largest id of a table or run.
 pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
 
-/// No table has more bytes or entries.
+/// The most bytes or entries of a table.
 const MAX_TABLE_COUNT: u64 = 1 << 44;
 
 /// The slot of a level-0 run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSlot {
-    /// The run's identity.
+    /// The run's id.
     pub id: u64,
-    /// The run's range.
+    /// The range of sequence numbers that the run covers.
     pub seqs: SeqRange,
 }
 
-/// A table to install.
+/// A table that an edit adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddTable {
     /// The level.
     pub level: u8,
-    /// Level 0 only: the run it belongs to. All tables of a run are added by one edit.
+    /// The run it belongs to, for level 0 only. One edit adds all tables of a run.
     pub run: Option<RunSlot>,
     /// The table.
     pub table: Arc<TableMeta>,
 }
 
-/// A table to take out.
+/// A table that an edit removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RemoveTable {
     /// The level it is on.
     pub level: u8,
-    /// Its identity.
+    /// Its id.
     pub id: u64,
 }
 
-/// A new keyspace.
+/// A keyspace that an edit creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateKeyspace {
-    /// Its identity: at least the state's `next_keyspace_id`.
+    /// Its id: at least the state's `next_keyspace_id`.
     pub id: KeyspaceId,
     /// Its name, at most [`MAX_KEYSPACE_NAME_BYTES`].
     pub name: String,
-    /// The sequence number of its creation. Smaller numbers count as covered.
+    /// The sequence number of the creation. Smaller numbers count as covered.
     pub sequence: u64,
     /// Its options.
     pub options: StoredOptions,
 }
 
-/// What one edit does to one keyspace.
+/// The changes of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceEdit {
-    /// Which keyspace.
+    /// The keyspace.
     pub id: KeyspaceId,
-    /// Sequence ranges of the sources that this edit installs. They must not overlap what is covered already.
+    /// Sequence ranges of the sources that this edit installs. They must not overlap what is
+    /// covered already.
     pub covered: Vec<SeqRange>,
-    /// All numbers up to this one count as covered: no segment that is still replayed holds one for this keyspace.
+    /// All numbers up to this one count as covered, because no segment that is still replayed holds
+    /// one of them for this keyspace.
     pub covered_floor: Option<u64>,
-    /// Whole-state edits: the largest `hi` of a run that moved below level 0 (else it is derived).
+    /// For whole-state edits: the largest `hi` of a run that moved below level 0. Other edits
+    /// derive it.
     pub moved_through: Option<u64>,
-    /// Tables to take out.
+    /// Tables to remove.
     pub remove: Vec<RemoveTable>,
-    /// Tables to install. A table may be removed and added by one edit (it moves).
+    /// Tables to add. An edit that moves a table removes and adds it.
     pub add: Vec<AddTable>,
-    /// New options, replacing all of the old.
+    /// New options, which replace all old ones.
     pub options: Option<StoredOptions>,
 }
 
-/// One atomic step of the store's state. Fields that are `None` stay as they are.
+/// One atomic change of the store's state. Fields that are `None` stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// This edit describes the whole state; it applies to nothing else.
+    /// Whether this edit describes the whole state. It then applies only to the empty state.
     pub whole: bool,
-    /// No table or run has this id or a greater one.
+    /// Every id of a table or run is less than this.
     pub next_table_id: Option<u64>,
-    /// No sequence number above it was ever given.
+    /// No sequence number above this was ever given.
     pub sequence_ceiling: Option<u64>,
-    /// How often the store was opened for writing; part of the names of its files.
+    /// How often the store was opened for writing. The names of its files contain this number.
     pub open_number: Option<u64>,
     /// Where the log starts.
     pub log_start: Option<LogStart>,
-    /// Through where the log is known to be synced.
+    /// The position through which the log is known to be synced.
     pub log_synced: Option<LogPosition>,
-    /// The store was closed with this edit: the log ends exactly at the synced position.
+    /// Whether this edit closes the store: the log ends exactly at the synced position.
     pub closed: bool,
-    /// When the store was created, in microseconds since 1970; for people.
+    /// When the store was created, in microseconds since 1970. Only people use it.
     pub created_us: Option<u64>,
-    /// No keyspace has this id or a greater one.
+    /// Every id of a keyspace is less than this.
     pub next_keyspace_id: Option<KeyspaceId>,
-    /// Keyspaces to drop. They are dropped before those of `create` are made.
+    /// Keyspaces to drop. They are dropped before those in `create` are created.
     pub drop: Vec<KeyspaceId>,
-    /// Keyspaces to make, by ascending id.
+    /// Keyspaces to create, in ascending order of ids.
     pub create: Vec<CreateKeyspace>,
-    /// Changes of keyspaces, also of those that this edit creates; at most one for each.
+    /// Changes of keyspaces, including those that this edit creates; at most one for each.
     pub keyspaces: Vec<KeyspaceEdit>,
 }
 
-/// A decoded edit and how many of its fields this build skipped.
+/// A decoded edit, and the number of its fields that this build ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// The edit.
     pub edit: Edit,
-    /// Fields with unknown tags without the must-understand bit.
+    /// The number of fields with an unknown tag that need not be understood.
     pub ignored_count: u64,
 }
 
-/// Refuses a number that is larger than any that a store can reach.
+/// Refuses a number that is larger than a store can reach.
 fn within(what: &str, number: Option<u64>, max: u64) -> Result<()> {
     match number {
         Some(number) if number > max => Err(Error::new(
             ErrorKind::Corruption,
-            format!("{what} is larger than any can be"),
+            format!("{what} is larger than a store can reach"),
         )
         .expected(format!("at most {max}"))
         .found(number)),
@@ -183,7 +187,7 @@ impl KeyspaceEdit {
         self.add.iter().try_for_each(check_table)
     }
 
-    /// An edit of `id` that does nothing yet.
+    /// An edit of `id` that changes nothing yet.
     pub fn new(id: KeyspaceId) -> KeyspaceEdit {
         KeyspaceEdit {
             id,
@@ -227,25 +231,25 @@ impl KeyspaceEdit {
 }
 
 impl Edit {
-    /// An edit that does nothing yet.
+    /// An edit that changes nothing yet.
     pub fn new() -> Edit {
         Edit::default()
     }
 
-    /// Whether it only drops keyspaces, and so gives space back.
+    /// Whether it only drops keyspaces, which gives space back.
     pub fn gives_space_back(&self) -> bool {
         !self.drop.is_empty() && self.create.is_empty() && self.keyspaces.is_empty()
     }
 
-    /// Whether it may use the space that the manifest keeps written for an edit that must not fail:
-    /// one that gives space back, or the edit of a close, which is the last one in its file.
+    /// Whether it may use the space that the manifest keeps for edits that must not fail: those
+    /// that give space back, and the edit of a close, which is the last one in its file.
     pub fn may_use_kept_space(&self) -> bool {
         self.gives_space_back() || self.closed
     }
 
-    /// Refuses numbers that are larger than a store can reach, so that nothing that is computed
-    /// from them wraps. Bytes with good checksums may hold any numbers, so every decoded edit must
-    /// pass this before it is used; [`StoreState::apply`](super::StoreState::apply) calls it.
+    /// Refuses numbers that are larger than a store can reach, so that no later computation
+    /// overflows. Bytes with good checksums may contain any number, so every decoded edit must pass
+    /// this check before it is used; [`StoreState::apply`](super::StoreState::apply) calls it.
     ///
     /// # Errors
     /// `Corruption` that names the field.
@@ -283,7 +287,7 @@ impl Edit {
                 || at >= SEGMENT_HEADER_BYTES as u64 && at.is_multiple_of(RECORD_ALIGN_BYTES as u64)
         };
         if let Some(start) = start.filter(|start| !boundary(start.offset)) {
-            return Err(malformed("the log's start is where no record can begin")
+            return Err(malformed("no record can begin at the log's start")
                 .expected(format!(
                     "0, or a multiple of {RECORD_ALIGN_BYTES} from {SEGMENT_HEADER_BYTES} on"
                 ))

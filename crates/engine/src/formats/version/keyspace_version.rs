@@ -1,23 +1,28 @@
-//! One keyspace's installed sources at one moment, and the only way from one to the next.
+//! The installed sources of one keyspace at one moment, and the only function that changes them.
 //!
-//! What it is: [`KeyspaceVersion`] is a persistent value: level-0 runs newest first, levels 1 to 6, and the set of
-//! sequence numbers that installed sources cover. [`KeyspaceVersion::apply`] makes the next one and shares every
-//! level that did not change.
+//! [`KeyspaceVersion`] is a persistent value: level-0 runs, newest first, levels 1 to 6, and the
+//! set of sequence numbers that installed sources cover. [`KeyspaceVersion::apply`] makes the next
+//! version, which shares every level that did not change.
 //!
-//! Invariants, checked by `apply` whatever the edit (a violation is an error, the old version stays):
-//! - **K1** Runs have disjoint, non-empty sequence ranges, newest first; a run's range is covered, so the joint range of a
-//!   merge never swallows the slot of a source that is not installed. A run's numbers lie in its range.
-//! - **K2** Within a run and within a level, tables have disjoint bounds. A table's id is there once.
-//! - **K3** What an edit removes is there. A run is added whole, by one edit.
-//! - **K4** Nothing is installed beneath something that moved down: a newly covered range lies above
-//!   [`KeyspaceVersion::moved_through`], the greatest `hi` of a run from which tables left level 0 downwards.
-//! - **K5** Nothing passes what is older: when tables leave level 0 downwards, no older run that stays overlaps them;
-//!   when tables go from level i to level j, no table that stays on a level between overlaps them.
-//! - **K6** A table moves down only, never up.
+//! Invariants, which `apply` checks for every edit (if one is violated, the call fails and the old
+//! version stays):
+//! - **K1** Runs have disjoint, non-empty sequence ranges, newest first. The range of a run is
+//!   covered, so the joint range of a merge never takes the slot of a source that is not installed.
+//!   The numbers of a run lie in its range.
+//! - **K2** Within a run and within a level, tables have disjoint bounds. The id of a table occurs
+//!   once.
+//! - **K3** An edit removes only tables that exist. One edit adds the whole of a run.
+//! - **K4** Nothing is installed beneath something that moved down: a newly covered range lies
+//!   above [`KeyspaceVersion::moved_through`], the greatest `hi` of a run from which tables moved
+//!   below level 0.
+//! - **K5** No table passes older data: when tables move below level 0, no older run that stays
+//!   overlaps them; when tables move from level i to level j, no table that stays on a level
+//!   between overlaps them.
+//! - **K6** A table never moves up.
 //!
-//! What cannot be checked here: that an output holds the newest version of its inputs' keys (the outcome's
-//! verification does), and that a source whose numbers were given but which is not installed is known to whoever
-//! picked the job (the store's list of unsettled sources is the input of `compaction::pick`).
+//! Two things cannot be checked here. The outcome's verification checks that an output holds the
+//! newest versions of its inputs' keys. Whoever picks a job knows the sources that have sequence
+//! numbers and are not installed yet: they are an input of `tree::pick`.
 //!
 //! Threading: immutable values.
 
@@ -30,7 +35,7 @@ use super::meta::{KeyRange, SeqSet, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId, LEVEL_COUNT};
 
-/// The installed sources of one keyspace. See the module.
+/// The installed sources of one keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceVersion {
     id: KeyspaceId,
@@ -49,7 +54,7 @@ fn refused(id: KeyspaceId, what: impl Into<String>) -> Error {
 }
 
 impl KeyspaceVersion {
-    /// An empty keyspace.
+    /// The version of an empty keyspace.
     pub fn new(id: KeyspaceId) -> KeyspaceVersion {
         let empty = Arc::new(Level::default());
         KeyspaceVersion {
@@ -61,34 +66,34 @@ impl KeyspaceVersion {
         }
     }
 
-    /// The keyspace.
+    /// The keyspace's id.
     pub fn id(&self) -> KeyspaceId {
         self.id
     }
 
-    /// Level-0 runs, newest first.
+    /// The runs of level 0, newest first.
     pub fn runs(&self) -> &[Arc<Run>] {
         &self.runs
     }
 
-    /// Level 1 to 6.
+    /// One of the levels 1 to 6.
     ///
     /// # Panics
-    /// For another number: level 0 has runs.
+    /// For any other number. Level 0 has runs.
     pub fn level(&self, level: u8) -> &Arc<Level> {
         assert!(
             (1..=BOTTOM_LEVEL).contains(&level),
-            "level {level} is none of 1 to {BOTTOM_LEVEL}"
+            "level {level} is not in 1 to {BOTTOM_LEVEL}"
         );
         &self.levels[usize::from(level) - 1]
     }
 
-    /// Levels 1 to 6 with their numbers.
+    /// The levels 1 to 6 with their numbers.
     pub fn levels(&self) -> impl DoubleEndedIterator<Item = (u8, &Arc<Level>)> {
         (1..=BOTTOM_LEVEL).zip(&self.levels)
     }
 
-    /// The sequence numbers that installed sources cover: replay skips them.
+    /// The sequence numbers that installed sources cover. Replay skips them.
     pub fn covered(&self) -> &SeqSet {
         &self.covered
     }
@@ -98,7 +103,7 @@ impl KeyspaceVersion {
         self.moved_through
     }
 
-    /// All tables with their levels, newest run first, then level by level.
+    /// All tables with their levels: runs from new to old, then the levels from 1 on.
     pub fn tables(&self) -> impl Iterator<Item = (u8, &Arc<TableMeta>)> {
         let runs = self
             .runs
@@ -111,12 +116,12 @@ impl KeyspaceVersion {
         )
     }
 
-    /// Number of tables.
+    /// The number of tables.
     pub fn table_count(&self) -> usize {
         self.tables().count()
     }
 
-    /// Bytes of all objects of a level.
+    /// The bytes of all files of a level.
     pub fn level_file_bytes(&self, level: u8) -> u64 {
         match level {
             0 => self
@@ -127,7 +132,7 @@ impl KeyspaceVersion {
         }
     }
 
-    /// The deepest level that has a table, or `None` in an empty keyspace.
+    /// The deepest level that has a table; `None` if the keyspace is empty.
     pub fn deepest_level(&self) -> Option<u8> {
         let below = self
             .levels()
@@ -140,7 +145,8 @@ impl KeyspaceVersion {
     /// The version after `edit`.
     ///
     /// # Errors
-    /// `Corruption` that names the keyspace, the table and the invariant's content, if one of K1 to K6 would break.
+    /// `Corruption` if one of K1 to K6 would be violated. The error names the keyspace and the
+    /// table, and says what is wrong.
     pub fn apply(&self, edit: &KeyspaceEdit) -> Result<KeyspaceVersion> {
         let id = self.id;
         let mut next = self.clone();
@@ -183,7 +189,8 @@ impl KeyspaceVersion {
         next.check_order(&removed, &edit.add)?;
         next.put_in(&edit.add)?;
 
-        // A removed level-0 table whose slot no added run took over has gone down (or is gone, which is as final).
+        // A removed level-0 table whose slot no added run took over has moved down, or is deleted,
+        // which counts the same.
         for gone in &removed {
             let Some(slot) = gone.run else { continue };
             let stays_above = edit
@@ -198,7 +205,7 @@ impl KeyspaceVersion {
         Ok(next)
     }
 
-    /// Adds the edit's covered ranges (K4).
+    /// Adds the ranges that the edit covers (K4).
     fn cover(&mut self, edit: &KeyspaceEdit, moved_through: u64) -> Result<()> {
         for range in &edit.covered {
             if range.is_empty() {
@@ -207,14 +214,15 @@ impl KeyspaceVersion {
             if self.covered.overlaps(*range) {
                 return Err(refused(
                     self.id,
-                    format!("the range {range} is covered already, in part at least"),
+                    format!("the range {range} is covered already, at least in part"),
                 ));
             }
             if range.lo < moved_through {
                 return Err(refused(
                     self.id,
                     format!(
-                        "the source {range} lies beneath {moved_through}, which has moved down already"
+                        "the source {range} is older than {moved_through}, which has moved down \
+                         already"
                     ),
                 ));
             }
@@ -226,7 +234,7 @@ impl KeyspaceVersion {
         Ok(())
     }
 
-    /// Takes out the edit's removed tables (K3) and gives them back.
+    /// Removes the tables that the edit removes (K3), and returns them.
     fn take_out(&mut self, remove: &[RemoveTable]) -> Result<Vec<Removed>> {
         let mut removed = Vec::new();
         if remove.is_empty() {
@@ -306,7 +314,7 @@ impl KeyspaceVersion {
         }
     }
 
-    /// K5, on the version without the removed and without the added tables.
+    /// Checks K5, on the version without the removed and without the added tables.
     fn check_order(&self, removed: &[Removed], add: &[AddTable]) -> Result<()> {
         let Some(target) = add.iter().map(|a| a.level).max().filter(|level| *level > 0) else {
             return Ok(());
@@ -349,7 +357,7 @@ impl KeyspaceVersion {
         Ok(())
     }
 
-    /// Adds the edit's tables (K1, K2, K3).
+    /// Adds the tables that the edit adds (K1, K2, K3).
     fn put_in(&mut self, add: &[AddTable]) -> Result<()> {
         let mut new_runs: BTreeMap<u64, (RunSlot, Vec<Arc<TableMeta>>)> = BTreeMap::new();
         for level in 1..=BOTTOM_LEVEL {
@@ -424,7 +432,7 @@ impl KeyspaceVersion {
             }
         }
         if self.runs.iter().any(|run| run.id == id) {
-            return Err(refused(self.id, format!("run {id} is there already")));
+            return Err(refused(self.id, format!("run {id} exists already")));
         }
         let at = self.runs.partition_point(|run| run.seqs.lo > seqs.lo);
         let newer = at.checked_sub(1).and_then(|i| self.runs.get(i));
@@ -447,7 +455,7 @@ impl KeyspaceVersion {
         Ok(())
     }
 
-    /// The edit that makes this version out of an empty one.
+    /// The edit that makes this version from an empty one.
     pub fn to_edit(&self) -> KeyspaceEdit {
         let mut edit = KeyspaceEdit::new(self.id);
         edit.covered = self.covered.ranges().to_vec();
@@ -465,21 +473,22 @@ impl KeyspaceVersion {
         edit
     }
 
-    /// Checks K1 and K2 on the whole version, from its content alone.
+    /// Checks K1 and K2 of the whole version, from its contents alone.
     ///
     /// # Errors
     /// `Corruption` with the first violation.
     pub fn check(&self) -> Result<()> {
         let mut empty = KeyspaceVersion::new(self.id);
         let mut edit = self.to_edit();
-        // The mark is history, not content: with it, the runs below it could not be added again one by one.
+        // `moved_through` is history, not contents: with it, the runs below it could not be added
+        // again one by one.
         let moved_through = edit.moved_through.take().unwrap_or(0);
         empty = empty.apply(&edit)?;
         empty.moved_through = moved_through;
         if empty != *self {
             return Err(refused(
                 self.id,
-                "its version differs from what its own tables make",
+                "its version differs from the one that its tables make",
             ));
         }
         if self
@@ -493,7 +502,7 @@ impl KeyspaceVersion {
         Ok(())
     }
 
-    /// Key ranges of the tables of a level that overlap `range`.
+    /// The key ranges of those tables of a level that overlap `range`.
     pub fn overlapping_bounds(&self, level: u8, range: &KeyRange) -> Vec<KeyRange> {
         let of = |set: &Level| {
             set.overlapping_tables(range)
@@ -508,7 +517,7 @@ impl KeyspaceVersion {
     }
 }
 
-/// A table that an edit took out, and where it was.
+/// A table that an edit removed, and where it was.
 struct Removed {
     level: u8,
     run: Option<RunSlot>,

@@ -1,10 +1,12 @@
-//! A sorted set of tables with disjoint bounds, and the search for the one that may hold a key.
+//! A sorted set of tables with disjoint bounds, and the search for the table that may hold a key.
 //!
-//! What it is: [`Level`] serves level 1 and below, and the tables of one level-0 [`Run`]. Beside the tables it keeps
-//! a flat array of their left bounds' *heads*: the eight bytes after the prefix that all left bounds share, as
-//! native integers. A search touches that array only, and full keys where heads are equal.
+//! A [`Level`] holds the tables of level 1 or below, or those of one level-0 [`Run`]. Beside the
+//! tables it has a flat array of the *heads* of their left bounds: the eight bytes that follow the
+//! prefix common to all left bounds, as native integers. A search reads only this array, and full
+//! keys where heads are equal.
 //!
-//! Invariants: tables ascend, `tables[i].bounds` ends before `tables[i + 1].bounds` starts.
+//! Invariants: the tables are in ascending order, and `tables[i].bounds` ends before
+//! `tables[i + 1].bounds` starts.
 //!
 //! Threading: immutable values.
 
@@ -14,13 +16,14 @@ use std::sync::Arc;
 use super::meta::{KeyRange, SeqRange, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// Tables with disjoint bounds, ascending. See the module.
+/// Tables with disjoint bounds, in ascending order.
 #[derive(Clone, Debug, Default)]
 pub struct Level {
     tables: Vec<Arc<TableMeta>>,
-    /// What all left bounds begin with.
+    /// The common prefix of all left bounds.
     prefix: Box<[u8]>,
-    /// The eight bytes of each left bound after `prefix`, zero-padded, big-endian order as integers.
+    /// For each left bound the eight bytes after `prefix`, padded with zeros, as an integer that is
+    /// ordered like the bytes.
     heads: Box<[u64]>,
     file_bytes: u64,
     raw_bytes: u64,
@@ -34,7 +37,7 @@ impl PartialEq for Level {
 
 impl Eq for Level {}
 
-/// The first eight bytes of `key`, zero-padded, ordered as the bytes are.
+/// The first eight bytes of `key`, padded with zeros, as an integer that is ordered like the bytes.
 #[inline]
 fn head(key: &[u8]) -> u64 {
     let mut bytes = [0u8; 8];
@@ -43,7 +46,7 @@ fn head(key: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// Number of leading heads that are at most `wanted`; no branch depends on the data.
+/// The number of heads that are at most `wanted`. No branch depends on the data.
 #[inline]
 fn count_at_most(heads: &[u64], wanted: u64) -> usize {
     let mut base = 0;
@@ -61,10 +64,10 @@ fn count_at_most(heads: &[u64], wanted: u64) -> usize {
 }
 
 impl Level {
-    /// A level of these tables, in any order.
+    /// A level of these tables, which may be in any order.
     ///
     /// # Errors
-    /// `Corruption` if the bounds of two tables overlap; it names both.
+    /// `Corruption` if the bounds of two tables overlap. The error names both.
     pub fn new(mut tables: Vec<Arc<TableMeta>>) -> Result<Level> {
         tables.sort_by(|a, b| a.bounds.start.cmp(&b.bounds.start));
         for pair in tables.windows(2) {
@@ -103,36 +106,37 @@ impl Level {
         })
     }
 
-    /// The tables, ascending.
+    /// The tables, in ascending order.
     pub fn tables(&self) -> &[Arc<TableMeta>] {
         &self.tables
     }
 
-    /// Number of tables.
+    /// The number of tables.
     pub fn len(&self) -> usize {
         self.tables.len()
     }
 
-    /// Whether it has no tables.
+    /// Whether there are no tables.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
 
-    /// Bytes of all its objects.
+    /// The bytes of all files.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// Raw bytes of all its entries.
+    /// The raw bytes of all entries.
     pub fn raw_bytes(&self) -> u64 {
         self.raw_bytes
     }
 
-    /// Number of tables whose left bound is at most `key`.
+    /// The number of tables whose left bound is at most `key`.
     #[inline]
     fn starting_at_most(&self, key: &[u8]) -> usize {
         let Some(rest) = key.strip_prefix(&self.prefix[..]) else {
-            // The key leaves the common prefix, below it or above it.
+            // The key does not have the common prefix, so it is less or greater than all left
+            // bounds.
             return if key < &self.prefix[..] {
                 0
             } else {
@@ -141,7 +145,7 @@ impl Level {
         };
         let wanted = head(rest);
         let mut count = count_at_most(&self.heads, wanted);
-        // Equal heads: full keys decide. Those are the last ones counted.
+        // Full keys decide between equal heads, which are the last ones counted.
         if count > 0 && self.heads[count - 1] == wanted {
             let from = self.heads[..count].partition_point(|h| *h < wanted);
             count = from + self.tables[from..count].partition_point(|t| &t.bounds.start[..] <= key);
@@ -149,14 +153,14 @@ impl Level {
         count
     }
 
-    /// The index of the one table whose bounds hold `key`.
+    /// The index of the table whose bounds contain `key`.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<usize> {
         let i = self.starting_at_most(key).checked_sub(1)?;
         self.tables[i].bounds.end.reaches(key).then_some(i)
     }
 
-    /// The index of the first table that holds `key` or lies after it; `len()` if there is none.
+    /// The index of the first table that contains `key` or lies after it; `len()` if there is none.
     pub fn seek(&self, key: &[u8]) -> usize {
         let count = self.starting_at_most(key);
         match count.checked_sub(1) {
@@ -190,7 +194,7 @@ impl Level {
         !self.overlapping(range).is_empty()
     }
 
-    /// The smallest range that holds all its tables, or `None` if it is empty.
+    /// The smallest range that contains all tables; `None` if there are none.
     pub fn bounds(&self) -> Option<KeyRange> {
         let (first, last) = (self.tables.first()?, self.tables.last()?);
         Some(KeyRange {
@@ -200,12 +204,12 @@ impl Level {
     }
 }
 
-/// A sorted run of level 0: one source, in the slot that its sequence range names.
+/// A sorted run of level 0. It is one source; its sequence range is its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its identity within the keyspace; taken from the same counter as table ids.
+    /// Its id within the keyspace, from the same counter as the ids of tables.
     pub id: u64,
-    /// Its slot. Numbers of its entries lie within; no other source's range overlaps it.
+    /// Its slot. The numbers of its entries lie in it, and no other source's range overlaps it.
     pub seqs: SeqRange,
     /// Its tables.
     pub tables: Level,

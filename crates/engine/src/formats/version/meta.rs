@@ -1,8 +1,9 @@
-//! What the store knows about a table without opening it, and the two kinds of range that everything is told in.
+//! What the store knows about a table without opening it; ranges of sequence numbers and ranges of
+//! keys.
 //!
-//! Invariants: a [`TableMeta`] never changes once it is installed, it is shared by reference count between all
-//! versions that name it. Its bounds hold every point key *and* every range delete of the table, so whoever asks
-//! "may this table say something about this key" asks [`TableMeta::bounds`] and nothing else.
+//! Invariants: a [`TableMeta`] never changes once it is installed; all versions that name it share
+//! it by reference count. Its bounds contain every point key *and* every range delete of the table,
+//! so [`TableMeta::bounds`] alone decides whether a table may have an entry for a key.
 //!
 //! Threading: immutable values.
 
@@ -20,8 +21,8 @@ use crate::types::show::ShowKey;
 /// A user key. Keys are ordered bytewise.
 pub type Key = Box<[u8]>;
 
-/// A range of sequence numbers, `(lo, hi]`: numbers greater than `lo` and at most `hi`. Ranges of neighbouring
-/// sources meet: `hi` of one is `lo` of the next newer one.
+/// A range of sequence numbers, `(lo, hi]`: numbers greater than `lo` and at most `hi`. The ranges
+/// of neighbouring sources meet: the `hi` of one is the `lo` of the next newer one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqRange {
     /// The number before the first one.
@@ -36,22 +37,22 @@ impl SeqRange {
         SeqRange { lo, hi }
     }
 
-    /// Whether no number lies in it.
+    /// Whether it contains no number.
     pub const fn is_empty(self) -> bool {
         self.hi <= self.lo
     }
 
-    /// Whether `sequence` lies in it.
+    /// Whether it contains `sequence`.
     pub const fn contains(self, sequence: u64) -> bool {
         self.lo < sequence && sequence <= self.hi
     }
 
-    /// Whether all of `other` lies in it. An empty range lies in every one.
+    /// Whether it contains all of `other`. Every range contains an empty one.
     pub const fn includes(self, other: SeqRange) -> bool {
         other.is_empty() || (self.lo <= other.lo && other.hi <= self.hi)
     }
 
-    /// Whether a number lies in both.
+    /// Whether a number lies in both ranges.
     pub const fn overlaps(self, other: SeqRange) -> bool {
         let lo = if self.lo > other.lo {
             self.lo
@@ -66,7 +67,7 @@ impl SeqRange {
         lo < hi
     }
 
-    /// The smallest range that holds both.
+    /// The smallest range that contains both.
     pub fn joint(self, other: SeqRange) -> SeqRange {
         SeqRange {
             lo: self.lo.min(other.lo),
@@ -87,7 +88,7 @@ impl fmt::Display for SeqRange {
     }
 }
 
-/// A set of sequence numbers: disjoint ranges, ascending, those that meet joined.
+/// A set of sequence numbers: disjoint ranges in ascending order. Ranges that meet are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeqSet {
     ranges: Vec<SeqRange>,
@@ -99,18 +100,18 @@ impl SeqSet {
         SeqSet::default()
     }
 
-    /// Its ranges, ascending; no two of them meet.
+    /// The ranges, in ascending order; no two of them meet.
     pub fn ranges(&self) -> &[SeqRange] {
         &self.ranges
     }
 
-    /// Whether `sequence` is in it.
+    /// Whether it contains `sequence`.
     pub fn contains(&self, sequence: u64) -> bool {
         let i = self.ranges.partition_point(|r| r.hi < sequence);
         self.ranges.get(i).is_some_and(|r| r.contains(sequence))
     }
 
-    /// Whether every number of `range` is in it.
+    /// Whether it contains every number of `range`.
     pub fn includes(&self, range: SeqRange) -> bool {
         if range.is_empty() {
             return true;
@@ -119,7 +120,7 @@ impl SeqSet {
         self.ranges.get(i).is_some_and(|r| r.includes(range))
     }
 
-    /// Whether some number of `range` is in it.
+    /// Whether it contains a number of `range`.
     pub fn overlaps(&self, range: SeqRange) -> bool {
         let i = self.ranges.partition_point(|r| r.hi <= range.lo);
         self.ranges.get(i).is_some_and(|r| r.overlaps(range))
@@ -138,19 +139,19 @@ impl SeqSet {
     }
 }
 
-/// Where a range of keys ends.
+/// The end of a range of keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum End {
-    /// With this key, which belongs to it (a largest point key).
+    /// The range ends with this key, which belongs to it (a largest point key).
     Included(Key),
-    /// Before this key (the end of a range delete, the left bound of a neighbour).
+    /// The range ends before this key (the end of a range delete, the left bound of a neighbour).
     Excluded(Key),
-    /// Nowhere.
+    /// The range has no end.
     Unbounded,
 }
 
 impl End {
-    /// Whether `key` does not lie beyond this end.
+    /// Whether `key` is not beyond this end.
     pub fn reaches(&self, key: &[u8]) -> bool {
         match self {
             End::Included(end) => key <= &end[..],
@@ -159,8 +160,9 @@ impl End {
         }
     }
 
-    /// Whether no key before `other` lies beyond this end. Not quite the order of ends: with a key, and before the key right after it, is the
-    /// same place told in two ways (a range delete that was trimmed ends in the second).
+    /// Whether no key before `other` is beyond this end. This is not quite the order of ends: to
+    /// end with a key, and to end before the key right after it, is the same (a range delete that
+    /// was trimmed ends in the second way).
     pub fn covers(&self, other: &End) -> bool {
         let same_place = match (self, other) {
             (End::Included(a), End::Excluded(b)) => b.strip_suffix(&[0]) == Some(&a[..]),
@@ -169,7 +171,7 @@ impl End {
         same_place || self >= other
     }
 
-    /// The end's key, if it has one.
+    /// The key of the end, if it has one.
     pub fn key(&self) -> Option<&[u8]> {
         match self {
             End::Included(key) | End::Excluded(key) => Some(key),
@@ -196,17 +198,18 @@ impl Ord for End {
     }
 }
 
-/// A range of user keys: from `start`, which belongs to it, to `end`. The empty key is the smallest one.
+/// A range of user keys, from `start`, which belongs to it, to `end`. The empty key is the smallest
+/// key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The smallest key of the range.
     pub start: Key,
-    /// Where it ends.
+    /// The end of the range.
     pub end: End,
 }
 
 impl KeyRange {
-    /// Both ends belong to it.
+    /// A range to which both ends belong.
     pub fn closed(start: &[u8], end: &[u8]) -> KeyRange {
         KeyRange {
             start: start.into(),
@@ -214,7 +217,7 @@ impl KeyRange {
         }
     }
 
-    /// `end` does not belong to it.
+    /// A range to which `end` does not belong.
     pub fn half_open(start: &[u8], end: &[u8]) -> KeyRange {
         KeyRange {
             start: start.into(),
@@ -230,19 +233,19 @@ impl KeyRange {
         }
     }
 
-    /// Whether no key lies in it.
+    /// Whether it contains no key.
     pub fn is_empty(&self) -> bool {
         !self.end.reaches(&self.start)
     }
 
-    /// Whether `key` lies in it.
+    /// Whether it contains `key`.
     pub fn contains(&self, key: &[u8]) -> bool {
         &self.start[..] <= key && self.end.reaches(key)
     }
 
-    /// Whether a key lies in both.
+    /// Whether a key lies in both ranges.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
-        // The larger start must be reached by both ends.
+        // Both ends must reach the larger start.
         let start = if self.start >= other.start {
             &self.start
         } else {
@@ -251,12 +254,12 @@ impl KeyRange {
         self.end.reaches(start) && other.end.reaches(start)
     }
 
-    /// Whether all of `other` lies in it.
+    /// Whether it contains all of `other`.
     pub fn includes(&self, other: &KeyRange) -> bool {
         other.is_empty() || (self.start <= other.start && self.end.covers(&other.end))
     }
 
-    /// The smallest range that holds both.
+    /// The smallest range that contains both.
     pub fn joint(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
             start: if self.start <= other.start {
@@ -272,7 +275,7 @@ impl KeyRange {
         }
     }
 
-    /// What lies in both, or `None`.
+    /// The keys that lie in both ranges; `None` if there are none.
     pub fn common(&self, other: &KeyRange) -> Option<KeyRange> {
         let range = KeyRange {
             start: if self.start >= other.start {
@@ -317,43 +320,46 @@ impl fmt::Debug for End {
     }
 }
 
-/// Flag of a table: it must pass through a merge and is never moved as it is (an old layout, foreign options).
+/// The flag of a table that must be merged and may not be moved as it is (an old layout, foreign
+/// options).
 pub const TABLE_NEEDS_REWRITE: u32 = 1;
 
 /// All flags that this build knows.
 pub const TABLE_FLAGS: u32 = TABLE_NEEDS_REWRITE;
 
-/// What the manifest says about a table. Sizes are in bytes.
+/// The manifest's entry for a table. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableMeta {
-    /// Its identity, never given twice in the life of a store.
+    /// Its id. A store never gives an id twice.
     pub id: u64,
-    /// Which of the store's storages holds it; 0 is the default one.
+    /// The number of the storage that holds it; 0 is the default one.
     pub location: u32,
-    /// The object's name in that storage.
+    /// The name of its file in that storage.
     pub name: String,
-    /// The smallest sequence number in it, range deletes included.
+    /// The smallest sequence number in it, including those of range deletes.
     pub min_seq: u64,
     /// The largest sequence number in it.
     pub max_seq: u64,
     /// Raw bytes: user key + value + 12, summed over its entries.
     pub raw_bytes: u64,
-    /// Length of the object.
+    /// The length of the file.
     pub file_bytes: u64,
-    /// Point entries, deletes included.
+    /// The number of point entries, including deletes.
     pub entries: u64,
-    /// Point deletes among them.
+    /// The number of point deletes among them.
     pub deletes: u64,
-    /// Range-delete fragments.
+    /// The number of range-delete fragments.
     pub range_deletes: u64,
-    /// Digest of the block checksums.
+    /// The digest of the block checksums.
     pub digest: u128,
-    /// Smallest and largest user key of its point entries; `None` without point entries.
+    /// The smallest and the largest user key of its point entries; `None` if it has none.
     pub points: Option<(Key, Key)>,
-    /// Everything that it may speak about: point keys and range deletes, from its left bound. Without range deletes
-    /// this should be exactly the point keys, because overlaps are counted with it.
+    /// The keys for which it may have an entry: point keys and range deletes, from its left bound
+    /// on. Without range deletes these are exactly the point keys, because overlaps are counted
+    /// with these bounds.
     pub bounds: KeyRange,
-    /// The one number that all its entries have (ingested tables), instead of those in the file.
+    /// The sequence number that all its entries have instead of those in the file, for an ingested
+    /// table.
     pub sequence_override: Option<u64>,
     /// `TABLE_*` flags.
     pub flags: u32,
@@ -371,12 +377,12 @@ impl TableMeta {
         }
     }
 
-    /// Whether `key` may be answered by this table.
+    /// Whether this table may have an entry for `key`.
     pub fn covers(&self, key: &[u8]) -> bool {
         self.bounds.contains(key)
     }
 
-    /// Smallest and largest sequence number that a reader sees in it.
+    /// The smallest and the largest sequence number that a reader sees in it.
     pub fn visible_seqs(&self) -> (u64, u64) {
         match self.sequence_override {
             Some(sequence) => (sequence, sequence),
@@ -384,16 +390,16 @@ impl TableMeta {
         }
     }
 
-    /// Checks what must hold for a table by itself.
+    /// Checks the rules that a table must fulfil by itself.
     ///
     /// # Errors
-    /// `Corruption` that names the table and what does not hold.
+    /// `Corruption` that names the table and says what is wrong.
     pub fn check(&self) -> Result<()> {
         let bad = |what: &str| {
             Err(Error::new(
                 crate::types::error::ErrorKind::Corruption,
                 format!(
-                    "table {} ({}) cannot be as described: {what}",
+                    "table {} ({}) is described wrongly: {what}",
                     self.id, self.name
                 ),
             ))
@@ -433,7 +439,8 @@ impl TableMeta {
     }
 }
 
-/// The error for damage in a table, with the block and the keys that are lost with it.
+/// The error for damage in a table. If it is in a block, the error has the bytes and the keys that
+/// are lost.
 pub(crate) fn in_block(found: Found) -> Error {
     let error = Error::from(found.error);
     let Some(block) = found.block else {
@@ -449,7 +456,7 @@ pub(crate) fn in_block(found: Found) -> Error {
     error.over(block.start, block.end).keys(keys)
 }
 
-/// What the manifest says about an output table.
+/// The manifest's entry for a table that a job made.
 pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
     TableMeta {
         id,

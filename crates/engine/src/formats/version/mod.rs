@@ -1,14 +1,18 @@
-//! The store's installed state: tables, runs, levels, keyspaces, and the edits that change them.
+//! The store's installed state: keyspaces, levels, runs and tables, and the edits that change them.
 //!
-//! What it is: [`StoreState`] is what the manifest says, as a persistent value. An [`Edit`] makes the next one;
-//! everything that did not change is shared. The manifest on disk is one whole-state edit followed by edits.
+//! [`StoreState`] is the contents of the manifest, as a persistent value. An [`Edit`] makes the
+//! next state, which shares everything that did not change. The manifest on disk is one whole-state
+//! edit followed by further edits.
 //!
-//! Invariants (checked by [`StoreState::apply`]; a violation is an error and the old state stays): counters and log
-//! positions never go back; keyspace ids are given once, in ascending order, so an id below
-//! [`StoreState::next_keyspace_id`] that is not there was dropped; names of keyspaces are unique; ids of tables and
-//! runs lie below [`StoreState::next_table_id`]; no number is so large that counting on from it wraps ([`Edit::check_limits`]); K1 to K6 of [`keyspace_version`] in every keyspace.
+//! Invariants (which [`StoreState::apply`] checks; if one is violated, the call fails and the old
+//! state stays): counters and log positions never go back. Ids of keyspaces are given once, in
+//! ascending order, so an id below [`StoreState::next_keyspace_id`] that does not exist was
+//! dropped. Names of keyspaces are unique. Ids of tables and runs lie below
+//! [`StoreState::next_table_id`]. No number is so large that counting on from it overflows
+//! ([`Edit::check_limits`]). K1 to K6 of [`keyspace_version`] hold in every keyspace.
 //!
-//! Threading: immutable values. Who owns the current one is the manifest role's business (RFC 1, 9).
+//! Threading: immutable values. The holder of the manifest role owns the current one (RFC 1,
+//! section 9).
 
 pub(crate) mod codec;
 pub mod edit;
@@ -36,12 +40,12 @@ use crate::formats::log::position::Position;
 pub use crate::formats::log::position::{LogPosition, LogStart};
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// A keyspace as the manifest knows it.
+/// A keyspace as the manifest describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceState {
     /// Its name.
     pub name: String,
-    /// The sequence number of its creation: an older snapshot does not see it.
+    /// The sequence number of its creation. An older snapshot does not see the keyspace.
     pub created_sequence: u64,
     /// Its options.
     pub options: StoredOptions,
@@ -49,24 +53,24 @@ pub struct KeyspaceState {
     pub version: Arc<KeyspaceVersion>,
 }
 
-/// What the manifest says. See the module.
+/// The contents of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreState {
-    /// No table or run has this id or a greater one.
+    /// Every id of a table or run is less than this.
     pub next_table_id: u64,
-    /// No sequence number above it was ever given.
+    /// No sequence number above this was ever given.
     pub sequence_ceiling: u64,
     /// How often the store was opened for writing.
     pub open_number: u64,
     /// Where the log starts: nothing before this position is needed.
     pub log_start: LogStart,
-    /// Through where the log is known to be synced.
+    /// The position through which the log is known to be synced.
     pub log_synced: LogPosition,
-    /// The last edit was that of a close: the log ends exactly at the synced position.
+    /// Whether the last edit was that of a close: the log ends exactly at the synced position.
     pub closed: bool,
     /// When the store was created, in microseconds since 1970.
     pub created_us: u64,
-    /// No keyspace has this id or a greater one.
+    /// Every id of a keyspace is less than this.
     pub next_keyspace_id: KeyspaceId,
     /// The live keyspaces.
     pub keyspaces: BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
@@ -80,7 +84,7 @@ fn refused(what: impl Into<String>) -> Error {
     )
 }
 
-/// Raises a counter; it may not go back.
+/// Raises a counter, which must not go back.
 fn raise<T: Copy + Ord + std::fmt::Display>(
     what: &str,
     counter: &mut T,
@@ -104,7 +108,7 @@ impl StoreState {
         StoreState::default()
     }
 
-    /// This state of a store whose log is synced, ends at `end`, and has nothing in it that is
+    /// This state, for a store whose log is synced, ends at `end`, and contains nothing that is
     /// needed.
     pub(crate) fn closed_at(self, end: Position) -> StoreState {
         let end = LogPosition::from(end);
@@ -120,12 +124,13 @@ impl StoreState {
         }
     }
 
-    /// A live keyspace.
+    /// The keyspace with this id, unless it was dropped.
     pub fn keyspace(&self, id: KeyspaceId) -> Option<&Arc<KeyspaceState>> {
         self.keyspaces.get(&id)
     }
 
-    /// A live keyspace by name. Linear in the number of keyspaces.
+    /// The keyspace with this name, unless it was dropped. The cost is linear in the number of
+    /// keyspaces.
     pub fn keyspace_by_name(&self, name: &str) -> Option<(KeyspaceId, &Arc<KeyspaceState>)> {
         self.keyspaces
             .iter()
@@ -133,7 +138,7 @@ impl StoreState {
             .map(|(id, k)| (*id, k))
     }
 
-    /// Whether `id` was a keyspace and is no more: replay skips its records.
+    /// Whether a keyspace with this `id` existed and was dropped. Replay skips its records.
     pub fn was_dropped(&self, id: KeyspaceId) -> bool {
         id < self.next_keyspace_id && !self.keyspaces.contains_key(&id)
     }
@@ -141,11 +146,11 @@ impl StoreState {
     /// The state after `edit`.
     ///
     /// # Errors
-    /// `Corruption` that says what does not hold; see the module.
+    /// `Corruption` that says which of the module's invariants is violated.
     pub fn apply(&self, edit: &Edit) -> Result<StoreState> {
         if edit.whole && *self != StoreState::default() {
             return Err(refused(
-                "a whole-state edit applies to nothing but the empty state",
+                "a whole-state edit applies only to the empty state",
             ));
         }
         edit.check_limits()?;
@@ -169,9 +174,11 @@ impl StoreState {
         )?;
         let (start, synced) = (next.log_start, next.log_synced);
         if start.offset > 0 && start.position() > synced {
-            return Err(refused("the log starts behind what is synced of it")
-                .expected(format!("at most {synced}"))
-                .found(start));
+            return Err(
+                refused("the log starts behind the position through which it is synced")
+                    .expected(format!("at most {synced}"))
+                    .found(start),
+            );
         }
         next.closed = edit.closed;
         if let Some(created_us) = edit.created_us {
@@ -180,7 +187,7 @@ impl StoreState {
         for id in &edit.drop {
             if next.keyspaces.remove(id).is_none() {
                 return Err(refused(format!(
-                    "keyspace {id} is to be dropped and is not there"
+                    "keyspace {id} is to be dropped and does not exist"
                 )));
             }
         }
@@ -199,7 +206,7 @@ impl StoreState {
             }
             let Some(old) = next.keyspaces.get(&change.id) else {
                 return Err(refused(format!(
-                    "keyspace {} is changed and is not there",
+                    "keyspace {} is changed and does not exist",
                     change.id
                 )));
             };
@@ -265,7 +272,7 @@ impl StoreState {
         Ok(())
     }
 
-    /// The edit that makes this state out of the empty one.
+    /// The edit that makes this state from the empty one.
     pub fn to_edit(&self) -> Edit {
         let mut edit = Edit {
             whole: true,
@@ -287,7 +294,7 @@ impl StoreState {
                 options: keyspace.options.clone(),
             });
             let mut change = keyspace.version.to_edit();
-            // Creation covers the numbers below it again; what is left is what installs added.
+            // A creation covers the numbers below it, so only what later edits covered is left.
             change.covered = change
                 .covered
                 .iter()
@@ -299,8 +306,8 @@ impl StoreState {
         edit
     }
 
-    /// Checks everything that must hold, from the content alone: the invariants of the module and of every
-    /// keyspace, ids of tables unique over the whole store.
+    /// Checks the invariants of the module and of every keyspace, and that no two tables of the
+    /// store have the same id, from the contents alone.
     ///
     /// # Errors
     /// `Corruption` with the first violation.

@@ -1,5 +1,5 @@
-//! Edits round trip, `find` and `overlapping` equal a linear search, `apply` equals a naive model and refuses what
-//! breaks an invariant.
+//! Edits round trip, `find` and `overlapping` equal a linear search, `apply` equals a naive model
+//! and refuses what breaks an invariant.
 
 use std::sync::Arc;
 
@@ -127,20 +127,25 @@ proptest! {
             .collect();
         let level = Level::new(tables.iter().rev().cloned().collect()).unwrap();
         for (i, (with_prefix, probe)) in probes.iter().enumerate() {
-            let probe = if *with_prefix { [prefix.clone(), probe.clone()].concat() } else { probe.clone() };
+            let probe = match with_prefix {
+                true => [prefix.clone(), probe.clone()].concat(),
+                false => probe.clone(),
+            };
             let expected = tables.iter().position(|t| t.covers(&probe));
             prop_assert_eq!(level.find(&probe), expected);
-            let seek = tables.iter().position(|t| t.bounds.end.reaches(&probe)).unwrap_or(tables.len());
-            prop_assert_eq!(level.seek(&probe), seek);
+            let seek = tables.iter().position(|t| t.bounds.end.reaches(&probe));
+            prop_assert_eq!(level.seek(&probe), seek.unwrap_or(tables.len()));
             let other = &probes[(i + 1) % probes.len()].1;
             let other = [prefix.clone(), other.clone()].concat();
-            for range in [KeyRange::closed(&probe, &other), KeyRange::half_open(&probe, &other), KeyRange {
-                start: probe.clone().into(), end: End::Unbounded,
-            }] {
-                let expected: Vec<u64> =
-                    tables.iter().filter(|t| !range.is_empty() && t.bounds.overlaps(&range)).map(|t| t.id).collect();
-                let found: Vec<u64> = level.overlapping_tables(&range).iter().map(|t| t.id).collect();
-                prop_assert_eq!(found, expected);
+            for range in [
+                KeyRange::closed(&probe, &other),
+                KeyRange::half_open(&probe, &other),
+                KeyRange { start: probe.clone().into(), end: End::Unbounded },
+            ] {
+                let overlaps = |t: &&Arc<TableMeta>| !range.is_empty() && t.bounds.overlaps(&range);
+                let expected: Vec<_> = tables.iter().filter(overlaps).map(|t| t.id).collect();
+                let found = level.overlapping_tables(&range).iter().map(|t| t.id);
+                prop_assert_eq!(found.collect::<Vec<_>>(), expected);
             }
         }
     }
@@ -178,7 +183,7 @@ fn flushes_install_in_any_order() {
 }
 
 #[test]
-fn nothing_comes_in_beneath_what_moved_down() {
+fn nothing_is_installed_beneath_a_run_that_moved_down() {
     let v = KeyspaceVersion::new(1);
     let v = v
         .apply(&flush(9, 100, 200, vec![table(3, b"a", b"m", (150, 150))]))
@@ -195,7 +200,7 @@ fn nothing_comes_in_beneath_what_moved_down() {
         &flush(8, 0, 100, vec![table(4, b"a", b"b", (50, 50))]),
         "has moved down already",
     );
-    // An empty source is covered without a table, and it is no different.
+    // A source without entries is covered without a table, and is refused as well.
     refused(&v, &flush(8, 0, 100, vec![]), "has moved down already");
     v.apply(&flush(10, 200, 300, vec![table(4, b"a", b"b", (250, 250))]))
         .unwrap()
@@ -231,14 +236,14 @@ fn a_run_does_not_pass_an_older_one() {
         ..KeyspaceEdit::new(1)
     };
     refused(&v, &down(3, b"b", b"m"), "moves down past the older run 7");
-    // Its neighbour in the run overlaps nothing older.
+    // Its neighbour in the run overlaps no older run.
     let v = v.apply(&down(4, b"n", b"o")).unwrap();
     assert_eq!(v.runs()[0].tables.len(), 1);
     v.check().unwrap();
 }
 
 #[test]
-fn a_merge_does_not_swallow_an_open_slot() {
+fn a_merge_takes_no_slot_of_an_uninstalled_source() {
     // The source with the numbers 100 to 200 is not installed yet.
     let v = KeyspaceVersion::new(1);
     let v = v
@@ -300,7 +305,7 @@ fn a_table_does_not_jump_over_what_is_older() {
         &jump(vec![(1, 1)]),
         "moves down past table 2 of level 2",
     );
-    // A job over three levels takes the middle in.
+    // A job over three levels takes the tables between as inputs.
     v.apply(&jump(vec![(1, 1), (2, 2)]))
         .unwrap()
         .check()
@@ -326,7 +331,7 @@ fn malformed_edits_are_refused() {
     refused(
         &v,
         &flush(7, 100, 150, vec![table(2, b"a", b"c", (120, 150))]),
-        "run 7 is there already",
+        "run 7 exists already",
     );
     refused(
         &v,
@@ -440,7 +445,7 @@ fn keyspace_ids_are_given_once() {
             ..Edit::new()
         })
         .unwrap_err();
-    assert!(gone.to_string().contains("not there"), "{gone}");
+    assert!(gone.to_string().contains("does not exist"), "{gone}");
     s.check().unwrap();
 }
 
@@ -631,7 +636,11 @@ proptest! {
     }
 
     #[test]
-    fn damaged_edits_never_panic(edit in any_edit(), hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>()) {
+    fn damaged_edits_never_panic(
+        edit in any_edit(),
+        hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut bytes = edit.encode();
         prop_assume!(!bytes.is_empty());
         for (at, value) in hits {
@@ -649,7 +658,7 @@ proptest! {
     }
 }
 
-/// What is before the log's start is passed over if it is damaged, so it must have been synced.
+/// Damage before the log's start is skipped, so everything before it must have been synced.
 #[test]
 fn the_log_does_not_start_behind_what_is_synced() {
     let edit = |offset| Edit {
@@ -666,7 +675,8 @@ fn the_log_does_not_start_behind_what_is_synced() {
     let state = StoreState::new().apply(&edit(128)).unwrap();
     assert_eq!(state.log_start.offset, 128);
     let refused = StoreState::new().apply(&edit(136)).unwrap_err();
-    let said = "the log starts behind what is synced of it: expected at most 3:128, found 3:136";
+    let said = "the log starts behind the position through which it is synced: \
+                expected at most 3:128, found 3:136";
     assert!(refused.to_string().contains(said), "{refused}");
     for offset in [8, 63, 100, 1 << 33] {
         let refused = StoreState::new().apply(&edit(offset)).unwrap_err();
@@ -674,7 +684,7 @@ fn the_log_does_not_start_behind_what_is_synced() {
     }
 }
 
-/// The mark of a close stands for one edit: whatever follows was done by a store that is open.
+/// Only the last edit can mark a store as closed: a store that commits another one is open.
 #[test]
 fn only_the_last_edit_closes() {
     let close = Edit {
@@ -717,8 +727,8 @@ fn unknown_fields_are_refused_or_counted() {
     assert_eq!(options.kind(), ErrorKind::Unsupported);
 }
 
-/// The demo's check once told damage where there was none: the largest key of a table and the end of a range delete that was trimmed right
-/// behind it are the same place.
+/// `check` of the demo once reported damage where there was none: the largest key of a table and
+/// the end of a range delete that was trimmed right behind it are the same end.
 #[test]
 fn a_range_to_a_key_includes_one_to_before_the_next() {
     let closed = KeyRange::closed(b"a", b"k");

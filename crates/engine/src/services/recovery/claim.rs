@@ -171,7 +171,7 @@ fn check_direct_io(storages: &Storages, wanted: DirectIo) -> Result<()> {
     storages.tables.check_direct().map_err(|e| {
         let place = storages.manifest.describe();
         Error::from(e)
-            .context(format!("option direct_io is impossible for {place}"))
+            .context(format!("option direct_io cannot be used for {place}"))
             .advice(
                 "open with direct_io = \"none\", or keep the tables on a file system that has it \
                  (ext4, xfs, btrfs)",

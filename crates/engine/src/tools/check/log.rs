@@ -1,4 +1,4 @@
-//! The log's part of a check: its records, followed as recovery would, without applying them.
+//! The part of a check that reads the log's records as recovery would, without applying them.
 //!
 //! Threading: one task.
 
@@ -16,17 +16,17 @@ use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// What the log names and the manifest does not yet.
+/// What the log has and the manifest does not have yet.
 #[derive(Default)]
 pub(super) struct Ingested {
-    /// Tables of ingests.
+    /// The tables of ingests.
     pub(super) tables: Vec<(KeyspaceId, Arc<TableMeta>)>,
-    /// Keyspaces that have such tables, and are in the log alone themselves: by id, with their
-    /// names.
+    /// Keyspaces of such tables that only the log has, with their names.
     pub(super) keyspaces: BTreeMap<KeyspaceId, String>,
 }
 
-/// Reads the log. The damage that an open passes over is reported when the tables are known.
+/// Reads the log. Damage that an open skips is reported later, when the state of the tables is
+/// known.
 pub(super) fn check_log(
     storage: &dyn Storage,
     store_id: StoreId,
@@ -75,10 +75,11 @@ fn log_check(replayed: &ReplayReport, entry_count: u64, closed: bool) -> LogChec
     }
 }
 
-/// Follows the log's records as recovery would, without applying them.
+/// Reads the log's records as recovery would, without applying them.
 struct LogReading<'a> {
     state: &'a StoreState,
-    /// Keyspaces that records create, and below which id every keyspace was created at some time.
+    /// Every keyspace with an id below this one was created at some time, by the manifest or a
+    /// record.
     next_keyspace_id: KeyspaceId,
     created: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
@@ -108,14 +109,14 @@ impl<'a> LogReading<'a> {
         }
     }
 
-    /// Refuses numbers above the manifest's ceiling.
-    fn given_out(&self, last: u64) -> Result<()> {
+    /// Refuses sequence numbers above the manifest's ceiling.
+    fn check_ceiling(&self, last: u64) -> Result<()> {
         if last <= self.state.sequence_ceiling {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Corruption,
-            "a log record has sequence numbers that were never given out",
+            "a log record has sequence numbers that were never given",
         )
         .expected(format!(
             "at most {}, the manifest's ceiling",
@@ -126,7 +127,7 @@ impl<'a> LogReading<'a> {
 
     fn understand(&mut self, record: &Record<'_>) -> Result<()> {
         let last = record.first_sequence + record.sequence_count.saturating_sub(1);
-        self.given_out(last)?;
+        self.check_ceiling(last)?;
         match record.kind {
             RecordKind::Group => {
                 for entry in Entries::new(record.payload) {
@@ -145,7 +146,7 @@ impl<'a> LogReading<'a> {
             }
             RecordKind::KeyspaceCreate => {
                 let (id, name, _) = crate::formats::log::bodies::decode_create(record.payload)?;
-                // With a lower id it is one that the manifest has, or knows to be dropped.
+                // The manifest knows a keyspace with a lower id, or knows that it was dropped.
                 if id >= self.state.next_keyspace_id {
                     self.created.insert(id, name.to_string());
                 }
@@ -163,14 +164,14 @@ impl<'a> LogReading<'a> {
                     record.payload,
                     record.first_sequence,
                 )?;
-                self.given_out(ingest.last)?;
+                self.check_ceiling(ingest.last)?;
                 for (id, runs) in ingest.parts {
                     let created = self.created.get(&id);
-                    let settled = match self.state.keyspace(id) {
+                    let installed = match self.state.keyspace(id) {
                         Some(k) => k.version.covered().contains(record.first_sequence),
                         None => created.is_none(),
                     };
-                    if settled || self.dropped.contains(&id) {
+                    if installed || self.dropped.contains(&id) {
                         continue;
                     }
                     if let Some(name) = created {

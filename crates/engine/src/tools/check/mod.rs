@@ -1,11 +1,14 @@
-//! Checking a store that nobody has open: every checksum and every invariant, without changing a byte of it.
+//! Checks a store that is not open: every checksum and every invariant, without changing a byte of
+//! it.
 //!
-//! What it is: [`check`] reads pointer and manifest, every table that the manifest (or an ingest in the log) names, block by block,
-//! and the whole log, and lists what is wrong by file and offset. What no file names is listed apart: orphans of a crash are deleted by
-//! the next open and are no damage.
+//! [`check`] reads the pointer and the manifest, every table that the manifest (or an ingest in the
+//! log) names, block by block, and the whole log, and lists what is wrong by file and offset. Files
+//! that nothing names are listed separately: orphans of a crash are deleted by the next open and
+//! are not damage.
 //!
-//! Invariants: nothing is written (but that the lease's file is made where a store has none); a store that a writer has open is refused,
-//! because its files change under the reader's eyes; one damaged file does not keep the others from being read; no bytes make it panic.
+//! Invariants: nothing is written (except that the lease's file is created if a store has none). A
+//! store that is open for writing is refused, because its files change during the check. A damaged
+//! file does not keep the others from being read. No bytes cause a panic.
 //!
 //! Threading: one task.
 
@@ -30,19 +33,19 @@ mod tables;
 use log::{Ingested, check_log};
 pub(crate) use tables::{TableWalk, check_open_table, unreadable_table};
 
-/// Where the parts of a store lie.
+/// The storages of a store.
 #[derive(Clone, Copy)]
 pub struct CheckStorages<'a> {
-    /// The log's storage.
+    /// The storage of the log.
     pub log: &'a dyn Storage,
-    /// That of the manifest and the lease.
+    /// The storage of the manifest and the lease.
     pub manifest: &'a dyn Storage,
-    /// That of the tables.
+    /// The storage of the tables.
     pub tables: &'a dyn Storage,
 }
 
 impl<'a> CheckStorages<'a> {
-    /// All on one storage.
+    /// All parts on one storage.
     pub fn on(storage: &'a dyn Storage) -> CheckStorages<'a> {
         CheckStorages {
             log: storage,
@@ -51,7 +54,7 @@ impl<'a> CheckStorages<'a> {
         }
     }
 
-    /// Those of a store whose parts were found.
+    /// The storages that [`Storages::find`] found.
     pub fn of(storages: &'a Storages) -> CheckStorages<'a> {
         CheckStorages {
             log: &*storages.log,
@@ -65,83 +68,85 @@ impl<'a> CheckStorages<'a> {
     }
 }
 
-/// What was found in one keyspace.
+/// What a check found in one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceCheck {
-    /// Its name.
+    /// The keyspace's name.
     pub name: String,
-    /// Tables that the manifest names, sound or not.
+    /// The number of tables that the manifest names, sound or not.
     pub table_count: u64,
-    /// Bytes of their files, as the manifest says.
+    /// Bytes of their files, according to the manifest.
     pub file_bytes: u64,
-    /// Sound entries, deletes and shadowed versions included.
+    /// The number of sound entries, including deletes and shadowed versions.
     pub entry_count: u64,
-    /// Problems of its tables.
+    /// The number of problems in its tables.
     pub problem_count: u64,
 }
 
-/// What a check and a repair say of a log whose last record is not whole.
+/// How a check and a repair describe a log whose last record is not complete.
 #[doc(hidden)]
-pub const TORN_RECORD: &str = "there a record begins that is not whole: a write that was not \
-    synced when the process or the power ended, or damage of the last record, which nobody can \
-    tell apart; an open and a repair leave it out";
+pub const TORN_RECORD: &str = "the record that begins there is not complete: either a write was \
+    not synced when the process or the power failed, or the last record is damaged, which cannot \
+    be told apart; an open and a repair leave it out";
 
-/// What was found in the log.
+/// What a check found in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogCheck {
-    /// Segments that hold history.
+    /// The number of segments that hold records.
     pub segment_count: u64,
-    /// Records.
+    /// The number of records.
     pub record_count: u64,
     /// Bytes of these records.
     pub record_bytes: u64,
     /// Entries of batches in these records.
     pub entry_count: u64,
-    /// Where history ends, as segment and byte.
+    /// Where the records end, as segment and byte offset.
     pub end: Position,
-    /// Why it ends there.
+    /// Why they end there.
     pub stop: String,
-    /// A record begins there and is not whole: a write that was under way when the process or the
-    /// power ended, or damage of the last record, which nobody can tell apart. An open and a repair
-    /// leave it out.
+    /// Whether an incomplete record begins there. Either a write was in progress when the process
+    /// or the power failed, or the last record is damaged, which cannot be told apart. An open and
+    /// a repair leave it out.
     pub is_torn: bool,
-    /// The store was closed with its log ending there.
+    /// Whether the store was closed with its log ending there.
     pub closed: bool,
-    /// Whole records behind the end, which an open would discard: a write that was never synced was torn.
+    /// The number of whole records behind the end, which an open would discard: a write before them
+    /// was never synced and is torn.
     pub discarded_record_count: u64,
-    /// Bytes of these.
+    /// Bytes of these records.
     pub discarded_bytes: u64,
 }
 
-/// What a check found. Damage is in `problems`; the rest says how much was looked at.
+/// What a check found. Damage is in `problems`; the other fields say how much was checked.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// The store's identity.
+    /// The store's id.
     pub store_id: StoreId,
-    /// The current manifest's name.
+    /// The name of the current manifest.
     pub manifest: String,
-    /// Its good records.
+    /// The number of good records in it.
     pub manifest_record_count: u64,
     /// Bytes of an unacknowledged edit at its end, which an open drops.
     pub manifest_dropped_bytes: u64,
-    /// By name.
+    /// The keyspaces, in the order of their names.
     pub keyspaces: Vec<KeyspaceCheck>,
-    /// Tables that were looked at.
+    /// The number of tables that were checked.
     pub table_count: u64,
     /// Bytes of their files, as found.
     pub table_bytes: u64,
-    /// Sound blocks.
+    /// The number of sound blocks.
     pub block_count: u64,
-    /// Sound entries in them.
+    /// The number of sound entries in them.
     pub entry_count: u64,
-    /// Range-delete fragments.
+    /// The number of range-delete fragments.
     pub range_delete_count: u64,
-    /// The log; `None` if its damage kept it from being read to an end.
+    /// The log; `None` if it could not be read to its end because of damage.
     pub log: Option<LogCheck>,
-    /// Files of a store that nothing names any more: what a crash left behind, or what became obsolete just before the store was
-    /// closed. The next open deletes them. Names of files that do not lie in the store's folder have their folder before them.
+    /// Files of a store that nothing names any more: left behind by a crash, or obsolete just
+    /// before the store was closed. The next open deletes them. A file in another folder than the
+    /// store's own has the path of its folder in front.
     pub orphans: Vec<ObjectMeta>,
-    /// Files that belong to no store, or not into this folder of it.
+    /// Files that do not belong to a store, or not into this folder of it.
     pub foreign: Vec<ObjectMeta>,
     /// Everything that is wrong.
     pub problems: Vec<Error>,
@@ -154,26 +159,27 @@ impl CheckReport {
     }
 }
 
-/// How far a check has come.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// Bytes of tables that are done.
+    /// Bytes of the tables that are done.
     pub done_bytes: u64,
     /// Bytes of all tables.
     pub total_bytes: u64,
 }
 
-/// Checks a store. `progress` is told after every table.
+/// Checks a store. `progress` is called after every table.
 ///
 /// # Errors
-/// What keeps the store from being looked at: `NotFound` where there is no store, `Locked` while a writer has it, `Unsupported` for a
-/// newer format, or I/O. Damage is no error of the call, it is in the report.
+/// The reason why the store cannot be checked: `NotFound` if there is no store, `Locked` while it
+/// is open for writing, `Unsupported` for a newer format, or I/O. Damage is not an error of the
+/// call; the report has it.
 pub fn check(
     storages: &CheckStorages<'_>,
     progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    // Looked at before the lease, which leaves a file: a folder that is no store is left as it is.
+    // This comes before the lease, which leaves a file: a folder without a store is not changed.
     let is_store = match manifest::read_current(storages.manifest) {
         Ok(Some(_)) => true,
         Ok(None) => {
@@ -193,7 +199,7 @@ pub fn check(
     }
     let folders = storages.folders();
     let _leases = lease_shared(&folders, "checking")?;
-    // Read again: a writer may have come and gone before the lease was ours.
+    // It is read again, because a writer may have changed it before the lease was taken.
     let recovered = match manifest::recover(storages.manifest) {
         Ok(Some(recovered)) => recovered,
         Ok(None) => {
@@ -216,7 +222,7 @@ pub fn check(
     match Claim::inspect(&folders, Some(report.store_id), || report.store_id) {
         Ok(_) => {}
         Err(error) if error.is_corruption() => report.problems.push(error),
-        // Other folders than the store's own: what they hold says nothing of it.
+        // These are other folders than the store's own, so their contents say nothing about it.
         Err(error) => return Err(error),
     }
     report.manifest = manifest_name(recovered.current.number);
@@ -241,15 +247,15 @@ pub fn check(
     Ok(report)
 }
 
-/// Reports what makes an open fail that follows `OPTIONS.toml`: a file that cannot be read, and
-/// settings that do not fit the store. The file is no part of the data, and an open by a library
-/// does not need it, but `silt` and every program that reads it fails.
+/// Reports why an open that uses `OPTIONS.toml` would fail: the file cannot be read, or its
+/// settings do not fit the store. The file is not part of the data, and an open does not need it,
+/// but `silt` and every program that loads the file fails.
 fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut CheckReport) {
     let file = match crate::formats::options_file::read(storages.manifest) {
         Ok(Some(file)) => file,
         Ok(None) => return,
         Err(error) => {
-            // Something other than a file in its place is reported with the other names.
+            // A directory in its place, for example, is reported together with the other names.
             if error.storage().is_none() {
                 let error = crate::types::options::file_is_wrong(error)
                     .in_file(crate::types::options::file::OPTIONS);
@@ -265,7 +271,7 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
         let moved = crate::formats::directories::moved_by_file(storages.manifest, part, name, wish);
         report.problems.extend(moved);
     }
-    // An open for writing has the store keep what the file sets for its keyspaces.
+    // An open for writing stores the options that the file sets for its keyspaces.
     for keyspace in state.keyspaces.values() {
         let Some(wished) = file.options.keyspaces.get(&keyspace.name) else {
             continue;
@@ -278,7 +284,7 @@ fn check_options(storages: &CheckStorages<'_>, state: &StoreState, report: &mut 
     }
 }
 
-/// Whether the folder has tables, manifests or log segments.
+/// Whether the folders have tables, manifests or log segments.
 fn holds_data(storages: &CheckStorages<'_>) -> Result<bool> {
     let tables = storages.tables.list()?.iter().any(|o| is_table(&o.name));
     let manifests = storages
@@ -326,7 +332,8 @@ fn list_unnamed(
             let is_named = match kind {
                 Some(Kind::Table(_)) => named.contains(object.name.as_str()),
                 Some(Kind::Manifest(_)) => object.name == report.manifest,
-                // Segments that hold no history are no orphans: they are prepared or wait to be used again.
+                // Segments without records are not orphans: they are prepared, or wait to be
+                // recycled.
                 Some(_) => true,
                 None => false,
             };
@@ -349,7 +356,8 @@ fn list_unnamed(
     Ok(())
 }
 
-/// Something else than a file may have a name that the store needs; listings of files do not show it, and an open would fail on it.
+/// A directory, for example, may have a name that the store needs. A listing of files does not show
+/// it, but an open would fail.
 fn check_fixed_names(storage: &dyn Storage, parts: Parts, report: &mut CheckReport) {
     for name in names::FIXED.iter().filter(|name| parts.own(name)) {
         match storage.open(name) {

@@ -1,9 +1,10 @@
-//! What a keyspace's salvaged sources say together: per key the newest entry, unless a range delete is newer.
+//! Merges the salvaged sources of a keyspace: for each key the newest entry, unless a range delete
+//! is newer.
 //!
-//! Invariants: keys ascend; each comes once, with the number that it was written with. Sources need not be disjoint, and may hold the same
-//! entry twice.
+//! Invariants: keys ascend. Each occurs once, with the sequence number with which it was written.
+//! Sources may overlap, and may hold the same entry twice.
 //!
-//! Threading: one stream a job.
+//! Threading: each job has one stream.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -27,7 +28,7 @@ use super::tables::TableSource;
 /// An entry of the log: key, trailer, value.
 pub(super) type LogEntry = (Vec<u8>, u64, Vec<u8>);
 
-/// What a merge counted.
+/// The figures of a merge.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) keys: AtomicU64,
@@ -40,16 +41,16 @@ pub(super) struct Counts {
 pub(super) struct Sources {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) tables: Vec<TableSource>,
-    /// The newest entry of each key in the log, in key order.
+    /// The newest entry of each key in the log, in the order of keys.
     pub(super) log: Vec<LogEntry>,
     pub(super) deletes: RangeDeletes,
-    /// By start.
+    /// The suspect ranges, in the order of their starts.
     pub(super) suspects: Vec<SuspectRange>,
     pub(super) strict: bool,
     pub(super) counts: Counts,
 }
 
-/// The sources as a job's stream.
+/// The sources as the input stream of a job.
 pub(super) struct MergeSource(pub(super) Arc<Sources>);
 
 impl StreamSource for MergeSource {
@@ -58,7 +59,7 @@ impl StreamSource for MergeSource {
     }
 
     fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError> {
-        // Their work is done by the stream.
+        // The stream applies them itself.
         Ok(Vec::new())
     }
 
@@ -67,9 +68,9 @@ impl StreamSource for MergeSource {
     }
 }
 
-/// A place in one source.
+/// A position in one source.
 enum Cursor {
-    /// A table of which nothing was read yet.
+    /// A table that was not read yet.
     Closed(usize),
     Table(Box<TableCursor>),
     Log(usize),
@@ -123,7 +124,7 @@ impl TableCursor {
         })
     }
 
-    /// Moves to the next entry that counts: its key and trailer.
+    /// Moves to the next entry that is used, and returns its key and trailer.
     fn next(&mut self, sources: &Sources) -> Result<Option<(Vec<u8>, u64)>, TableError> {
         let table = &sources.tables[self.source];
         loop {
@@ -158,7 +159,7 @@ impl TableCursor {
     }
 }
 
-/// A source's next entry; the smallest key, and of equal ones the newest, comes first.
+/// The next entry of a source. The smallest key comes first, and of equal keys the newest entry.
 struct Head {
     key: Vec<u8>,
     trailer: u64,
@@ -190,11 +191,11 @@ struct Merge {
     sources: Arc<Sources>,
     bounds: KeyBounds,
     heads: BinaryHeap<Head>,
-    /// The last key that was decided.
+    /// The last key for which an entry was chosen or skipped.
     key: Vec<u8>,
     decided: bool,
     value: Vec<u8>,
-    /// Suspect ranges that have begun, and the first that has not.
+    /// Suspect ranges that have begun, and the index of the first that has not.
     active: Vec<usize>,
     next_suspect: usize,
 }
@@ -213,7 +214,8 @@ impl Merge {
         for (i, table) in sources.tables.iter().enumerate() {
             heads.push(Head {
                 key: table.first_key.clone(),
-                // Before everything of this key: it is opened when its turn comes.
+                // It comes before every entry of this key, so the table is opened when it is
+                // needed.
                 trailer: HIGHEST_TRAILER,
                 cursor: Cursor::Closed(i),
             });
@@ -237,7 +239,7 @@ impl Merge {
         }
     }
 
-    /// Puts a source back with its next entry.
+    /// Moves a source to its next entry and puts it back.
     fn advance(&mut self, cursor: Cursor) -> Result<(), TableError> {
         let head = match cursor {
             Cursor::Closed(source) => {
@@ -264,7 +266,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Whether the answer for the key may be wrong. Keys ascend.
+    /// Whether the result for the key may be wrong. Calls must come with ascending keys.
     fn is_suspect(&mut self, key: &[u8], number: u64) -> bool {
         let suspects = &self.sources.suspects;
         while let Some(next) = suspects.get(self.next_suspect)

@@ -1,18 +1,23 @@
-//! Repair: what can be read of a damaged store, as a new store that opens, and a report of what is lost.
+//! Repair: makes a new store from what can be read of a damaged one, and a report of what is lost.
 //!
-//! What it is (RFC 3, section 6): [`repair`] reads the manifests (`survey`), the log (`history`) and the tables (`tables`), merges per keyspace
-//! what they hold (`merge`), and writes the answer as a new store (`target`). Nothing is assumed but checksums.
+//! [`repair`] (RFC 3, section 6) reads the manifests (`survey`), the log (`history`) and the tables
+//! (`tables`), merges what they hold for each keyspace (`merge`), and writes the result as a new
+//! store (`target`). It trusts nothing but checksums.
 //!
 //! Invariants:
-//! - The source is never changed. It is held by a shared lease, so nobody changes it meanwhile.
-//! - No entry whose block's (or record's) checksum holds is missing, unless something newer about its key was found too, or it lies in a table
-//!   that nothing names and that may never have been part of the store (which is listed).
-//! - Nothing is in the target that was never written, but for islands, which are named ([`SuspectWhy::Island`]).
-//! - Whatever may be older than the last write, or deleted since, or missing, lies in a suspect range of the report. One exception is told apart,
-//!   because no format can tell it: the log's last records, when nothing knows of them ([`LogFound::end_is_clear`]).
+//! - The source is never changed. A shared lease is held, so nobody else changes it meanwhile.
+//! - No entry with a valid checksum of its block or record is missing, unless something newer for
+//!   its key was found too, or the entry is in a table that nothing names and that may never have
+//!   been part of the store (the report lists such tables).
+//! - The target has nothing that was never written, except for islands, which the report names
+//!   ([`SuspectWhy::Island`]).
+//! - Every key that may be older than the last write, or deleted since, or missing, lies in a
+//!   suspect range of the report. There is one exception, which no format can detect: the last
+//!   records of the log, if nothing shows that they existed ([`LogFound::end_is_clear`]).
 //! - A crash leaves the source as it was, and a target that the next repair makes anew.
 //!
-//! Memory: the newest entry of each key that the log holds, all range deletes, and what `table`'s salvage takes for one table.
+//! Memory: the newest entry of each key in the log, all range deletes, and what the salvage of one
+//! table needs.
 //!
 //! Threading: one task.
 
@@ -51,22 +56,23 @@ use survey::{KnownKeyspace, KnownTable, Survey};
 use tables::{Files, Tables};
 use target::Target;
 
-/// What `silt load` keeps of interrupted loads: it names places in inputs that a repaired store knows nothing of.
+/// The keyspace in which `silt load` keeps the state of interrupted loads. It is not copied: the
+/// positions in it do not fit a repaired store.
 const LOAD_KEYSPACE: &str = "silt.load";
 
-/// Where the parts of the store to be repaired lie.
+/// The storages of the store to repair.
 #[derive(Clone)]
 pub struct RepairSource {
-    /// The log's storage.
+    /// The storage of the log.
     pub log: Arc<dyn Storage>,
-    /// That of the manifest and the lease.
+    /// The storage of the manifest and the lease.
     pub manifest: Arc<dyn Storage>,
-    /// That of the tables.
+    /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
 }
 
 impl RepairSource {
-    /// All on one storage.
+    /// All parts on one storage.
     pub fn on(storage: Arc<dyn Storage>) -> RepairSource {
         RepairSource {
             log: storage.clone(),
@@ -75,7 +81,7 @@ impl RepairSource {
         }
     }
 
-    /// Those of a store whose parts were found.
+    /// The storages that [`Storages::find`] found.
     pub fn of(storages: Storages) -> RepairSource {
         RepairSource {
             log: storages.log,
@@ -88,11 +94,11 @@ impl RepairSource {
         folders(&*self.log, &*self.manifest, &*self.tables)
     }
 
-    /// Refuses a folder for the new store that is one of the damaged store's folders, or lies in
+    /// Refuses a folder for the new store that is one of the damaged store's folders, or is inside
     /// one. Call this before the folder is created.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the folder cannot be used.
     pub fn refuse_target(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
         let storages = Storages {
             log: self.log.clone(),
@@ -103,16 +109,16 @@ impl RepairSource {
     }
 }
 
-/// How a repair is done.
+/// Options of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// Leave out every key whose value may be wrong.
+    /// Whether to leave out every key whose value may be wrong.
     pub strict: bool,
-    /// Size of the new store's tables in raw bytes, as [`crate::Options::table_bytes`].
+    /// The size of the new store's tables in raw bytes, as for [`crate::Options::table_bytes`].
     pub table_bytes: u64,
-    /// Size of their blocks in raw bytes, as [`crate::Options::block_bytes`].
+    /// The size of their blocks in raw bytes, as for [`crate::Options::block_bytes`].
     pub block_bytes: u64,
-    /// Filter bits per key, as [`crate::Options::bloom_bits_per_key`].
+    /// Filter bits for each key, as for [`crate::Options::bloom_bits_per_key`].
     pub bloom_bits_per_key: u8,
 }
 
@@ -127,22 +133,23 @@ impl Default for RepairOptions {
     }
 }
 
-/// How far a repair has come in reading tables; writing the answer reads them once more.
+/// The progress of a repair in reading tables. Writing the new store reads them once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairProgress {
-    /// Bytes of tables that are done.
+    /// Bytes of the tables that are done.
     pub done_bytes: u64,
     /// Bytes of all table files.
     pub total_bytes: u64,
 }
 
-/// Makes a new store in `target`, which must be empty, of what can be read in `source`. Costs reading everything twice and writing it once.
-/// A `target` in which an earlier repair did not come to its end is cleared first.
+/// Makes a new store in `target`, which must be empty, from what can be read in `source`. It reads
+/// everything twice and writes it once. A `target` with an unfinished repair is cleared first.
 ///
 /// # Errors
-/// Damage is no error. `NotFound` where there is nothing of a store, `Locked` while a writer has the source or anybody the target,
-/// `InvalidArgument` for a target that holds something else, `Unsupported` for a later format, `NoSpace` and other failures of the storages:
-/// then the target is left with its marker, and can be used for the next attempt.
+/// `NotFound` if there is nothing of a store, `Locked` while the source is open for writing or the
+/// target is in use, `InvalidArgument` for a target that holds something else, `Unsupported` for a
+/// later format, `NoSpace` and other failures of the storages. After a failure the target has its
+/// marker, and can be used for the next attempt. Damage is not an error.
 pub fn repair(
     source: &RepairSource,
     target: &Arc<dyn Storage>,
@@ -175,7 +182,7 @@ pub fn repair(
         .inspect_err(|_| Target::give_up(&**target, epoch))
 }
 
-/// By key, trailer and value of the newest entry.
+/// For each key the trailer and the value of the newest entry.
 type Newest = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// Everything that was found, before it is written.
@@ -183,11 +190,11 @@ struct Found {
     survey: Survey,
     tables: Tables,
     log: LogFound,
-    /// Newest entry of the log by key.
+    /// For each keyspace the newest entries of the log.
     entries: BTreeMap<KeyspaceId, Newest>,
 }
 
-/// What the log says of keyspaces and ingests.
+/// What the log's records say about keyspaces and ingests.
 #[derive(Default)]
 struct Definitions {
     dropped: BTreeSet<KeyspaceId>,
@@ -235,12 +242,12 @@ impl Found {
         let mut survey = Survey::read(&*source.manifest)?;
         let mut files = Files::list(&*source.tables)?;
         let mut definitions = Definitions::default();
-        let mut senseless = Vec::new();
+        let mut undecodable = Vec::new();
         let mut damage = std::mem::take(&mut survey.damage);
         if let Some(id) = survey.store_id {
             match Claim::inspect(&source.folders(), Some(id), || id) {
                 Ok(_) => {}
-                // The folders may be the right ones all the same: what is in them will show.
+                // The folders may be the right ones even so; their contents will show.
                 Err(error) if error.is_corruption() => damage.push(error),
                 Err(error) => return Err(error),
             }
@@ -250,15 +257,15 @@ impl Found {
             survey.known_log(),
             &mut damage,
             &mut |record| {
-                // A record with a good checksum that makes no sense: there is nothing to do with it but to say so.
+                // The record has a good checksum and cannot be decoded. It can only be reported.
                 if let Err(error) = definitions.take(&record) {
                     let file = crate::formats::log::format::segment_name(record.position.segment);
-                    senseless.push(error.in_file(file).at(record.position.offset.into()));
+                    undecodable.push(error.in_file(file).at(record.position.offset.into()));
                 }
                 Ok(())
             },
         )?;
-        damage.append(&mut senseless);
+        damage.append(&mut undecodable);
         let nothing = !survey.is_store && !log.is_there && files.is_empty();
         if nothing {
             return Err(Error::not_found(format!(
@@ -279,11 +286,12 @@ impl Found {
         known.extend(ingested);
         let mut tables = Tables::default();
         tables.read_known(&mut files, &known, progress)?;
-        // A table with numbers that neither the log nor a manifest knows: the ends of both are lost, or it was flushed just before power
-        // went. Either way there was more than is known.
+        // A table has sequence numbers that neither the log nor a manifest knows. Either the ends
+        // of both are lost, or the table was flushed just before the power failed. In both cases
+        // there were more writes than are known.
         let unknown = |(id, number): &(KeyspaceId, u64)| {
             *number > log.last_number
-                && survey.was_given(*id)
+                && survey.is_not_dropped(*id)
                 && !survey
                     .keyspaces
                     .get(id)
@@ -304,9 +312,9 @@ impl Found {
             all,
             &deleted,
             &mut |id| {
-                let lives = survey.lives(id);
-                // Where the manifest is not whole, so is what it says of numbers.
-                lives.then(|| match survey.is_whole {
+                let exists = survey.exists_or_restore(id);
+                // If the manifest is not whole, neither are the ranges that it says are covered.
+                exists.then(|| match survey.is_whole {
                     true => survey.keyspaces[&id].covered.clone(),
                     false => SeqSet::new(),
                 })
@@ -348,11 +356,11 @@ impl Found {
                 for (seq, entry) in (record.first_sequence..).zip(Entries::new(record.payload)) {
                     let Ok(entry) = entry else { break };
                     let id = entry.keyspace;
-                    if !survey.lives(id) {
+                    if !survey.exists_or_restore(id) {
                         continue;
                     }
                     if entry.kind == EntryKind::RangeDelete {
-                        // What was deleted once is deleted, whoever else says so.
+                        // Every range delete counts, even if a table has it too.
                         tables.range_deletes.entry(id).or_default().push((
                             entry.key.to_vec(),
                             entry.value.to_vec(),
@@ -360,7 +368,8 @@ impl Found {
                         ));
                         continue;
                     }
-                    // A covered put may have a tombstone that is gone with it; a covered delete is true for ever.
+                    // A put that is covered may have a tombstone that was dropped together with it.
+                    // A delete that is covered is true for ever.
                     let covered = entry.kind == EntryKind::Put
                         && survey.keyspaces[&id].covered.contains(seq)
                         && !lost
@@ -382,11 +391,11 @@ impl Found {
                 Ok(())
             },
         )?;
-        // The report is of the first reading, so this one must have found the same records.
+        // The report is about the first reading, so this one must have found the same records.
         if again.record_count != self.log.record_count {
             return Err(Error::new(
                 ErrorKind::Io,
-                "a part of the log could be read only one of two times",
+                "a part of the log could be read the first time but not the second time",
             )
             .expected(format!("{} records", self.log.record_count))
             .found(format!("{} records", again.record_count))
@@ -395,7 +404,7 @@ impl Found {
         Ok(())
     }
 
-    /// Every keyspace is suspect where something is missing that could be about any key.
+    /// Every keyspace is suspect as a whole if something is missing that can concern any key.
     fn suspects(&self) -> Vec<SuspectRange> {
         let mut suspects = self.tables.suspects.clone();
         for id in self.survey.keyspaces.keys() {
@@ -511,7 +520,7 @@ impl Found {
                 .into_iter()
                 .map(|(key, (trailer, value))| (key, trailer, value))
                 .collect(),
-            // What was joined keeps the order of the format.
+            // Joined range deletes are in the order that the format requires.
             deletes: RangeDeletes::new(joined(deletes)).unwrap_or_default(),
             suspects: of_keyspace.cloned().collect(),
             strict: options.strict,
@@ -519,7 +528,7 @@ impl Found {
         }
     }
 
-    /// No number above this one was seen.
+    /// The largest sequence number that was found.
     fn largest_number(&self) -> u64 {
         self.tables.largest_number.max(self.log.last_number).max(1)
     }
@@ -538,10 +547,11 @@ fn counted(id: KeyspaceId, name: &str, table_count: u64, counts: &Counts) -> Key
 }
 
 impl Survey {
-    /// Applies what the log says of keyspaces; gives the tables of ingests that no edit has installed.
+    /// Applies what the log says about keyspaces. Returns the tables of ingests that no edit has
+    /// installed.
     fn define(&mut self, definitions: Definitions) -> Vec<KnownTable> {
         for (id, mut keyspace) in definitions.created {
-            // Below the next id it was created and dropped again, or is known.
+            // A keyspace below the next id is known, or was created and dropped again.
             if self.is_whole && id < self.next_keyspace_id {
                 continue;
             }
@@ -573,27 +583,28 @@ impl Survey {
             .ingested
             .into_iter()
             .filter(|(table, number)| {
-                self.lives(table.keyspace)
+                self.exists_or_restore(table.keyspace)
                     && !self.keyspaces[&table.keyspace].covered.contains(*number)
             })
             .map(|(table, _)| table)
             .collect()
     }
 
-    /// Whether the keyspace was not dropped, as far as that is known; its creation may be lost.
-    fn was_given(&self, id: KeyspaceId) -> bool {
+    /// Whether the keyspace was not dropped, as far as is known. Its creation may be lost.
+    fn is_not_dropped(&self, id: KeyspaceId) -> bool {
         let was_dropped = self.dropped.contains(&id)
             || self.is_whole && id < self.next_keyspace_id && !self.keyspaces.contains_key(&id)
             || id == KeyspaceId::MAX;
         !was_dropped
     }
 
-    /// Whether the keyspace was not dropped, as far as that is known. One whose creation is lost begins to live with the first that names it.
-    fn lives(&mut self, id: KeyspaceId) -> bool {
+    /// Whether the keyspace was not dropped, as far as is known. If its creation is lost, it is
+    /// added here.
+    fn exists_or_restore(&mut self, id: KeyspaceId) -> bool {
         if self.keyspaces.contains_key(&id) {
             return true;
         }
-        if !self.was_given(id) {
+        if !self.is_not_dropped(id) {
             return false;
         }
         self.keyspaces.insert(id, KnownKeyspace::default());
@@ -601,7 +612,7 @@ impl Survey {
         true
     }
 
-    /// Names a keyspace whose name was lost, and renames one whose name another one has.
+    /// Gives a name to a keyspace whose name is lost or is already used by another one.
     fn give_name(&mut self, id: KeyspaceId) {
         let taken = |name: &str| {
             self.keyspaces
@@ -625,7 +636,7 @@ impl Survey {
     }
 }
 
-/// The words of an error kind are its reader's business; a salvage that lacks memory is an error of the machine.
+/// A salvage that runs out of memory failed because of the machine, not because of the store.
 impl From<siltstone_table::exec::ExecError> for Error {
     fn from(error: siltstone_table::exec::ExecError) -> Error {
         match error {

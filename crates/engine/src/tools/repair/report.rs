@@ -1,4 +1,4 @@
-//! What a repair says: as data, as text, as JSON.
+//! The report of a repair: as data, as text, as JSON.
 //!
 //! Threading: plain data.
 
@@ -16,14 +16,14 @@ use crate::types::limits::KeyspaceId;
 pub enum LostWhat {
     /// Blocks of a table.
     Blocks,
-    /// A table's range deletes: keys that they deleted may be back.
+    /// The range deletes of a table. Keys that they deleted may be visible again.
     RangeDeletes,
-    /// A whole table: its file is missing, or another one's.
+    /// A whole table: its file is missing, or is that of another table.
     Table,
 }
 
 impl LostWhat {
-    /// A word for it.
+    /// The name of it, for reports.
     pub fn word(self) -> &'static str {
         match self {
             LostWhat::Blocks => "blocks",
@@ -33,42 +33,42 @@ impl LostWhat {
     }
 }
 
-/// A range of keys of which a table's data is lost.
+/// A range of keys for which a table lost data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
-    /// The file.
+    /// The name of the table's file.
     pub file: String,
-    /// What of it.
+    /// What was lost of the table.
     pub what: LostWhat,
-    /// The first lost block's number, where it is known.
+    /// The number of the first lost block; `None` if it is not known.
     pub block: Option<u64>,
-    /// Where in the file the lost bytes begin.
+    /// The offset in the file at which the lost bytes begin.
     pub offset: u64,
-    /// How many there are.
+    /// The number of lost bytes.
     pub bytes: u64,
     /// The keyspace's id.
     pub keyspace: KeyspaceId,
-    /// The keys between which the lost data lay.
+    /// The range of keys in which the lost data was.
     pub range: KeyRange,
-    /// Lost entries, old versions and deletes included; none if that cannot be told.
+    /// The number of lost entries, including old versions and deletes; `None` if it is not known.
     pub entry_count: Option<u64>,
 }
 
 /// Why keys are suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuspectWhy {
-    /// A table lost data there.
+    /// A table lost data in this range.
     Lost,
-    /// Blocks that join nothing: they may be part of a value that holds a table.
+    /// Blocks without neighbours: they may be part of a value that contains a table.
     Island,
     /// Records of the log are lost.
     LogHole,
-    /// The manifest is not whole: what was deleted, replaced or dropped since is not known.
+    /// The manifest is not whole: later deletes, replacements and drops are not known.
     Manifest,
 }
 
 impl SuspectWhy {
-    /// A word for it.
+    /// The name of it, for reports.
     pub fn word(self) -> &'static str {
         match self {
             SuspectWhy::Lost => "lost",
@@ -79,22 +79,24 @@ impl SuspectWhy {
     }
 }
 
-/// Keys whose answer may be wrong: they may be missing, or have an older value than the last one written, or be back although they were
-/// deleted. A key whose entry has a number of at least `below` is not meant: what was lost is older.
+/// Keys whose result may be wrong: they may be missing, have an older value than the last one
+/// written, or be visible although they were deleted. A key whose entry has a sequence number of at
+/// least `below` is not suspect, because what was lost is older.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspectRange {
     /// The keyspace's id.
     pub keyspace: KeyspaceId,
     /// The keys.
     pub range: KeyRange,
-    /// Only entries with numbers below this one are suspect; none: all of them.
+    /// Only entries with a sequence number below this one are suspect; `None`: all are.
     pub below: Option<u64>,
-    /// Why.
+    /// Why the keys are suspect.
     pub why: SuspectWhy,
 }
 
 impl SuspectRange {
-    /// Whether the answer for `key`, which has an entry of this number (0: none), may be wrong.
+    /// Whether the result for `key`, whose entry has this sequence number (0: there is no entry),
+    /// may be wrong.
     pub fn holds(&self, key: &[u8], number: u64) -> bool {
         self.below.is_none_or(|below| number < below) && self.range.contains(key)
     }
@@ -103,114 +105,116 @@ impl SuspectRange {
 /// Records of the log that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHole {
-    /// The next good record, or the log's end.
+    /// The position of the next good record, or of the log's end.
     pub before: Position,
-    /// The last number before the hole.
+    /// The last sequence number before the hole.
     pub after_number: u64,
-    /// The first number behind it; none at the end.
+    /// The first sequence number behind it; `None` at the end of the log.
     pub before_number: Option<u64>,
 }
 
 /// What was found of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFound {
-    /// Segments with records.
+    /// The number of segments with records.
     pub segment_count: u64,
-    /// Good records.
+    /// The number of good records.
     pub record_count: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub record_bytes: u64,
-    /// The largest number in them.
+    /// The largest sequence number in them.
     pub last_number: u64,
     /// Where the last of them ends.
     pub end: Position,
-    /// What stands there.
+    /// What was found there.
     pub stop: String,
-    /// A record begins there and is not whole: see
+    /// Whether an incomplete record begins there: see
     /// [`LogCheck::is_torn`](crate::tools::check::LogCheck). It is left out, and not counted as
     /// lost.
     pub is_torn: bool,
-    /// Nothing stands there. Otherwise the last writes may be missing: without `is_torn`, the bytes
-    /// are what a reused segment held before, or a last record whose header is damaged too. No
-    /// format can tell these apart.
+    /// Whether nothing was written there. If not, the last writes may be missing: without
+    /// `is_torn`, the bytes are old contents of a recycled segment, or a last record whose header
+    /// is damaged too. No format can tell these apart.
     pub end_is_clear: bool,
-    /// The segment with which it should begin is not there, or unreadable.
+    /// Whether the segment with which the log should begin is missing or unreadable.
     pub first_is_missing: bool,
-    /// Where the log ended when the store was closed, if it was closed.
+    /// Where the log ended when the store was closed; `None` if it was not closed.
     pub closed_end: Option<Position>,
-    /// There are segments.
+    /// Whether there are segments.
     pub is_there: bool,
-    /// A whole segment is missing between two others or at the start, so the manifest may be older than the log.
+    /// Whether a whole segment is missing, between two others or at the start. The manifest may
+    /// then be older than the log.
     pub is_broken: bool,
-    /// Lost records.
+    /// The places where records are lost.
     pub holes: Vec<LogHole>,
 }
 
-/// What became of a keyspace.
+/// What a repair did with a keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceRepair {
-    /// Its id.
+    /// The keyspace's id.
     pub id: KeyspaceId,
-    /// Its name; `repaired-ID` if that was lost.
+    /// The keyspace's name; `repaired-ID` if it was lost.
     pub name: String,
-    /// Keys in the target.
+    /// The number of keys in the target.
     pub key_count: u64,
     /// Bytes of these keys and their values.
     pub byte_count: u64,
-    /// Keys among them that are suspect.
+    /// The number of suspect keys among them.
     pub suspect_key_count: u64,
-    /// Suspect keys that `strict` left out.
+    /// The number of suspect keys that were left out because of `strict`.
     pub left_out_key_count: u64,
-    /// Tables that were read.
+    /// The number of tables that were read.
     pub table_count: u64,
 }
 
 /// A file that was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusedFile {
-    /// Its name.
+    /// The file's name.
     pub name: String,
-    /// Why.
+    /// Why it was not used.
     pub why: &'static str,
 }
 
-/// What a repair found and made.
+/// The result of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
-    /// The source's identity, if anything told it.
+    /// The id of the source; `None` if no file has it.
     pub source_id: Option<StoreId>,
-    /// The new store's.
+    /// The id of the new store.
     pub target_id: StoreId,
     /// Whether suspect keys were left out.
     pub strict: bool,
-    /// The manifest that was read; none if there was none to read.
+    /// The name of the manifest that was read; `None` if there was none.
     pub manifest: Option<String>,
-    /// Its good records.
+    /// The number of good records in it.
     pub manifest_record_count: u64,
     /// Whether all of it could be read, and tables and log agree with it.
     pub manifest_is_whole: bool,
     /// The log.
     pub log: LogFound,
-    /// Everything that is damaged, by file and place.
+    /// Everything that is damaged, with file and offset.
     pub damage: Vec<Error>,
-    /// What of tables is lost.
+    /// What tables have lost.
     pub lost: Vec<LostRange>,
-    /// Which answers may be wrong.
+    /// Which keys may have a wrong result.
     pub suspects: Vec<SuspectRange>,
-    /// By id.
+    /// The keyspaces, in the order of their ids.
     pub keyspaces: Vec<KeyspaceRepair>,
     /// Tables that were found and not used.
     pub unused: Vec<UnusedFile>,
 }
 
 impl RepairReport {
-    /// Whether nothing is lost and nothing is suspect: the target is what the source was. A last
-    /// record of the log that is not whole ([`LogFound::is_torn`]) is not counted as lost.
+    /// Whether nothing is lost and nothing is suspect, so the target has what the source had. A
+    /// last record of the log that is not complete ([`LogFound::is_torn`]) does not count as lost.
     pub fn lost_nothing(&self) -> bool {
         self.lost.is_empty() && self.suspects.is_empty() && self.log.holes.is_empty()
     }
 
-    /// Whether the answer for a key, of which the target has an entry of this number (0: none), may be wrong.
+    /// Whether the result for a key may be wrong. The target's entry for the key has this sequence
+    /// number (0: there is no entry).
     pub fn is_suspect(&self, keyspace: KeyspaceId, key: &[u8], number: u64) -> bool {
         self.suspects
             .iter()
@@ -224,7 +228,8 @@ impl RepairReport {
         }
     }
 
-    /// The report as one JSON object. Keys are hexadecimal; a range's `end` is null where it has none.
+    /// The report as one JSON object. Keys are hexadecimal; the `end` of a range without an end is
+    /// null.
     pub fn to_json(&self) -> String {
         let mut json = Json::default();
         json.object(|json| {
@@ -338,12 +343,13 @@ impl fmt::Display for RepairReport {
                 if self.manifest_is_whole {
                     "whole"
                 } else {
-                    "NOT WHOLE: what was deleted, replaced or dropped since it was good is not known"
+                    "NOT WHOLE: what was deleted, replaced or dropped since it was good is not \
+                     known"
                 }
             )?,
             None => writeln!(
                 f,
-                "manifest  none that can be read: keyspaces are told by tables and log"
+                "manifest  none that can be read: the keyspaces are those that tables and log name"
             )?,
         }
         writeln!(
@@ -362,9 +368,9 @@ impl fmt::Display for RepairReport {
         } else if !self.log.end_is_clear {
             writeln!(
                 f,
-                "          behind the end stand bytes that are no record: what a reused segment \
-                 held before, or a damaged last record (then the last writes are missing; no \
-                 format can tell)"
+                "          bytes behind the end are not a record: either a recycled segment held \
+                 them before, or the last record is damaged (then the last writes are missing; no \
+                 format can tell these apart)"
             )?;
         }
         for hole in &self.log.holes {
@@ -443,7 +449,7 @@ impl fmt::Display for RepairReport {
     }
 }
 
-/// JSON, written front to back.
+/// Writes JSON from front to back.
 #[derive(Default)]
 struct Json(String);
 

@@ -1,9 +1,12 @@
-//! The tables of a damaged store: which file is which, what of it can be read, what is lost.
+//! The tables of a damaged store: which file is which table, what of it can be read, and what is
+//! lost.
 //!
-//! A table that a manifest or the log names is known by length and digest, not by name: names may have been swapped. Tables that nothing names
-//! are used only where something known is missing, or nothing is known: otherwise they are leftovers, whose tombstones may be gone.
+//! A table that a manifest or the log names is recognised by length and digest, not by name: names
+//! may have been swapped. Tables that nothing names are used only if a known table is missing, or
+//! if nothing is known. Otherwise they are left over from an earlier state, and tombstones for
+//! their entries may have been dropped.
 //!
-//! Threading: one task; it only reads.
+//! Threading: one task, which only reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,19 +29,20 @@ use crate::types::limits::KeyspaceId;
 #[derive(Clone, Debug)]
 pub(super) struct TableSource {
     pub(super) name: String,
-    /// All blocks of a sound table, or these.
+    /// The blocks to read; `None` for all blocks of a sound table.
     pub(super) places: Option<Vec<Place>>,
     /// The smallest key.
     pub(super) first_key: Vec<u8>,
-    /// The number of all its entries, if not their own.
+    /// The sequence number of all its entries, if they do not have their own.
     pub(super) sequence_override: Option<u64>,
-    /// Only keys of these ranges count: it stands in for tables that are missing.
+    /// If set, only keys in these ranges are used: the table replaces tables that are missing.
     pub(super) clip: Option<Vec<KeyRange>>,
-    /// Puts of these numbers are in known tables, or were replaced there: one that nothing names has them only for what is lost.
+    /// Puts with these sequence numbers are in known tables, or were replaced there. A table that
+    /// nothing names provides them only for ranges that are lost.
     pub(super) covered: Option<Covered>,
 }
 
-/// Numbers that known tables cover, and the keys of which they have lost something.
+/// Sequence numbers that known tables cover, and the ranges in which these tables have lost data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Covered {
     pub(super) numbers: SeqSet,
@@ -46,16 +50,17 @@ pub(super) struct Covered {
 }
 
 impl Covered {
-    /// Whether a put that nothing names must be left out: its tombstone may be gone.
+    /// Whether a put of a table that nothing names is left out, because its tombstone may have been
+    /// dropped.
     pub(super) fn hides(&self, key: &[u8], number: u64) -> bool {
         self.numbers.contains(number) && !self.lost.iter().any(|r| r.contains(key))
     }
 }
 
-/// Start, end and number of a range delete.
+/// The start, the end and the sequence number of a range delete.
 pub(super) type RangeDelete = (Vec<u8>, Vec<u8>, u64);
 
-/// What all tables of a store give.
+/// What was read from all tables of a store.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) sources: BTreeMap<KeyspaceId, Vec<TableSource>>,
@@ -64,32 +69,32 @@ pub(super) struct Tables {
     pub(super) suspects: Vec<SuspectRange>,
     pub(super) damage: Vec<Error>,
     pub(super) unused: Vec<UnusedFile>,
-    /// What tables whose files are missing spoke of.
+    /// The ranges of tables whose files are missing.
     pub(super) missing: BTreeMap<KeyspaceId, Vec<KeyRange>>,
     pub(super) largest_number: u64,
     used: BTreeSet<String>,
 }
 
-/// The files of the tables' folder.
+/// The files in the folder of the tables.
 pub(super) struct Files<'a> {
     storage: &'a dyn Storage,
     lengths: BTreeMap<String, u64>,
-    /// Names by length and digest; read when the first table is not where it should be.
+    /// Names by length and digest. They are read when the first table is not where it should be.
     by_digest: Option<BTreeMap<(u64, u64), Vec<String>>>,
     total_bytes: u64,
     done_bytes: u64,
 }
 
-/// A file that was found for a known table.
+/// The file that was found for a known table.
 struct TableFile {
     file: Arc<dyn ReadFile>,
     salvaged: Salvage,
-    /// It is the table, and not another one under its name.
+    /// Whether it is certain that the file is the table, and not another one with its name.
     proven: bool,
 }
 
-/// What is known of a table whose blocks are looked at.
-struct Of {
+/// What is known about a table whose blocks are read.
+struct TableInfo {
     keyspace: KeyspaceId,
     points: Option<(Vec<u8>, Vec<u8>)>,
     bounds: KeyRange,
@@ -133,7 +138,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Files of this length whose footers hold and have this digest.
+    /// Files of this length with a valid footer that has this digest.
     fn elsewhere(&mut self, meta: &TableMeta) -> Result<Vec<String>> {
         if self.by_digest.is_none() {
             let mut all: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
@@ -176,7 +181,7 @@ fn first_key_of(table: &KnownTable) -> Option<&[u8]> {
     points.map(|(smallest, _)| &smallest[..])
 }
 
-/// The smallest key above `key`.
+/// The smallest key greater than `key`.
 fn above(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
@@ -201,7 +206,7 @@ impl Tables {
             match found {
                 Some(found) => {
                     let meta = &table.meta;
-                    let of = Of {
+                    let info = TableInfo {
                         keyspace: table.keyspace,
                         points: meta.points.as_ref().map(|(a, b)| (a.to_vec(), b.to_vec())),
                         bounds: meta.bounds.clone(),
@@ -214,17 +219,17 @@ impl Tables {
                     };
                     files.done(found.file.len(), progress);
                     if !found.proven {
-                        self.is_doubtful(&*found.file, &of);
+                        self.report_doubtful(&*found.file, &info);
                     }
-                    self.take(&*found.file, found.salvaged, of);
+                    self.take(&*found.file, found.salvaged, info);
                 }
-                None => self.is_missing(table),
+                None => self.report_missing(table),
             }
         }
         Ok(())
     }
 
-    /// The file that holds a known table.
+    /// Finds the file of a known table.
     fn find(
         &mut self,
         files: &mut Files<'_>,
@@ -245,7 +250,7 @@ impl Tables {
             None => None,
         };
         let own = match (own, own_footer) {
-            // It says itself that it is another table.
+            // The file is another table, according to its footer.
             (Some(file), Some(footer)) if !same(&footer, file.len()) => None,
             (Some(file), footer) => Some((file, footer.is_some())),
             (None, _) => None,
@@ -258,7 +263,8 @@ impl Tables {
                     let own = (p.entries, p.smallest_seq, p.largest_seq);
                     own == (meta.entries, meta.min_seq, meta.max_seq)
                 });
-                // A file that was cut proves by its first key that it is the table; another table, of any keyspace, may have the same.
+                // The first key of a file that was cut shows that it is the table, unless another
+                // table, of any keyspace, has the same first key.
                 let first = salvaged.pieces.first().map(|p| &p.first_key[..]);
                 let proven = is_it
                     || salvaged.properties.is_some()
@@ -277,7 +283,7 @@ impl Tables {
         if own.as_ref().is_some_and(|own| own.salvaged.is_whole()) {
             return Ok(own);
         }
-        // A sound copy, or the table itself under another's name.
+        // A sound copy, or the table itself with the name of another one.
         for name in files.elsewhere(meta)? {
             let Some(file) = files.open(&name)? else {
                 continue;
@@ -304,7 +310,7 @@ impl Tables {
         Ok(own)
     }
 
-    fn is_missing(&mut self, table: &KnownTable) {
+    fn report_missing(&mut self, table: &KnownTable) {
         let meta = &table.meta;
         self.damage.push(Error::corruption(
             meta.name.clone(),
@@ -333,19 +339,25 @@ impl Tables {
         self.largest_number = self.largest_number.max(meta.visible_seqs().1);
     }
 
-    /// What its name says, and nothing else: it may be another table, so all of this one may be lost.
-    fn is_doubtful(&mut self, file: &dyn ReadFile, of: &Of) {
+    /// Reports a file that has only its name in common with the table. It may be another table, so
+    /// all of this one may be lost.
+    fn report_doubtful(&mut self, file: &dyn ReadFile, info: &TableInfo) {
         self.lost.push(LostRange {
             file: file.name().to_string(),
             what: LostWhat::Table,
             block: None,
             offset: 0,
             bytes: file.len(),
-            keyspace: of.keyspace,
-            range: of.bounds.clone(),
+            keyspace: info.keyspace,
+            range: info.bounds.clone(),
             entry_count: None,
         });
-        self.suspect(of.keyspace, of.bounds.clone(), of.largest, SuspectWhy::Lost);
+        self.suspect(
+            info.keyspace,
+            info.bounds.clone(),
+            info.largest,
+            SuspectWhy::Lost,
+        );
     }
 
     fn suspect(&mut self, keyspace: KeyspaceId, range: KeyRange, largest: u64, why: SuspectWhy) {
@@ -357,23 +369,23 @@ impl Tables {
         });
     }
 
-    /// Takes what a file holds, and says what it has lost.
-    fn take(&mut self, file: &dyn ReadFile, salvage: Salvage, of: Of) {
+    /// Takes what a file holds, and reports what it has lost.
+    fn take(&mut self, file: &dyn ReadFile, salvage: Salvage, info: TableInfo) {
         let name = file.name().to_string();
         self.used.insert(name.clone());
-        self.largest_number = self.largest_number.max(of.largest);
+        self.largest_number = self.largest_number.max(info.largest);
         let whole = salvage.is_whole();
         for (_, error) in &salvage.parts {
             self.damage.push(error.clone().into());
         }
-        let entries_lost = of
+        let entries_lost = info
             .entries
             .map(|entries| entries.saturating_sub(salvage.entry_count()))
             .filter(|_| salvage.gaps.len() == 1);
         for gap in &salvage.gaps {
             self.damage
                 .push(gap.damage.in_file(&name, gap.start).into());
-            let Some(range) = range_of(gap, &of) else {
+            let Some(range) = range_of(gap, &info) else {
                 continue;
             };
             self.lost.push(LostRange {
@@ -382,36 +394,41 @@ impl Tables {
                 block: gap.block,
                 offset: gap.start,
                 bytes: gap.end - gap.start,
-                keyspace: of.keyspace,
+                keyspace: info.keyspace,
                 range: range.clone(),
                 entry_count: entries_lost,
             });
-            self.suspect(of.keyspace, range, of.largest, SuspectWhy::Lost);
+            self.suspect(info.keyspace, range, info.largest, SuspectWhy::Lost);
         }
         for island in salvage.pieces.iter().filter(|p| p.island) {
             let range = KeyRange::closed(&island.first_key, &island.last_key);
-            self.suspect(of.keyspace, range, of.largest, SuspectWhy::Island);
+            self.suspect(info.keyspace, range, info.largest, SuspectWhy::Island);
         }
         match salvage.range_deletes {
             Some(deletes) => {
-                let all = self.range_deletes.entry(of.keyspace).or_default();
+                let all = self.range_deletes.entry(info.keyspace).or_default();
                 for fragment in deletes.fragments() {
-                    let seq = of.sequence_override.unwrap_or(fragment.seq);
+                    let seq = info.sequence_override.unwrap_or(fragment.seq);
                     all.push((fragment.start.clone(), fragment.end.clone(), seq));
                 }
             }
-            None if of.may_have_range_deletes => {
+            None if info.may_have_range_deletes => {
                 self.lost.push(LostRange {
                     file: name.clone(),
                     what: LostWhat::RangeDeletes,
                     block: None,
                     offset: salvage.pieces.last().map_or(0, |p| p.place.end),
                     bytes: 0,
-                    keyspace: of.keyspace,
-                    range: of.bounds.clone(),
+                    keyspace: info.keyspace,
+                    range: info.bounds.clone(),
                     entry_count: None,
                 });
-                self.suspect(of.keyspace, of.bounds.clone(), of.largest, SuspectWhy::Lost);
+                self.suspect(
+                    info.keyspace,
+                    info.bounds.clone(),
+                    info.largest,
+                    SuspectWhy::Lost,
+                );
             }
             None => {}
         }
@@ -421,19 +438,20 @@ impl Tables {
         let first_key = first.first_key.clone();
         let places = (!whole).then(|| salvage.pieces.iter().map(|p| p.place).collect());
         self.sources
-            .entry(of.keyspace)
+            .entry(info.keyspace)
             .or_default()
             .push(TableSource {
                 name,
                 places,
                 first_key,
-                sequence_override: of.sequence_override,
-                clip: of.clip,
-                covered: of.covered,
+                sequence_override: info.sequence_override,
+                clip: info.clip,
+                covered: info.covered,
             });
     }
 
-    /// The largest number in the tables that nothing names, as far as they are sound, with their keyspaces.
+    /// The largest sequence number of each table that nothing names and that is sound, with its
+    /// keyspace.
     pub(super) fn numbers_found(&self, files: &Files<'_>) -> Result<Vec<(KeyspaceId, u64)>> {
         let mut numbers = Vec::new();
         let options = ReaderOptions {
@@ -456,8 +474,9 @@ impl Tables {
         Ok(numbers)
     }
 
-    /// Reads tables that nothing names. `all`: everything may be missing; otherwise only what missing tables spoke of is wanted.
-    /// `lives` gives the numbers that known tables of a keyspace cover, or nothing if it was dropped.
+    /// Reads tables that nothing names. If `all` is true, everything may be missing; otherwise only
+    /// the ranges of missing tables are used. `lives` returns the sequence numbers that known
+    /// tables of a keyspace cover, or `None` if it was dropped.
     pub(super) fn read_found(
         &mut self,
         files: &mut Files<'_>,
@@ -480,7 +499,7 @@ impl Tables {
                 });
             };
             if deleted.contains(&name) {
-                not_used("it was replaced before");
+                not_used("it was replaced earlier");
                 continue;
             }
             if !all && self.missing.is_empty() {
@@ -498,7 +517,8 @@ impl Tables {
             };
             let Some(keyspace) = p.keyspace else {
                 not_used(
-                    "nothing names it, and it belongs to no keyspace: an ingest that may not have happened",
+                    "nothing names it, and it belongs to no keyspace: an ingest that may not have \
+                     happened",
                 );
                 continue;
             };
@@ -527,23 +547,23 @@ impl Tables {
                 numbers,
                 lost: lost.map(|l| l.range.clone()).collect(),
             };
-            let of = Of {
+            let info = TableInfo {
                 covered: Some(covered),
                 ..found(keyspace, &p, &salvaged, clip)
             };
-            self.take(&*file, salvaged, of);
+            self.take(&*file, salvaged, info);
         }
         Ok(())
     }
 }
 
-/// What a found table says of itself.
+/// The information that a table without an entry has about itself.
 fn found(
     keyspace: KeyspaceId,
     p: &siltstone_table::properties::Properties,
     salvaged: &Salvage,
     clip: Option<Vec<KeyRange>>,
-) -> Of {
+) -> TableInfo {
     let points = p.smallest_key.clone().zip(p.largest_key.clone());
     let deleted = salvaged.range_deletes.as_ref().and_then(|d| d.range());
     let start = match (p.left_bound(), deleted) {
@@ -551,7 +571,7 @@ fn found(
         (None, Some((start, _))) => start.to_vec(),
         (None, None) => Vec::new(),
     };
-    // Range deletes that are lost may have reached as far as to the next table.
+    // Range deletes that are lost may have reached as far as the next table.
     let end = match (&points, deleted) {
         _ if salvaged.range_deletes.is_none() => End::Unbounded,
         (Some((_, largest)), None) => End::Included(largest.clone().into()),
@@ -561,7 +581,7 @@ fn found(
         (None, Some((_, end))) => End::Excluded(end.into()),
         (None, None) => End::Unbounded,
     };
-    Of {
+    TableInfo {
         keyspace,
         points,
         bounds: KeyRange {
@@ -577,9 +597,9 @@ fn found(
     }
 }
 
-/// The keys of what lay in a gap.
-fn range_of(gap: &Gap, of: &Of) -> Option<KeyRange> {
-    let (smallest, largest) = of.points.as_ref()?;
+/// The range of keys that were in a gap.
+fn range_of(gap: &Gap, info: &TableInfo) -> Option<KeyRange> {
+    let (smallest, largest) = info.points.as_ref()?;
     let start = match &gap.after {
         Some(after) => above(after),
         None => smallest.clone(),

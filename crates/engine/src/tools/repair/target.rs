@@ -1,7 +1,9 @@
-//! The store that a repair makes: tables first, then an empty log and a manifest, and the pointer last.
+//! The store that a repair makes: tables first, then an empty log and a manifest, and the pointer
+//! last.
 //!
-//! Invariants: a marker stands in the folder from before the first byte until the store is complete, so whatever a crash leaves is known to be
-//! a repair's and can be made again; a folder that holds anything else is refused. The pointer comes last, so nothing opens a half-made store.
+//! Invariants: a marker is in the folder from before the first byte until the store is complete, so
+//! files that a crash leaves are recognised and can be made anew. A folder that holds anything else
+//! is refused. The pointer comes last, so nothing opens an incomplete store.
 //!
 //! Threading: one task.
 
@@ -22,10 +24,10 @@ use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 
-/// Stands in the folder while it is being made.
+/// The file that marks the folder while the store is being made.
 pub(super) const MARKER: &str = crate::formats::names::PARTIAL;
 
-/// The open number in the names of the tables, and of the first manifest.
+/// The open number in the names of the tables, and the number of the first manifest.
 pub(super) const OPEN_NUMBER: u64 = 1;
 
 /// A store being made.
@@ -37,7 +39,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Begins: an empty folder, or one in which an earlier repair did not come to its end.
+    /// Begins in an empty folder, or in one with an unfinished repair.
     pub(super) fn begin(
         storage: Arc<dyn Storage>,
         epoch: Epoch,
@@ -51,9 +53,9 @@ impl Target {
                     storage.describe()
                 ))
                 .found(&objects[0].name)
-                .advice("name a folder that is not there yet"));
+                .advice("name a folder that does not exist yet"));
             }
-            // The pointer goes first, and the marker stays.
+            // The pointer is deleted first, and the marker stays.
             let (pointer, others): (Vec<_>, Vec<_>) = objects
                 .into_iter()
                 .filter(|o| o.name != MARKER)
@@ -78,12 +80,12 @@ impl Target {
         })
     }
 
-    /// The present, in microseconds since 1970.
+    /// The present time, in microseconds since 1970.
     pub(super) fn now_us(&self) -> u64 {
         self.runtime.unix_micros()
     }
 
-    /// Writes a keyspace's entries as tables, synced, of ids from `next_id` on.
+    /// Writes a keyspace's entries as synced tables, with ids from `next_id` on.
     pub(super) fn write_tables(
         &self,
         keyspace: KeyspaceId,
@@ -130,7 +132,7 @@ impl Target {
         Ok(metas.collect())
     }
 
-    /// Makes the store complete. `state` lacks the log's start.
+    /// Completes the store. `state` does not have the log's start yet.
     pub(super) fn finish(self, state: StoreState) -> Result<()> {
         state.check()?;
         new_store::create(&self.storage, self.epoch, &self.runtime, self.id, state)?;
@@ -138,7 +140,7 @@ impl Target {
         Ok(self.storage.sync_dir(self.epoch)?)
     }
 
-    /// Gives back what an attempt that failed has taken, as far as the storage lets us; the marker stays.
+    /// Deletes what a failed attempt has written, as far as the storage allows. The marker stays.
     pub(super) fn give_up(storage: &dyn Storage, epoch: Epoch) {
         if !is_unfinished(storage).unwrap_or(false) {
             return;
@@ -152,7 +154,7 @@ impl Target {
     }
 }
 
-/// Whether the folder holds what a repair left that did not come to its end: its marker, and no store that was opened since.
+/// Whether the folder has an unfinished repair: its marker, and no store that was opened since.
 fn is_unfinished(storage: &dyn Storage) -> Result<bool> {
     let marker = match storage.read_small(MARKER) {
         Ok(marker) => marker,
@@ -173,6 +175,6 @@ fn is_unfinished(storage: &dyn Storage) -> Result<bool> {
         .iter()
         .filter(|o| parse_manifest_name(&o.name).is_some())
         .count();
-    // An open writes a manifest of its own before it does anything else.
+    // Every open writes a manifest of its own before anything else.
     Ok(ours && current.number == 1 && manifests <= 1)
 }

@@ -1,59 +1,62 @@
-//! Arenas: the memory of memtables, faulted in once and reused whole.
+//! Arenas: the memory of memtables. It is faulted in once, and reused as a whole.
 //!
-//! Faulting in 64 MiB takes 5 to 200 ms, so a store does it once for each arena that it needs at the same time, not
-//! once for each memtable. An arena goes back to its pool when its memtable is dropped; the pool keeps a fixed number
-//! and gives the rest back to the system. Nothing here blocks or makes a storage call, so this may happen in a
-//! destructor, on any thread: the pool's shelf is a row of atomic pointers.
+//! Faulting in 64 MiB takes 5 to 200 ms, so a store does it once for each arena that it needs at
+//! the same time, not once for each memtable. When its memtable is dropped, an arena goes back to
+//! its pool; the pool keeps a fixed number and returns the others to the system. Nothing here
+//! blocks or makes a storage call, so this may happen in a destructor, on any thread: the pool's
+//! shelf is an array of atomic pointers.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// The most that one arena may hold, in bytes: what 32-bit offsets in units of 8 bytes reach.
+/// The largest arena, in bytes: what 32-bit offsets in units of 8 bytes can reach.
 pub const MAX_ARENA_BYTES: usize = (u32::MAX as usize) * 8;
-/// The least that an arena holds, in bytes.
+/// The smallest arena, in bytes.
 pub const MIN_ARENA_BYTES: usize = 16 << 10;
 const PAGE_BYTES: usize = 4096;
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Room for the first nodes before the filter, where no huge pages are wanted.
+/// Room for the first nodes before the filter, for which no huge pages are wanted.
 #[cfg(all(target_os = "linux", not(miri)))]
 const NODES_IN_SMALL_PAGES_BYTES: usize = 64 << 10;
 /// The most arenas that a pool keeps for reuse.
 const SHELF_COUNT: usize = 16;
 
-/// No arena could be had.
+/// The failure to get an arena.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
-    /// More than 32-bit offsets reach.
+    /// The size is more than 32-bit offsets can reach.
     #[error(
-        "a memtable of {wanted_bytes} bytes was asked for, but one holds at most {MAX_ARENA_BYTES}: split the batch"
+        "a memtable of {wanted_bytes} bytes was asked for, but one holds at most \
+         {MAX_ARENA_BYTES}: split the batch"
     )]
     TooLarge {
-        /// What was asked for.
+        /// The size that was asked for.
         wanted_bytes: usize,
     },
     /// The system gave no memory.
     #[error(
-        "the system gave no {wanted_bytes} bytes of memory for a memtable ({source}): lower the memtable size or free memory"
+        "the system gave no {wanted_bytes} bytes of memory for a memtable ({source}): lower the \
+         memtable size or free memory"
     )]
     NoMemory {
-        /// What was asked for.
+        /// The size that was asked for.
         wanted_bytes: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// How a new arena's pages come into memory.
+/// How the pages of a new arena are brought into memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
-    /// All of them before it is used.
+    /// All pages, before the arena is used.
     AtOnce,
-    /// When they are first written.
+    /// Each page when it is first written.
     AsWritten,
-    /// When they are first written, and no huge page at either end.
+    /// Each page when it is first written, without huge pages at either end.
     Sparse,
 }
 
@@ -69,19 +72,20 @@ struct Shared {
     prefault: bool,
     shelf: [AtomicPtr<u8>; SHELF_COUNT],
     held_bytes: AtomicU64,
-    /// Of them those of arenas whose pages come in as they are written, small ones at both ends.
+    /// The part of `held_bytes` that belongs to arenas of `Pages::Sparse`.
     sparse_bytes: AtomicU64,
-    /// New arenas from this size on are refused, as a system without memory would: for tests, else the largest number.
+    /// New arenas of at least this size are refused, as on a system without memory. Only tests set
+    /// it.
     refuse_from_bytes: AtomicUsize,
 }
 
-/// Memory for one memtable. Dropping it gives it back to its pool.
+/// The memory of one memtable. Dropping it returns it to its pool.
 pub struct Arena {
     start: NonNull<u8>,
     bytes: usize,
-    /// Whether another memtable used it before, so that it is not all zeros.
+    /// Whether another memtable used it before, so it may have bytes other than zero.
     used: bool,
-    /// For a memtable that may stay small: most of it was perhaps never touched, and its ends are in small pages.
+    /// Whether its pages are of `Pages::Sparse`, for a memtable that may stay small.
     sparse: bool,
     pool: Arc<Shared>,
 }
@@ -92,9 +96,9 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl ArenaPool {
-    /// A pool of arenas of `arena_bytes` (rounded up to whole pages) that keeps up to `keep_count` of them (at most
-    /// 16) when they are not used. With `prefault`, a new arena's pages are brought in at once, which takes
-    /// milliseconds, rather than one by one as the memtable grows.
+    /// A pool of arenas of `arena_bytes` (rounded up to whole pages) that keeps up to `keep_count`
+    /// unused ones (at most 16). With `prefault`, all pages of a new arena are brought in at once,
+    /// which takes milliseconds, and not one by one as the memtable grows.
     pub fn new(arena_bytes: usize, keep_count: usize, prefault: bool) -> ArenaPool {
         let arena_bytes = arena_bytes
             .clamp(MIN_ARENA_BYTES, MAX_ARENA_BYTES - PAGE_BYTES)
@@ -112,7 +116,8 @@ impl ArenaPool {
         }
     }
 
-    /// A kept arena or a new one; a new one of its own size if `min_bytes` is more than the pool's arenas hold.
+    /// A kept arena, or a new one. If `min_bytes` is more than the size of the pool's arenas, a new
+    /// one of that size.
     pub fn take(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
         let shared = &self.shared;
         let pages = if shared.prefault {
@@ -124,7 +129,7 @@ impl ArenaPool {
             return self.map(min_bytes, pages);
         }
         for place in &shared.shelf[..shared.keep_count] {
-            // Acquire: what the last user wrote comes before what the next one does.
+            // Acquire: what the last user wrote comes before what the next one writes.
             if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
                 return Ok(Arena {
                     start,
@@ -138,12 +143,13 @@ impl ArenaPool {
         self.map(shared.arena_bytes, pages)
     }
 
-    /// A new arena whose pages come in one by one as they are written, small ones at both ends: for memtables that may stay small, such
-    /// as the first one of a keyspace, of which there may be thousands. It never comes from the shelf, whose arenas are in memory whole, and
-    /// never goes there.
+    /// A new arena whose pages come in one by one as they are written, with small pages at both
+    /// ends. It is for memtables that may stay small, such as the first ones of keyspaces, of which
+    /// there may be thousands. It never comes from the shelf, whose arenas are in memory as a
+    /// whole, and never goes there.
     pub fn take_lazily(&self, min_bytes: usize) -> Result<Arena, ArenaError> {
         let pages = match min_bytes > self.shared.arena_bytes {
-            // It is made for what fills it.
+            // It is made for a batch that fills it.
             true => Pages::AsWritten,
             false => Pages::Sparse,
         };
@@ -184,59 +190,61 @@ impl ArenaPool {
         })
     }
 
-    /// Makes sure that an arena is kept for the next [`ArenaPool::take`], so that it need not fault one in. For the background.
+    /// Makes sure that an arena is kept for the next [`ArenaPool::take`], so that it need not fault
+    /// one in. A background task calls this.
     ///
     /// # Errors
-    /// As [`ArenaPool::take`].
+    /// Those of [`ArenaPool::take`].
     pub fn prepare(&self) -> Result<(), ArenaError> {
         let shared = &self.shared;
         let kept = |place: &AtomicPtr<u8>| !place.load(Ordering::Relaxed).is_null();
         if shared.shelf[..shared.keep_count].iter().any(kept) {
             return Ok(());
         }
-        // Dropped at once, it goes to the shelf.
+        // When it is dropped, it goes to the shelf.
         self.take(0).map(drop)
     }
 
-    /// Refuses new arenas from this size on, as a system without memory would. For tests.
+    /// Refuses new arenas of at least this size, as a system without memory would. For tests.
     pub(crate) fn refuse_from(&self, bytes: usize) {
         self.shared
             .refuse_from_bytes
             .store(bytes, Ordering::Relaxed);
     }
 
-    /// Size of an ordinary arena, in bytes.
+    /// The size of an ordinary arena, in bytes.
     pub fn arena_bytes(&self) -> usize {
         self.shared.arena_bytes
     }
 
-    /// Whether anything but this handle uses it: another handle, or an arena that is out.
+    /// Whether there is another handle, or an arena that is in use.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.shared) > 1
     }
 
-    /// Bytes of all arenas that exist: in use, and kept for reuse.
+    /// Bytes of all arenas that exist: those in use, and those kept for reuse.
     pub fn held_bytes(&self) -> u64 {
         self.shared.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the arenas that are in memory whole.
+    /// Bytes of the arenas that are in memory as a whole.
     pub fn whole_bytes(&self) -> u64 {
         let shared = &self.shared;
         let sparse = shared.sparse_bytes.load(Ordering::Relaxed);
         self.held_bytes().saturating_sub(sparse)
     }
 
-    /// Gives back the arenas that are kept for the next memtables.
+    /// Returns the kept arenas to the system.
     pub fn release_kept(&self) {
         let shared = &*self.shared;
         for place in &shared.shelf {
-            // Acquire: what the last user wrote comes before the memory goes.
+            // Acquire: what the last user wrote comes before the memory is unmapped.
             if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
                 shared
                     .held_bytes
                     .fetch_sub(shared.arena_bytes as u64, Ordering::Relaxed);
-                // SAFETY: arenas on the shelf came from `map` with this size, and whoever takes one off it is its only owner.
+                // SAFETY: arenas on the shelf came from `map` with this size, and the thread that
+                // takes one off the shelf is its only owner.
                 unsafe { unmap(start, shared.arena_bytes) };
             }
         }
@@ -244,7 +252,7 @@ impl ArenaPool {
 }
 
 impl Arena {
-    /// Size, in bytes.
+    /// The size, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -269,7 +277,7 @@ impl Drop for Arena {
         let pool = &*self.pool;
         if self.bytes == pool.arena_bytes && !self.sparse {
             for place in &pool.shelf[..pool.keep_count] {
-                // Release: what this memtable wrote comes before what the next one does.
+                // Release: what this memtable wrote comes before what the next one writes.
                 let put = place.compare_exchange(
                     std::ptr::null_mut(),
                     self.start.as_ptr(),
@@ -287,7 +295,7 @@ impl Drop for Arena {
             pool.sparse_bytes
                 .fetch_sub(self.bytes as u64, Ordering::Relaxed);
         }
-        // SAFETY: the arena came from `map` with this size, and is not used after this.
+        // SAFETY: the arena came from `map` with this size, and is not used after this call.
         unsafe { unmap(self.start, self.bytes) };
     }
 }
@@ -296,7 +304,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         for place in &mut self.shelf {
             if let Some(start) = NonNull::new(*place.get_mut()) {
-                // SAFETY: arenas on the shelf came from `map` with this size, and nobody else knows them.
+                // SAFETY: arenas on the shelf came from `map` with this size, and nothing else
+                // refers to them.
                 unsafe { unmap(start, self.arena_bytes) };
             }
         }
@@ -309,7 +318,8 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     let huge = bytes >= HUGE_PAGE_BYTES;
     let slack = if huge { HUGE_PAGE_BYTES } else { 0 };
-    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new private mapping at an address that the kernel chooses affects nothing that
+    // exists.
     let all = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -324,8 +334,9 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
     } else {
         0
     };
-    // SAFETY: `before` is at most `slack`; all three parts lie in the new mapping and are whole pages, and the two that
-    // are unmapped are not used. The advice changes no contents: the pages are new.
+    // SAFETY: `before` is at most `slack`. All three parts lie in the new mapping and consist of
+    // whole pages, and the two that are unmapped are not used. The advice does not change contents:
+    // the pages are new.
     unsafe {
         let start = all.add(before);
         if before > 0 {
@@ -334,10 +345,12 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
         if slack > before {
             munmap(start.add(bytes).cast(), slack - before)?;
         }
-        // Only advice: a kernel without huge pages refuses it, and everything works with small ones.
+        // This is only advice: a kernel without huge pages refuses it, and small pages work as
+        // well.
         if huge && pages == Pages::Sparse {
-            // A memtable begins at both ends, records here and nodes and the filter there: its first entry took two huge pages, 4 MiB. The
-            // kernel may be set to give huge pages to everybody, so it is told that none are wanted.
+            // A memtable begins at both ends: records at the start, nodes and the filter at the
+            // end. Its first entry took two huge pages, 4 MiB. The kernel may be set to give huge
+            // pages to every mapping, so it is told that none are wanted there.
             let small = bytes / super::FILTER_SHARE + NODES_IN_SMALL_PAGES_BYTES;
             let tail_at = (bytes.saturating_sub(small) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
                 .max(HUGE_PAGE_BYTES);
@@ -356,7 +369,7 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
         if pages == Pages::AtOnce
             && madvise(start.cast(), bytes, Advice::LinuxPopulateWrite).is_err()
         {
-            // Kernels before 5.14: touch every page.
+            // Kernels before 5.14 cannot do this: touch every page.
             for page in (0..bytes).step_by(PAGE_BYTES) {
                 start.add(page).write_volatile(0);
             }
@@ -369,7 +382,8 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
 /// `start` came from `map(bytes, _)`, and is not used afterwards.
 #[cfg(all(target_os = "linux", not(miri)))]
 unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: by the caller's word. An error would mean that the range was never mapped; there is nothing to do then.
+    // SAFETY: by the caller's promise. An error would mean that the range was never mapped; then
+    // nothing needs to be done.
     let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
 }
 
@@ -391,7 +405,7 @@ fn map(bytes: usize, _pages: Pages) -> io::Result<NonNull<u8>> {
 #[cfg(not(all(target_os = "linux", not(miri))))]
 unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     if let Ok(layout) = layout(bytes) {
-        // SAFETY: by the caller's word; `map` used the same layout.
+        // SAFETY: by the caller's promise; `map` used the same layout.
         unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
     }
 }

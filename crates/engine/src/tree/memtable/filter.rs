@@ -1,7 +1,9 @@
-//! A filter over a memtable's user keys: most reads miss most memtables, and a miss then costs one cache line.
+//! A filter over the user keys of a memtable: most reads miss most memtables, and a miss then costs
+//! one cache line.
 //!
-//! Four bits of one 64-bit word a key. The writer sets bits before it publishes the entry, and readers look for
-//! published entries only, so relaxed loads and stores are enough and a key that is there is never denied.
+//! Each key sets four bits of one 64-bit word. The writer sets the bits before it publishes the
+//! entry, and readers look only for published entries, so relaxed loads and stores are enough: a
+//! key that exists is never denied.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +17,8 @@ pub(super) struct Filter {
 
 impl Filter {
     /// # Safety
-    /// `words` must be valid for atomic access to `word_count` (at least one) words as long as the filter is used.
+    /// `words` must be valid for atomic access to `word_count` (at least one) words as long as the
+    /// filter is used.
     pub(super) unsafe fn new(words: *const AtomicU64, word_count: usize) -> Filter {
         Filter { words, word_count }
     }
@@ -28,7 +31,8 @@ impl Filter {
     #[inline(always)]
     fn word(&self, hash: u64) -> &AtomicU64 {
         let index = (((hash >> 32) * self.word_count as u64) >> 32) as usize;
-        // SAFETY: the index is below the count (a 32-bit fraction of it), and the words are valid by `new`.
+        // SAFETY: the index is below the count (it is a 32-bit fraction of it), and the words are
+        // valid by the promise of `new`.
         unsafe { &*self.words.add(index) }
     }
 
@@ -52,7 +56,7 @@ impl Filter {
         );
     }
 
-    /// False if the key was certainly not added.
+    /// Whether the key may have been added. `false` is certain.
     #[inline(always)]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let bits = Self::bits(hash);

@@ -1,29 +1,32 @@
-//! A cursor over all versions of a memtable, in internal key order: user keys ascending, numbers descending.
+//! A cursor over all versions of a memtable, in internal key order: user keys ascending, sequence
+//! numbers descending.
 //!
-//! It copies a leaf's record offsets and walks the copy, so that between leaves it looks at nothing that changes.
-//! Forward it follows the copied neighbour: whatever a split moved since the copy was made is in the copy. Backward it
-//! walks down again to the largest key below the copy's first. So an entry that was there when the cursor was placed
-//! is never passed over; later ones may or may not show.
+//! It copies the record offsets of a leaf and walks the copy, so that between leaves it reads
+//! nothing that changes. Forward it follows the neighbour in the copy: whatever a split moved since
+//! the copy was made is in the copy. Backward it walks down again, to the largest key below the
+//! first one of the copy. So an entry that existed when the cursor was placed is never skipped;
+//! later ones may or may not be found.
 
 use std::sync::Arc;
 
 use super::Memtable;
 use super::tree::{Aim, LeafCopy};
 
-/// How many records ahead of the cursor are asked for.
+/// The number of records that are prefetched ahead of the cursor.
 const AHEAD: usize = 8;
 
-/// A cursor over a memtable. It stands on an entry or nowhere (`is_valid`), and keeps the memtable alive.
+/// A cursor over a memtable. It is on an entry or on none (`is_valid`), and keeps the memtable
+/// alive.
 pub struct MemtableIter {
     memtable: Arc<Memtable>,
     leaf: LeafCopy,
     slot: usize,
-    /// The entry it stands on, 0 if none.
+    /// The entry that the cursor is on, 0 if none.
     record: u32,
 }
 
 impl Memtable {
-    /// A cursor over all versions. It stands nowhere until it is placed.
+    /// A cursor over all versions. It is on no entry until it is placed.
     pub fn iter(self: &Arc<Self>) -> MemtableIter {
         MemtableIter {
             memtable: self.clone(),
@@ -35,7 +38,7 @@ impl Memtable {
 }
 
 impl MemtableIter {
-    /// Whether the cursor stands on an entry.
+    /// Whether the cursor is on an entry.
     #[inline]
     pub fn is_valid(&self) -> bool {
         self.record != 0
@@ -45,12 +48,12 @@ impl MemtableIter {
     fn standing(&self) -> u32 {
         assert!(
             self.record != 0,
-            "a memtable cursor that stands on no entry was asked for one"
+            "a memtable cursor that is on no entry was asked for one"
         );
         self.record
     }
 
-    /// The user key. Panics if the cursor stands nowhere, as do `seq`, `kind` and `value`.
+    /// The user key. Panics if the cursor is on no entry, as do `seq`, `kind` and `value`.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.memtable.tree.key(self.standing())
@@ -79,7 +82,8 @@ impl MemtableIter {
         &self.memtable
     }
 
-    /// Stands on the newest version of the key in the current slot, or further right if the slots are used up.
+    /// Moves to the newest version of the key in the current slot, or to the right if there are no
+    /// more slots.
     #[inline]
     fn stand_forward(&mut self) {
         let tree = &self.memtable.tree;
@@ -100,7 +104,7 @@ impl MemtableIter {
         }
     }
 
-    /// Stands on the oldest version of the key left of the current slot.
+    /// Moves to the oldest version of the key left of the current slot.
     fn stand_backward(&mut self) {
         let tree = &self.memtable.tree;
         if self.slot == 0 {
@@ -108,7 +112,7 @@ impl MemtableIter {
                 self.record = 0;
                 return;
             }
-            // The bound is a record's key, which stays where it is while the copy is replaced.
+            // The bound is the key of a record, which does not move while the copy is replaced.
             let first = tree.key(self.leaf.records[0]);
             self.slot = tree.copy_leaf(Aim::Below(first), &mut self.leaf);
             if self.slot == 0 {
@@ -120,20 +124,20 @@ impl MemtableIter {
         self.record = tree.records.oldest(self.leaf.records[self.slot]);
     }
 
-    /// Stands on the first entry.
+    /// Moves to the first entry.
     pub fn seek_to_first(&mut self) {
         self.slot = self.memtable.tree.copy_leaf(Aim::First, &mut self.leaf);
         self.stand_forward();
     }
 
-    /// Stands on the last entry: the oldest version of the largest key.
+    /// Moves to the last entry: the oldest version of the largest key.
     pub fn seek_to_last(&mut self) {
         self.slot = self.memtable.tree.copy_leaf(Aim::Last, &mut self.leaf);
         self.stand_backward();
     }
 
-    /// Stands on the first entry at or after (`user_key`, `seq`): the key's newest version with a number of at most
-    /// `seq`, or the next key's newest.
+    /// Moves to the first entry at or after (`user_key`, `seq`): the key's newest version with a
+    /// number of at most `seq`, or else the newest version of the next key.
     pub fn seek(&mut self, user_key: &[u8], seq: u64) {
         self.slot = self
             .memtable
@@ -149,15 +153,15 @@ impl MemtableIter {
         }
     }
 
-    /// Stands on the last entry at or before (`user_key`, `seq`): the key's oldest version with a number of at least
-    /// `seq`, or the oldest version of the key before.
+    /// Moves to the last entry at or before (`user_key`, `seq`): the key's oldest version with a
+    /// number of at least `seq`, or else the oldest version of the key before.
     pub fn seek_for_prev(&mut self, user_key: &[u8], seq: u64) {
         let tree = &self.memtable.tree;
         self.slot = tree.copy_leaf(Aim::At(user_key), &mut self.leaf);
         if self.slot < self.leaf.count && tree.key(self.leaf.records[self.slot]) == user_key {
             let newest = self.leaf.records[self.slot];
             if tree.records.seq(newest) >= seq {
-                // The version just above the newest one below `seq`.
+                // This is the version just above the newest one below `seq`.
                 self.record = match seq
                     .checked_sub(1)
                     .map_or(0, |below| tree.records.visible(newest, below))
@@ -175,7 +179,7 @@ impl MemtableIter {
         self.stand_backward();
     }
 
-    /// Goes to the next entry; from the last one, or from nowhere, to nowhere.
+    /// Moves to the next entry. From the last entry or from none it moves to none.
     #[inline]
     pub fn next(&mut self) {
         if self.record == 0 {
@@ -190,7 +194,7 @@ impl MemtableIter {
         self.stand_forward();
     }
 
-    /// Goes to the entry before; from the first one, or from nowhere, to nowhere.
+    /// Moves to the previous entry. From the first entry or from none it moves to none.
     pub fn prev(&mut self) {
         if self.record == 0 {
             return;

@@ -1,24 +1,25 @@
 //! The memtable: the newest entries of a keyspace, in memory, in order.
 //!
-//! A B+-tree of unique user keys in an arena of its own ([`ArenaPool`]); the versions of a key form a chain, newest
-//! first. One writer at a time changes it ([`MemtableWriter`]); any number of readers read it without locks, beside
-//! the writer. Nothing is ever taken out, so what a reader was given stays valid as long as the memtable lives.
+//! It is a B+-tree of unique user keys in an arena of its own ([`ArenaPool`]); the versions of a
+//! key form a chain, newest first. One writer at a time changes it ([`MemtableWriter`]); any number
+//! of readers read it without locks, beside the writer. Nothing is ever removed, so what a reader
+//! has got stays valid as long as the memtable lives.
 //!
 //! - `node`: one node and the protocol between the writer and readers
-//! - `tree`: how readers walk; `write`: how the writer changes it, splits, groups
-//! - `record`: versions, their chains; `filter`: says "no" at the cost of one cache line
+//! - `tree`: how readers walk; `write`: how the writer inserts, splits and takes groups
+//! - `record`: versions and their chains; `filter`: says "no" at the cost of one cache line
 //! - `range`: range deletes, beside the tree; `iter`: cursors; `arena`: memory
 //!
-//! Stamps: from the first range delete on, each insert stores its number as the stamp of all nodes
-//! on its path, if it is larger than their stamps. So a cursor under a range delete finds what is
-//! newer than it without stepping over what is older.
+//! Stamps: after the first range delete, each insert raises the stamp of every node on its path to
+//! its sequence number. So a cursor under a range delete finds the newer entries without stepping
+//! over the older ones.
 //!
-//! Invariants: user keys in the tree are distinct and ascending; numbers rise along a key's inserts; a record is
-//! immutable once its offset is in a node; `used_bytes` is exact.
+//! Invariants: user keys in the tree are distinct and ascending. The sequence numbers of a key's
+//! inserts rise. A record is immutable once its offset is in a node. `used_bytes` is exact.
 //!
-//! What a reader sees: an entry whose insert was complete before a sequence number was published (release) is seen by
-//! everybody who read that number (acquire). Entries with higher numbers may be there; a reader passes its number and
-//! does not see them.
+//! Visibility: an entry whose insert was complete before a sequence number was published (release)
+//! is visible to every reader that has read that number (acquire). Entries with higher numbers may
+//! exist; a reader passes its number and does not see them.
 
 mod arena;
 mod filter;
@@ -55,23 +56,24 @@ pub const MAX_KEY_BYTES: usize = 64 << 10;
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 /// The largest sequence number: 56 bits.
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
-/// What an entry counts in raw bytes beyond its key and value.
+/// The raw bytes of an entry beyond its key and value.
 const ENTRY_RAW_BYTES: usize = 12;
-/// One byte in this many of the arena is the filter's: about 8 bits a key where an entry takes 64 bytes.
+/// One byte in this many of the arena belongs to the filter: about 8 bits for each key if an entry
+/// takes 64 bytes.
 const FILTER_SHARE: usize = 64;
 
-/// A page of a filter, in bytes.
+/// The size of a page of the filter, in bytes.
 const FILTER_PAGE_BYTES: u64 = 4096;
-/// Offset 0 means none, so the first bytes of an arena stay free.
+/// Offset 0 means "none", so the first bytes of an arena are not used.
 const FIRST_RECORD_BYTES: usize = 64;
 const LINE_BYTES: usize = 64;
 
-/// One entry to insert.
+/// An entry to insert.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// The user key; may be empty.
     pub user_key: &'a [u8],
-    /// The sequence number, above that of every earlier entry of the same key.
+    /// The sequence number. It must be above that of every earlier entry of the same key.
     pub seq: u64,
     /// The kind, as its number.
     pub kind: u8,
@@ -79,33 +81,33 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-/// A version that was found.
+/// The version that a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'m> {
-    /// Its sequence number.
+    /// The sequence number.
     pub seq: u64,
-    /// Its kind, as its number.
+    /// The kind, as its number.
     pub kind: u8,
-    /// Its value, in the memtable's memory.
+    /// The value, in the memtable's memory.
     pub value: &'m [u8],
 }
 
-/// An entry was not inserted.
+/// Why an entry was not inserted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InsertError {
-    /// The arena has no room: it is time for the next memtable.
+    /// The arena has no room: the next memtable is needed.
     #[error("the memtable is full")]
     Full,
     /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key of {bytes} bytes is longer than the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
-        /// Its length.
+        /// The length of the key.
         bytes: usize,
     },
     /// The value is longer than [`MAX_VALUE_BYTES`].
     #[error("a value of {bytes} bytes is longer than the limit of {MAX_VALUE_BYTES}")]
     ValueTooLong {
-        /// Its length.
+        /// The length of the value.
         bytes: usize,
     },
     /// The sequence number does not fit into 56 bits.
@@ -114,19 +116,21 @@ pub enum InsertError {
         /// The number.
         given: u64,
     },
-    /// The key (or, for a range delete, the memtable) already has this sequence number or a higher one.
+    /// The key (or, for a range delete, the memtable) already has this sequence number or a higher
+    /// one.
     #[error(
-        "sequence number {given} does not lie above {newest}, which the memtable already holds for this key"
+        "sequence number {given} is not above {newest}, which the memtable already has for this \
+         key"
     )]
     SequenceNotRising {
-        /// The highest number that is there.
+        /// The highest number that exists.
         newest: u64,
         /// The number that was to be inserted.
         given: u64,
     },
 }
 
-/// The newest entries of a keyspace. See the module's page.
+/// The newest entries of a keyspace.
 pub struct Memtable {
     tree: Tree,
     filter: Filter,
@@ -137,10 +141,10 @@ pub struct Memtable {
     arena: Arena,
 }
 
-// SAFETY: the raw pointers point into the arena, which moves with the memtable.
+// SAFETY: the raw pointers point into the arena, which moves together with the memtable.
 unsafe impl Send for Memtable {}
-// SAFETY: what readers share with the writer is atomic or immutable once published (`node`, `record`, `filter`,
-// `range`); there is one writer at a time (`writer`).
+// SAFETY: what readers share with the writer is atomic, or immutable once published (`node`,
+// `record`, `filter`, `range`), and there is one writer at a time (`writer`).
 unsafe impl Sync for Memtable {}
 
 impl Memtable {
@@ -151,9 +155,10 @@ impl Memtable {
         let filter_start = arena.bytes() - filter_bytes;
         let leaf_start = filter_start - ArenaNode::LEAF_BYTES;
         let leaf = (leaf_start / GRANULE_BYTES) as u32;
-        // SAFETY: the filter lies at the end of the arena, in whole words, aligned since the arena's size is; nobody
-        // else has the arena, so it may be cleared; the tree's first leaf lies before it. The arena outlives all
-        // three, and nothing but the filter and the writer touches its memory.
+        // SAFETY: the filter lies at the end of the arena and consists of whole words, which are
+        // aligned since the arena's size is. Nothing else uses the arena, so it may be cleared. The
+        // tree's first leaf lies before the filter. The arena outlives all three, and nothing but
+        // the filter and the writer changes its memory.
         let (filter, tree) = unsafe {
             let words = base.add(filter_start);
             if arena.is_used() {
@@ -175,7 +180,7 @@ impl Memtable {
         }
     }
 
-    /// How large an arena must be for these many entries with keys and values of these sums; for
+    /// The size of an arena for this number of entries, whose keys and values have these sums; for
     /// [`ArenaPool::take`].
     pub fn arena_bytes_for(entries: usize, key_bytes: usize, value_bytes: usize) -> usize {
         let mut nodes = [0; MAX_LEVELS];
@@ -185,15 +190,16 @@ impl Memtable {
         bytes.saturating_add(bytes / (FILTER_SHARE - 1) + LINE_BYTES)
     }
 
-    /// Whether these many entries (range deletes count, their ends as values), with keys and values of these sums,
-    /// fit for certain. An upper bound a little above what they take, so it may say no shortly before `Full`.
+    /// Whether this number of entries certainly fits, with keys and values of these sums. A range
+    /// delete counts as an entry with its end as the value. The estimate is a little above what
+    /// entries take, so it may be `false` shortly before `Full`.
     pub fn room_for(&self, entries: usize, key_bytes: usize, value_bytes: usize) -> bool {
         let free = self.state.nodes_start.load(Relaxed) - self.state.records_end.load(Relaxed);
         self.state.bytes_bound(entries, key_bytes, value_bytes) as u64 <= free
     }
 
-    /// The newest version of `user_key` with a number of at most `seq`. Range deletes are asked apart:
-    /// [`Memtable::newest_range_delete_covering`].
+    /// The newest version of `user_key` with a number of at most `seq`.
+    /// [`Memtable::newest_range_delete_covering`] finds range deletes.
     #[inline]
     pub fn get(&self, user_key: &[u8], seq: u64) -> Option<Found<'_>> {
         if !self.filter.may_contain(Filter::hash(user_key)) {
@@ -212,8 +218,8 @@ impl Memtable {
         })
     }
 
-    /// The number of the newest range delete that covers `user_key`, among those with numbers of at most `seq`. One
-    /// load if there are none.
+    /// The number of the newest range delete that covers `user_key`, among those with numbers of at
+    /// most `seq`. It costs one load if there are none.
     #[inline]
     pub fn newest_range_delete_covering(&self, user_key: &[u8], seq: u64) -> Option<u64> {
         if self.range_deletes.is_empty() {
@@ -229,12 +235,12 @@ impl Memtable {
             .newest_covering(user_key, seq, &self.tree.records)
     }
 
-    /// Where a reader may find entries with numbers above `seq`, from `key` on in this direction.
+    /// Where a reader may find entries with numbers above `seq`, in this direction from `key`.
     /// `seq` is the number of a range delete that the reader sees, in this memtable or in another
     /// source. A reader that has read a published number misses no entry up to that number.
     pub fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
         if self.state.max_seq.load(Relaxed) <= seq || planted!(JumpIgnoresStamps) {
-            // The range delete is in a newer source, or nothing came after it.
+            // The range delete is in a newer source, or nothing was inserted after it.
             return Newer::Nowhere;
         }
         if seq < self.state.stamped_from.load(Relaxed) {
@@ -248,17 +254,17 @@ impl Memtable {
         self.range_deletes.iter(&self.tree.records)
     }
 
-    /// Number of range deletes.
+    /// The number of range deletes.
     pub fn range_delete_count(&self) -> usize {
         self.range_deletes.count()
     }
 
-    /// Bytes that range deletes have beside the arena.
+    /// Bytes that range deletes take outside the arena.
     pub fn range_delete_held_bytes(&self) -> u64 {
         self.range_deletes.held_bytes()
     }
 
-    /// Number of entries: versions, without range deletes.
+    /// The number of entries: all versions, without range deletes.
     pub fn entry_count(&self) -> u64 {
         self.state.entries.load(Relaxed)
     }
@@ -268,7 +274,7 @@ impl Memtable {
         self.entry_count() == 0 && self.range_deletes.is_empty()
     }
 
-    /// Bytes in use: records, nodes, filter, and what range deletes have beside the arena.
+    /// Bytes in use: records, nodes, the filter, and what range deletes take outside the arena.
     pub fn used_bytes(&self) -> u64 {
         let records = self.state.records_end.load(Relaxed);
         let nodes =
@@ -276,12 +282,12 @@ impl Memtable {
         records + nodes + self.filter_bytes as u64 + self.range_deletes.held_bytes()
     }
 
-    /// What it has in memory beside arenas that are there whole ([`ArenaPool::whole_bytes`]): of an arena whose pages come in as they are written
-    /// what was written, and what range deletes take.
+    /// Bytes in memory that [`ArenaPool::whole_bytes`] does not count: what was written of an arena
+    /// whose pages come in as they are written, and what range deletes take outside the arena.
     pub fn beside_whole_arenas_bytes(&self) -> u64 {
         match self.arena.is_sparse() {
             true => {
-                // A filter's pages come in one by one: at most one for each entry.
+                // The pages of the filter come in one by one: at most one for each entry.
                 let filter = self.filter_bytes as u64;
                 let touched = filter.min(self.entry_count() * FILTER_PAGE_BYTES);
                 self.used_bytes() - filter + touched
@@ -290,23 +296,23 @@ impl Memtable {
         }
     }
 
-    /// Size of the arena, in bytes.
+    /// The size of the arena, in bytes.
     pub fn arena_bytes(&self) -> usize {
         self.arena.bytes()
     }
 
-    /// Keys and values and 12 bytes an entry; range deletes count with both keys.
+    /// Keys, values and 12 bytes for each entry. A range delete counts with both of its keys.
     pub fn raw_bytes(&self) -> u64 {
         self.state.raw_bytes.load(Relaxed)
     }
 
-    /// The smallest sequence number, range deletes included.
+    /// The smallest sequence number, including those of range deletes.
     pub fn min_seq(&self) -> Option<u64> {
         let seq = self.state.min_seq.load(Relaxed);
         (seq != u64::MAX).then_some(seq)
     }
 
-    /// The largest sequence number, range deletes included.
+    /// The largest sequence number, including those of range deletes.
     pub fn max_seq(&self) -> Option<u64> {
         self.min_seq().map(|_| self.state.max_seq.load(Relaxed))
     }
@@ -314,7 +320,8 @@ impl Memtable {
     /// The smallest user key that has an entry.
     pub fn first_key(&self) -> Option<&[u8]> {
         let leaf = self.tree.node(self.first_leaf);
-        // The first leaf stays the first, and its first slot always names a record that is or just was the first.
+        // The first leaf stays the first, and its first slot always names a record that is, or just
+        // was, the first.
         (leaf.count() > 0).then(|| self.tree.key(leaf.record(0)))
     }
 

@@ -1,24 +1,28 @@
-//! One node of the memtable's tree, and the protocol by which one writer changes it under readers without locks.
+//! One node of the memtable's tree, and the protocol by which one writer changes it beside readers
+//! that take no lock.
 //!
-//! A node is a header and up to `N` slots in ascending key order. A slot has a *head*, the 8 key bytes after the
-//! node's *skip* as a big-endian number (missing bytes are zero), and the offset of a record that holds the key.
-//! Heads that tie are settled by full keys. All keys of a node share its first `skip` bytes; where a key that is
-//! routed here need not share them (the node is *checked*), a search compares that prefix first.
+//! A node is a header and up to `N` slots in ascending key order. A slot has a *head* and the
+//! offset of a record that holds the key. The head is the 8 key bytes after the node's *skip*, as a
+//! big-endian number (missing bytes are zero). If heads are equal, full keys decide. All keys of a
+//! node share its first `skip` bytes. If a key that is routed here need not share them (the node is
+//! *checked*), a search compares that prefix first.
 //!
-//! Protocol. The version is even at rest. The writer makes it odd, changes words, makes it even again; a reader
-//! takes an even version, reads, and believes what it read only if the version is still the same. Two changes need
-//! no version: a slot appended at the end (the slot is stored before the count), and a slot's record replaced by a
-//! newer record of the same key. Every word is an atomic, so a torn view is a wrong view but never a data race;
-//! a slot below a count that a reader has loaded was stored before that count, so its record offset always names a
-//! finished record, even in a torn view. Why each ordering is there is said where it is used; `tests/memtable_loom.rs`
-//! compiles this very file against loom's atomics and fails when one of them is weakened.
+//! Protocol: the version is even while the node does not change. The writer makes it odd, changes
+//! words, and makes it even again. A reader takes an even version, reads, and trusts what it read
+//! only if the version is still the same. Two changes need no version: a slot that is appended at
+//! the end (the slot is stored before the count), and a slot's record that is replaced by a newer
+//! record of the same key. Every word is atomic, so a torn view is wrong but never a data race. A
+//! slot below a count that a reader has loaded was stored before that count, so its record offset
+//! always names a finished record, even in a torn view. The reason for each ordering stands where
+//! it is used; `tests/memtable_loom.rs` compiles this file against loom's atomics and fails if one
+//! of them is weakened.
 //!
 //! Threading: any number of readers, one writer.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-/// The words of one node. The real ones lie in an arena; loom has its own.
+/// The words of one node. They lie in an arena; a loom test has its own.
 pub(crate) trait Words: Copy {
     /// Loads the 4 bytes at byte offset `at`.
     fn load32(self, at: usize, order: Ordering) -> u32;
@@ -30,22 +34,22 @@ pub(crate) trait Words: Copy {
     fn store64(self, at: usize, value: u64, order: Ordering);
     /// A memory fence.
     fn fence(order: Ordering);
-    /// Called by a reader that found the node half changed, for the `round`-th time in a row.
+    /// Called by a reader that found the node changing, for the `round`-th time in a row.
     fn wait(round: u32);
 }
 
-/// Gives the key of a published record.
+/// The keys of published records.
 pub(crate) trait Keys {
-    /// The user key of the record at `record`, which a node's slot named.
+    /// The user key of the record at `record`, which a slot of a node named.
     fn key(&self, record: u32) -> &[u8];
 }
 
-/// Where a key stands in a node.
+/// The position of a key in a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Number of slots whose keys are smaller.
+    /// The number of slots whose keys are smaller.
     pub(crate) position: usize,
-    /// The record in the slot at `position` if its key is equal, else 0.
+    /// The record in the slot at `position` if its key is equal; otherwise 0.
     pub(crate) record: u32,
 }
 
@@ -55,29 +59,30 @@ pub(crate) struct Node<W, const N: usize> {
     words: W,
 }
 
-/// With which ordering a slot's record moves: the fence in `lock` has ordered the record's bytes before. ThreadSanitizer does not know of fences and
-/// would take their reader for a racing one; loom does.
+/// The ordering with which a slot's record is moved. The fence in `lock` has already ordered the
+/// record's bytes. ThreadSanitizer does not know fences and would report a race; loom does know
+/// them.
 const MOVED: Ordering = if cfg!(tsan) { Release } else { Relaxed };
 
 const VERSION: usize = 0;
 const COUNT: usize = 4;
-/// Skip, and `CHECKED`.
+/// The skip, and the bit `CHECKED`.
 const SKIP: usize = 8;
-/// Record of the smallest key that may be routed here; 0 if there is no bound.
+/// The record of the smallest key that may be routed here; 0 if there is no bound.
 const LOW: usize = 12;
-/// Record of the smallest key that may no longer be routed here; 0 if there is no bound.
+/// The record of the smallest key above that may not be routed here; 0 if there is no bound.
 const HIGH: usize = 16;
-/// A leaf's right neighbour, 0 at the end.
+/// The right neighbour of a leaf; 0 if there is none.
 const NEXT: usize = 20;
 /// The stamp: see [`Node::newest`].
 const NEWEST: usize = 24;
 const HEADS: usize = 32;
 const CHECKED: u32 = 1 << 31;
 
-/// The 8 bytes after `skip` as a number; bytes that are missing count as zero.
+/// The 8 bytes after `skip` as a number. Missing bytes count as zero.
 #[inline(always)]
 pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
-    // A torn skip may lie beyond the key; any answer will do, since the version check rejects it.
+    // A torn skip may lie beyond the key. Any result will do, since the version check rejects it.
     let rest = key.get(skip..).unwrap_or(&[]);
     if let Some(first) = rest.first_chunk::<8>() {
         return u64::from_be_bytes(*first);
@@ -87,7 +92,7 @@ pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// Length of the longest common prefix.
+/// The length of the longest common prefix.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let length = a.len().min(b.len());
     let mut at = 0;
@@ -108,9 +113,9 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 impl<W: Words, const N: usize> Node<W, N> {
     const RECORDS: usize = HEADS + 8 * N;
     const CHILDREN: usize = HEADS + 12 * N;
-    /// Size of a leaf, in whole cache lines.
+    /// The size of a leaf, in whole cache lines.
     pub(crate) const LEAF_BYTES: usize = (HEADS + 12 * N).next_multiple_of(64);
-    /// Size of an inner node, in whole cache lines.
+    /// The size of an inner node, in whole cache lines.
     pub(crate) const INNER_BYTES: usize = (HEADS + 12 * N + 4 * (N + 1)).next_multiple_of(64);
 
     #[inline(always)]
@@ -118,14 +123,14 @@ impl<W: Words, const N: usize> Node<W, N> {
         Node { words }
     }
 
-    // ---- what readers do ----
+    // ---- for readers ----
 
-    /// Waits until nobody changes the node; returns its version.
+    /// Waits until the node is not being changed, and returns its version.
     #[inline(always)]
     pub(crate) fn begin_read(self) -> u32 {
         let mut round = 0;
         loop {
-            // Acquire: whatever made this version is visible to the reads that follow.
+            // Acquire: everything that led to this version is visible to the reads that follow.
             let version = self.words.load32(VERSION, Acquire);
             if version & 1 == 0 {
                 return version;
@@ -135,16 +140,16 @@ impl<W: Words, const N: usize> Node<W, N> {
         }
     }
 
-    /// Whether everything read since `begin_read` returned `version` was of that version.
+    /// Whether everything read since `begin_read` returned `version` belongs to that version.
     #[inline(always)]
     pub(crate) fn validate(self, version: u32) -> bool {
-        // If one of the earlier loads saw a word stored after the release fence in `lock`, this fence pairs with
-        // that one, and the load below sees the odd version or a later one.
+        // If an earlier load saw a word that was stored after the release fence in `lock`, this
+        // fence pairs with that one, and the load below sees the odd version or a later one.
         W::fence(Acquire);
         self.words.load32(VERSION, Relaxed) == version
     }
 
-    /// Number of slots in use. Slots below it are safe to read.
+    /// The number of slots in use. Slots below it can be read safely.
     #[inline(always)]
     pub(crate) fn count(self) -> usize {
         // Acquire: an appended slot is stored before the count that covers it.
@@ -154,30 +159,30 @@ impl<W: Words, const N: usize> Node<W, N> {
     /// The record of a slot below the count.
     #[inline(always)]
     pub(crate) fn record(self, slot: usize) -> u32 {
-        // Acquire: the record's bytes, written before its offset was stored, are about to be read, and that happens
-        // before the version is validated.
+        // Acquire: the record's bytes, which were written before its offset was stored, are read
+        // next, before the version is validated.
         self.words.load32(Self::RECORDS + 4 * slot, Acquire)
     }
 
-    /// The child left of separator `slot`; the last one is that of the count.
+    /// The child left of separator `slot`; with the count as `slot`, the last child.
     #[inline(always)]
     pub(crate) fn child(self, slot: usize) -> u32 {
         // Acquire: the child's words were stored before its offset.
         self.words.load32(Self::CHILDREN + 4 * slot, Acquire)
     }
 
-    /// A leaf's right neighbour, 0 at the end.
+    /// The right neighbour of a leaf; 0 if there is none.
     #[inline(always)]
     pub(crate) fn next(self) -> u32 {
         self.words.load32(NEXT, Acquire)
     }
 
-    /// The stamp: the largest number inserted here or below since the memtable got its first range
-    /// delete; 0 if there is none.
+    /// The stamp: the largest sequence number that was inserted here or below since the memtable
+    /// got its first range delete; 0 if there is none.
     #[inline(always)]
     pub(crate) fn newest(self) -> u64 {
-        // Relaxed: a reader that has loaded a published number sees all stores made before it was
-        // published, and needs no later ones.
+        // Relaxed: a reader that has loaded a published number sees all stores that were made
+        // before it was published, and needs no later ones.
         self.words.load64(NEWEST, Relaxed)
     }
 
@@ -186,8 +191,8 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.load64(HEADS + 8 * slot, Relaxed)
     }
 
-    /// Number of slots among the first `count` with heads below `wanted`. Has no branch that depends on keys: a
-    /// mispredicted one costs more than all loads of the search.
+    /// The number of slots among the first `count` whose heads are below `wanted`. No branch
+    /// depends on keys: a mispredicted one costs more than all loads of the search.
     #[inline(always)]
     fn lower_bound(self, count: usize, wanted: u64) -> usize {
         let mut base = 0;
@@ -204,7 +209,8 @@ impl<W: Words, const N: usize> Node<W, N> {
         base
     }
 
-    /// Where `key` stands. In a torn view the answer is wrong, but its record is still one that was published.
+    /// The position of `key`. In a torn view the result is wrong, but its record is still one that
+    /// was published.
     #[inline(always)]
     pub(crate) fn search(self, key: &[u8], keys: &impl Keys) -> Place {
         let count = self.count();
@@ -240,7 +246,7 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.search_ties(position, count, wanted, key, keys)
     }
 
-    /// Full comparisons among the slots from `low` on whose heads are `wanted`.
+    /// Compares full keys in the slots from `low` on whose heads are `wanted`.
     #[inline(always)]
     fn search_ties(
         self,
@@ -309,9 +315,9 @@ impl<W: Words, const N: usize> Node<W, N> {
         }
     }
 
-    // ---- what the writer does ----
+    // ---- for the writer ----
 
-    /// Makes a new node, which nobody else knows yet, empty.
+    /// Makes an empty node, which nothing refers to yet.
     pub(crate) fn init(self, low: u32, high: u32, next: u32) {
         self.words.store32(VERSION, 0, Relaxed);
         self.words.store32(COUNT, 0, Relaxed);
@@ -322,7 +328,7 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.store64(NEWEST, 0, Relaxed);
     }
 
-    /// Raises the stamp: an entry with this number is here or below.
+    /// Raises the stamp: an entry with this sequence number is here or below.
     #[inline(always)]
     pub(crate) fn raise_newest(self, seq: u64) {
         if self.newest() < seq {
@@ -330,19 +336,19 @@ impl<W: Words, const N: usize> Node<W, N> {
         }
     }
 
-    /// Sends readers away. Pairs with `unlock`.
+    /// Makes readers wait or retry, until `unlock`.
     #[inline(always)]
     pub(crate) fn lock(self) {
         let version = self.words.load32(VERSION, Relaxed);
         debug_assert!(version & 1 == 0, "the writer locked a node twice");
         self.words
             .store32(VERSION, version.wrapping_add(1), Relaxed);
-        // A reader that sees any of the stores that follow also sees the odd version (`validate`), and the bytes of
-        // every record that they name, which were written before.
+        // A reader that sees any of the following stores also sees the odd version (`validate`),
+        // and the bytes of every record that they name, which were written before.
         W::fence(Release);
     }
 
-    /// Lets readers in again.
+    /// Lets readers continue.
     #[inline(always)]
     pub(crate) fn unlock(self) {
         let version = self.words.load32(VERSION, Relaxed);
@@ -362,8 +368,8 @@ impl<W: Words, const N: usize> Node<W, N> {
     #[inline(always)]
     fn set_slot(self, slot: usize, head: u64, record: u32) {
         self.words.store64(HEADS + 8 * slot, head, Relaxed);
-        // Release: on the append path nothing else orders the record's bytes before its offset. Elsewhere the fence
-        // in `lock` would do; on x86-64 the two cost the same.
+        // Release: for an appended slot nothing else orders the record's bytes before its offset.
+        // For other slots the fence in `lock` would do; on x86-64 both cost the same.
         self.words
             .store32(Self::RECORDS + 4 * slot, record, Release);
     }
@@ -380,34 +386,34 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.words.store32(COUNT, count as u32, Release);
     }
 
-    /// Record of the lower bound, 0 if there is none.
+    /// The record of the lower bound, 0 if there is none.
     pub(crate) fn low(self) -> u32 {
         self.words.load32(LOW, Relaxed)
     }
 
-    /// Record of the upper bound, 0 if there is none.
+    /// The record of the upper bound, 0 if there is none.
     pub(crate) fn high(self) -> u32 {
         self.words.load32(HIGH, Relaxed)
     }
 
-    /// Sets the upper bound. The caller holds the lock.
+    /// Sets the upper bound. The node must be locked.
     pub(crate) fn set_high(self, record: u32) {
         self.words.store32(HIGH, record, Relaxed);
     }
 
-    /// Sets the right neighbour. The caller holds the lock.
+    /// Sets the right neighbour. The node must be locked.
     pub(crate) fn set_next(self, next: u32) {
         self.words.store32(NEXT, next, Release);
     }
 
-    /// Puts a newer record of the same key into a slot.
+    /// Stores a newer record of the same key in a slot.
     #[inline(always)]
     pub(crate) fn overwrite(self, slot: usize, record: u32) {
         self.words
             .store32(Self::RECORDS + 4 * slot, record, Release);
     }
 
-    /// Whether a key that is routed here shares the skipped prefix.
+    /// Whether `key`, which is routed here, shares the skipped prefix.
     #[inline(always)]
     fn shares_prefix(self, key: &[u8], keys: &impl Keys) -> bool {
         let skip = self.words.load32(SKIP, Relaxed);
@@ -418,7 +424,8 @@ impl<W: Words, const N: usize> Node<W, N> {
         key.len() >= skip && key[..skip] == keys.key(self.record(0))[..skip]
     }
 
-    /// Adds a leaf slot at `position`, which `search` gave. The leaf is not full and not locked.
+    /// Adds a slot to a leaf, at the `position` that `search` returned. The leaf must be neither
+    /// full nor locked.
     #[inline(always)]
     pub(crate) fn insert(self, position: usize, key: &[u8], record: u32, keys: &impl Keys) {
         let count = self.count();
@@ -459,7 +466,8 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.set_count(count + 1);
     }
 
-    /// Adds a separator at `position` and the child right of it. The caller holds the lock, or the node is new.
+    /// Adds a separator at `position`, and the child to the right of it. The node must be locked or
+    /// new.
     pub(crate) fn insert_child(
         self,
         position: usize,
@@ -482,7 +490,7 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.shift_in(position, count, head(key, self.skip()), separator);
     }
 
-    /// Moves the slots from `from` on into `right`, an empty new node. The caller holds the lock.
+    /// Moves the slots from `from` on into `right`, an empty new node. This node must be locked.
     pub(crate) fn move_slots(self, from: usize, right: Self) {
         let count = self.count();
         right
@@ -495,8 +503,8 @@ impl<W: Words, const N: usize> Node<W, N> {
         self.set_count(from);
     }
 
-    /// Moves the separators after `middle` and their children into `right`, drops the one at `middle`, and returns
-    /// its record: it moves up. The caller holds the lock.
+    /// Moves the separators after `middle` and their children into `right`, removes the separator
+    /// at `middle`, and returns its record, which moves up. This node must be locked.
     pub(crate) fn move_children(self, middle: usize, right: Self) -> u32 {
         let count = self.count();
         let up = self.record(middle);
@@ -524,12 +532,12 @@ impl<W: Words, const N: usize> Node<W, N> {
         (1..self.count()).any(|slot| self.head_of(slot - 1) == self.head_of(slot))
     }
 
-    /// Chooses the skip anew after slots or bounds changed. Raising it costs a visit to every record, so it is done
-    /// only where it pays. The caller holds the lock, or the node is new.
+    /// Chooses a new skip after slots or bounds have changed. A longer skip costs a visit to every
+    /// record, so it is chosen only if that pays. The node must be locked or new.
     pub(crate) fn renew_skip(self, keys: &impl Keys) {
         let current = self.skip();
         let bounds = self.bounds_prefix(keys);
-        // Everything that is routed here shares this much.
+        // Every key that is routed here shares this prefix.
         let free = bounds.unwrap_or(0);
         let ties = self.has_ties();
         let mut chosen = current;
@@ -541,13 +549,13 @@ impl<W: Words, const N: usize> Node<W, N> {
             chosen = free;
         }
         if chosen == current && ties {
-            // Longer than what the bounds promise: searches will have to check it.
+            // This is longer than what the bounds guarantee, so searches will have to check it.
             chosen = self.entries_prefix(keys).max(current);
         }
         self.set_skip(chosen, free, keys);
     }
 
-    /// Shortens the skip to what the entries share with `key`. The caller holds the lock.
+    /// Shortens the skip to the prefix that the entries share with `key`. The node must be locked.
     #[cold]
     fn shorten_skip(self, key: &[u8], keys: &impl Keys) {
         let shared = common_prefix(key, keys.key(self.record(0)));

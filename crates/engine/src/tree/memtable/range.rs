@@ -1,17 +1,18 @@
-//! Range deletes, beside the tree.
+//! The range deletes of a memtable, outside the tree.
 //!
-//! They are kept in the order of their numbers, as records in the arena. Above them stand *steps*: level 0 has one for
-//! every 64 deletes, each further level one for every 8 of the level below. Steps answer, for any key, which newest
-//! delete of their stretch covers it: a sorted list of bounds, and for the piece from each bound to the next the
-//! newest delete, or none. That is at most two bounds a delete however they overlap, where fragments with all their
-//! numbers would be quadratic. A reader takes the deletes up to its number as a few whole steps and at most 63 single
-//! ones, goes through them from the newest, and the first that covers the key is the answer; an old snapshot is no
-//! slower than a new one.
+//! They are kept in the order of their sequence numbers, as records in the arena. *Steps* summarise
+//! them: level 0 has a step for every 64 deletes, and each further level one for every 8 steps of
+//! the level below. For any key, a step knows the newest of its deletes that covers the key: it has
+//! a sorted list of bounds and, for the piece from each bound to the next, the newest delete or
+//! none. That is at most two bounds for each delete however they overlap; fragments with all their
+//! sequence numbers would be quadratic. A reader takes the deletes up to its sequence number as a
+//! few whole steps and at most 63 single deletes, and searches them from the newest on. The first
+//! that covers the key is the result. An old snapshot is no slower than a new one.
 //!
-//! Everything is only added, and published by a count, so readers need no lock and nothing is ever reclaimed before
-//! the memtable is dropped. Steps of higher levels are merged a little at each insert, so that no insert waits for a
-//! large merge; until one is finished, readers use what is below it. 100,000 deletes with all bounds distinct take
-//! about 13 MB.
+//! Elements are only added, and published by a count, so readers need no lock, and no memory is
+//! reclaimed before the memtable is dropped. Each insert merges a small part of the steps of higher
+//! levels, so no insert waits for a large merge; until a step is finished, readers use those below
+//! it. 100,000 deletes with distinct bounds take about 13 MB.
 //!
 //! Threading: any number of readers, one writer (the memtable's).
 
@@ -23,30 +24,31 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use super::node::{Keys, common_prefix, head};
 use super::record::Records;
 
-/// Deletes below one step of level 0.
+/// The number of deletes in a step of level 0.
 const BASE: usize = 64;
-/// Steps of a level below one of the next.
+/// The number of steps in a step of the next level.
 const FAN: usize = 8;
-/// Levels of steps: the highest has one for every 16 million deletes.
+/// The number of levels. The highest has a step for every 16 million deletes.
 const LEVELS: usize = 7;
-/// Bounds merged on each level at each insert. Two would be enough to be done in time.
+/// The number of bounds that each insert merges on each level. Two would be enough to finish in
+/// time.
 const MERGED_AT_ONCE: usize = 8;
 const NONE: u32 = u32::MAX;
 
-/// A range delete: the user keys from `start` up to but without `end`.
+/// A range delete: the user keys from `start` up to but not including `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDelete<'m> {
     /// The first key that is deleted.
     pub start: &'m [u8],
-    /// The first key after `start` that is not.
+    /// The first key after `start` that is not deleted.
     pub end: &'m [u8],
-    /// Its sequence number.
+    /// The sequence number.
     pub seq: u64,
 }
 
-/// A list that is only added to, by one writer, and read by everybody. Its elements never move.
+/// A list to which one writer adds, and which all may read. Its elements never move.
 struct Grows<T> {
-    /// Segment i holds `FIRST_SEGMENT << i` elements.
+    /// Segment i has room for `FIRST_SEGMENT << i` elements.
     segments: [AtomicPtr<MaybeUninit<T>>; SEGMENTS],
     count: AtomicUsize,
 }
@@ -83,8 +85,8 @@ impl<T> Grows<T> {
             return None;
         }
         let (segment, at) = Self::place(index);
-        // SAFETY: elements below the count are written, in a segment that was stored before, and stay where and what
-        // they are until `self` is dropped.
+        // SAFETY: elements below the count are written, in a segment that was stored before, and
+        // are neither moved nor changed until `self` is dropped.
         Some(unsafe { (*self.segments[segment].load(Acquire).add(at)).assume_init_ref() })
     }
 
@@ -99,7 +101,8 @@ impl<T> Grows<T> {
             start = Box::into_raw(fresh).cast();
             self.segments[segment].store(start, Release);
         }
-        // SAFETY: the place lies in the segment, and no reader looks at it before the count covers it.
+        // SAFETY: the element lies in the segment, and no reader reads it before the count covers
+        // it.
         unsafe { (*start.add(at)).write(value) };
         self.count.store(index + 1, Release);
     }
@@ -116,50 +119,52 @@ impl<T> Drop for Grows<T> {
             let first = (FIRST_SEGMENT << segment) - FIRST_SEGMENT;
             let length = FIRST_SEGMENT << segment;
             for at in 0..length.min(count.saturating_sub(first)) {
-                // SAFETY: below the count, so it is written; dropped once, here.
+                // SAFETY: the element is below the count, so it is written. It is dropped once,
+                // here.
                 unsafe { (*start.add(at)).assume_init_drop() };
             }
-            // SAFETY: made from a box of this length in `push`.
+            // SAFETY: `push` made it from a box of this length.
             drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, length)) });
         }
     }
 }
 
-/// A bound: the start or the end of a delete.
+/// A bound of a delete: twice its index for the start, one more for the end.
 #[derive(Clone, Copy)]
 struct Bound(u32);
 
-/// For each key the newest delete of a stretch of deletes that covers it.
+/// For each key, the newest of some consecutive deletes that covers it.
 struct Step {
-    /// Bytes that all bounds share.
+    /// The length of the prefix that all bounds share.
     skip: usize,
     heads: Vec<u64>,
-    /// Bounds, ascending, and the delete that covers the keys from each to the next, or `NONE`.
+    /// The bounds in ascending order, each with the delete that covers the keys up to the next
+    /// bound, or `NONE`.
     pieces: Vec<(Bound, u32)>,
 }
 
-/// A step of a higher level being made.
+/// A step of a higher level that is being made.
 struct Merge {
-    /// The first of its `FAN` parts on the level below.
+    /// The index of the first of its `FAN` parts on the level below.
     first: usize,
-    /// How far it is in each part.
+    /// The index of the next bound in each part.
     at: [usize; FAN],
-    /// The delete of each part that covers the keys after the last bound taken.
+    /// The delete of each part that covers the keys after the last bound that was taken.
     covering: [u32; FAN],
     pieces: Vec<(Bound, u32)>,
 }
 
 /// The range deletes of a memtable.
 pub(super) struct RangeDeletes {
-    /// Records: the start is the key, the end the value.
+    /// The records of the deletes: the key is the start, and the value is the end.
     deletes: Grows<u32>,
     steps: [Grows<Step>; LEVELS],
-    /// By level, the step being merged. Only the writer looks.
+    /// For each level the step that is being merged. Only the writer uses them.
     merges: UnsafeCell<[Option<Merge>; LEVELS]>,
     held_bytes: AtomicU64,
 }
 
-/// Goes through range deletes in the order of their numbers.
+/// Iterates over range deletes in the order of their sequence numbers.
 pub struct RangeDeletesIter<'m> {
     deletes: &'m RangeDeletes,
     records: &'m Records,
@@ -248,7 +253,7 @@ impl RangeDeletes {
         Some(self.delete(delete, records))
     }
 
-    /// How many deletes have numbers of at most `seq`.
+    /// The number of deletes with sequence numbers of at most `seq`.
     fn count_up_to(&self, seq: u64, records: &Records) -> usize {
         let mut high = self.count();
         if high == 0 || records.seq(self.record(high - 1)) <= seq {
@@ -266,10 +271,10 @@ impl RangeDeletes {
         low
     }
 
-    /// The newest among the first `end` deletes that covers `key`.
+    /// The index of the newest of the first `end` deletes that covers `key`.
     fn find(&self, key: &[u8], mut end: usize, records: &Records) -> Option<usize> {
         while end > 0 {
-            // The largest finished step that ends here, else a single delete.
+            // Use the largest finished step that ends here, or else a single delete.
             let mut found = None;
             let mut width = BASE;
             for steps in &self.steps {
@@ -311,16 +316,17 @@ impl RangeDeletes {
         }
     }
 
-    /// Adds a delete, whose record the caller wrote. Only the memtable's writer calls this.
+    /// Adds a delete whose record was written. Only the memtable's writer calls this.
     pub(super) fn add(&self, record: u32, records: &Records) {
-        // SAFETY: the memtable's writer is alone.
+        // SAFETY: the memtable has only one writer.
         unsafe { self.deletes.push(record) };
         let count = self.count();
         self.held_bytes.fetch_add(4, Relaxed);
         if count.is_multiple_of(BASE) {
             self.push_step(0, self.first_level(count - BASE, records), records);
         }
-        // SAFETY: only the memtable's writer, which is alone, looks at the merges, and no call below comes back here.
+        // SAFETY: only the memtable's writer uses the merges, there is only one, and none of the
+        // calls below returns here.
         let merges = unsafe { &mut *self.merges.get() };
         for (level, slot) in merges.iter_mut().enumerate().skip(1) {
             let next = self.steps[level].count();
@@ -328,7 +334,7 @@ impl RangeDeletes {
                 *slot = Some(self.begin_merge(level, next * FAN));
             }
             if let Some(merge) = slot
-                && self.go_on(level, merge, records)
+                && self.merge_some(level, merge, records)
                 && let Some(done) = slot.take()
             {
                 self.push_step(level, done.pieces, records);
@@ -353,7 +359,7 @@ impl RangeDeletes {
             .collect();
         let held = heads.capacity() * 8 + pieces.capacity() * 8 + size_of::<Step>();
         self.held_bytes.fetch_add(held as u64, Relaxed);
-        // SAFETY: the memtable's writer is alone.
+        // SAFETY: the memtable has only one writer.
         unsafe {
             self.steps[level].push(Step {
                 skip,
@@ -405,8 +411,8 @@ impl RangeDeletes {
         }
     }
 
-    /// Takes some bounds; true when none are left.
-    fn go_on(&self, level: usize, merge: &mut Merge, records: &Records) -> bool {
+    /// Merges some more bounds. Returns whether none are left.
+    fn merge_some(&self, level: usize, merge: &mut Merge, records: &Records) -> bool {
         for _ in 0..MERGED_AT_ONCE {
             let mut least: Option<(&[u8], Bound)> = None;
             for part in 0..FAN {
@@ -457,7 +463,8 @@ impl Step {
             return NONE;
         };
         if self.skip > 0 {
-            // Outside the shared prefix lies before the first bound or after the last, where nothing is covered.
+            // A key without the shared prefix lies before the first bound or after the last one,
+            // and nothing covers it.
             let prefix = &deletes.bound(first, records)[..self.skip];
             if key.len() < self.skip || key[..self.skip] != *prefix {
                 return NONE;

@@ -1,4 +1,5 @@
-//! Records: one version of one user key in an arena, immutable once its offset is published.
+//! Records: one version of one user key in an arena. A record is immutable once its offset is
+//! published.
 //!
 //! ```text
 //!  0  u64  sequence number << 8 | kind
@@ -10,12 +11,14 @@
 //! 24  u32  depth: number of older versions
 //!     key, value
 //! ```
-//! Records start at multiples of 8 bytes; offsets count in these, so 32 bits reach 32 GiB, and 0 names none.
-//! Jumps follow Myers' skew-binary stack: a jump from depth d leads to a fixed smaller depth, so that any version is
-//! reached in O(log versions) steps although each record has but one jump. A key overwritten 66,000 times would
-//! otherwise cost an old snapshot milliseconds.
+//! Records start at multiples of 8 bytes, which offsets count, so 32 bits reach 32 GiB; offset 0
+//! means "none". Jumps follow Myers' skew-binary stack: a jump from depth d leads to a fixed
+//! smaller depth, so any version is reached in O(log versions) steps although each record has only
+//! one jump. Without them, a key that is overwritten 66,000 times would cost an old snapshot
+//! milliseconds.
 //!
-//! Threading: the writer writes a record before anybody knows its offset; from then on everybody reads.
+//! Threading: the writer writes a record before its offset is known to others. From then on all
+//! threads may read it.
 
 use super::node::Keys;
 
@@ -24,17 +27,17 @@ pub(super) const GRANULE_BYTES: usize = 8;
 const PLAIN_BYTES: usize = 16;
 const CHAINED_BYTES: usize = 28;
 const CHAINED: u32 = 1 << 31;
-/// The most that a record takes beyond its key and value: header and padding.
+/// The most bytes of a record beyond its key and value: header and padding.
 pub(super) const RECORD_OVERHEAD_BYTES: usize = CHAINED_BYTES + GRANULE_BYTES - 1;
 
-/// The start of an arena that holds records. Offsets that come from published slots or from published records are
-/// valid; these methods trust that, which is the memtable's invariant.
+/// The start of an arena with records. Offsets in published slots and published records are valid;
+/// that is the memtable's invariant, and these methods rely on it.
 #[derive(Clone, Copy)]
 pub(super) struct Records {
     base: *const u8,
 }
 
-/// What precedes a record in its chain.
+/// The fields of a record that link it to older versions.
 #[derive(Clone, Copy)]
 pub(super) struct Chain {
     older: u32,
@@ -42,7 +45,7 @@ pub(super) struct Chain {
     depth: u32,
 }
 
-/// Bytes that a record takes in the arena.
+/// The size of a record in the arena, in bytes.
 pub(super) fn record_bytes(key_bytes: usize, value_bytes: usize, chained: bool) -> usize {
     let header = if chained { CHAINED_BYTES } else { PLAIN_BYTES };
     (header + key_bytes + value_bytes).next_multiple_of(GRANULE_BYTES)
@@ -50,7 +53,8 @@ pub(super) fn record_bytes(key_bytes: usize, value_bytes: usize, chained: bool) 
 
 impl Records {
     /// # Safety
-    /// `base` must stay valid for reads of every record whose offset is passed to the other methods.
+    /// `base` must stay valid for reads of every record whose offset is passed to the other
+    /// methods.
     pub(super) unsafe fn new(base: *const u8) -> Records {
         Records { base }
     }
@@ -58,19 +62,21 @@ impl Records {
     #[inline(always)]
     fn pointer(&self, record: u32) -> *const u8 {
         debug_assert!(record != 0);
-        // SAFETY: by the invariant of the type the record lies within the arena at `base`.
+        // SAFETY: by the invariant of the type, the record lies within the arena at `base`.
         unsafe { self.base.add(record as usize * GRANULE_BYTES) }
     }
 
     #[inline(always)]
     fn word(&self, record: u32, at: usize) -> u32 {
-        // SAFETY: the header lies in the record, is aligned to 4 bytes, and nobody writes it any more.
+        // SAFETY: the header lies in the record and is aligned to 4 bytes, and it is not written
+        // any more.
         unsafe { self.pointer(record).add(at).cast::<u32>().read() }
     }
 
     #[inline(always)]
     fn trailer(&self, record: u32) -> u64 {
-        // SAFETY: the header lies in the record, is aligned to 8 bytes, and nobody writes it any more.
+        // SAFETY: the header lies in the record and is aligned to 8 bytes, and it is not written
+        // any more.
         unsafe { self.pointer(record).cast::<u64>().read() }
     }
 
@@ -101,8 +107,9 @@ impl Records {
     #[inline(always)]
     pub(super) fn value(&self, record: u32) -> &[u8] {
         let (start, length) = self.key_place(record);
-        // SAFETY: the value lies in the record, right after the key, and nobody writes it any more; the lifetime is
-        // that of `self`, which the memtable hands out only as long as it holds the arena.
+        // SAFETY: the value lies in the record, right after the key, and is not written any more.
+        // The lifetime is that of `self`, which the memtable hands out only while it holds the
+        // arena.
         unsafe {
             std::slice::from_raw_parts(
                 self.pointer(record).add(start + length),
@@ -121,7 +128,7 @@ impl Records {
         }
     }
 
-    /// The oldest version's jump leads to itself, which is what the skew-binary rule wants.
+    /// The jump. That of the oldest version leads to itself, as the skew-binary rule requires.
     #[inline(always)]
     fn jump(&self, record: u32) -> u32 {
         if self.word(record, 8) & CHAINED == 0 {
@@ -140,7 +147,7 @@ impl Records {
         }
     }
 
-    /// What a version newer than `newest` must carry.
+    /// The link fields of a version that is newer than `newest`.
     pub(super) fn chain_onto(&self, newest: u32) -> Chain {
         let near = self.jump(newest);
         let far = self.jump(near);
@@ -159,7 +166,7 @@ impl Records {
         self.visible_counting(newest, seq).0
     }
 
-    /// `visible`, and the number of versions passed.
+    /// Like `visible`, with the number of versions that were skipped.
     #[inline(always)]
     pub(super) fn visible_counting(&self, newest: u32, seq: u64) -> (u32, usize) {
         let mut record = newest;
@@ -187,7 +194,8 @@ impl Records {
         record
     }
 
-    /// The version just above `record` in the chain that starts at `newest`; 0 if `record` is the newest.
+    /// The next newer version than `record` in the chain that starts at `newest`; 0 if `record` is
+    /// the newest.
     pub(super) fn newer(&self, newest: u32, record: u32) -> u32 {
         if newest == record {
             return 0;
@@ -208,7 +216,7 @@ impl Records {
         }
     }
 
-    /// Asks the processor for the record's first line.
+    /// Prefetches the first cache line of the record.
     #[inline(always)]
     pub(super) fn prefetch(&self, record: u32) {
         prefetch(self.pointer(record));
@@ -227,8 +235,8 @@ impl Keys for Records {
 /// Writes a record at `to`.
 ///
 /// # Safety
-/// `to` must be aligned to 8 bytes and valid for writes of `record_bytes` of the same lengths, and nobody else may
-/// know of these bytes yet.
+/// `to` must be aligned to 8 bytes and valid for writes of `record_bytes` of the same lengths, and
+/// nothing else may use these bytes yet.
 #[inline(always)]
 pub(super) unsafe fn write_record(
     to: *mut u8,
@@ -238,7 +246,8 @@ pub(super) unsafe fn write_record(
     value: &[u8],
     chain: Option<Chain>,
 ) {
-    // SAFETY: all writes lie in the bytes that the caller vouches for; header fields are aligned as the layout says.
+    // SAFETY: all writes lie in the bytes for which the caller vouches, and header fields are
+    // aligned as the layout requires.
     unsafe {
         to.cast::<u64>().write(seq << 8 | u64::from(kind));
         to.add(12).cast::<u32>().write(value.len() as u32);
@@ -261,7 +270,7 @@ pub(super) unsafe fn write_record(
     }
 }
 
-/// Asks the processor to fetch the line at `address`.
+/// Prefetches the cache line at `address`.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,5 +1,6 @@
-//! Tests of the memtable against a sorted map, beside a writer, and of its memory.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads: nothing here runs simulated
+//! The memtable is compared with a sorted map, is read beside a writer, and reuses its memory.
+// Real threads: nothing here runs simulated.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ fn memtable(bytes: usize) -> Arc<Memtable> {
     Arc::new(Memtable::new(pool.take(0).expect("memory for a test")))
 }
 
-/// A small generator, so that tests need no seed from outside.
+/// A small random generator, seeded by each test.
 struct Random(u64);
 
 impl Random {
@@ -41,7 +42,7 @@ const fn scaled(full: usize, miri: usize) -> usize {
 type InternalKey = (Vec<u8>, Reverse<u64>);
 type Content = (u8, Vec<u8>);
 
-/// The model: internal keys in order.
+/// The model: entries in the order of internal keys.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<InternalKey, Content>,
@@ -155,7 +156,7 @@ fn compare(memtable: &Arc<Memtable>, model: &Model, probes: &[Vec<u8>], max_seq:
     }
 }
 
-/// Keys of the shapes that trouble heads and skips.
+/// Keys whose shapes are hard for heads and skips.
 fn key_of(shape: u64, random: &mut Random, spread: u64) -> Vec<u8> {
     let number = random.below(spread);
     match shape {
@@ -260,9 +261,13 @@ fn run_model(seed: u64, shape: u64, count: usize, spread: u64, group: usize, ord
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: scaled(150, 2) as u32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: scaled(150, 2) as u32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     #[test]
-    fn like_a_sorted_map(
+    fn a_memtable_equals_a_sorted_map(
         seed: u64,
         shape in 0..8u64,
         count in 1..scaled(4000, 80),
@@ -275,7 +280,7 @@ proptest! {
 }
 
 #[test]
-fn many_levels() {
+fn a_tree_of_many_levels_equals_a_sorted_map() {
     for order in 0..3 {
         run_model(7 + order, 0, scaled(60_000, 100), u64::MAX, 64, order);
         run_model(17 + order, 1, scaled(60_000, 100), u64::MAX, 0, order);
@@ -283,7 +288,7 @@ fn many_levels() {
 }
 
 #[test]
-fn versions_of_one_key() {
+fn every_version_of_a_key_is_found() {
     let count = scaled(66_000, 60) as u64;
     let memtable = memtable(16 << 20);
     let mut writer = memtable.writer();
@@ -320,8 +325,8 @@ fn versions_of_one_key() {
 }
 
 #[test]
-fn steps_along_versions_are_few() {
-    // The chain is walked by jumps: counted here, since tests do not measure time.
+fn a_version_is_found_in_few_steps() {
+    // The chain is walked by jumps. Their number is counted, since tests do not measure time.
     let memtable = memtable(16 << 20);
     let mut writer = memtable.writer();
     let count = scaled(66_000, 200) as u64;
@@ -338,7 +343,7 @@ fn steps_along_versions_are_few() {
 }
 
 #[test]
-fn full_is_exact_and_room_never_lies() {
+fn a_group_with_room_is_never_refused_as_full() {
     for seed in 0..scaled(40, 2) as u64 {
         let mut random = Random(seed);
         let memtable = memtable(scaled(1 << 20, 64 << 10));
@@ -397,7 +402,8 @@ fn full_is_exact_and_room_never_lies() {
 fn a_prepared_arena_is_the_next_one_taken() {
     let pool = ArenaPool::new(MIN_ARENA_BYTES, 1, false);
     pool.prepare().expect("memory");
-    pool.prepare().expect("one is kept, so nothing is to do");
+    pool.prepare()
+        .expect("one is kept, so there is nothing to do");
     assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
     let taken = pool.take(0).expect("kept");
     assert_eq!(pool.held_bytes(), MIN_ARENA_BYTES as u64);
@@ -448,7 +454,7 @@ fn an_arena_of_the_size_asked_for_is_large_enough() {
 }
 
 #[test]
-fn limits() {
+fn keys_and_numbers_above_the_limits_are_refused() {
     let memtable = memtable(1 << 20);
     let mut writer = memtable.writer();
     let long = vec![1; MAX_KEY_BYTES + 1];
@@ -501,7 +507,7 @@ fn two_writers_are_refused() {
 }
 
 #[test]
-fn arenas_are_reused_whole() {
+fn arenas_are_reused() {
     let pool = ArenaPool::new(scaled(4 << 20, 64 << 10), 2, true);
     let bytes = pool.arena_bytes() as u64;
     let fill = |arena: Arena| {
@@ -525,11 +531,11 @@ fn arenas_are_reused_whole() {
     assert_eq!(
         pool.held_bytes(),
         2 * bytes,
-        "one more than is kept went back"
+        "the pool keeps two and returns the third"
     );
     let memtable = Memtable::new(pool.take(0).expect("memory"));
     assert_eq!(pool.held_bytes(), 2 * bytes);
-    // Nothing of the last memtable shows, in the filter neither.
+    // Nothing of the last memtable is left, not even in the filter.
     let mut random = Random(1);
     for _ in 0..1000 {
         let key = random.next().to_be_bytes();
@@ -547,9 +553,10 @@ fn arenas_are_reused_whole() {
     ));
 }
 
-/// What may stay small neither takes an arena that is in memory whole nor hands a half touched one on.
+/// A memtable that may stay small takes no arena that is in memory as a whole, and does not pass on
+/// one that was written in part.
 #[test]
-fn lazy_arenas_are_not_shelved() {
+fn lazily_taken_arenas_are_not_kept() {
     let pool = ArenaPool::new(scaled(8 << 20, 64 << 10), 2, true);
     let bytes = pool.arena_bytes() as u64;
     drop(pool.take(0).expect("memory"));
@@ -569,7 +576,7 @@ fn lazy_arenas_are_not_shelved() {
             memtable.get(&u64::to_be_bytes(seq), MAX_SEQ).map(|f| f.seq),
             Some(seq)
         );
-        // One that is larger than the pool's, too.
+        // The same with one that is larger than the pool's arenas.
         let larger = pool.take_lazily(bytes as usize + 1).expect("memory");
         assert!(larger.bytes() as u64 > bytes, "{round}");
         memtable = Memtable::new(larger);
@@ -584,13 +591,13 @@ fn lazy_arenas_are_not_shelved() {
 }
 
 #[test]
-fn readers_beside_a_writer() {
+fn readers_see_everything_published_beside_a_writer() {
     let count = scaled(120_000, 100) as u64;
     for (group, overwrite) in [(1, 2), (64, 3), (16, u64::MAX)] {
         let memtable = memtable(32 << 20);
         let published = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
-        // Entry `seq` has this key; its value names both.
+        // The entry `seq` has this key. Its value has both.
         let key_of = |seq: u64| {
             let number = if seq.is_multiple_of(overwrite) {
                 seq / 7
@@ -648,7 +655,7 @@ fn readers_beside_a_writer() {
                             );
                             last = at;
                         }
-                        // Now and then, a whole pass: everything that was published is there.
+                        // Now and then a pass over everything: all published entries are found.
                         if rounds % 50 == 1 {
                             let mut seen = 0;
                             if forward {
@@ -700,7 +707,7 @@ fn slow_covering(deletes: &[(Vec<u8>, Vec<u8>, u64)], key: &[u8], seq: u64) -> O
 }
 
 #[test]
-fn range_deletes_like_a_list() {
+fn range_deletes_equal_a_list() {
     for seed in 0..scaled(60, 2) as u64 {
         let mut random = Random(seed);
         let memtable = memtable(4 << 20);
@@ -765,9 +772,9 @@ fn range_deletes_like_a_list() {
 }
 
 #[test]
-fn a_hundred_thousand_range_deletes_are_bounded() {
+fn a_hundred_thousand_range_deletes_take_bounded_memory() {
     let count = scaled(100_000, 130) as u64;
-    // One inside the other, the worst for fragments; and apart from each other, the most bounds.
+    // Nested deletes are the worst case for fragments; separate ones have the most bounds.
     for nested in [true, false] {
         let memtable = memtable(16 << 20);
         let mut writer = memtable.writer();
@@ -805,7 +812,7 @@ fn a_hundred_thousand_range_deletes_are_bounded() {
 }
 
 #[test]
-fn range_deletes_beside_readers() {
+fn readers_see_every_published_range_delete() {
     let memtable = memtable(4 << 20);
     let published = AtomicU64::new(0);
     let count = scaled(20_000, 80) as u64;
@@ -818,7 +825,7 @@ fn range_deletes_beside_readers() {
                     std::thread::yield_now();
                     continue;
                 }
-                // Delete `seq` covers exactly the key `seq`.
+                // The delete with number `seq` covers exactly the key `seq`.
                 let wanted = 1 + random.below(seq);
                 let key = wanted.to_be_bytes();
                 assert_eq!(

@@ -1,13 +1,16 @@
-//! The tree over an arena: how nodes find each other, and how readers walk down. `write` has the changes.
+//! The tree in an arena: how nodes refer to each other, and how readers walk down. `write` has the
+//! changes.
 //!
 //! Invariants:
-//! - Leaves are at level 0; `root` holds the root's offset and its level in one word.
-//! - A child's keys lie at or above the separator left of it and below the separator right of it. Keys are never
-//!   taken out, a node keeps its smallest keys when it splits, and a separator is the smallest key of what is right
-//!   of it; so a leaf with a lower bound contains that very key, and no leaf but an empty tree's root is empty.
-//! - A split changes nodes from some ancestor down to a leaf. The writer locks all of them, topmost first. A reader
-//!   therefore takes a child's version and *then* validates the parent: if the parent still stands, that version
-//!   belongs to a child that the parent's separators describe.
+//! - Leaves are at level 0. `root` has the root's offset and its level in one word.
+//! - A child's keys are at or above the separator to its left, and below the separator to its
+//!   right. Keys are never removed, a node keeps its smallest keys when it splits, and a separator
+//!   is the smallest key to its right. So a leaf with a lower bound contains that key, and no leaf
+//!   is empty except the root of an empty tree.
+//! - A split changes the nodes from some ancestor down to a leaf. The writer locks all of them, the
+//!   topmost first. A reader therefore takes a child's version and *then* validates the parent: if
+//!   the parent is unchanged, that version belongs to a child that the parent's separators
+//!   describe.
 //!
 //! Threading: any number of readers, one writer.
 
@@ -17,22 +20,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use super::node::{Keys, Node, Place, Words};
 use super::record::{GRANULE_BYTES, Records, prefetch};
 
-/// Slots of a node.
+/// The number of slots of a node.
 pub(super) const NODE_SLOTS: usize = 61;
-/// More levels than an arena's worth of nodes can have: inner nodes have at least five children, most over thirty.
+/// More levels than the nodes of an arena can have: inner nodes have at least five children, and
+/// most have over thirty.
 pub(super) const MAX_LEVELS: usize = 12;
 
 pub(super) type ArenaNode = Node<ArenaWords, NODE_SLOTS>;
 
-/// A node's words in an arena.
+/// The words of a node in an arena.
 #[derive(Clone, Copy)]
 pub(super) struct ArenaWords {
     start: *const u8,
 }
 
-/// Lets another thread have the processor. The engine has no other place that waits outside the runtime: here the
-/// writer is between two stores, holds no lock and makes no call, so it needs nothing but processor time to go on;
-/// and in a simulated runtime it never hands over there, so that nobody ever gets here.
+/// Gives the processor to another thread. This is the only wait of the engine outside the runtime.
+/// The writer is between two stores here, holds no lock and makes no call, so it needs only
+/// processor time to continue. In a simulated runtime the writer never hands over at this point, so
+/// no reader gets here.
 #[allow(clippy::disallowed_methods)]
 fn yield_to_the_writer() {
     std::thread::yield_now();
@@ -41,8 +46,9 @@ fn yield_to_the_writer() {
 impl Words for ArenaWords {
     #[inline(always)]
     fn load32(self, at: usize, order: Ordering) -> u32 {
-        // SAFETY: `start` is the start of a node in the arena (`Tree::node`), `at` an aligned offset within it, and
-        // all access to these bytes is atomic once another thread may know of them.
+        // SAFETY: `start` is the start of a node in the arena (`Tree::node`), `at` is an aligned
+        // offset within it, and all access to these bytes is atomic once another thread may know
+        // them.
         unsafe { (*self.start.add(at).cast::<AtomicU32>()).load(order) }
     }
 
@@ -83,16 +89,16 @@ impl Words for ArenaWords {
 pub(super) struct Tree {
     base: *mut u8,
     pub(super) records: Records,
-    /// Offset of the root in granules, and its level in the upper half.
+    /// The offset of the root in granules, and its level in the upper half.
     root: AtomicU64,
 }
 
-/// What a walk down is after.
+/// The target of a walk down.
 #[derive(Clone, Copy)]
 pub(super) enum Aim<'k> {
-    /// The leaf that holds or would hold the key.
+    /// The leaf that has or would have the key.
     At(&'k [u8]),
-    /// The leaf that holds the largest key below, if there is one.
+    /// The leaf with the largest key below this one, if there is one.
     Below(&'k [u8]),
     /// The first leaf.
     First,
@@ -100,19 +106,19 @@ pub(super) enum Aim<'k> {
     Last,
 }
 
-/// Where a memtable may have entries that are newer than a number. See
-/// [`super::Memtable::find_newer`].
+/// The result of [`super::Memtable::find_newer`]: where the memtable may have entries that are
+/// newer than a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Newer<'m> {
     /// There are none in this direction.
     Nowhere,
-    /// Perhaps near the key.
+    /// There may be some near the key.
     Here,
-    /// Forward: only at this key or above it. Backward: only below it.
+    /// Forward: there are none below this key. Backward: there are none at this key or above it.
     Beyond(&'m [u8]),
 }
 
-/// A leaf's contents at one moment.
+/// The contents of a leaf at one moment.
 pub(super) struct LeafCopy {
     pub(super) records: [u32; NODE_SLOTS],
     pub(super) count: usize,
@@ -128,13 +134,14 @@ impl LeafCopy {
 }
 
 impl Tree {
-    /// A tree whose root is the node at offset `root`, an empty leaf.
+    /// A tree whose root is the empty leaf at offset `root`.
     ///
     /// # Safety
-    /// `base` is the start of an arena that outlives the tree, all offsets that ever enter nodes, and `root`, lie in
-    /// it, and other bytes of these nodes and records are not changed by anybody but the tree's writer.
+    /// `base` is the start of an arena that outlives the tree. `root` and all offsets that are ever
+    /// stored in nodes lie in it, and only the tree's writer changes the bytes of these nodes and
+    /// records.
     pub(super) unsafe fn new(base: *mut u8, root: u32) -> Tree {
-        // SAFETY: by the caller's word.
+        // SAFETY: by the caller's promise.
         let records = unsafe { Records::new(base) };
         let tree = Tree {
             base,
@@ -164,7 +171,8 @@ impl Tree {
         })
     }
 
-    /// Asks for all lines of a node. Asking for some of them only was measured to be slower.
+    /// Prefetches all cache lines of a node. Prefetching only some of them was measured to be
+    /// slower.
     #[inline(always)]
     pub(super) fn prefetch_node(&self, offset: u32) {
         let start = self.address(offset);
@@ -173,36 +181,36 @@ impl Tree {
         }
     }
 
-    /// The root's offset and level.
+    /// The offset and the level of the root.
     #[inline(always)]
     pub(super) fn root(&self) -> (u32, usize) {
         let root = self.root.load(Acquire);
         (root as u32, (root >> 32) as usize)
     }
 
-    /// Sets the root; the old one is locked by the writer.
+    /// Sets the root. The writer has locked the old one.
     pub(super) fn set_root(&self, offset: u32, level: usize) {
         self.root
             .store(u64::from(offset) | (level as u64) << 32, Ordering::Release);
     }
 
-    /// The child of an inner node that `key` belongs to.
+    /// The index of the child of an inner node to which `key` belongs.
     #[inline(always)]
     pub(super) fn route(&self, node: ArenaNode, key: &[u8]) -> usize {
         let Place { position, record } = node.search(key, &self.records);
         position + usize::from(record != 0)
     }
 
-    /// One attempt to walk down. `route` says which child to take; a leaf and its version come back, or nothing if a
-    /// split got in the way.
+    /// One attempt to walk down. `route` returns the index of the child to take. Returns a leaf and
+    /// its version, or `None` if a split interfered.
     #[inline(always)]
     fn try_descend(&self, route: impl Fn(ArenaNode) -> usize) -> Option<(ArenaNode, u32)> {
         let root = self.root.load(Acquire);
         let (offset, level) = (root as u32, (root >> 32) as usize);
         let mut node = self.node(offset);
         let mut version = node.begin_read();
-        // A new root is stored before the old one is unlocked: if that has happened, this version came after it and
-        // the load sees the new root.
+        // A new root is stored before the old one is unlocked. If that has happened, this version
+        // came after it, and the load sees the new root.
         if self.root.load(Relaxed) != root {
             return None;
         }
@@ -219,8 +227,8 @@ impl Tree {
         Some((node, version))
     }
 
-    /// Stamps the path to `key`, after an entry with this number was inserted there. Only the
-    /// writer calls this.
+    /// Stamps the path to `key`, after an entry with this sequence number was inserted there. Only
+    /// the writer calls this.
     pub(super) fn stamp(&self, key: &[u8], seq: u64) {
         let (mut offset, level) = self.root();
         for _ in 0..level {
@@ -232,13 +240,13 @@ impl Tree {
     }
 
     /// Where entries with numbers above `seq` may be, at `key` or beyond it: in the first leaf,
-    /// from that of `key` on in this direction, whose stamp is above `seq`. `seq` must not be below
+    /// from that of `key` on in this direction, whose stamp is above `seq`. `seq` must be at least
     /// `stamped_from`.
     ///
     /// The path is validated node by node, as for every reader. The stamps of the children are read
     /// before their parent is validated, so they belong to the separators that bound the result. A
     /// subtree with a stamp above `seq` may have its newer entries only on the near side of `key`;
-    /// then the walk starts again behind that subtree.
+    /// the walk then starts again behind that subtree.
     pub(super) fn find_newer(&self, key: &[u8], seq: u64, forward: bool) -> Newer<'_> {
         let mut beyond: Option<&[u8]> = None;
         'walk: loop {
@@ -252,7 +260,7 @@ impl Tree {
                 return Newer::Nowhere;
             }
             for _ in 0..root >> 32 {
-                // Going backward, the walk goes on below the separator, which is not included.
+                // Backward, the walk continues below the separator, which is not included.
                 let at = match beyond {
                     Some(bound) if !forward => node.search(bound, &self.records).position,
                     _ => self.route(node, beyond.unwrap_or(key)),
@@ -262,7 +270,8 @@ impl Tree {
                     true => (at..=node.count()).find(is_newer),
                     false => (0..=at).rev().find(is_newer),
                 };
-                // The near bound of the child or, without one, of the node's neighbour.
+                // This is the near bound of the child or, if none was chosen, of the node's
+                // neighbour.
                 let bound = match chosen {
                     Some(slot) if slot == at => None,
                     Some(slot) => Some(node.record(if forward { slot - 1 } else { slot })),
@@ -290,7 +299,7 @@ impl Tree {
         }
     }
 
-    /// The newest record of `key`, 0 if there is none.
+    /// The newest record of `key`; 0 if there is none.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8]) -> u32 {
         loop {
@@ -303,8 +312,9 @@ impl Tree {
         }
     }
 
-    /// Copies the leaf that `aim` is after and returns the place in it: for `At` that of the first key at or above
-    /// (the count if all are below), for `Below` the number of keys below, for `First` 0, for `Last` the count.
+    /// Copies the leaf that `aim` means, and returns the position in it: for `At`, that of the
+    /// first key at or above (the count if all are below); for `Below`, the number of keys below;
+    /// for `First`, 0; for `Last`, the count.
     pub(super) fn copy_leaf(&self, aim: Aim<'_>, copy: &mut LeafCopy) -> usize {
         loop {
             let found = match aim {
@@ -324,15 +334,15 @@ impl Tree {
                 Aim::First => 0,
                 Aim::Last => copy.count,
             };
-            // An append between the copy and the search may put the position beyond the copy; it is still right: all
-            // keys of the copy are below.
+            // An append between the copy and the search may move the position beyond the copy. It
+            // is still right, because all keys of the copy are below.
             if leaf.validate(version) {
                 return position.min(copy.count);
             }
         }
     }
 
-    /// Copies the leaf at `offset`, which a leaf's copy named as its neighbour.
+    /// Copies the leaf at `offset`, the neighbour in a leaf's copy.
     pub(super) fn copy_next(&self, offset: u32, copy: &mut LeafCopy) {
         let leaf = self.node(offset);
         loop {

@@ -1,10 +1,11 @@
-//! The memtable's writer: records, slots, splits, groups.
+//! The memtable's writer: records, slots, splits and groups.
 //!
-//! Records grow up from the arena's start, nodes down from its end; nothing is freed singly, and the memtable is full
-//! when a record or a split would make them meet. A change that does not fit is refused before anything is changed.
+//! Records grow up from the arena's start, and nodes down from its end. Nothing is freed singly,
+//! and the memtable is full when a record or a split would make them meet. A change that does not
+//! fit is refused before anything is changed.
 //!
-//! Threading: one writer at a time, by a flag that panics; its state is in relaxed atomics only so that anybody may
-//! read the counts.
+//! Threading: one writer at a time, which a flag checks (a second one panics). Its state is in
+//! relaxed atomics only so that others can read the counts.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,27 +20,29 @@ use super::{
     ENTRY_RAW_BYTES, Entry, InsertError, MAX_KEY_BYTES, MAX_SEQ, MAX_VALUE_BYTES, Memtable,
 };
 
-/// How many keys of a group walk down together: enough to keep the memory busy, few enough to stay in the first cache.
+/// The number of keys of a group that walk down together: enough to keep the memory busy, few
+/// enough to stay in the first cache.
 const CHUNK: usize = 16;
 
-/// What only the writer changes; on lines of its own, so that readers do not lose theirs at every insert.
+/// The state that only the writer changes. It has cache lines of its own, so that readers do not
+/// lose theirs at every insert.
 #[repr(align(128))]
 pub(super) struct WriterState {
     busy: AtomicBool,
-    /// End of the records, in bytes from the arena's start.
+    /// The end of the records, in bytes from the arena's start.
     pub(super) records_end: AtomicU64,
-    /// Start of the nodes, in bytes from the arena's start.
+    /// The start of the nodes, in bytes from the arena's start.
     pub(super) nodes_start: AtomicU64,
     /// The rightmost leaf.
     last_leaf: AtomicU32,
-    /// A record of the largest key, 0 if there is none.
+    /// A record of the largest key; 0 if there is none.
     pub(super) last_record: AtomicU32,
     pub(super) entries: AtomicU64,
     pub(super) raw_bytes: AtomicU64,
     pub(super) min_seq: AtomicU64,
     pub(super) max_seq: AtomicU64,
-    /// The stamps of the nodes count all entries with larger numbers. Stamping begins with the
-    /// first range delete.
+    /// The stamps of the nodes cover all entries with larger numbers than this. Stamping begins
+    /// with the first range delete.
     pub(super) stamped_from: AtomicU64,
     nodes: [AtomicU32; MAX_LEVELS],
 }
@@ -63,7 +66,7 @@ impl WriterState {
         state
     }
 
-    /// The most bytes that `entries` inserts can take. See `node_bytes_bound`.
+    /// The most bytes that `entries` inserts can take. See the function `bytes_bound`.
     pub(super) fn bytes_bound(
         &self,
         entries: usize,
@@ -76,16 +79,17 @@ impl WriterState {
     }
 }
 
-/// The most bytes that `entries` inserts can take in a tree with these many nodes a level.
+/// The most bytes that `entries` inserts can take in a tree with these numbers of nodes by level.
 ///
-/// Records: header and padding at most. Nodes: an insert splits at most one node a level. There are two bounds on the
-/// splits s of a level with n nodes into which m slots go. One is m. The other: a split in the middle leaves two nodes
-/// at most half full. Give each node as credit the share by which its second half is filled; a full node has 1, an
-/// insert adds at most 1/30, a split in the middle takes at least 28/30; so there are at most (n + m/30) * 30/28 of
-/// these. A split at the end happens only in the rightmost node and takes no credit, but leaves a rightmost node with
-/// at most 5 slots, or one that was halved, so the next one is at least 30 inserts away: at most 1 + m/30. The sum is
-/// below n + n/14 + m/14 + 2. What splits on one level is inserted on the next; above the root each level gets one
-/// node more.
+/// Records: header and padding at most. Nodes: an insert splits at most one node a level. There are
+/// two bounds on the splits s of a level with n nodes into which m slots go. One is m. The other: a
+/// split in the middle leaves two nodes at most half full. Give each node as credit the share by
+/// which its second half is filled; a full node has 1, an insert adds at most 1/30, a split in the
+/// middle takes at least 28/30; so there are at most (n + m/30) * 30/28 of these. A split at the
+/// end happens only in the rightmost node and takes no credit, but leaves a rightmost node with at
+/// most 5 slots, or one that was halved, so the next one is at least 30 inserts away: at most 1 +
+/// m/30. The sum is below n + n/14 + m/14 + 2. What splits on one level is inserted on the next;
+/// above the root each level gets one node more.
 pub(super) fn bytes_bound(
     nodes: &[usize; MAX_LEVELS],
     entries: usize,
@@ -103,7 +107,7 @@ pub(super) fn bytes_bound(
             break;
         }
         let splits = inserts.min(count + count / 14 + inserts / 14 + 2);
-        // On a level that does not exist yet, one more node: the new root.
+        // A level that does not exist yet needs one node more: the new root.
         let new_nodes = if count == 0 { inserts / 14 + 3 } else { splits };
         let size = if level == 0 {
             ArenaNode::LEAF_BYTES
@@ -112,7 +116,7 @@ pub(super) fn bytes_bound(
         };
         total = total.saturating_add(new_nodes.saturating_mul(size));
         if count == 0 && inserts < NODE_SLOTS {
-            // They all fit into the new root.
+            // All of them fit into the new root.
             break;
         }
         inserts = if count == 0 { new_nodes } else { splits };
@@ -120,18 +124,18 @@ pub(super) fn bytes_bound(
     total
 }
 
-/// The one who may change a memtable. Dropping it lets the next one in.
+/// The only handle that can change a memtable. Dropping it allows the next one.
 pub struct MemtableWriter<'m> {
     memtable: &'m Memtable,
-    /// Not to be shared between threads.
+    /// The writer must not be shared between threads.
     _alone: PhantomData<Cell<()>>,
 }
 
 impl Memtable {
-    /// Becomes the writer. Panics if there is one already: callers have exclusivity by other means, and two writers
-    /// would destroy the tree.
+    /// Becomes the writer. Panics if there is one already: callers must make sure by other means
+    /// that there is only one, because two writers would destroy the tree.
     pub fn writer(&self) -> MemtableWriter<'_> {
-        // Acquire: the last writer's state comes before.
+        // Acquire: the state that the last writer left comes before.
         let busy = self.state.busy.swap(true, Acquire);
         assert!(!busy, "a memtable was given two writers at the same time");
         MemtableWriter {
@@ -153,8 +157,8 @@ impl MemtableWriter<'_> {
         self.memtable
     }
 
-    /// Adds one entry. It is visible at once; readers do not look for its number before it is published. An error
-    /// means that nothing was added.
+    /// Adds one entry. It is visible at once, but readers do not look for its sequence number
+    /// before it is published. If the call fails, nothing was added.
     pub fn insert(
         &mut self,
         user_key: &[u8],
@@ -178,9 +182,10 @@ impl MemtableWriter<'_> {
         Ok(())
     }
 
-    /// Adds entries in this order; they need not be sorted, and keys may repeat with rising numbers. Faster than one
-    /// by one, because the walks to the leaves wait for memory together. After an error the entries before the one
-    /// it is about are in, and no other; a group for which there was `room_for` never meets `Full`.
+    /// Adds entries in this order. They need not be sorted, and keys may repeat with rising
+    /// numbers. This is faster than one by one, because the walks to the leaves wait for memory
+    /// together. After an error the entries before the failed one are added, and no others. A group
+    /// for which `room_for` was true never fails with `Full`.
     pub fn insert_group(&mut self, entries: &[Entry<'_>]) -> Result<(), InsertError> {
         let mut rest = entries;
         while let Some(first) = rest.first() {
@@ -197,7 +202,7 @@ impl MemtableWriter<'_> {
         Ok(())
     }
 
-    /// Adds up to `CHUNK` entries; says how many are in.
+    /// Adds up to `CHUNK` entries, and returns how many were added.
     fn insert_chunk(&mut self, entries: &[Entry<'_>]) -> (usize, Result<(), InsertError>) {
         let tree = &self.memtable.tree;
         let filter = &self.memtable.filter;
@@ -246,7 +251,7 @@ impl MemtableWriter<'_> {
         offset
     }
 
-    /// Adds an entry whose key is above all others without a search; false if it is not.
+    /// Adds an entry without a search if its key is above all others; otherwise returns `false`.
     #[inline(always)]
     fn append(&mut self, entry: &Entry<'_>) -> Result<bool, InsertError> {
         let (tree, state) = (&self.memtable.tree, &self.memtable.state);
@@ -267,7 +272,8 @@ impl MemtableWriter<'_> {
         Ok(true)
     }
 
-    /// Adds an entry to the leaf at `offset`, to which its key belongs; says whether that leaf was split.
+    /// Adds an entry to the leaf at `offset`, to which its key belongs. Returns whether that leaf
+    /// was split.
     #[inline(always)]
     fn insert_at(&mut self, mut offset: u32, entry: &Entry<'_>) -> Result<bool, InsertError> {
         let (tree, state) = (&self.memtable.tree, &self.memtable.state);
@@ -309,14 +315,14 @@ impl MemtableWriter<'_> {
         Ok(split)
     }
 
-    /// Room between records and nodes, in bytes.
+    /// The bytes between records and nodes.
     #[inline(always)]
     fn free_bytes(&self) -> usize {
         let state = &self.memtable.state;
         (state.nodes_start.load(Relaxed) - state.records_end.load(Relaxed)) as usize
     }
 
-    /// Writes a record that nobody knows yet.
+    /// Writes a record to which nothing refers yet.
     #[inline(always)]
     fn write(&mut self, entry: &Entry<'_>, onto: Option<u32>) -> Result<u32, InsertError> {
         let bytes = record_bytes(entry.user_key.len(), entry.value.len(), onto.is_some());
@@ -326,8 +332,8 @@ impl MemtableWriter<'_> {
         let (tree, state) = (&self.memtable.tree, &self.memtable.state);
         let chain = onto.map(|newest| tree.records.chain_onto(newest));
         let start = state.records_end.load(Relaxed) as usize;
-        // SAFETY: the bytes lie in the arena between the records and the nodes, where nobody else looks, and start
-        // at a multiple of 8 since every record's size is one.
+        // SAFETY: the bytes lie in the arena between the records and the nodes, where nothing else
+        // reads, and start at a multiple of 8 since the size of every record is one.
         unsafe {
             write_record(
                 tree.base().add(start),
@@ -342,7 +348,7 @@ impl MemtableWriter<'_> {
         Ok((start / GRANULE_BYTES) as u32)
     }
 
-    /// Takes room for a node; the caller has checked that there is some.
+    /// Takes room for a node. The caller has checked that there is some.
     fn new_node(&mut self, level: usize) -> u32 {
         let state = &self.memtable.state;
         let bytes = if level == 0 {
@@ -357,13 +363,14 @@ impl MemtableWriter<'_> {
         (start / GRANULE_BYTES as u64) as u32
     }
 
-    /// Splits the full leaf to which the entry belongs, and full nodes above it. With `at_end`, the entry's key is
-    /// above all others, and it becomes the first of a new last leaf: keys in order leave full leaves behind.
+    /// Splits the full leaf to which the entry belongs, and full nodes above it. With `at_end`, the
+    /// entry's key is above all others, and the entry becomes the first one of a new last leaf:
+    /// keys in order leave full leaves behind.
     #[inline(never)]
     fn split(&mut self, entry: &Entry<'_>, at_end: bool) -> Result<(), InsertError> {
         let tree = &self.memtable.tree;
         let (root, height) = tree.root();
-        // By level: the node on the way, and which of its children the way takes.
+        // For each level the node on the path, and the index of its child on the path.
         let mut path = [(0, 0); MAX_LEVELS];
         let mut leaf_offset = root;
         for level in (1..=height).rev() {
@@ -378,7 +385,7 @@ impl MemtableWriter<'_> {
         let grows = full == height;
         let node_bytes =
             ArenaNode::LEAF_BYTES + (full + usize::from(grows)) * ArenaNode::INNER_BYTES;
-        // Together with the record, so that a refusal comes before any change.
+        // The record is counted too, so that a refusal comes before any change.
         let bytes = node_bytes + record_bytes(entry.user_key.len(), entry.value.len(), false);
         if bytes > self.free_bytes() || height + 1 == MAX_LEVELS {
             return Err(InsertError::Full);
@@ -399,14 +406,14 @@ impl MemtableWriter<'_> {
         Ok(())
     }
 
-    /// Gives the locked leaf a right neighbour; returns the separator's record and the neighbour.
+    /// Gives the locked leaf a right neighbour. Returns the separator's record and the neighbour.
     fn split_leaf(&mut self, leaf: ArenaNode, entry: &Entry<'_>, at_end: bool) -> (u32, u32) {
         let (tree, state) = (&self.memtable.tree, &self.memtable.state);
         let records = &tree.records;
         let right_offset = self.new_node(0);
         let right = tree.node(right_offset);
         let separator = if at_end {
-            // There is room: `split` counted the record.
+            // There is room: `split` has counted the record.
             let Ok(record) = self.write(entry, None) else {
                 unreachable!("a split was begun without room for its record")
             };
@@ -431,7 +438,8 @@ impl MemtableWriter<'_> {
         (separator, right_offset)
     }
 
-    /// Puts a separator and what is right of it into the locked nodes of `path`, from level 1 up.
+    /// Inserts a separator and the child to its right into the locked nodes of `path`, from level 1
+    /// up.
     fn link(
         &mut self,
         mut separator: u32,
@@ -448,7 +456,8 @@ impl MemtableWriter<'_> {
                 node.insert_child(position, separator, child, records);
                 return;
             }
-            // At the end, leave the left one nearly full: keys in order will not come back to it.
+            // At the end, the left node is left nearly full: keys in order will not come back to
+            // it.
             let middle = if position == NODE_SLOTS {
                 NODE_SLOTS - 4
             } else {
@@ -479,7 +488,7 @@ impl MemtableWriter<'_> {
         tree.set_root(new_root, height + 1);
     }
 
-    /// Counts entries that are in.
+    /// Counts entries that were added.
     #[inline(always)]
     fn count(&mut self, entries: &[Entry<'_>]) {
         let state = &self.memtable.state;
@@ -505,8 +514,9 @@ impl MemtableWriter<'_> {
         state.max_seq.store(max_seq, Relaxed);
     }
 
-    /// Deletes the keys from `start` up to but without `end`, as of `seq`. Numbers of range deletes must rise. An
-    /// empty range is accepted and does nothing. An error means that nothing was added.
+    /// Deletes the keys from `start` up to but not including `end`, as of `seq`. The sequence
+    /// numbers of range deletes must rise. An empty range is accepted and does nothing. If the call
+    /// fails, nothing was added.
     pub fn add_range_delete(
         &mut self,
         start: &[u8],
@@ -534,7 +544,7 @@ impl MemtableWriter<'_> {
         if bytes > self.free_bytes() {
             return Err(InsertError::Full);
         }
-        // A record like any other: its key is the start and its value the end.
+        // It is a record like any other: its key is the start, and its value is the end.
         let record = self.write(
             &Entry {
                 user_key: start,
@@ -545,7 +555,7 @@ impl MemtableWriter<'_> {
             None,
         )?;
         if memtable.range_deletes.is_empty() {
-            // From here on inserts stamp their paths. Earlier entries have smaller numbers.
+            // From now on inserts stamp their paths. Earlier entries have smaller numbers.
             let stamped_from = seq.max(state.max_seq.load(Relaxed));
             state.stamped_from.store(stamped_from, Relaxed);
         }

@@ -1,12 +1,13 @@
-//! What a job needs besides a choice's inputs: where its outputs are cut, where it is split into subjobs, and where older data may lie.
+//! What a job needs besides the inputs of a choice: where its outputs are cut, where it is split
+//! into subjobs, and which ranges older data may have.
 //!
 //! Threading: pure functions.
 
 use super::*;
 use siltstone_storage::planted;
 
-/// Soft cuts for outputs on level `to` within `range`: where the tables of the level below it start, strictly
-/// ascending, strictly inside the range. None for the bottom level.
+/// Soft cuts for outputs on level `to` within `range`: the starts of the tables of the next level,
+/// in strictly ascending order, strictly inside the range. There are none for the bottom level.
 pub fn soft_cuts(version: &KeyspaceVersion, to: u8, range: &KeyRange) -> Vec<Key> {
     if to >= BOTTOM_LEVEL {
         return Vec::new();
@@ -24,11 +25,13 @@ pub fn soft_cuts(version: &KeyspaceVersion, to: u8, range: &KeyRange) -> Vec<Key
     cuts
 }
 
-/// Hard cuts that split a choice into at most `parallel` subjobs of about equal input bytes, each of at least
-/// `min_bytes`: strictly ascending, strictly inside the choice's range.
+/// Hard cuts that split a choice into at most `parallel` subjobs of about equal input bytes, each
+/// of at least `min_bytes`. They are in strictly ascending order, strictly inside the choice's
+/// range.
 ///
-/// `anchors` may know more of a table than its bounds: keys inside it, ascending, that divide its bytes into equal
-/// parts (from its index). An empty answer is fine: then only table boundaries are used.
+/// `anchors` may know more about a table than its bounds: keys inside it, in ascending order, that
+/// divide its bytes into equal parts (from its index). It may return nothing; then only table
+/// boundaries are used.
 pub fn hard_cuts(
     choice: &Choice,
     parallel: usize,
@@ -39,7 +42,7 @@ pub fn hard_cuts(
     if parts < 2 {
         return Vec::new();
     }
-    // Pieces of bytes, each between two keys; where pieces start is where cuts may lie.
+    // Pieces of bytes, each between two keys. A cut may be placed where a piece starts.
     let mut pieces: Vec<(Key, End, u64)> = Vec::new();
     for table in choice.tables() {
         let inside = anchors(table);
@@ -60,8 +63,8 @@ pub fn hard_cuts(
     let mut keys: Vec<&Key> = pieces.iter().map(|(start, _, _)| start).collect();
     keys.sort_unstable();
     keys.dedup();
-    // A piece's bytes lie evenly in the intervals between keys that it spans. `change[i]` is what interval i has
-    // more than the one before it.
+    // The bytes of a piece are spread evenly over the intervals between keys that it spans.
+    // `change[i]` is what interval i has more than the one before it.
     let mut change = vec![0.0f64; keys.len() + 1];
     for (start, end, bytes) in &pieces {
         let from = keys.partition_point(|key| *key < start);
@@ -74,7 +77,7 @@ pub fn hard_cuts(
     let (mut each, mut before, mut cuts) = (0.0, 0.0, Vec::new());
     let end = choice.input_bytes as f64 - step / 2.0;
     for (i, key) in keys.iter().enumerate() {
-        // The cut goes to whichever key comes nearest to the wanted sum.
+        // The cut is placed at the key that is nearest to the wanted sum.
         let wanted = step * (cuts.len() + 1) as f64;
         let next = each + change[i];
         let is_nearest = before >= wanted || (wanted - before) < (before + next - wanted);
@@ -92,11 +95,13 @@ pub fn hard_cuts(
     cuts
 }
 
-/// The key ranges, within the choice's, that data older than its inputs and outside the job can hold: deeper levels,
-/// older runs that are no input, and everything as soon as an unsettled source is older than the newest input.
-/// Disjoint, ascending. Where no such range is, a tombstone may go.
+/// The key ranges within the choice's range that data outside the job and older than its inputs may
+/// have: deeper levels, older runs that are not inputs, and the whole range if an unsettled source
+/// is older than the newest input. They are disjoint, in ascending order. Outside of these ranges a
+/// tombstone may be dropped.
 ///
-/// What running jobs put out lies within the bounds of what they took in, so it is counted by its inputs.
+/// The outputs of running jobs lie within the bounds of their inputs, so their inputs count
+/// instead.
 pub fn older_ranges(
     version: &KeyspaceVersion,
     choice: &Choice,

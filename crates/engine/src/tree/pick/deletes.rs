@@ -1,42 +1,52 @@
-//! Which tables to compact because of what they delete: deletion gives space back without being asked.
+//! Which tables to compact because of what they delete, so that deletion gives space back by
+//! itself.
 //!
-//! What it is: [`pick_deletes`] is asked when no level is due. It looks at each table with tombstones and estimates what share of the
-//! entries *in its reach* (its own, and those of everything older that it overlaps) they delete. From [`WORTH_SHARE`] on it goes down a level,
-//! or, with nothing beneath it, is rewritten where it is. Tables that a newer range delete covers whole go without being read.
+//! [`pick_deletes`] is called when no level is due. For each table with tombstones, it estimates
+//! what share of the entries *in its reach* they delete: its own entries, and those of everything
+//! older that it overlaps. If the share is at least [`WORTH_SHARE`], the table moves down a level,
+//! or is rewritten in place if nothing lies beneath it. Tables that a newer range delete covers as
+//! a whole are dropped without being read.
 //!
-//! Why it ends: each choice brings tombstones a level down, or drops them, or drops tables; nothing brings tombstones up. A share of *everything*
-//! in reach, not of the table's own entries, bounds what a tombstone costs: at most `1 / WORTH_SHARE` entries rewritten a level. Tombstones that
-//! a reader may still need to look past ([`Deletes::oldest_read`]) are left alone, and so is what was rewritten once for nothing.
+//! Why it ends: each choice brings tombstones a level down, or drops tombstones or tables; nothing
+//! brings tombstones up. The share of *all* entries in reach, not only of the table's own, limits
+//! what a tombstone costs: at most `1 / WORTH_SHARE` rewritten entries a level. Tombstones that a
+//! reader may still need to ignore ([`Deletes::oldest_read`]) are left alone, and so are tables
+//! that were rewritten once without effect.
 //!
-//! Invariants: C1 to C5 of `pick` hold for these choices. **C6** A table is dropped only if one source above it deletes all of its bounds
-//! for every reader. What it hides further down is hidden by that range delete too, which stays as long as anything older overlaps it.
+//! Invariants: C1 to C5 of `pick` hold for these choices. **C6** A table is dropped only if one
+//! source above it deletes all of its bounds for every reader. That range delete also hides the
+//! older entries that the table hides, and it is kept as long as it overlaps anything older.
 //!
 //! Threading: pure functions.
 
 use super::*;
 
-/// Share of the entries in reach that must be deleted: an eighth is about what levels ten times larger than the one above waste as well.
+/// The share of the entries in reach that must be deleted. Levels that are ten times larger than
+/// the one above waste about an eighth too.
 const WORTH_SHARE: f64 = 0.125;
 
-/// What [`pick_deletes`] knows besides the version.
+/// The input of [`pick_deletes`] besides the version.
 #[derive(Clone, Debug, Default)]
 pub struct Deletes {
-    /// The oldest sequence number that a reader may still read at: of snapshots and the published number the smallest.
+    /// The smallest sequence number at which a reader may still read: that of the oldest snapshot,
+    /// or the published number.
     pub oldest_read: u64,
-    /// By table: the key ranges that its range deletes cover; disjoint, ascending. A table that is not here has none that count.
+    /// For each table the key ranges that its range deletes cover, disjoint and in ascending order.
+    /// A table that is not in the map has none that count.
     pub ranges: BTreeMap<u64, Arc<Vec<KeyRange>>>,
-    /// Tables whose rewriting gave nothing back.
-    pub futile: BTreeSet<u64>,
+    /// Tables that were rewritten without giving any space back.
+    pub unproductive: BTreeSet<u64>,
 }
 
-/// Joins ranges that overlap: what [`Deletes::ranges`] holds.
+/// Joins ranges that overlap, as [`Deletes::ranges`] requires.
 pub fn joined_ranges(ranges: impl IntoIterator<Item = KeyRange>) -> Vec<KeyRange> {
     let mut joined: Vec<KeyRange> = Vec::new();
     let mut sorted: Vec<KeyRange> = ranges.into_iter().collect();
     sorted.sort_by(|a, b| a.start.cmp(&b.start));
     for range in sorted {
         match joined.last_mut() {
-            // Half-open neighbours meet where one ends: together they cover what lies over both.
+            // Half-open neighbours meet where one ends. Together they cover a range that lies over
+            // both.
             Some(last)
                 if last.end.reaches(&range.start) || last.end.key() == Some(&range.start[..]) =>
             {
@@ -50,8 +60,9 @@ pub fn joined_ranges(ranges: impl IntoIterator<Item = KeyRange>) -> Vec<KeyRange
     joined
 }
 
-/// How much of `range` `part` covers, 0 to 1, as far as the eight bytes after what both ends of `range` begin with tell. An estimate:
-/// nobody knows how keys lie inside a table without reading it.
+/// The share of `range` that `part` covers, 0 to 1, estimated from the eight bytes that follow the
+/// common prefix of both ends of `range`. How keys are distributed inside a table is not known
+/// without reading it.
 fn share_of(range: &KeyRange, part: &KeyRange) -> f64 {
     if part.includes(range) {
         return 1.0;
@@ -85,7 +96,8 @@ fn share_of(range: &KeyRange, part: &KeyRange) -> f64 {
     ((last - first) / (to - from)).clamp(0.0, 1.0)
 }
 
-/// Bytes of the version's tables that lie in these disjoint, ascending ranges, as far as the tables' bounds tell.
+/// The bytes of the version's tables that lie in these disjoint, ascending ranges, estimated from
+/// the tables' bounds.
 pub fn covered_bytes(version: &KeyspaceVersion, ranges: &[KeyRange]) -> u64 {
     let of = |table: &TableMeta| {
         let from = ranges.partition_point(|r| !r.end.reaches(&table.bounds.start));
@@ -98,13 +110,13 @@ pub fn covered_bytes(version: &KeyspaceVersion, ranges: &[KeyRange]) -> u64 {
     version.tables().map(|(_, table)| of(table)).sum()
 }
 
-/// Whether one of these disjoint, ascending ranges holds all of `bounds`.
+/// Whether one of these disjoint, ascending ranges contains all of `bounds`.
 fn covers(ranges: &[KeyRange], bounds: &KeyRange) -> bool {
     let at = ranges.partition_point(|r| !r.end.reaches(&bounds.start));
     ranges.get(at).is_some_and(|r| r.includes(bounds))
 }
 
-/// What a group of tables would give back.
+/// What the compaction of a group of tables would give back.
 #[derive(Default)]
 struct Worth {
     deletes: u64,
@@ -135,18 +147,18 @@ impl Deletes {
         newest <= self.oldest_read
     }
 
-    /// Whether the table's tombstones may be worth something.
+    /// Whether the table has tombstones that may be worth a compaction.
     fn counts(&self, table: &TableMeta) -> bool {
         table.deletes.saturating_add(table.range_deletes) > 0
             && self.is_seen_by_all(table)
-            && !self.futile.contains(&table.id)
+            && !self.unproductive.contains(&table.id)
     }
 
     fn ranges_of(&self, table: &TableMeta) -> &[KeyRange] {
         self.ranges.get(&table.id).map_or(&[], |ranges| &ranges[..])
     }
 
-    /// Those of a table's ranges that overlap `range`.
+    /// The ranges of a table that overlap `range`.
     fn overlapping<'a>(
         &'a self,
         table: &TableMeta,
@@ -161,7 +173,8 @@ impl Deletes {
 }
 
 impl Picker<'_> {
-    /// What the tombstones of some tables, newest first, would give back, with everything older that they overlap.
+    /// What the tombstones of some tables (newest first) would give back, counting everything older
+    /// that they overlap.
     fn worth(&self, deletes: &Deletes, group: &[&Arc<TableMeta>], level: u8) -> Option<Worth> {
         let range = hull(group.iter().copied())?;
         let mut worth = Worth::default();
@@ -183,7 +196,8 @@ impl Picker<'_> {
             bottommost = false;
             worth.add(table);
         }
-        // What range deletes cover: whatever is older, and in level 0 that may be in the group.
+        // Range deletes cover whatever is older. In level 0, older tables may be in the group
+        // itself.
         let older = (level + 1..=BOTTOM_LEVEL)
             .flat_map(|l| self.input.version.level(l).overlapping_tables(&range));
         let within: &[&Arc<TableMeta>] = if level == 0 { group } else { &[] };
@@ -197,22 +211,24 @@ impl Picker<'_> {
             worth.covered_bytes += share.min(1.0) * old.file_bytes as f64;
         }
         if bottommost {
-            // They hide nothing any more, so they are worth themselves.
+            // They hide nothing any more, so dropping them is a gain too.
             let own: u64 = deletes_of.iter().map(|t| t.range_deletes).sum();
             worth.deletes = worth.deletes.saturating_add(own);
         }
         Some(worth)
     }
 
-    /// Tables that a newer range delete covers whole (C6), of the level where they take the most bytes.
+    /// Tables that a newer range delete covers as a whole (C6), from the level in which they take
+    /// the most bytes.
     fn covered_whole(&self, deletes: &Deletes) -> Option<Choice> {
         let version = self.input.version;
         let settled: BTreeSet<u64> = self.settled_runs().iter().map(|run| run.id).collect();
-        // Newest first: what is above what is looked at.
+        // The walk goes from new to old, so it has seen everything above a table.
         let mut above: Vec<&[KeyRange]> = Vec::new();
         let mut best: Option<(u64, LevelInput)> = None;
         let mut look = |level: u8, run: Option<(u64, SeqRange)>, tables: &[Arc<TableMeta>]| {
-            // What leaves level 0 counts as moved down: nothing older may be unsettled (C1).
+            // Tables that leave level 0 count as moved down, so nothing older may be unsettled
+            // (C1).
             let may_go = run.is_none_or(|(id, _)| settled.contains(&id));
             let covered: Vec<Arc<TableMeta>> = tables
                 .iter()
@@ -247,7 +263,7 @@ impl Picker<'_> {
         }
         let (bytes, input) = best?;
         let reason = format!(
-            "{} tables ({bytes} bytes) of level {} are deleted whole by newer range deletes",
+            "{} tables ({bytes} bytes) of level {} are covered as a whole by newer range deletes",
             input.tables.len(),
             input.level
         );
@@ -255,7 +271,7 @@ impl Picker<'_> {
         Choice::new(ChoiceKind::Drop, level, vec![input], 1.0, reason)
     }
 
-    /// Level 0, as it would go down if it were due.
+    /// A move of level 0 down, as if it were due, if its tombstones are worth it.
     fn deletes_in_level0(&self, deletes: &Deletes) -> Option<(f64, Choice)> {
         let mut choice = self.level0_down(0.0, None)?;
         let group: Vec<&Arc<TableMeta>> = choice
@@ -268,12 +284,12 @@ impl Picker<'_> {
             return None;
         }
         let worth = self.worth(deletes, &group, 0)?;
-        choice.reason = told("level 0", &worth);
+        choice.reason = deletes_reason("level 0", &worth);
         choice.score = worth.share();
         (worth.share() >= WORTH_SHARE).then_some((worth.share(), choice))
     }
 
-    /// The table of a level whose tombstones are worth most, with its share.
+    /// The table of a level whose tombstones are worth the most, with their worth.
     fn deletes_in_level(&self, deletes: &Deletes, level: u8) -> Option<(Worth, usize)> {
         let tables = self.input.version.level(level).tables();
         let mut best: Option<(Worth, usize)> = None;
@@ -298,7 +314,7 @@ impl Picker<'_> {
         (level + 1..=BOTTOM_LEVEL).all(|l| !self.input.version.level(l).overlaps(&table.bounds))
     }
 
-    /// Whether nobody stands in the way of compacting this table now.
+    /// Whether this table can be compacted now, without a conflict with a job.
     fn can_leave(&self, level: u8, index: usize) -> bool {
         let table = &self.input.version.level(level).tables()[index];
         match self.is_bottommost(level, table) {
@@ -307,7 +323,8 @@ impl Picker<'_> {
         }
     }
 
-    /// Rewrites a bottommost table where it is, with neighbours that are worth it too: what is left of them fits in fewer tables.
+    /// Rewrites a bottommost table in place, with neighbours that are worth it too: their remaining
+    /// entries fit into fewer tables.
     fn rewrite_for_deletes(
         &self,
         deletes: &Deletes,
@@ -347,12 +364,12 @@ impl Picker<'_> {
             level,
             inputs,
             worth.share(),
-            told(&what, worth),
+            deletes_reason(&what, worth),
         )
     }
 }
 
-fn told(what: &str, worth: &Worth) -> String {
+fn deletes_reason(what: &str, worth: &Worth) -> String {
     format!(
         "{what}: tombstones delete about {:.0}% of the {} entries in their reach",
         100.0 * worth.share(),
@@ -360,8 +377,8 @@ fn told(what: &str, worth: &Worth) -> String {
     )
 }
 
-/// What to do next because of tombstones, or `None` if a level is due ([`pick`] comes first), nothing is worth it, or what is worth it is
-/// being worked on.
+/// The next choice because of tombstones. `None` if a level is due ([`pick`] comes first), if
+/// nothing is worth it, or if jobs are already working on what is.
 pub fn pick_deletes(input: &PickInput<'_>, deletes: &Deletes) -> Option<Choice> {
     let picker = Picker::new(input);
     if picker.scores().iter().any(|score| *score >= 1.0) {
@@ -375,7 +392,8 @@ pub fn pick_deletes(input: &PickInput<'_>, deletes: &Deletes) -> Option<Choice> 
             let (worth, index) = picker.deletes_in_level(deletes, level)?;
             Some((level, worth, index))
         })
-        // Of equal ones the higher level: what it holds may make the lower one's work needless.
+        // Of equal ones the higher level is taken: its tables may make the work of the lower one
+        // needless.
         .reduce(|best, next| match next.1.share() > best.1.share() {
             true => next,
             false => best,
@@ -398,7 +416,7 @@ pub fn pick_deletes(input: &PickInput<'_>, deletes: &Deletes) -> Option<Choice> 
                         index,
                         0..input.version.level(level).len(),
                         None,
-                        (worth.share(), told(&what, &worth)),
+                        (worth.share(), deletes_reason(&what, &worth)),
                     )
                 }
             }

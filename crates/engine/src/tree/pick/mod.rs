@@ -1,17 +1,21 @@
 //! Which tables to compact next: a pure function of one keyspace's version.
 //!
-//! What it is: [`pick`] looks at a version, at what is reserved by queued and running jobs, and at the sources that
-//! are not installed yet, and gives a [`Choice`] or nothing. [`pick_manual`] walks a key range down level by level.
-//! [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive from a choice what the job needs besides its inputs.
+//! [`pick`] takes a version, the reservations of queued and running jobs, and the sources that are
+//! not installed yet, and returns a [`Choice`] or nothing. [`pick_manual`] moves a key range down
+//! level by level. [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive what the job needs
+//! besides the inputs of a choice.
 //!
 //! Invariants (each has its reason in RFC 1, section 5):
-//! - **C1** From level 0 downwards goes only the oldest suffix of installed runs that is older than every unsettled
-//!   source, and of it only tables that overlap no older level-0 table that stays.
-//! - **C2** No order of sequence numbers is assumed below level 0: key ranges decide everything.
+//! - **C1** Only the oldest suffix of installed runs moves down from level 0: those that are older
+//!   than every unsettled source, and of these only tables that overlap no older level-0 table that
+//!   stays.
+//! - **C2** No order of sequence numbers is assumed below level 0: only key ranges count.
 //! - **C3** A choice takes every table of the output level that overlaps its range.
-//! - **C4** A choice's [`Reservation`] is disjoint from those of all queued and running jobs: no table twice, and at
-//!   no level do the key ranges of two jobs overlap. Within level 0 tables alone decide.
-//! - **C5** Runs merge within level 0 only with neighbours, and the joint range holds no slot of another source.
+//! - **C4** A choice's [`Reservation`] is disjoint from those of all queued and running jobs: no
+//!   table is taken twice, and the key ranges of two jobs overlap on no level. Within level 0 only
+//!   tables count.
+//! - **C5** Runs merge within level 0 only with neighbours, and the joint range contains no slot of
+//!   another source.
 //!
 //! Threading: pure functions.
 
@@ -25,42 +29,43 @@ use crate::formats::version::{
 };
 use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
 
-/// What a queued or running job keeps others from.
+/// What a queued or running job reserves for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Its input tables.
+    /// The input tables.
     pub tables: BTreeSet<u64>,
-    /// Key ranges by level within which it takes, makes or passes tables; the deepest level is where it makes them. On level 0 there is one only for a merge within
-    /// it: outputs may lie anywhere in it, in the slot of the inputs.
+    /// Key ranges by level within which the job takes, makes or passes tables. It makes them on the
+    /// deepest of these levels. Only a merge within level 0 has a range there: its outputs may lie
+    /// anywhere in it, in the slot of the inputs.
     pub spans: Vec<(u8, KeyRange)>,
 }
 
-/// What [`pick`] looks at.
+/// The input of [`pick`].
 #[derive(Clone, Debug)]
 pub struct PickInput<'a> {
     /// The keyspace's installed sources.
     pub version: &'a KeyspaceVersion,
-    /// Its options.
+    /// The options that decide when and how much to compact.
     pub options: &'a PickOptions,
-    /// Reservations of its queued and running jobs.
+    /// The reservations of the keyspace's queued and running jobs.
     pub jobs: &'a [Reservation],
-    /// Slots of sources whose numbers were given and which are not installed: memtables, active ones included,
-    /// redirected runs, unfinished ingests. They may hold any key.
+    /// Slots of sources that have sequence numbers and are not installed: memtables, including
+    /// active ones, redirected runs, unfinished ingests. They may have any key.
     pub unsettled: &'a [SeqRange],
 }
 
-/// What kind of work a choice is.
+/// The kind of work of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChoiceKind {
     /// Merge the inputs into new tables.
     Merge,
-    /// Put the inputs on the output level as they are: an edit, no job.
+    /// Move the inputs to the output level unchanged. This is an edit without a job.
     TrivialMove,
     /// Merge neighbouring level-0 runs into one run.
     IntraL0,
-    /// Rewrite tables in place, to drop what nobody needs.
+    /// Rewrite tables in place, to drop entries that nobody needs.
     Rewrite,
-    /// Drop the inputs: an edit, no job. Newer range deletes cover them whole.
+    /// Drop the inputs, which newer range deletes cover as a whole. This is an edit without a job.
     Drop,
 }
 
@@ -69,32 +74,32 @@ pub enum ChoiceKind {
 pub struct LevelInput {
     /// The level.
     pub level: u8,
-    /// Level 0: the run.
+    /// For level 0: the run, as id and sequence range.
     pub run: Option<(u64, SeqRange)>,
-    /// The tables, ascending.
+    /// The tables, in ascending order.
     pub tables: Vec<Arc<TableMeta>>,
 }
 
-/// What to do next. Becomes a job, or an edit if it is a trivial move.
+/// The next piece of work. It becomes a job, or an edit if it is a trivial move or a drop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// What kind of work it is.
+    /// The kind of work.
     pub kind: ChoiceKind,
     /// The topmost input level.
     pub from: u8,
     /// The level of the outputs.
     pub to: u8,
-    /// The inputs, newest first: per user key, an earlier input's versions are newer.
+    /// The inputs, newest first: for each user key, the versions of an earlier input are newer.
     pub inputs: Vec<LevelInput>,
-    /// The smallest range that holds all inputs: the job's bounds, and so its outputs'.
+    /// The smallest range that contains all inputs. It bounds the job, and so its outputs.
     pub range: KeyRange,
-    /// Within level 0: the slot of the output run.
+    /// For a merge within level 0: the slot of the output run.
     pub output_seqs: Option<SeqRange>,
-    /// How urgent it is: 1 is due.
+    /// How urgent the work is. It is due from 1 on.
     pub score: f64,
-    /// Input bytes of objects.
+    /// Bytes of the input files.
     pub input_bytes: u64,
-    /// Why, for people.
+    /// The reason, in words.
     pub reason: String,
 }
 
@@ -139,7 +144,7 @@ impl Choice {
         self.inputs.iter().flat_map(|input| &input.tables)
     }
 
-    /// The inputs as an edit's removals.
+    /// The removals of an edit that replaces the inputs.
     pub fn removals(&self) -> Vec<RemoveTable> {
         let of = |input: &LevelInput| {
             let level = input.level;
@@ -152,7 +157,7 @@ impl Choice {
         self.inputs.iter().flat_map(of).collect()
     }
 
-    /// What it keeps others from while it is queued or running (C4).
+    /// What the choice reserves while it is queued or running (C4).
     pub fn reservation(&self) -> Reservation {
         let tables = self.tables().map(|t| t.id).collect();
         let mut spans = Vec::new();
@@ -164,7 +169,7 @@ impl Choice {
             spans.extend(hull(&input.tables).map(|range| (input.level, range)));
         }
         if self.from == 0 {
-            // Nobody may put anything on the levels that it passes, beneath which its outputs will lie.
+            // The outputs will lie beneath the levels that it passes, so nothing may be put there.
             spans.extend((1..self.to).map(|level| (level, self.range.clone())));
         }
         spans.push((self.to, self.range.clone()));
@@ -172,30 +177,31 @@ impl Choice {
     }
 }
 
-/// A range to compact by hand, from the top down.
+/// A range that a caller asked to compact, from the top down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManualRange {
-    /// The keys.
+    /// The range of keys.
     pub range: KeyRange,
-    /// Rewrite the bottommost tables as well, if they are older than the request, to drop tombstones and old
-    /// versions.
+    /// Whether to rewrite the bottommost tables that are older than the request, too, to drop
+    /// tombstones and old versions.
     pub rewrite_bottom: bool,
-    /// The store's next table id when the request came: tables from there on are its own outputs.
+    /// The store's next table id at the time of the request. Tables with this id or a greater one
+    /// are its own outputs.
     pub first_new_table_id: u64,
 }
 
 /// The next step of a manual compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManualStep {
-    /// Do this, then ask again.
+    /// Do this, and ask again.
     Job(Choice),
-    /// Something is reserved or not installed: ask again after the next install.
+    /// Something is reserved or not installed. Ask again after the next install.
     Wait,
     /// Nothing is left to do.
     Done,
 }
 
-/// The smallest range that holds all of these tables.
+/// The smallest range that contains all of these tables.
 fn hull<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> Option<KeyRange> {
     tables
         .into_iter()
@@ -211,7 +217,7 @@ fn file_bytes<'a>(tables: impl IntoIterator<Item = &'a Arc<TableMeta>>) -> u64 {
         .fold(0, |sum, t| sum.saturating_add(t.file_bytes))
 }
 
-/// A set of key ranges that joins what overlaps, for questions about overlap.
+/// A set of key ranges for tests of overlap. Ranges that overlap are joined.
 #[derive(Default)]
 struct Ranges {
     ranges: Vec<KeyRange>,
@@ -220,7 +226,7 @@ struct Ranges {
 impl Ranges {
     /// Adds a range and joins it with those that it overlaps.
     fn add(&mut self, range: &KeyRange) {
-        // Ranges are disjoint and ascending, so starts and ends ascend.
+        // The ranges are disjoint and in ascending order, so both starts and ends ascend.
         let from = self
             .ranges
             .partition_point(|r| !r.end.reaches(&range.start));
@@ -239,7 +245,7 @@ impl Ranges {
     }
 }
 
-/// The working state of one pick.
+/// The state of one pick.
 struct Picker<'a> {
     input: &'a PickInput<'a>,
     targets: Targets,
@@ -273,7 +279,8 @@ impl<'a> Picker<'a> {
             .any(|(l, r)| *l == level && r.overlaps(range))
     }
 
-    /// Where the outputs of the job that merges this table within level 0 may lie: more than its inputs' bounds.
+    /// Where the outputs of the job that merges this table within level 0 may lie. This is more
+    /// than the bounds of its inputs.
     fn output_range(&self, table: &TableMeta) -> Option<&'a KeyRange> {
         let job = self
             .input
@@ -286,8 +293,8 @@ impl<'a> Picker<'a> {
             .map(|(_, range)| range)
     }
 
-    /// Whether the runs from `start` on may become one whose tables reach over the gaps between theirs: a job must
-    /// not be taking newer tables down past them meanwhile.
+    /// Whether the runs from `start` on may become one, whose tables can cover the gaps between
+    /// theirs: no job may be moving newer tables down past them meanwhile.
     fn may_widen(&self, start: usize, group: &[Arc<Run>]) -> bool {
         let Some(range) = hull(group.iter().flat_map(|run| run.tables.tables())) else {
             return false;
@@ -299,7 +306,7 @@ impl<'a> Picker<'a> {
             .all(|t| !self.is_reserved(t))
     }
 
-    /// Runs of which some table is not reserved.
+    /// The runs with a table that is not reserved.
     fn free_runs(&self) -> impl Iterator<Item = &'a Arc<Run>> {
         self.input
             .version
@@ -308,13 +315,13 @@ impl<'a> Picker<'a> {
             .filter(|run| run.tables.tables().iter().any(|t| !self.is_reserved(t)))
     }
 
-    /// Priority 1: how due each level is, less what is queued or running.
+    /// Priority 1: how urgent each level is, not counting what is queued or running.
     fn scores(&self) -> [f64; LEVEL_COUNT] {
         let (version, options) = (self.input.version, self.input.options);
         let mut scores = [0.0; LEVEL_COUNT];
         scores[0] = self.free_runs().count() as f64 / options.l0_trigger_count.max(1) as f64;
         for (level, tables) in version.levels() {
-            // The bottom has nowhere to go.
+            // There is no level below the bottom.
             if level == BOTTOM_LEVEL {
                 continue;
             }
@@ -323,7 +330,7 @@ impl<'a> Picker<'a> {
             scores[usize::from(level)] = if level >= self.targets.first_needed {
                 bytes as f64 / self.targets.bytes[usize::from(level)] as f64
             } else if bytes > 0 {
-                // It drains, when nothing is more urgent.
+                // The level is not needed. It is emptied when nothing is more urgent.
                 1.0
             } else {
                 0.0
@@ -332,8 +339,8 @@ impl<'a> Picker<'a> {
         scores
     }
 
-    /// Installed runs that are older than every unsettled source, oldest first (C1, in its strict form: what is
-    /// unsettled may hold any key).
+    /// The installed runs that are older than every unsettled source, oldest first. This is the
+    /// strict form of C1: an unsettled source may have any key.
     fn settled_runs(&self) -> Vec<&'a Arc<Run>> {
         let limit = self
             .input
@@ -352,12 +359,13 @@ impl<'a> Picker<'a> {
             .collect()
     }
 
-    /// Level 0 to the base level. `within` limits it to tables that overlap a range, and to what must go with them.
+    /// Moves level 0 to the base level. `within` limits this to tables that overlap a range, and to
+    /// those that must move with them.
     fn level0_down(&self, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
         let (version, base) = (self.input.version, self.targets.base);
         let settled = self.settled_runs();
         let newest_settled = settled.last()?;
-        // Where jobs work on the base level nothing may come down ...
+        // No table may come down where jobs work on the base level ...
         let mut walls = Ranges::default();
         for (level, range) in self.input.jobs.iter().flat_map(|job| &job.spans) {
             if *level == base {
@@ -372,9 +380,10 @@ impl<'a> Picker<'a> {
         {
             walls.add(&table.bounds);
         }
-        // ... and neither where a level-0 table stays.
+        // ... or where a level-0 table stays.
         let mut stays = Ranges::default();
-        // Oldest first: a table may go if it overlaps nothing that stays. What is too much for one job stays too.
+        // From old to new: a table may move if it overlaps nothing that stays. What is too much for
+        // one job stays too.
         let mut taken: Vec<(&Arc<Run>, Vec<Arc<TableMeta>>)> = Vec::new();
         let mut bytes = 0u64;
         for run in &settled {
@@ -395,8 +404,9 @@ impl<'a> Picker<'a> {
                 taken.push((run, tables));
             }
         }
-        // A job's range is one piece and outputs may lie anywhere in it, so only tables between two walls go
-        // together. The piece with the most bytes goes; for a manual range, one that it overlaps.
+        // The range of a job is one piece, and outputs may lie anywhere in it, so only tables
+        // between two walls move together. The piece with the most bytes is taken; for a manual
+        // range, only a piece that the range overlaps.
         let piece = |t: &TableMeta| {
             walls
                 .ranges
@@ -455,11 +465,12 @@ impl<'a> Picker<'a> {
         Choice::new(kind, base, inputs, score, reason)
     }
 
-    /// Keeps the tables that overlap `range`, and every older one that overlaps one of those kept.
+    /// Keeps the tables that overlap `range`, and every older table that overlaps one of those
+    /// kept.
     fn keep_what_must_go(&self, taken: &mut [(&Arc<Run>, Vec<Arc<TableMeta>>)], range: &KeyRange) {
         let mut wanted = Ranges::default();
         wanted.add(range);
-        // Newest first: what a newer table overlaps in an older run must come along.
+        // From new to old: what a newer table overlaps in an older run must move too.
         for (_, tables) in taken.iter_mut().rev() {
             tables.retain(|t| wanted.overlaps(&t.bounds));
             for table in tables.iter() {
@@ -468,7 +479,7 @@ impl<'a> Picker<'a> {
         }
     }
 
-    /// Merge of newer neighbouring runs while the older ones cannot move down (C5).
+    /// Merges newer neighbouring runs while the older ones cannot move down (C5).
     fn within_level0(&self, score: f64) -> Option<Choice> {
         let options = self.input.options;
         if self.free_runs().count() < options.l0_intra_count {
@@ -479,7 +490,7 @@ impl<'a> Picker<'a> {
         let mut best: Option<(f64, &[Arc<Run>])> = None;
         let mut start = 0;
         while start < runs.len() {
-            // The longest group of free neighbours from here.
+            // The longest group of neighbours from here on that are not reserved.
             let mut end = start;
             while end < runs.len()
                 && is_free(&runs[end])
@@ -487,7 +498,8 @@ impl<'a> Picker<'a> {
             {
                 end += 1;
             }
-            // Bytes read for each run less: smaller is better. From the newest on, because older ones are about to go.
+            // The cost is the number of bytes read for each run less. Groups begin with the newest
+            // run, because older ones are about to move down.
             let mut bytes = 0u64;
             for (count, run) in runs[start..end]
                 .iter()
@@ -535,7 +547,8 @@ impl<'a> Picker<'a> {
             && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
     }
 
-    /// Priority 2: the table with the fewest overlapping tables below, and its neighbours that cost nothing more.
+    /// Priority 2: takes the table with the fewest overlapping tables below, and neighbours that
+    /// cost nothing more.
     fn level_down(&self, level: u8, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
         let version = self.input.version;
         let (upper, lower) = (version.level(level), version.level(level + 1));
@@ -543,7 +556,7 @@ impl<'a> Picker<'a> {
             Some(range) => upper.overlapping(range),
             None => 0..upper.len(),
         };
-        // One sweep over both levels: bounds ascend, so the overlapping ranges do.
+        // One sweep over both levels: since bounds ascend, so do the overlapping ranges.
         let mut best: Option<((usize, u64, u64), usize)> = None;
         let mut first = 0;
         for i in candidates.clone() {
@@ -572,7 +585,7 @@ impl<'a> Picker<'a> {
         let (_, index) = best?;
         let table = &upper.tables()[index];
         let reason = match within {
-            Some(range) => format!("level {level} is compacted by hand in {range}"),
+            Some(range) => format!("level {level} is compacted on request in {range}"),
             None => format!(
                 "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
                 upper.file_bytes(),
@@ -584,7 +597,7 @@ impl<'a> Picker<'a> {
         self.down_from(level, index, candidates, within, (score, reason))
     }
 
-    /// A table of a level goes down, with neighbours among the candidates that cost nothing more.
+    /// Moves a table of a level down, with neighbours among the candidates that cost nothing more.
     fn down_from(
         &self,
         level: u8,
@@ -596,7 +609,8 @@ impl<'a> Picker<'a> {
         let (version, options) = (self.input.version, self.input.options);
         let (upper, lower) = (version.level(level), version.level(level + 1));
         let mut chosen = index..index + 1;
-        // Neighbours whose tables below are taken anyway, as long as the job stays small.
+        // Neighbours whose overlapping tables below are taken anyway, as long as the job stays
+        // small.
         let below_of =
             |indices: &std::ops::Range<usize>| match hull(&upper.tables()[indices.clone()]) {
                 Some(range) => lower.overlapping(&range),
@@ -616,7 +630,7 @@ impl<'a> Picker<'a> {
                     .all(|t| !self.is_reserved(t))
                 && self.can_go(level, indices.clone())
         };
-        // Without anything below, every table moves by itself for free.
+        // If nothing lies below, every table moves by itself at no cost.
         if !below.is_empty() || within.is_some() {
             while chosen.end < candidates.end && grows(&(chosen.start..chosen.end + 1)) {
                 chosen.end += 1;
@@ -647,7 +661,7 @@ impl<'a> Picker<'a> {
         Choice::new(kind, level + 1, inputs, score, reason)
     }
 
-    /// Whether no job stands in the way of these tables of a level going down (C4).
+    /// Whether no job is in conflict with these tables of a level moving down (C4).
     fn can_go(&self, level: u8, indices: std::ops::Range<usize>) -> bool {
         let version = self.input.version;
         let Some(range) = hull(&version.level(level).tables()[indices]) else {
@@ -662,7 +676,7 @@ impl<'a> Picker<'a> {
             && !self.span_taken(level + 1, &out)
     }
 
-    /// Whether inputs without anything below them may be moved as they are.
+    /// Whether inputs with nothing below them may be moved unchanged.
     fn may_move(&self, from: u8, to: u8, inputs: &[LevelInput]) -> bool {
         let (version, options) = (self.input.version, self.input.options);
         let mut tables: Vec<&Arc<TableMeta>> =
@@ -687,7 +701,7 @@ impl<'a> Picker<'a> {
                     }
                     _ => 0,
                 };
-                // Tombstones with nothing beneath them are dropped by a merge and kept by a move.
+                // A merge drops tombstones with nothing beneath them, and a move keeps them.
                 let nothing_below =
                     (to..=BOTTOM_LEVEL).all(|l| !version.level(l).overlaps(&t.bounds));
                 let tombstones = t.deletes.saturating_add(t.range_deletes);
@@ -722,7 +736,7 @@ impl<'a> Picker<'a> {
                 }
             }
             if !group.is_empty() && chosen.is_none() {
-                let reason = format!("level {level} is rewritten by hand in {}", manual.range);
+                let reason = format!("level {level} is rewritten on request in {}", manual.range);
                 let inputs = vec![LevelInput {
                     level,
                     run: None,
@@ -732,7 +746,7 @@ impl<'a> Picker<'a> {
             }
         }
         match chosen {
-            // A group's range may reach over a gap that a job works in.
+            // The range of the group may cover a gap in which a job works.
             Some(choice) if !self.span_taken(choice.to, &choice.range) => ManualStep::Job(choice),
             None if !waits => ManualStep::Done,
             _ => ManualStep::Wait,
@@ -740,19 +754,22 @@ impl<'a> Picker<'a> {
     }
 }
 
-/// How due each level is: 1 and above is due. Level 0 by runs, the others by bytes, less what jobs have reserved.
+/// How urgent each level is: it is due from 1 on. Level 0 counts runs, and the others count bytes,
+/// without what jobs have reserved.
 pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
     Picker::new(input).scores()
 }
 
-/// The next piece of work of a keyspace, or `None` if no level is due or what is due is being worked on.
+/// The next piece of work of a keyspace. `None` if no level is due, or if jobs are already working
+/// on those that are.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     let picker = Picker::new(input);
     let scores = picker.scores();
     let mut due: Vec<u8> = (0..BOTTOM_LEVEL)
         .filter(|level| scores[usize::from(*level)] >= 1.0)
         .collect();
-    // Highest score first; of equal ones the higher level, which reads pay most for. (The sort is stable.)
+    // The highest score comes first. Of equal scores the higher level comes first, since it costs
+    // reads the most. (The sort is stable.)
     due.sort_by(|a, b| scores[usize::from(*b)].total_cmp(&scores[usize::from(*a)]));
     due.into_iter().find_map(|level| {
         let score = scores[usize::from(level)];
@@ -765,9 +782,10 @@ pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     })
 }
 
-/// The next step of a compaction by hand: everything in the range goes down to the deepest level that has data in it
-/// (from level 0 at least to the base level), then the bottommost tables are rewritten if that was asked for. Memtables are
-/// the caller's: it flushes first, and what it gives as unsettled only delays.
+/// The next step of a compaction that a caller asked for. Everything in the range moves down to the
+/// deepest level that has data in it (from level 0 at least to the base level). Then the bottommost
+/// tables are rewritten, if that was asked for. The caller flushes memtables first; sources that it
+/// reports as unsettled only delay the compaction.
 pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     let picker = Picker::new(input);
     let version = input.version;
@@ -778,7 +796,7 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     {
         return match picker.level0_down(1.0, Some(&manual.range)) {
             Some(mut choice) => {
-                choice.reason = format!("level 0 is compacted by hand in {}", manual.range);
+                choice.reason = format!("level 0 is compacted on request in {}", manual.range);
                 ManualStep::Job(choice)
             }
             None => ManualStep::Wait,
@@ -798,7 +816,7 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
             None => ManualStep::Wait,
         };
     }
-    // A job may still be bringing something into the range.
+    // A job may still be moving tables into the range.
     if input
         .jobs
         .iter()

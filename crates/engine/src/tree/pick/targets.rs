@@ -1,32 +1,35 @@
-//! What decides when a level is due: settings of compaction, and the targets of the levels, fixed or dynamic.
+//! When a level is due: the settings of compactions, and the targets of the levels, fixed or
+//! dynamic.
 //!
 //! Threading: plain values and pure functions.
 
 use super::*;
 use crate::types::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
 
-/// What decides when and how much to compact. Sizes in bytes.
+/// The settings that decide when and how much to compact. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PickOptions {
-    /// Level-0 runs that make a compaction due.
+    /// The number of level-0 runs from which on a compaction is due.
     pub l0_trigger_count: usize,
-    /// Level-0 runs from which on newer runs are merged among themselves while older ones cannot move down.
+    /// The number of level-0 runs from which on newer runs are merged with each other while older
+    /// ones cannot move down.
     pub l0_intra_count: usize,
-    /// Fewest runs that a merge within level 0 takes.
+    /// The fewest runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
-    /// Target size of level 1.
+    /// The target size of level 1.
     pub level1_bytes: u64,
-    /// How many times larger each further level is.
+    /// How many times larger the target of each further level is.
     pub level_factor: u64,
-    /// Target raw size of a table (T).
+    /// The target size of a table in raw bytes (T).
     pub table_bytes: u64,
-    /// Largest job, in input bytes; a single table and what it overlaps may exceed it.
+    /// The largest job, in input bytes. A single table with what it overlaps may exceed it.
     pub max_job_bytes: u64,
-    /// A table that overlaps more tables than this, two levels below, is cut anew instead of moved.
+    /// A table that overlaps more tables than this two levels below is merged and not moved.
     pub max_grandparent_count: usize,
-    /// How targets of levels are found.
+    /// How the targets of levels are chosen.
     pub level_targets: LevelTargets,
-    /// How tables of each level are compressed: a table does not move as it is to a level that is compressed otherwise.
+    /// The compression of each level. A table is not moved unchanged to a level with another
+    /// compression.
     pub compression: ByLevel<Compression>,
 }
 
@@ -48,7 +51,7 @@ impl Default for PickOptions {
 }
 
 impl PickOptions {
-    /// What a keyspace with these settings asks for.
+    /// The settings for a keyspace.
     pub fn of(settings: &KeyspaceSettings) -> PickOptions {
         PickOptions {
             l0_trigger_count: settings.l0_trigger_count as usize,
@@ -62,7 +65,7 @@ impl PickOptions {
         }
     }
 
-    /// Fixed target bytes of a level; level 0 has none (it is counted in runs).
+    /// The fixed target of a level in bytes. Level 0 has none, because its runs are counted.
     pub(super) fn fixed_target_bytes(&self, level: u8) -> u64 {
         match level {
             0 => 0,
@@ -75,21 +78,25 @@ impl PickOptions {
     }
 }
 
-/// Where level 0 goes, and what the levels are to hold.
+/// Where level 0 is merged to, and the targets of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// The level that level 0 goes down to. Those between are empty, and no job makes tables there.
+    /// The level into which level 0 moves down. The levels between are empty, and no job makes
+    /// tables there.
     pub base: u8,
-    /// The first level that is needed. What lies above it (after a change of the settings, or when much was deleted) drains.
+    /// The first level that is needed. Levels above it that have data (after a change of the
+    /// settings, or when much was deleted) are emptied.
     pub first_needed: u8,
-    /// Target bytes by level; level 0 has none.
+    /// Target bytes by level. Level 0 has none.
     pub bytes: [u64; LEVEL_COUNT],
 }
 
-/// The targets of a version, given what its queued and running jobs make.
+/// The targets for a version, given the tables that its queued and running jobs make.
 ///
-/// Dynamic ones: whatever level is the largest is taken for the deepest one's content; from there upwards each level needs `level_factor` times
-/// less, until one is no larger than `level1_bytes`. So nine tenths of the data lie on the deepest level, and what is out of date is about a tenth.
+/// Dynamic targets: the size of the largest level is taken as that of the deepest one. From there
+/// upwards each level has a target `level_factor` times smaller, until one is not larger than
+/// `level1_bytes`. So nine tenths of the data lie on the deepest level, and about a tenth is out of
+/// date.
 pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reservation]) -> Targets {
     let mut bytes = [0; LEVEL_COUNT];
     if options.level_targets == LevelTargets::Fixed {
@@ -117,7 +124,7 @@ pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reserva
         bytes[usize::from(level)] = size.max(least);
         size = size.saturating_mul(factor);
     }
-    // Nothing is put below what is there or about to be there.
+    // The base is not below a level that has tables or will have some.
     let made = jobs
         .iter()
         .filter_map(|job| job.spans.iter().map(|(level, _)| *level).max());

@@ -1,9 +1,11 @@
-//! Picks, drawn and told in text.
+//! Picks, with versions and choices written as text.
 //!
-//! A version is drawn line by line: `L0 (lo,hi]: tables` is a run (drawn newest first), `L2: tables` a level. A table
-//! is `id[first..last]`, with `)` for a table that only has a range delete, and may have `*MiB`, `!` (every entry is
-//! a delete), `%n` (n of a hundred are) and `^` (needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`, `span level [a..b]`,
-//! `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`, `read number` (the oldest that a reader needs), `futile id id`.
+//! A version is written line by line: `L0 (lo,hi]: tables` is a run (the newest first),
+//! `L2: tables` a level. A table is `id[first..last]`, with `)` for a table that only has a range
+//! delete. It may be followed by `*MiB`, `!` (every entry is a delete), `%n` (n of a hundred are)
+//! and `^` (it needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`,
+//! `span level [a..b]`, `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`,
+//! `read number` (the oldest that a reader needs), `unproductive id id`.
 
 use std::fmt::Write as _;
 
@@ -150,8 +152,8 @@ fn draw(text: &str) -> Drawing {
             "dynamic" => options.level_targets = LevelTargets::Dynamic,
             "factor" => options.level_factor = number(1),
             "read" => deletes.oldest_read = number(1),
-            "futile" => deletes
-                .futile
+            "unproductive" => deletes
+                .unproductive
                 .extend(words[1..].iter().map(|id| id.parse::<u64>().expect(line))),
             "max" => options.max_job_bytes = number(1) * MIB,
             level => {
@@ -227,7 +229,7 @@ fn picks(expected: &str, drawing: &str) {
     assert_eq!(tell(choice), expected);
 }
 
-/// What a choice's outputs would be is taken by the version: none of its invariants breaks.
+/// The version accepts the edit for the outputs of a choice, so none of its invariants is violated.
 #[track_caller]
 fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
     let mut edit = KeyspaceEdit {
@@ -239,7 +241,7 @@ fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
         seqs,
     });
     if choice.kind == ChoiceKind::Drop {
-        // Nothing takes their place.
+        // Nothing replaces them.
     } else if choice.kind == ChoiceKind::TrivialMove {
         edit.add.extend(choice.tables().map(|t| AddTable {
             level: choice.to,
@@ -269,7 +271,7 @@ fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
 }
 
 #[test]
-fn nothing_is_due() {
+fn nothing_is_picked_below_the_thresholds() {
     picks("nothing", "");
     picks("nothing", "L0 (0,10]: 1[a..z]");
     picks("nothing", "L1: 1[a..c] 2[d..f]");
@@ -284,24 +286,24 @@ fn dynamic_targets_follow_the_largest_level() {
         let mib = t.bytes.map(|b| b / MIB);
         (t.base, t.first_needed, mib[4], mib[5], mib[6])
     };
-    // Level 1 is to have 100 MiB, each further level ten times more.
+    // Level 1 has a target of 100 MiB, and each further level one ten times larger.
     assert_eq!(of(""), (6, 6, 0, 0, 100));
     assert_eq!(of("L6: 1[a..z]*100"), (6, 6, 0, 0, 100));
     assert_eq!(of("L6: 1[a..z]*110"), (5, 5, 0, 100, 110));
     assert_eq!(of("L6: 1[a..z]*1000"), (5, 5, 0, 100, 1000));
     assert_eq!(of("L6: 1[a..z]*9000"), (4, 4, 100, 900, 9000));
-    // What is there, or about to be there, is not passed.
+    // A level that has tables, or will have some, is not passed.
     assert_eq!(of("L3: 2[a..b]\nL6: 1[a..z]*1000"), (3, 5, 0, 100, 1000));
     assert_eq!(of("span 4 [a..b]\nL6: 1[a..z]*1000"), (4, 5, 0, 100, 1000));
     assert_eq!(of("span 0 [a..b]\nL6: 1[a..z]*1000"), (5, 5, 0, 100, 1000));
-    // The largest level counts, wherever it lies.
+    // The largest level counts, wherever it is.
     assert_eq!(of("L3: 1[a..z]*9000"), (3, 4, 100, 900, 9000));
-    // Levels enough for everything: the first one takes what is left.
+    // There are enough levels, so the first one takes the remainder.
     assert_eq!(of("factor 2\nL6: 1[a..z]*640000").1, 1);
 }
 
 #[test]
-fn with_dynamic_targets_level_0_goes_to_the_base() {
+fn with_dynamic_targets_level_0_moves_to_the_base() {
     picks(
         "merge L0->L6: L0 2 L0 1 L6 10 [a..m]",
         "dynamic
@@ -316,14 +318,14 @@ fn with_dynamic_targets_level_0_goes_to_the_base() {
          L0 (0,10]: 1[a..m]
          L6: 10[a..c]*500 11[x..z]*500",
     );
-    // A table that overlaps nothing goes all the way as it is.
+    // A table that overlaps nothing moves all the way unchanged.
     picks(
         "move L0->L6: L0 1 [a..m]",
         "dynamic
          trigger 1
          L0 (0,10]: 1[a..m]*10",
     );
-    // A job that works on the base keeps others away from its range.
+    // A job that works on the base keeps others out of its range.
     picks(
         "merge L0->L5: L0 2 L0 1 [p..t]",
         "dynamic
@@ -343,7 +345,7 @@ fn with_dynamic_targets_level_0_goes_to_the_base() {
 }
 
 #[test]
-fn levels_that_are_not_needed_drain() {
+fn levels_that_are_not_needed_are_emptied() {
     picks(
         "merge L1->L2: L1 1 L2 2 [a..c]",
         "dynamic
@@ -351,7 +353,7 @@ fn levels_that_are_not_needed_drain() {
          L2: 2[a..c]*30
          L6: 9[a..z]*90",
     );
-    // But what is due goes first, to the highest level that still holds something.
+    // What is due comes first, and moves to the highest level that still has data.
     picks(
         "merge L0->L1: L0 4 L0 3 L1 1 [a..m]",
         "dynamic
@@ -374,7 +376,7 @@ fn tables_do_not_move_to_a_level_of_another_codec() {
 }
 
 #[test]
-fn level_0_goes_down_whole() {
+fn all_of_level_0_moves_down() {
     picks(
         "merge L0->L1: L0 3+4 L0 1 L1 10+11 [a..y]",
         "L0 (10,20]: 3[b..d] 4[e..k]
@@ -384,8 +386,8 @@ fn level_0_goes_down_whole() {
 }
 
 #[test]
-fn an_older_unflushed_memtable_keeps_level_0_where_it_is() {
-    // M1 (0,100] still flushes: nothing may leave level 0.
+fn an_older_unflushed_memtable_keeps_level_0_from_moving() {
+    // The memtable with the numbers (0,100] is still being flushed, so nothing may leave level 0.
     picks(
         "nothing",
         "L0 (200,300]: 2[a..m]
@@ -393,7 +395,7 @@ fn an_older_unflushed_memtable_keeps_level_0_where_it_is() {
          unsettled (0,100]
          unsettled (300,400]",
     );
-    // The newest memtable holds nothing back.
+    // The newest memtable does not keep level 0 from moving.
     picks(
         "merge L0->L1: L0 2 L0 1 [a..m]",
         "L0 (200,300]: 2[a..m]
@@ -403,7 +405,7 @@ fn an_older_unflushed_memtable_keeps_level_0_where_it_is() {
 }
 
 #[test]
-fn only_runs_older_than_an_uninstalled_one_go_down() {
+fn only_runs_older_than_an_uninstalled_source_move_down() {
     picks(
         "merge L0->L1: L0 2 L0 1 [a..m]",
         "L0 (300,400]: 4[a..m]
@@ -412,7 +414,7 @@ fn only_runs_older_than_an_uninstalled_one_go_down() {
          L0 (50,100]: 2[a..m]
          L0 (0,50]: 1[a..m]",
     );
-    // Newer runs may merge among themselves, but not over its slot.
+    // Newer runs may merge with each other, but not across the slot of that source.
     picks(
         "intra L0->L0: L0 6 L0 5 L0 4 [a..m] (200, 500]",
         "L0 (400,500]: 6[a..m]
@@ -438,7 +440,7 @@ fn only_runs_older_than_an_uninstalled_one_go_down() {
 
 #[test]
 fn levels_are_compared_by_keys_only() {
-    // The table of L1 has smaller numbers than that of L2; still it is the newer one for its keys.
+    // The table of L1 has smaller numbers than that of L2, but is the newer one for its keys.
     picks(
         "merge L1->L2: L1 1 L2 2 [a..d]",
         "level1 5
@@ -448,7 +450,7 @@ fn levels_are_compared_by_keys_only() {
 }
 
 #[test]
-fn a_reserved_run_holds_back_what_overlaps_it() {
+fn a_reserved_run_keeps_runs_that_overlap_it_from_moving() {
     picks(
         "move L0->L1: L0 3 [x..z]",
         "trigger 1
@@ -457,7 +459,7 @@ fn a_reserved_run_holds_back_what_overlaps_it() {
          reserved 1
          span 1 [b..c]",
     );
-    // Through a chain: 3 overlaps 2, which overlaps 1.
+    // Indirectly as well: 3 overlaps 2, which overlaps 1.
     picks(
         "nothing",
         "trigger 1
@@ -469,7 +471,7 @@ fn a_reserved_run_holds_back_what_overlaps_it() {
 }
 
 #[test]
-fn work_on_level_1_is_a_wall() {
+fn no_run_moves_down_across_work_on_level_1() {
     // The right piece has more bytes.
     picks(
         "merge L0->L1: L0 4 L0 2 L1 12 [n..x]",
@@ -485,7 +487,8 @@ fn work_on_level_1_is_a_wall() {
          L1: 11[f..h]
          reserved 11",
     );
-    // A table over the wall stays, and so does a newer one over that table, on both sides of the wall.
+    // A table over the wall stays, and so does a newer one over that table, on both sides of the
+    // wall.
     picks(
         "nothing",
         "L0 (20,30]: 3[a..c] 4[n..q]
@@ -496,7 +499,7 @@ fn work_on_level_1_is_a_wall() {
 }
 
 #[test]
-fn too_much_for_one_job_takes_the_oldest() {
+fn a_job_that_would_be_too_large_takes_the_oldest_runs() {
     picks(
         "merge L0->L1: L0 2 L0 1 [a..m]",
         "max 15
@@ -508,14 +511,14 @@ fn too_much_for_one_job_takes_the_oldest() {
 }
 
 #[test]
-fn disjoint_runs_move() {
+fn disjoint_runs_are_moved_unchanged() {
     picks(
         "move L0->L1: L0 2 L0 1 [a..d]",
         "L0 (10,20]: 2[c..d]
          L0 (0,10]: 1[a..b]
          L1: 9[x..z]",
     );
-    // Not if they have to be rewritten, not if they are small, not if tombstones could go.
+    // But not if they must be rewritten, if they are small, or if tombstones can be dropped.
     picks(
         "merge L0->L1: L0 2 L0 1 [a..d]",
         "L0 (10,20]: 2[c..d]^\n L0 (0,10]: 1[a..b]",
@@ -528,7 +531,7 @@ fn disjoint_runs_move() {
         "merge L0->L1: L0 2 L0 1 [a..d]",
         "L0 (10,20]: 2[c..d]!\n L0 (0,10]: 1[a..b]",
     );
-    // A range delete alone, with something below that it deletes: it moves on.
+    // A range delete alone, with something below that it deletes, moves on.
     picks(
         "move L0->L1: L0 1 [c..d)",
         "trigger 1\n L0 (0,10]: 1[c..d)\n L2: 7[c..d]",
@@ -537,7 +540,7 @@ fn disjoint_runs_move() {
         "merge L0->L1: L0 1 [c..d)",
         "trigger 1\n L0 (0,10]: 1[c..d)",
     );
-    // Its end is not part of it.
+    // The end of the range delete is not part of it.
     picks(
         "move L0->L1: L0 1 [c..d)",
         "trigger 1\n L0 (0,10]: 1[c..d)\n L1: 8[d..e]\n L2: 7[c..d]",
@@ -549,21 +552,21 @@ fn disjoint_runs_move() {
 }
 
 #[test]
-fn the_table_with_the_fewest_below_goes() {
+fn the_table_with_the_fewest_overlaps_moves_down() {
     picks(
         "merge L1->L2: L1 3 L2 23 [m..o]",
         "level1 15
          L1: 1[a..c] 2[d..j] 3[m..n]
          L2: 20[a..b] 21[c..e] 22[f..h] 23[n..o]",
     );
-    // Of equal counts, the fewest bytes.
+    // Of equal counts, the fewest bytes decide.
     picks(
         "merge L1->L2: L1 2 L2 21 [d..e]",
         "level1 15
          L1: 1[a..b] 2[d..e]
          L2: 20[a..b]*9 21[d..e]*8",
     );
-    // Free moves first, one table each.
+    // Moves that cost nothing come first, one table each.
     picks(
         "move L1->L2: L1 2 [d..e]",
         "level1 15
@@ -573,7 +576,7 @@ fn the_table_with_the_fewest_below_goes() {
 }
 
 #[test]
-fn neighbours_that_cost_nothing_come_along() {
+fn neighbours_that_cost_nothing_move_too() {
     picks(
         "merge L1->L2: L1 1+2+3 L2 20 [a..j]",
         "level1 15
@@ -611,7 +614,7 @@ fn reserved_tables_and_spans_are_left_alone() {
         "nothing",
         &format!("{below} reserved 20 21\n span 2 [i..j]"),
     );
-    // What is reserved does not count: the level is not due any more.
+    // Reserved tables do not count, so the level is not due any more.
     picks("nothing", "level1 15\n L1: 1[a..b] 2[d..e]\n reserved 1");
 }
 
@@ -626,7 +629,7 @@ fn the_highest_score_wins() {
          L2: 3[x..z]*30
          L3: 4[x..y]",
     );
-    // If it cannot go, the next one does.
+    // If it cannot move, the next one does.
     picks(
         "merge L0->L1: L0 2 L0 1 [a..b]",
         "level1 5
@@ -640,7 +643,7 @@ fn the_highest_score_wins() {
 }
 
 #[test]
-fn newer_runs_merge_while_older_ones_are_on_their_way() {
+fn newer_runs_merge_while_older_ones_move_down() {
     let runs = "L0 (60,70]: 7[a..m]
          L0 (50,60]: 6[a..m]
          L0 (40,50]: 5[a..m]
@@ -654,14 +657,14 @@ fn newer_runs_merge_while_older_ones_are_on_their_way() {
         "intra L0->L0: L0 7 L0 6 L0 5 L0 4 L0 3 [a..m] (20, 70]",
         &format!("{runs} intra 5 3"),
     );
-    // A large run is not read again for small ones.
+    // A large run is not read again for the sake of small ones.
     picks(
         "intra L0->L0: L0 7 L0 6 L0 5 [a..m] (40, 70]",
         &runs
             .replace("4[a..m]", "4[a..m]*500")
             .replace("reserved", "intra 5 3\n reserved"),
     );
-    // A gap in the slots (a source that is not installed) is not bridged.
+    // A merge does not cross a gap in the slots, where a source is not installed.
     picks(
         "nothing",
         &runs
@@ -671,7 +674,7 @@ fn newer_runs_merge_while_older_ones_are_on_their_way() {
 }
 
 #[test]
-fn a_move_that_would_cost_later_is_a_merge() {
+fn a_table_with_many_grandparents_is_merged_not_moved() {
     let mut grandparents = String::from("trigger 1\n L0 (0,10]: 1[a..b]\n L2:");
     for i in 0..41 {
         write!(grandparents, " {}[a{i:02}..a{i:02}x]", 100 + i).unwrap();
@@ -680,7 +683,7 @@ fn a_move_that_would_cost_later_is_a_merge() {
 }
 
 #[test]
-fn by_hand_everything_goes_to_the_bottom() {
+fn a_manual_compaction_moves_everything_to_the_bottom() {
     let mut drawing = draw(
         "trigger 100
          L0 (10,20]: 4[a..b] 5[x..z]
@@ -693,25 +696,25 @@ fn by_hand_everything_goes_to_the_bottom() {
         rewrite_bottom: true,
         first_new_table_id: 32,
     };
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     loop {
         match pick_manual(&drawing.input(), &manual) {
             ManualStep::Job(choice) => {
                 drawing.version = lands(&drawing, &choice);
                 drawing.version.check().unwrap();
-                told.push(tell(Some(choice)));
+                steps.push(tell(Some(choice)));
             }
             step => {
                 assert_eq!(step, ManualStep::Done);
                 break;
             }
         }
-        assert!(told.len() < 20, "{told:?}");
+        assert!(steps.len() < 20, "{steps:?}");
     }
-    // The older run comes along because 4 overlaps it; the other side of the runs stays. The outputs are new, so the
-    // bottom is not rewritten a second time.
+    // The older run moves too because 4 overlaps it, and the other side of the runs stays. The
+    // outputs are new, so the bottom is not rewritten a second time.
     assert_eq!(
-        told,
+        steps,
         [
             "merge L0->L1: L0 4 L0 3 L1 10 [a..d]",
             "move L1->L2: L1 32 [a..d]",
@@ -755,16 +758,21 @@ fn soft_cuts_are_the_starts_of_the_tables_below() {
 }
 
 #[test]
-fn scores_leave_out_what_is_reserved() {
+fn scores_do_not_count_reserved_tables() {
     let drawing = draw(
-        "trigger 4\n level1 20\n L0 (10,20]: 1[a..b]\n L0 (0,10]: 2[a..b]\n L1: 3[a..b] 4[c..d]\n reserved 2 3",
+        "trigger 4
+         level1 20
+         L0 (10,20]: 1[a..b]
+         L0 (0,10]: 2[a..b]
+         L1: 3[a..b] 4[c..d]
+         reserved 2 3",
     );
     assert_eq!(scores(&drawing.input())[..3], [0.25, 0.5, 0.0]);
 }
 
 #[test]
-fn older_data_is_where_a_tombstone_must_stay() {
-    let told = |text: &str| {
+fn tombstones_are_kept_where_older_data_may_be() {
+    let older = |text: &str| {
         let drawing = draw(text);
         let choice = pick(&drawing.input()).expect(text);
         let ranges = older_ranges(&drawing.version, &choice, &drawing.unsettled);
@@ -775,27 +783,34 @@ fn older_data_is_where_a_tombstone_must_stay() {
             .join(" ")
     };
     let runs = "L0 (10,20]: 2[a..m]\n L0 (0,10]: 1[c..d]\n L1: 9[a..b] 8[x..z]\n";
-    assert_eq!(told(runs), "");
+    assert_eq!(older(runs), "");
     assert_eq!(
-        told(&format!(
+        older(&format!(
             "{runs} L2: 20[b..c] 21[y..z]\n L4: 40[c..e] 41[l..p]"
         )),
         "[b..e] [l..m]"
     );
-    // Within level 0 everything below is older, and older runs are.
-    let intra = "trigger 1\n L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n L0 (0,20]: 1[c..d]\n L1: 9[l..z]\n reserved 1\n span 1 [a..z]\n intra 2 2";
-    assert_eq!(told(intra), "[c..d] [l..m]");
-    // A source that is not installed may hold anything.
+    // Within level 0, everything below is older, and so are the older runs.
+    let intra = "trigger 1
+        L0 (30,40]: 4[a..m]
+        L0 (20,30]: 3[a..m]
+        L0 (0,20]: 1[c..d]
+        L1: 9[l..z]
+        reserved 1
+        span 1 [a..z]
+        intra 2 2";
+    assert_eq!(older(intra), "[c..d] [l..m]");
+    // A source that is not installed may have any key.
     assert_eq!(
-        told(&format!("{intra}\n unsettled (0,0]\n unsettled (20,20]")),
+        older(&format!("{intra}\n unsettled (0,0]\n unsettled (20,20]")),
         "[c..d] [l..m]"
     );
     let redirected = "L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n unsettled (0,20]\n intra 2 2";
-    assert_eq!(told(redirected), "[a..m]");
+    assert_eq!(older(redirected), "[a..m]");
 }
 
 #[test]
-fn hard_cuts_share_the_bytes() {
+fn hard_cuts_divide_the_bytes_evenly() {
     let drawing = draw(
         "L0 (10,20]: 2[a..z]*40
          L0 (0,10]: 1[a..z]*40
@@ -812,7 +827,7 @@ fn hard_cuts_share_the_bytes() {
     assert_eq!(cuts(1, 1), "");
     assert_eq!(cuts(4, 1000 * MIB), "");
     assert_eq!(cuts(100, 1), "dgjmpsv");
-    // With anchors, tables that span everything can be cut.
+    // With anchors, tables that span the whole range can be cut.
     let drawing = draw("L0 (10,20]: 2[a..z]*40\n L0 (0,10]: 1[a..z]*40");
     let choice = pick(&drawing.input()).unwrap();
     assert_eq!(hard_cuts(&choice, 4, 1, &none), Vec::<Key>::new());
@@ -832,13 +847,14 @@ fn deletes(expected: &str, drawing: &str) {
 
 #[test]
 fn tombstones_worth_it_are_picked_when_nothing_is_due() {
-    // Half of the table's entries are deletes, and what lies below is as large: a quarter of all.
+    // Half of the table's entries are deletes, and the level below is as large: a quarter of all.
     deletes(
         "merge L1->L2: L1 1 L2 2 [a..c]",
         "L1: 1[a..c]%50
          L2: 2[a..c]",
     );
-    // Of what it can reach down to the bottom, not only on the next level: then it moves for nothing.
+    // All entries in reach down to the bottom count, not only those of the next level. The table
+    // then moves at no cost.
     deletes("move L1->L2: L1 1 [a..c]", "L1: 1[a..c]%50\nL4: 2[a..c]");
     deletes(
         "nothing",
@@ -847,14 +863,14 @@ fn tombstones_worth_it_are_picked_when_nothing_is_due() {
          L3: 3[a..b] 4[c..d]
          L4: 5[a..c]",
     );
-    // The level that is due comes first.
+    // A level that is due comes first.
     deletes(
         "nothing",
         "level1 5
          L1: 1[a..c]%50
          L2: 2[a..c]",
     );
-    // The one that is worth most, and its neighbours as far as they cost nothing more.
+    // The table that is worth the most is taken, with neighbours that cost nothing more.
     deletes(
         "merge L1->L2: L1 2 L2 5 [d..f]",
         "L1: 1[a..c]%30 2[d..f]%90
@@ -863,10 +879,11 @@ fn tombstones_worth_it_are_picked_when_nothing_is_due() {
 }
 
 #[test]
-fn bottommost_tombstones_are_worth_themselves() {
+fn dropping_bottommost_tombstones_counts_as_a_gain() {
     deletes("rewrite L3->L3: L3 1 [a..c]", "L3: 1[a..c]%20 2[d..f]%10");
     deletes("nothing", "L3: 1[a..c]%10 2[d..f]");
-    // Neighbours go together: what is left of them fits in fewer tables. Others do not stand between.
+    // Neighbours are rewritten together, because their remaining entries fit into fewer tables.
+    // Other tables must not lie between them.
     deletes(
         "rewrite L6->L6: L6 2+3 [d..i]",
         "L6: 1[a..c] 2[d..f]%40 3[g..i]%90 4[j..l]%5 5[m..o]%50",
@@ -880,8 +897,8 @@ fn bottommost_tombstones_are_worth_themselves() {
 }
 
 #[test]
-fn level_0_is_judged_whole() {
-    // Two runs below the trigger: each alone is worth too little.
+fn level_0_is_judged_as_a_whole() {
+    // There are two runs, fewer than the trigger, and each alone is worth too little.
     deletes(
         "merge L0->L1: L0 3 L0 2 L1 1 [a..c]",
         "trigger 4
@@ -896,7 +913,7 @@ fn level_0_is_judged_whole() {
          L0 (0,10]: 2[a..c]%10
          L1: 1[a..c]",
     );
-    // What is older and not installed holds it back.
+    // An older source that is not installed keeps level 0 from moving.
     deletes(
         "nothing",
         "trigger 4
@@ -907,19 +924,22 @@ fn level_0_is_judged_whole() {
 }
 
 #[test]
-fn what_readers_need_or_what_was_for_nothing_is_not_begun() {
+fn tombstones_that_readers_need_or_that_were_unproductive_are_left_alone() {
     let drawing = "L0 (10,20]: 3[a..c]!
          L1: 1[x..z]!";
     deletes(
         "rewrite L1->L1: L1 1 [x..z]",
-        &format!("trigger 4\n{drawing}\nfutile 3"),
+        &format!("trigger 4\n{drawing}\nunproductive 3"),
     );
     deletes(
         "nothing",
-        &format!("trigger 4\n{drawing}\nfutile 1\nread 19"),
+        &format!("trigger 4\n{drawing}\nunproductive 1\nread 19"),
     );
     deletes("nothing", &format!("trigger 4\n{drawing}\nread 0"));
-    deletes("nothing", &format!("trigger 4\n{drawing}\nfutile 1 3"));
+    deletes(
+        "nothing",
+        &format!("trigger 4\n{drawing}\nunproductive 1 3"),
+    );
 }
 
 #[test]
@@ -929,7 +949,7 @@ fn tables_that_range_deletes_cover_whole_are_dropped() {
         "L1: 1[a..g)
          L2: 2[b..c] 3[d..f] 4[fx..h]",
     );
-    // By a run of level 0 in older runs too; the most bytes first.
+    // A run of level 0 also covers tables of older runs. The most bytes come first.
     deletes(
         "drop L0->L0: L0 4 [b..d] (0, 10]",
         "trigger 4
@@ -937,7 +957,8 @@ fn tables_that_range_deletes_cover_whole_are_dropped() {
          L0 (0,10]: 4[b..d]*20
          L1: 1[e..f]",
     );
-    // Not by something older, nor by what is beneath, nor if a reader may look past it, nor what a job has.
+    // A table is not dropped because of something older or beneath it, or if a reader may need it,
+    // or if a job has it.
     deletes(
         "nothing",
         "trigger 4
@@ -946,7 +967,7 @@ fn tables_that_range_deletes_cover_whole_are_dropped() {
          reserved 4",
     );
     deletes("nothing", "read 0\nL1: 1[a..g)\nL2: 2[b..c]");
-    // Nor what leaves level 0 before something older is there.
+    // A table does not leave level 0 before an older source is installed.
     deletes(
         "nothing",
         "trigger 4
@@ -960,7 +981,7 @@ fn tables_that_range_deletes_cover_whole_are_dropped() {
          L1: 1[a..g)
          L2: 2[b..c]",
     );
-    // What a range delete covers in part is merged, if the part is large.
+    // A table that a range delete covers in part is merged, if the part is large.
     deletes(
         "merge L1->L2: L1 1 L2 2 [a..k]",
         "L1: 1[a..f)*1
@@ -989,9 +1010,10 @@ fn ranges_that_meet_are_joined() {
     assert_eq!(joined_ranges([closed.clone(), half("d", "e")]).len(), 2);
 }
 
-/// Whatever is picked for deletes, again and again: an end comes, and soon. Drawn at random; merges lose nothing, which is the worst.
+/// Random versions: repeated picks for deletes come to an end soon. Merges drop nothing here, which
+/// is the worst case.
 #[test]
-fn picking_for_deletes_ends() {
+fn picks_for_deletes_come_to_an_end() {
     let mut state = 7u64;
     let mut below = |n: u64| {
         state = state
@@ -1038,9 +1060,9 @@ fn picking_for_deletes_ends() {
             );
             drawing.version = lands(&drawing, &choice);
             if choice.kind == ChoiceKind::Rewrite {
-                // It gave nothing back: the engine remembers that.
+                // Nothing was given back, which the engine remembers.
                 let new = drawing.version.tables().map(|(_, t)| t.id).max().unwrap();
-                drawing.deletes.futile.insert(new);
+                drawing.deletes.unproductive.insert(new);
             }
         }
         picked += steps;

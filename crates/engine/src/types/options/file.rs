@@ -1,12 +1,12 @@
-//! The TOML file of settings, which belongs to the user.
+//! The TOML file of options, which belongs to the user.
 //!
 //! The file begins with the store's settings and the defaults of its keyspaces. Below them a table
 //! `[keyspaces.NAME]` sets what one keyspace has instead. [`Options::to_toml`] writes every setting
 //! with a comment above it: its meaning, unit, default, range, and whether it may change while the
 //! store is open.
 //!
-//! Invariants: what was written reads back as the same options. The error for an unknown name has
-//! the nearest known one, and every error in a line has the line and the column.
+//! Invariants: text that was written reads back as the same options. The error for an unknown name
+//! suggests the nearest known one, and every error in a line has the line and the column.
 //!
 //! Threading: pure functions, but for [`Options::load`], which reads one file.
 
@@ -28,7 +28,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The contents of a file of options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OptionsFile {
-    /// Its options. Those that it does not set have their defaults.
+    /// Its options. An option that the file does not set has its default.
     pub(crate) options: Options,
     /// The names of the options that it sets outside of `[keyspaces]`.
     pub(crate) names: BTreeSet<&'static str>,
@@ -39,7 +39,7 @@ pub(crate) struct OptionsFile {
 struct Source<'a>(&'a str);
 
 impl Source<'_> {
-    /// The error, with its line and column in front.
+    /// The error, with the line and the column in front.
     fn locate(self, span: Range<usize>, error: Error) -> Error {
         let before = &self.0.as_bytes()[..span.start.min(self.0.len())];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
@@ -53,7 +53,7 @@ impl Source<'_> {
         error.context(format!("line {line}, column {column}"))
     }
 
-    /// The text in this span.
+    /// The text of this span.
     fn text(self, span: Range<usize>) -> String {
         self.0.get(span).unwrap_or_default().to_string()
     }
@@ -76,10 +76,10 @@ impl Source<'_> {
         let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
         known.ok_or_else(|| {
             let text = self.text(value.span());
-            // The error of the setting says which numbers it takes.
+            // The setting's own error says which numbers it takes.
             let refused = is_number.then(|| super::refuse_number(name, &text));
             refused.flatten().unwrap_or_else(|| {
-                Error::invalid_argument(format!("option {name} is impossible"))
+                Error::invalid_argument(format!("the value of option {name} is not valid"))
                     .expected(
                         "a number that is not negative, true or false, a text, or a list of these",
                     )
@@ -159,9 +159,9 @@ impl OptionsFile {
     }
 }
 
-/// The error of a file of options, with advice.
+/// Adds to the error of a file of options what the user can do.
 pub(crate) fn file_is_wrong(error: Error) -> Error {
-    let mend = "mend the line by hand, or delete the file: the data needs none of it, and what \
+    let mend = "correct the line, or delete the file: the data does not depend on it, and what \
                 the file does not set has its default";
     let advice = match error.advice_text() {
         Some(advice) => format!("{advice}; {mend}"),
@@ -176,7 +176,7 @@ fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// A key as TOML wants it: bare where it may be.
+/// A key in TOML, without quotes if it may be.
 fn key(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(bare) {
@@ -187,7 +187,7 @@ fn key(name: &str) -> String {
 }
 
 impl Options {
-    /// Reads options from TOML. What is not there has its default.
+    /// Reads options from TOML. An option that the text does not set has its default.
     ///
     /// ```
     /// use siltstone::{Options, SyncMode};
@@ -195,7 +195,8 @@ impl Options {
     ///     r#"
     ///     sync = "always"
     ///     memtable_bytes = "32 MiB"
-    ///     compression = ["none", "lz4", "zstd:3"] # by level; the last one counts for all deeper levels
+    ///     # By level; the last value is that of all deeper levels.
+    ///     compression = ["none", "lz4", "zstd:3"]
     ///
     ///     [keyspaces.events]
     ///     block_bytes = "32 KiB"
@@ -210,9 +211,9 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument`, with the line and the column, for text that is not TOML, unknown names
-    /// (with the nearest known one) and impossible values; and for values that contradict each
-    /// other.
+    /// `InvalidArgument`, with the line and the column, for text that is not TOML, for unknown
+    /// names (with the nearest known one), for values that are not valid, and for values that
+    /// contradict each other.
     pub fn from_toml(text: &str) -> Result<Options> {
         Ok(OptionsFile::parse(text)?.options)
     }
@@ -222,13 +223,12 @@ impl Options {
     /// does not set have their defaults. [`crate::Store::open`] does not read the file by itself:
     /// pass it the result of this call.
     ///
-    /// A store keeps the options of single keyspaces: what a table `[keyspaces.NAME]` of the file
-    /// has set once stays in force when it is removed from the file, until
+    /// A store keeps the options of single keyspaces. An option that a table `[keyspaces.NAME]` of
+    /// the file has set once stays in force when it is removed from the file, until
     /// [`crate::Keyspace::unset_options`] (`silt options -k NAME --unset OPTION`) removes it.
     ///
-    /// `path` is the store's folder. If the folder has no such file, or does not exist yet, the
-    /// options are the defaults. `path` may also be a file that exists. A path that ends with
-    /// `.toml` must exist.
+    /// `path` is the store's folder, or the file itself. If the folder has no such file, or does
+    /// not exist yet, the options are the defaults. A path that ends with `.toml` must exist.
     ///
     /// ```
     /// use siltstone::{Options, Store, SyncMode};
@@ -242,9 +242,9 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// As [`Options::from_toml`], with the file's path in front; `NotFound` for a missing path that
-    /// ends with `.toml`; `InvalidArgument` for a file that has more than 1 MiB or is not UTF-8;
-    /// I/O.
+    /// Those of [`Options::from_toml`], with the path of the file in front; `NotFound` for a
+    /// missing path that ends with `.toml`; `InvalidArgument` for a file of more than 1 MiB or one
+    /// that is not UTF-8; I/O.
     pub fn load(path: impl AsRef<Path>) -> Result<Options> {
         let path = path.as_ref();
         let is_toml = path.extension().is_some_and(|e| e == "toml");
@@ -279,15 +279,16 @@ impl Options {
         }
     }
 
-    /// The options as TOML: every setting with a comment that says its meaning, unit, default, range and whether it can change while
-    /// the store is open.
+    /// The options as TOML: every setting with a comment that gives its meaning, unit, default and
+    /// range, and says whether it can change while the store is open.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         for (scope, title) in [
             (Scope::Store, "# The store.\n"),
             (
                 Scope::Keyspace,
-                "\n# Keyspaces: the defaults. A table [keyspaces.NAME] below may say otherwise for one of them.\n",
+                "\n# Defaults of keyspaces. A table [keyspaces.NAME] below may set other values \
+                 for one of them.\n",
             ),
         ] {
             out.push_str(title);
@@ -306,7 +307,7 @@ impl Options {
 }
 
 impl KeyspaceOptions {
-    /// What is set, as lines of TOML, without comments.
+    /// The options that are set, as lines of TOML without comments.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         for setting in SETTINGS {
@@ -318,5 +319,5 @@ impl KeyspaceOptions {
     }
 }
 
-/// The user's settings.
+/// The name of the user's file of options.
 pub(crate) const OPTIONS: &str = "OPTIONS.toml";

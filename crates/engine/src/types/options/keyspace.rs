@@ -1,4 +1,5 @@
-//! A keyspace's own settings: how they stand in the manifest, and what counts where they meet the store's.
+//! A keyspace's own settings: how they are stored in the manifest, and what is in force when they
+//! are combined with the store's.
 
 use super::registry::unknown;
 use super::{KeyspaceOptions, KeyspaceSettings, SETTINGS, Setting, Value, out_of_order, setting};
@@ -6,13 +7,14 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::file::OPTIONS;
 use crate::types::options::stored::StoredOptions;
 
-/// The settings that keyspaces can have of their own.
+/// The settings that a keyspace may have of its own.
 fn of_keyspaces() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(|s| s.keyspace.is_some())
 }
 
 impl KeyspaceSettings {
-    /// What must ascend: lower name and value, upper name and value.
+    /// The pairs of values that must be in ascending order: lower name and value, upper name and
+    /// value.
     pub(super) fn relations(&self) -> [(&'static str, u64, &'static str, u64); 3] {
         let (trigger, slowdown, stop) = (
             self.l0_trigger_count.into(),
@@ -33,15 +35,15 @@ impl KeyspaceSettings {
 }
 
 impl KeyspaceOptions {
-    /// Whether nothing is set.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == KeyspaceOptions::default()
     }
 
-    /// Checks every value that is set, and the relations between them.
+    /// Checks every option that is set, and the relations between them.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the option, its limits and the value found.
+    /// `InvalidArgument` with the option, its limits and the value found.
     pub fn validate(&self) -> Result<()> {
         for setting in of_keyspaces() {
             if let Some(access) = &setting.keyspace {
@@ -51,13 +53,13 @@ impl KeyspaceOptions {
         out_of_order(self.relations())
     }
 
-    /// The first two of the options that are set that contradict each other: the lower name and
-    /// value, the upper name and value.
+    /// The first two options that are set and contradict each other: the lower name and value, the
+    /// upper name and value.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, u64, &'static str, u64)> {
         self.relations().find(|(_, low, _, high)| high < low)
     }
 
-    /// What must ascend, of the options that are set.
+    /// The pairs that must be in ascending order, among the options that are set.
     fn relations(&self) -> impl Iterator<Item = (&'static str, u64, &'static str, u64)> {
         let both =
             |lower, low: Option<u64>, upper, high: Option<u64>| Some((lower, low?, upper, high?));
@@ -80,9 +82,11 @@ impl KeyspaceOptions {
         pairs.into_iter().flatten()
     }
 
-    /// What counts for a keyspace that set this in a store with these defaults. Where a default does not fit what was set
-    /// (`l0_stop_count` 8 was, and the default of `l0_trigger_count` is 16), the default gives way, so that whatever the mixture
-    /// trigger <= slowdown <= stop and table <= level 1 hold.
+    /// The settings in force for a keyspace that has set these options, in a store with these
+    /// defaults. A default that does not fit an option that was set gives way: if `l0_stop_count`
+    /// was set to 8 and the default of `l0_trigger_count` is 16, the trigger becomes 8 too. So the
+    /// trigger is never above the slowdown, the slowdown never above the stop, and a table never
+    /// larger than level 1.
     pub fn over(&self, base: &KeyspaceSettings) -> KeyspaceSettings {
         let mut all = self.overlay(base);
         if self.l0_trigger_count.is_none() {
@@ -96,7 +100,7 @@ impl KeyspaceOptions {
                 .max(self.l0_slowdown_count.unwrap_or(0));
             all.l0_stop_count = all.l0_stop_count.max(most);
         }
-        // Last resort for what no `validate` let pass: the lower limits are cut.
+        // No `validate` accepts such options. If they come all the same, the lower limits are cut.
         all.l0_trigger_count = all.l0_trigger_count.min(all.l0_stop_count);
         all.l0_slowdown_count = all
             .l0_slowdown_count
@@ -109,10 +113,11 @@ impl KeyspaceOptions {
         all
     }
 
-    /// Sets an option by name.
+    /// Sets an option, given by name.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that keyspaces do not have (with the nearest one, or that it is the store's), or an impossible value.
+    /// `InvalidArgument` for a name that keyspaces do not have (with the nearest one, or that it is
+    /// an option of the store), or for a value that is not valid.
     pub fn set(&mut self, name: &str, value: &Value) -> Result<()> {
         let setting = keyspace_setting(name)?;
         if let Some(access) = &setting.keyspace {
@@ -124,7 +129,8 @@ impl KeyspaceOptions {
         Ok(())
     }
 
-    /// What differs from `old`: names, and values where they are set.
+    /// The options that differ from `old`, with their values; `None` if the option is not set any
+    /// more.
     pub(crate) fn changes_from(
         &self,
         old: &KeyspaceOptions,
@@ -136,10 +142,10 @@ impl KeyspaceOptions {
         })
     }
 
-    /// Has an option follow the store's again.
+    /// Removes an option, so that the keyspace follows the store's.
     ///
     /// # Errors
-    /// As [`KeyspaceOptions::set`], for the name.
+    /// `InvalidArgument` for a name that keyspaces do not have.
     pub fn unset(&mut self, name: &str) -> Result<()> {
         if let Some(access) = &keyspace_setting(name)?.keyspace {
             (access.clear)(self);
@@ -147,17 +153,18 @@ impl KeyspaceOptions {
         Ok(())
     }
 
-    /// Everything that is set, as (name, value).
+    /// All options that are set, with their values.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         of_keyspaces()
             .filter_map(|s| Some((s.name, s.keyspace_value(self)?)))
             .collect()
     }
 
-    /// Reads what the manifest or a create record says. Fields that this build does not know are left alone.
+    /// Reads the options that the manifest or a create record holds. Fields that this build does
+    /// not know are left alone.
     ///
     /// # Errors
-    /// `Unsupported` for a value that this build cannot follow.
+    /// `Unsupported` for a value that this build does not understand.
     pub(crate) fn from_stored(stored: &StoredOptions) -> Result<KeyspaceOptions> {
         let mut own = KeyspaceOptions::default();
         for setting in of_keyspaces() {
@@ -172,17 +179,24 @@ impl KeyspaceOptions {
             if !good {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    format!("the stored option {} has a value that this version does not know", setting.name),
+                    format!(
+                        "this version does not know the value of the stored option {}",
+                        setting.name
+                    ),
                 )
                 .expected(setting.range())
                 .found(format!("{bytes:02x?}"))
-                .advice("open the store with the version that set it, or set it to something else there"));
+                .advice(
+                    "open the store with the version that set it, or set another value with that \
+                     version",
+                ));
             }
         }
         Ok(own)
     }
 
-    /// Puts what is set into `stored`, and takes out what is not. Fields that this build does not know stay.
+    /// Writes the options that are set into `stored`, and removes those that are not. Fields that
+    /// this build does not know stay.
     pub(crate) fn store_into(&self, stored: &mut StoredOptions) {
         for setting in of_keyspaces() {
             if let Some(access) = &setting.keyspace {
@@ -195,25 +209,26 @@ impl KeyspaceOptions {
     }
 }
 
-/// A setting that keyspaces have.
+/// A setting that a keyspace may have.
 fn keyspace_setting(name: &str) -> Result<&'static Setting> {
     if let Some(setting) = of_keyspaces().find(|s| s.name == name) {
         return Ok(setting);
     }
     match setting(name) {
         Ok(_) => Err(Error::invalid_argument(format!(
-            "option {name} is the store's, not a keyspace's"
+            "option {name} is an option of the store, not of a keyspace"
         ))
         .advice("set it for the whole store")),
         Err(_) => Err(unknown(name, of_keyspaces().map(|s| s.name))),
     }
 }
 
-/// The options of a keyspace: what it has (`kept`), and over it what is to be set (`wished`), which
-/// comes from the file `OPTIONS.toml` where `in_file` has it too.
+/// The options of a keyspace: those that it has (`kept`), overridden by those that are to be set
+/// (`wished`). A wished option comes from the file `OPTIONS.toml` if `in_file` has it with the same
+/// value.
 ///
 /// # Errors
-/// `InvalidArgument` if two of these options contradict each other. The error names both, and
+/// `InvalidArgument` if two of these options contradict each other. The error names both, and says
 /// where each of them comes from.
 pub(crate) fn merged(
     name: &str,
@@ -245,7 +260,7 @@ pub(crate) fn merged(
     let all_kept = [(lower, lower_is_kept), (upper, upper_is_kept)];
     for (option, _) in all_kept.iter().filter(|(_, is_kept)| *is_kept) {
         advice += &format!(
-            "; `silt options STORE -k {name} --unset {option}` takes away the {option} that the \
+            "; `silt options STORE -k {name} --unset {option}` removes the {option} that the \
              store keeps"
         );
     }

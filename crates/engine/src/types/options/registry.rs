@@ -1,37 +1,37 @@
-//! The registry's types: what is known about a setting, and the texts that are made of it.
+//! The types of the registry: what is known about a setting, and the texts that are made from it.
 
 use super::value::{Value, bytes_text, size_units};
 use super::{KeyspaceOptions, Options, SETTINGS};
 use crate::types::error::{Error, Result};
 
-/// What a setting belongs to.
+/// What a setting applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The store.
+    /// The whole store.
     Store,
-    /// Each keyspace; the store's value is the default.
+    /// A keyspace. The store's value is the default of all keyspaces.
     Keyspace,
 }
 
 /// When a setting may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Whenever the store is opened, and while it is open.
+    /// At each open, and while the store is open.
     WhileOpen,
-    /// Only when the store is opened, with the reason.
+    /// Only at an open; the text says why.
     AtOpen(&'static str),
 }
 
-/// What a setting's values may be.
+/// The values that a setting may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Numbers in the value: at least this.
+    /// The smallest number.
     pub min: u64,
-    /// Numbers in the value: at most this.
+    /// The largest number.
     pub max: u64,
-    /// Numbers are powers of two.
+    /// Whether numbers must be powers of two.
     pub power_of_two: bool,
-    /// In words, for values that are not just numbers.
+    /// The values in words, for settings that are not just numbers.
     pub words: Option<&'static str>,
 }
 
@@ -71,7 +71,7 @@ pub(super) const fn times(min: u64, max: u64, words: &'static str) -> Limits {
     }
 }
 
-/// How a keyspace's own value is reached.
+/// Access to a keyspace's own value.
 pub(super) struct KeyspaceAccess {
     pub(super) tag: u16,
     pub(super) get: fn(&KeyspaceOptions) -> Option<Value>,
@@ -84,19 +84,19 @@ pub(super) struct KeyspaceAccess {
 
 /// One line of the registry.
 pub struct Setting {
-    /// Its name, in `Options`, in TOML and in error texts.
+    /// The name, in `Options`, in TOML and in error messages.
     pub name: &'static str,
-    /// The unit of its numbers, or what else it is.
+    /// The unit of its numbers, or the kind of its values.
     pub unit: &'static str,
-    /// What it belongs to.
+    /// What the setting applies to.
     pub scope: Scope,
-    /// What it may be.
+    /// The values that it may have.
     pub limits: Limits,
-    /// The sentence of its rustdoc about range and default. A test compares it with these.
+    /// The sentence of the field's rustdoc about range and default. A test compares it with these.
     #[cfg(test)]
     pub(super) documented: &'static str,
     pub(super) meaning: &'static str,
-    /// When it may change.
+    /// When the setting may change.
     pub change: Change,
     pub(super) get: fn(&Options) -> Value,
     pub(super) set: fn(&mut Options, &Value) -> bool,
@@ -104,15 +104,15 @@ pub struct Setting {
     pub(super) keyspace: Option<KeyspaceAccess>,
 }
 
-/// All settings, the store's first.
+/// All settings: first those of the store, then those of keyspaces.
 pub fn settings() -> &'static [Setting] {
     SETTINGS
 }
 
-/// A setting by name.
+/// The setting with this name.
 ///
 /// # Errors
-/// `InvalidArgument` with the nearest name that there is.
+/// `InvalidArgument` with the nearest name that exists.
 pub fn setting(name: &str) -> Result<&'static Setting> {
     SETTINGS
         .iter()
@@ -127,7 +127,7 @@ pub(super) fn refuse_number(name: &str, found: &str) -> Option<Error> {
         .then(|| setting.refuse(&Value::from(found)).found(found))
 }
 
-/// No such name: says which one is nearest.
+/// The error for a name that does not exist, with the nearest one.
 pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let nearest = known
         .map(|k| (distance(name, k), k))
@@ -144,7 +144,7 @@ pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> E
     }
 }
 
-/// Letters to insert, delete or replace to get from one name to the other.
+/// The number of letters to insert, delete or replace to get from one name to the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -159,34 +159,35 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Whether the text is a whole number, however large.
+/// Whether the text is a whole number of any size.
 fn is_whole(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 impl Setting {
-    /// What it means, in a sentence or two.
+    /// What the setting means, in a few sentences.
     pub fn meaning(&self) -> &'static str {
         self.meaning.trim()
     }
 
-    /// Its default.
+    /// The default.
     pub fn default_value(&self) -> Value {
         (self.get)(&Options::default())
     }
 
-    /// Its value in these options.
+    /// The value in these options.
     pub fn value(&self, options: &Options) -> Value {
         (self.get)(options)
     }
 
-    /// What was set for a keyspace; `None` also if it is no setting of keyspaces.
+    /// The value that was set for a keyspace; `None` if none was, or if keyspaces do not have this
+    /// setting.
     pub fn keyspace_value(&self, options: &KeyspaceOptions) -> Option<Value> {
         (self.keyspace.as_ref()?.get)(options)
     }
 
-    /// A value of it as it is written in TOML, sizes with their unit.
+    /// A value as it is written in TOML. Sizes have a unit.
     pub fn show(&self, value: &Value) -> String {
         match value {
             Value::Number(bytes) if self.unit == "bytes" && bytes.is_multiple_of(1 << 10) => {
@@ -196,7 +197,7 @@ impl Setting {
         }
     }
 
-    /// What it may be, in words.
+    /// The values that the setting may have, in words.
     pub fn range(&self) -> String {
         let number = |n: u64| match self.unit {
             "bytes" => bytes_text(n),
@@ -244,9 +245,9 @@ impl Setting {
             (unit, Value::Text(text)) if self.limits.words.is_none() && !is_whole(text) => {
                 format!("write a whole number of {unit}, without a unit")
             }
-            _ => format!("set {} within these limits", self.name),
+            _ => format!("set {} to a value within these limits", self.name),
         };
-        Error::invalid_argument(format!("option {} is impossible", self.name))
+        Error::invalid_argument(format!("the value of option {} is not valid", self.name))
             .expected(self.range())
             .found(self.show(found))
             .advice(advice)
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_tell_the_nearest() {
+    fn the_error_for_an_unknown_name_suggests_the_nearest() {
         let advice = |name| {
             setting(name)
                 .err()

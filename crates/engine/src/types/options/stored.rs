@@ -1,6 +1,6 @@
-//! The options of a keyspace as the manifest and the log's create record keep them.
+//! The options of a keyspace, as the manifest and the log's create record keep them.
 //!
-//! Invariants: encoding then decoding gives the same options, those included that this build does
+//! Invariants: encoding and decoding gives the same options, including those that this build does
 //! not know and need not understand.
 //!
 //! Threading: plain values.
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use crate::types::error::Result;
 use crate::types::fields::{Fields, MUST_UNDERSTAND, Writer, malformed, unknown_tag};
 
-/// Tags of a keyspace's stored options. Values are `u64` unless they say otherwise.
+/// Tags of a keyspace's stored options. A value is a `u64` unless its tag says otherwise.
 pub mod option {
     use super::MUST_UNDERSTAND as M;
-    /// Bytes at which a memtable is sealed.
+    /// The size at which a memtable is sealed, in bytes.
     pub const MEMTABLE_BYTES: u16 = 1;
-    /// Target raw bytes of a table (T).
+    /// The target size of a table, in raw bytes (T).
     pub const TABLE_BYTES: u16 = 2;
-    /// Target raw bytes of a block (B).
+    /// The target size of a block, in raw bytes (B).
     pub const BLOCK_BYTES: u16 = 3;
-    /// Target bytes of level 1.
+    /// The target size of level 1, in bytes.
     pub const LEVEL1_BYTES: u16 = 4;
-    /// How many times larger each further level is.
+    /// How many times larger the target of each further level is.
     pub const LEVEL_FACTOR: u16 = 5;
     /// Level-0 runs that make a compaction due.
     pub const L0_TRIGGER_COUNT: u16 = 6;
@@ -31,15 +31,16 @@ pub mod option {
     pub const L0_STOP_COUNT: u16 = 8;
     /// Sealed memtables at which writers stop.
     pub const MEMTABLE_STOP_COUNT: u16 = 13;
-    // 9 to 12 were given away and never written.
-    /// Targets of levels: 0 fixed, 1 dynamic.
+    // Tags 9 to 12 were assigned to options that were never written.
+    /// How targets of levels are chosen: 0 fixed, 1 dynamic.
     pub const LEVEL_TARGETS: u16 = 16;
-    /// Filter bits a key: a byte a level, the last one for all deeper levels.
+    /// Filter bits for each key: one byte for each level; the last one is that of all deeper
+    /// levels.
     pub const FILTER_BITS_BY_LEVEL: u16 = 17;
-    /// Codec (a number of the table format) and its level: two bytes a level, the last pair for all
-    /// deeper levels.
+    /// The codec (a number of the table format) and its compression level: two bytes for each
+    /// level; the last pair is that of all deeper levels.
     pub const CODECS_BY_LEVEL: u16 = 18;
-    /// Shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed.
+    /// The shape of the keyspace: 0 levelled, 1 deferred, 2 memory-speed.
     pub const SHAPE: u16 = M | 14;
     /// Whether its writes go to the log: 1 yes, 0 no.
     pub const LOGGED: u16 = M | 15;
@@ -49,19 +50,19 @@ pub mod option {
 }
 
 /// The options of a keyspace as the manifest keeps them: values by tag. Tags that this build does
-/// not know and need not understand are kept as they are.
+/// not know and need not understand are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredOptions {
     values: BTreeMap<u16, Vec<u8>>,
 }
 
 impl StoredOptions {
-    /// No options: every value is the default.
+    /// No options. Every value is the default.
     pub fn new() -> StoredOptions {
         StoredOptions::default()
     }
 
-    /// The number stored under `tag`; `None` if there is none or it is no 8 bytes.
+    /// The number stored under `tag`; `None` if there is none, or if its length is not 8 bytes.
     pub fn get_u64(&self, tag: u16) -> Option<u64> {
         Some(u64::from_le_bytes(
             self.values.get(&tag)?.as_slice().try_into().ok()?,
@@ -83,20 +84,20 @@ impl StoredOptions {
         self.values.insert(tag, value.to_vec());
     }
 
-    /// Forgets what is stored under `tag`.
+    /// Removes what is stored under `tag`.
     pub fn remove(&mut self, tag: u16) {
         self.values.remove(&tag);
     }
 
-    /// All tags and values, by tag.
+    /// All tags and values, in the order of the tags.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
         self.values
             .iter()
             .map(|(tag, value)| (*tag, value.as_slice()))
     }
 
-    /// The options as bytes: fields {tag u16, length u32, value} by ascending tag. The log's create
-    /// record uses the same bytes.
+    /// The options as bytes: fields {tag u16, length u32, value} in ascending order of tags. The
+    /// log's create record uses the same bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         self.encode_to(&mut out);
@@ -106,7 +107,7 @@ impl StoredOptions {
     /// Reads what [`StoredOptions::encode`] made.
     ///
     /// # Errors
-    /// `Corruption` if the bytes are no fields, `Unsupported` for an unknown tag that must be
+    /// `Corruption` if the bytes are not fields, `Unsupported` for an unknown tag that must be
     /// understood.
     pub fn decode(bytes: &[u8]) -> Result<StoredOptions> {
         let mut options = StoredOptions::default();
@@ -116,7 +117,7 @@ impl StoredOptions {
                 return Err(unknown_tag("a keyspace's options", tag));
             }
             if options.values.insert(tag, value.to_vec()).is_some() {
-                return Err(malformed(format!("option {tag:#06x} is there twice")));
+                return Err(malformed(format!("option {tag:#06x} occurs twice")));
             }
         }
         Ok(options)

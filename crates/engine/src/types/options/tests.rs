@@ -1,4 +1,4 @@
-//! Registry, TOML and stored form agree with each other.
+//! The registry, the TOML file and the stored form agree with each other.
 
 use super::*;
 use crate::types::options::stored::StoredOptions;
@@ -78,7 +78,7 @@ fn names_and_tags_are_unique_and_defaults_possible() {
             "{}",
             s.name
         );
-        // The default survives the way through its value.
+        // The default survives a conversion to a value and back.
         let mut options = unusual();
         options.set(s.name, &s.default_value()).unwrap();
         assert_eq!(s.value(&options), s.default_value(), "{}", s.name);
@@ -133,7 +133,7 @@ fn bad_toml_is_refused_with_what_to_do() {
         ("log_bytes_max = \"64 MiB\"", "two segments"),
         ("keyspaces = 3", "keyspaces"),
         ("[keyspaces]\na = 3", "keyspaces.a"),
-        ("[keyspaces.a]\nlog_bytes_max = 3", "the store's"),
+        ("[keyspaces.a]\nlog_bytes_max = 3", "an option of the store"),
         (
             "[keyspaces.a]\nl0_stop_coun = 3",
             "did you mean `l0_stop_count`",
@@ -150,7 +150,7 @@ fn bad_toml_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn stored_options_come_back_and_strangers_stay() {
+fn stored_options_read_back_and_unknown_ones_are_kept() {
     let own = KeyspaceSettings {
         compression: ByLevel::of(&[Compression::None, Compression::ZSTD]).unwrap(),
         ..unusual().keyspace_defaults()
@@ -165,12 +165,12 @@ fn stored_options_come_back_and_strangers_stay() {
     let mut none = stored.clone();
     KeyspaceOptions::default().store_into(&mut none);
     assert_eq!(none.iter().collect::<Vec<_>>(), [(999, &b"kept"[..])]);
-    // Every stored value that is damaged, too short or out of range is refused, by name.
+    // Every stored value that is damaged, too short or out of range is refused; the error names it.
     for (tag, _) in stored.iter().filter(|(tag, _)| *tag != 999) {
         for bytes in [&[][..], &[1; 3], &[0xff; 8], &[0xff; 100]] {
             let mut bad = stored.clone();
             bad.set(tag, bytes);
-            // (Three bytes are three levels' filter bits.)
+            // Three bytes are the filter bits of three levels.
             if tag == self::tag::FILTER_BITS_BY_LEVEL && bytes.len() == 3 {
                 continue;
             }
@@ -203,7 +203,7 @@ fn defaults_give_way_to_what_was_set() {
         ((none, Some(40), none), (16, 40, 40)),
         ((Some(2), none, Some(5)), (2, 5, 5)),
         ((Some(2), Some(3), Some(4)), (2, 3, 4)),
-        // No `validate` lets this pass; it must still be possible to work with.
+        // No `validate` accepts these, but the settings in force must still be in order.
         ((Some(9), Some(3), Some(4)), (4, 4, 4)),
     ] {
         let own = KeyspaceOptions {

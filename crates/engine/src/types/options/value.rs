@@ -1,9 +1,11 @@
-//! Values of settings as people write them: in TOML, on a command line, by name at run time.
+//! Values of settings as people write them: in TOML, on a command line, and by name at run time.
 //!
-//! What it is: [`Value`] is what stands right of a name; [`SettingType`] turns it into a field of `Options` and back; [`StoredType`] turns a
-//! keyspace's field into the bytes that the manifest keeps. Sizes may be written with a unit (`"64 MiB"`), durations need one (`"100 ms"`).
+//! [`Value`] is what stands to the right of a name. [`SettingType`] converts it into a field of
+//! `Options` and back. [`StoredType`] converts a keyspace's field into the bytes that the manifest
+//! keeps. Sizes may have a unit (`"64 MiB"`), durations must have one (`"100 ms"`).
 //!
-//! Invariants: a value that was written from a field gives that field again. Bytes from the manifest decode or are refused, never adjusted.
+//! Invariants: a value that was made from a field gives that field again. Bytes from the manifest
+//! are decoded or refused, never adjusted.
 //!
 //! Threading: pure functions.
 
@@ -16,7 +18,7 @@ use super::{
 };
 use crate::types::limits::LEVEL_COUNT;
 
-/// The value of a setting, as it stands in a TOML file.
+/// The value of a setting, as in a TOML file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `true` or `false`.
@@ -25,7 +27,7 @@ pub enum Value {
     Number(u64),
     /// A word, or a number with a unit, such as `64 MiB` or `100 ms`.
     Text(String),
-    /// One value a level, from level 0 on.
+    /// One value for each level, from level 0 on.
     List(Vec<Value>),
 }
 
@@ -41,7 +43,8 @@ macro_rules! from_integers {
             fn from(number: $integer) -> Value {
                 match u64::try_from(number) {
                     Ok(number) => Value::Number(number),
-                    // No setting takes it, and the error shows it as it was written.
+                    // No setting accepts this text, and the error shows the number as it was
+                    // written.
                     Err(_) => Value::Text(number.to_string()),
                 }
             }
@@ -71,7 +74,7 @@ impl From<Vec<Value>> for Value {
     }
 }
 
-/// As TOML.
+/// The value as TOML.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -99,7 +102,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Units of sizes, largest first.
+/// Units of sizes, the largest first.
 const SIZES: [(&str, u64); 5] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -114,10 +117,10 @@ pub(super) fn size_units() -> String {
     words.join(", ")
 }
 
-/// Units of time, in microseconds, largest first.
+/// Units of time in microseconds, the largest first.
 const TIMES: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
-/// A number of bytes for people: with the largest unit that leaves no rest.
+/// A number of bytes for people, in the largest unit in which it is a whole number.
 pub(super) fn bytes_text(bytes: u64) -> String {
     let (word, size) = SIZES
         .iter()
@@ -145,21 +148,21 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
-/// A field of `Options`.
+/// The type of a field of `Options`.
 pub(super) trait SettingType: Sized + Clone {
-    /// As a value.
+    /// The field as a value.
     fn to_value(&self) -> Value;
-    /// From a value; `None` if it is none of this type.
+    /// The field from a value; `None` if the value is not of this type.
     fn from_value(value: &Value) -> Option<Self>;
-    /// The numbers in it, which must lie within the setting's limits.
+    /// The numbers in the field, which must lie within the setting's limits.
     fn numbers(&self) -> Vec<u64>;
 }
 
-/// A field that the manifest keeps for a keyspace.
+/// The type of a field that the manifest keeps for a keyspace.
 pub(super) trait StoredType: SettingType {
-    /// As the manifest keeps it.
+    /// The bytes that the manifest keeps.
     fn encode(&self) -> Vec<u8>;
-    /// Inverse of [`StoredType::encode`]; `None` for bytes that it cannot have made.
+    /// The inverse of [`StoredType::encode`]; `None` for bytes that it cannot have made.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -235,7 +238,7 @@ impl StoredType for u32 {
 
 impl SettingType for PathBuf {
     fn to_value(&self) -> Value {
-        // Paths that are no text are refused.
+        // Paths that are not UTF-8 are refused before.
         Value::Text(self.to_string_lossy().into_owned())
     }
 
@@ -282,7 +285,7 @@ impl SettingType for SyncMode {
     }
 }
 
-/// An enumeration without contents as a word.
+/// An enumeration without fields, as a word.
 macro_rules! words {
     ($type:ty { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl SettingType for $type {
@@ -384,7 +387,7 @@ impl<T: SettingType + Copy + PartialEq> SettingType for ByLevel<T> {
                 let values: Option<Vec<T>> = values.iter().map(T::from_value).collect();
                 ByLevel::of(&values?)
             }
-            // `none, lz4, zstd:9`, as on a command line.
+            // A list as on a command line: `none, lz4, zstd:9`.
             Value::Text(text) if text.contains(',') => {
                 let one = |part: &str| T::from_value(&Value::from(part.trim()));
                 let values: Option<Vec<T>> = text.split(',').map(one).collect();
@@ -399,7 +402,7 @@ impl<T: SettingType + Copy + PartialEq> SettingType for ByLevel<T> {
     }
 }
 
-/// One byte a level; the last counts for all deeper ones.
+/// One byte for each level; the last one is that of all deeper levels.
 impl StoredType for ByLevel<u32> {
     fn encode(&self) -> Vec<u8> {
         self.listed().iter().map(|bits| *bits as u8).collect()
@@ -415,7 +418,7 @@ impl StoredType for ByLevel<u32> {
     }
 }
 
-/// Codec and its level, a byte each, a level.
+/// Two bytes for each level: the codec and its compression level.
 impl StoredType for ByLevel<Compression> {
     fn encode(&self) -> Vec<u8> {
         let pair = |c: &Compression| match c {

@@ -1,10 +1,10 @@
-//! The record of an ingest.
+//! Ingest records.
 
 use super::*;
 use crate::formats::version::AddTable;
 use crate::formats::version::{Key, KeyRange};
 
-/// A table without entries behind it, from `first` to `last`.
+/// A table from `first` to `last`, without a file.
 pub(crate) fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
     let key = |k: &str| -> Key { k.as_bytes().into() };
     Arc::new(TableMeta {
@@ -27,7 +27,7 @@ pub(crate) fn table(id: u64, first: &str, last: &str) -> Arc<TableMeta> {
 }
 
 #[test]
-fn a_record_gives_each_run_its_number_and_all_the_same_end() {
+fn each_run_gets_its_number_and_all_keyspaces_end_at_the_same_one() {
     let body = encode_ingest(&[
         (3, vec![(10, vec![table(1, "a", "b"), table(2, "c", "d")])]),
         (
@@ -69,7 +69,7 @@ fn a_record_gives_each_run_its_number_and_all_the_same_end() {
     );
 }
 
-/// What [`encode_ingest`] never makes is refused; nothing panics.
+/// Bodies that [`encode_ingest`] never makes are refused, without a panic.
 #[test]
 fn malformed_records_are_refused() {
     let add = |lo, hi, id| AddTable {

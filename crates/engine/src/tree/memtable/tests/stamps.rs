@@ -1,8 +1,9 @@
-//! The stamps find everything that is newer than a range delete, and skip what is older.
+//! The stamps lead to everything that is newer than a range delete, and skip what is older.
 
 use super::*;
 
-/// The keys between a key and where `find_newer` says to go on, both ways.
+/// The keys between `from` and the key at which `find_newer` lets the reader continue, in either
+/// direction.
 fn passed_over<'k>(
     keys: impl Iterator<Item = &'k Vec<u8>>,
     from: &[u8],
@@ -20,7 +21,7 @@ fn passed_over<'k>(
 }
 
 #[test]
-fn nothing_newer_is_passed_over() {
+fn no_newer_entry_is_skipped() {
     for seed in 0..scaled(60, 2) as u64 {
         let mut random = Random(seed);
         let memtable = memtable(4 << 20);
@@ -57,7 +58,7 @@ fn nothing_newer_is_passed_over() {
                 }
             }
         }
-        // For a range delete that is older than the stamps, everything may be newer.
+        // Everything may be newer than a range delete that is older than the stamps.
         if before > 1 {
             assert_eq!(memtable.find_newer(b"\0", before - 1, true), Newer::Here);
         }
@@ -65,7 +66,7 @@ fn nothing_newer_is_passed_over() {
 }
 
 #[test]
-fn what_is_older_is_passed_over() {
+fn older_entries_are_skipped() {
     let memtable = memtable(16 << 20);
     let mut writer = memtable.writer();
     let count = scaled(100_000, 1000) as u32;
@@ -84,7 +85,7 @@ fn what_is_older_is_passed_over() {
     writer
         .insert(&(count / 2).to_be_bytes(), delete + 1, 1, b"v")
         .expect("room");
-    // It is in the leaf that begins (backward: ends) near this key.
+    // The result is in the leaf that begins (backward: ends) near this key.
     let near = |found: Newer<'_>| match found {
         Newer::Beyond(key) => {
             let key = u32::from_be_bytes(key.try_into().expect("a key of this test"));
@@ -100,7 +101,7 @@ fn what_is_older_is_passed_over() {
 }
 
 #[test]
-fn readers_miss_nothing_that_is_published() {
+fn readers_miss_no_published_entry() {
     let memtable = memtable(8 << 20);
     let published = AtomicU64::new(0);
     let count = scaled(60_000, 300) as u64;
