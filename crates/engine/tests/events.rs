@@ -1,5 +1,7 @@
-//! Events: every kind is told, and neither a slow listener, nor one that closes the store or panics, harms anybody.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a listener is the user's code: it has std's locks, which no hand-over happens under
+//! Every kind of event is emitted, and a listener that is slow, closes the store or panics does no
+//! harm.
+// A listener is the user's code: it has std's locks, under which no hand-over happens.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod common;
 
@@ -38,7 +40,7 @@ fn open(disk: &Disk, options: Options, listener: Arc<dyn EventListener>) -> Stor
     Store::open_with(components, options).unwrap()
 }
 
-/// Keeps all that it hears.
+/// Keeps all events.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<Event>>);
 
@@ -53,14 +55,14 @@ impl Recorder {
         self.0.lock().unwrap()
     }
 
-    /// What was heard since it was asked last.
+    /// The events since the last call.
     fn take(&self, rt: &Runtime) -> Vec<Event> {
         rt.sleep(Duration::from_secs(1));
         std::mem::take(&mut self.heard())
     }
 }
 
-/// One element of each event that the pattern takes.
+/// One element for each event that matches the pattern.
 macro_rules! of {
     ($events:expr, $pattern:pat $(if $guard:expr)? => $value:expr) => {
         $events
@@ -73,8 +75,8 @@ macro_rules! of {
     };
 }
 
-/// After a kill one record of the log is damaged: the whole records behind it are discarded, with
-/// an event. A log that is whole, or only ends in a torn record, causes no event.
+/// After a kill one record of the log is damaged, and the whole records behind it are discarded,
+/// with an event. A log that is whole, or only ends in a torn record, causes no event.
 #[test]
 fn records_that_an_open_discards_are_named() {
     play(|rt| {
@@ -129,17 +131,27 @@ fn work_on_tables_emits_events() {
         }
         store.wait_until_idle().unwrap();
         let events = recorder.take(&rt);
-        let flushes = of!(events, Event::Flushed { keyspace, in_bytes, out_bytes, table_count, .. } =>
+        let flushes = of!(
+            events,
+            Event::Flushed { keyspace, in_bytes, out_bytes, table_count, .. } =>
             (&keyspace[..], *in_bytes > 500 * 100, *out_bytes > 0, *table_count));
         assert_eq!(flushes, [("a", true, true, 1); 2], "{events:?}");
-        let tables = of!(events, Event::TableCreated { keyspace, name, level: 0, entry_count: 500, file_bytes, .. }
+        let tables = of!(
+            events,
+            Event::TableCreated {
+                keyspace, name, level: 0, entry_count: 500, file_bytes, ..
+            }
             => (keyspace == "a" && *file_bytes > 0).then(|| name.clone()).unwrap());
         assert_eq!(tables.len(), 2);
 
         ks.compact_range(None, None).unwrap();
         store.wait_until_idle().unwrap();
         let events = recorder.take(&rt);
-        let merged = of!(events, Event::Compacted { keyspace, from_level, to_level, in_table_count, in_bytes, out_bytes, reason, .. }
+        let merged = of!(
+            events,
+            Event::Compacted {
+                keyspace, from_level, to_level, in_table_count, in_bytes, out_bytes, reason, ..
+            }
         if *out_bytes > 0 => {
             assert!(keyspace == "a" && out_bytes < in_bytes && !reason.is_empty());
             (*from_level, *to_level > 0, *in_table_count)
@@ -156,7 +168,7 @@ fn work_on_tables_emits_events() {
             assert_ne!(gone, disk.names(".tbl").contains(name), "{name}");
         }
 
-        // A job that fails once, and runs again.
+        // A job fails once and runs again.
         disk.faults
             .add(Rule::on(OpKind::Create, Fault::Fail(StorageErrorKind::Io)).named("00000001-"));
         ks.put(b"k", b"v").unwrap();
@@ -186,7 +198,7 @@ fn work_on_tables_emits_events() {
         store.drop_keyspace("b").unwrap();
         let events = recorder.take(&rt);
         let told =
-            of!(events, Event::Checkpointed { report, place, .. } => (*report, place.is_empty()));
+            of!(events, Event::Checkpointed { report, folder, .. } => (*report, folder.is_empty()));
         assert_eq!(told, [(report, false)]);
         let dropped = of!(events, Event::KeyspaceDropped { name, id, .. } => (&name[..], *id));
         assert_eq!(dropped, [("b", other.id())]);
@@ -203,7 +215,7 @@ fn changes_of_options_emit_events() {
         let ks = store.create_keyspace("a").unwrap();
         recorder.take(&rt);
         store.set_option("subjobs_max", 3u64).unwrap();
-        // Not a change.
+        // This is not a change.
         store.set_option("subjobs_max", 3u64).unwrap();
         assert!(store.set_option("subjobs_max", 0u64).is_err());
         let own = KeyspaceOptions {
@@ -241,7 +253,7 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         };
         let store = open(&disk, options, recorder.clone());
         let ks = store.default_keyspace().unwrap();
-        // Flushes that take a while, so that writers wait for them in every schedule.
+        // Flushes take some time, so that writers wait for them in every schedule.
         let slow = Fault::Delay(Duration::from_millis(20));
         disk.faults
             .add(Rule::on(OpKind::Create, slow).ending(".tbl").times(4));
@@ -249,7 +261,11 @@ fn stalls_a_full_disk_and_poison_emit_events() {
             ks.put(&key(i), &[1; 1000]).unwrap();
         }
         let events = recorder.take(&rt);
-        let began = of!(events, Event::StallBegan { keyspace, cause: Cause::SealedMemtables, load, limit: 1, .. }
+        let began = of!(
+            events,
+            Event::StallBegan {
+                keyspace, cause: Cause::SealedMemtables, load, limit: 1, ..
+            }
             => assert!(keyspace == "default" && load.sealed_memtable_count >= 1));
         let ended = of!(events, Event::StallEnded { cause: Cause::SealedMemtables, .. } => ());
         let told = store.stats().delay_totals[Cause::SealedMemtables as usize].1;
@@ -262,7 +278,7 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         disk.memory.set_capacity(Some(0));
         let refused = (0..2000).find_map(|i| ks.put(&key(i), &[2; 1000]).err());
         assert_eq!(refused.unwrap().kind(), ErrorKind::NoSpace);
-        // What finds a little room now and then ends nothing.
+        // A call that finds a little room does not end the condition.
         for _ in 0..50 {
             rt.sleep(Duration::from_millis(100));
             let _ = ks.put(b"k", &[2; 1000]);
@@ -275,10 +291,10 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         let mut told =
             of!(events, Event::NoSpace { error, .. } => error.kind() == ErrorKind::NoSpace);
         assert!(!told.is_empty() && told.iter().all(|no_space| *no_space));
-        // Once each time, however many calls meet it, and each time its end.
+        // One event for each time, however many calls fail, and each time its end.
         let all = events.iter().filter_map(|event| match event {
             Event::NoSpace { .. } => Some(true),
-            Event::SpaceAgain => Some(false),
+            Event::SpaceAvailable => Some(false),
             _ => None,
         });
         told.clear();
@@ -301,7 +317,7 @@ fn stalls_a_full_disk_and_poison_emit_events() {
     });
 }
 
-/// Is in its first call until it is let go.
+/// Stays in its first call until it is released.
 struct Slow {
     let_go: siltstone_storage::Mutex<bool>,
     changed: Condvar,
@@ -334,7 +350,7 @@ fn a_slow_listener_loses_events_and_delays_nobody() {
         }
         ks.put(b"k", b"v").unwrap();
         store.flush().unwrap();
-        // 1024 wait, one is being told.
+        // 1024 events are queued, and one is being delivered.
         let lost = store.stats().counter("event_lost_count");
         assert!((1500 - 1026..1510).contains(&lost), "{lost}");
         assert_eq!(ks.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
@@ -348,7 +364,7 @@ fn a_slow_listener_loses_events_and_delays_nobody() {
         assert_eq!(
             *slow.heard.lock().unwrap(),
             1025,
-            "what was queued is still told"
+            "queued events are still delivered"
         );
     });
 }
@@ -382,7 +398,7 @@ fn a_listener_may_close_the_store() {
         *closing.store.lock().unwrap() = Some(store.clone());
         let ks = store.default_keyspace().unwrap();
         put_synced(&ks, b"k", b"v");
-        // Closed before or after it returns.
+        // The store is closed before or after this call returns.
         let _ = store.flush();
         rt.sleep(Duration::from_secs(5));
         assert!(matches!(*closing.closed.lock().unwrap(), Some(Ok(()))));

@@ -1,4 +1,4 @@
-//! Each call that the guide names in its table for users of RocksDB is made here.
+//! Makes every call that the guide names in its table for users of RocksDB.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads and a real clock
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ macro_rules! calls {
     ($made:ident: $($name:literal => $call:expr;)+) => {$(
         let last = $name.rsplit("::").next().unwrap();
         let code = stringify!($call).replace(char::is_whitespace, "");
-        assert!(code.contains(last), "{code} is no call of {}", $name);
+        assert!(code.contains(last), "{code} is not a call of {}", $name);
         let _ = $call;
         assert!($made.insert($name), "{} is called twice", $name);
     )+};
@@ -137,7 +137,7 @@ fn every_call_that_the_guide_names_exists() {
         "repair::repair" => repair(&source, &mended, &runtime, &options, &mut |_| ()).unwrap();
     }
     calls! { made:
-        "EventListener" => EventListener::on_event(&Ignore, &Event::SpaceAgain);
+        "EventListener" => EventListener::on_event(&Ignore, &Event::SpaceAvailable);
         "Store::open_with_listener" =>
             Store::open_with_listener(&path, Options::default(), Arc::new(Ignore)).unwrap();
         "Store::destroy" => Store::destroy(&path).unwrap();

@@ -150,7 +150,7 @@ impl Health {
         {
             return;
         }
-        self.events.tell(|| Event::SpaceAgain);
+        self.events.tell(|| Event::SpaceAvailable);
         drop(slot);
         tracing::info!("there is space again");
     }

@@ -122,14 +122,14 @@ pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     Ok(report)
 }
 
-fn tell(env: &Env, place: String, report: CheckpointReport) {
+fn tell(env: &Env, folder: String, report: CheckpointReport) {
     tracing::info!(
         published = report.published,
         table_count = report.table_count,
         written_table_count = report.written_table_count,
         "checkpoint written"
     );
-    env.events().tell(|| Event::Checkpointed { place, report });
+    env.events().tell(|| Event::Checkpointed { folder, report });
 }
 
 /// Makes sure that the target is empty or an unfinished checkpoint, and marks it.

@@ -1,12 +1,16 @@
-//! What happens in an open store, told to a listener of the user's.
+//! Events of an open store, and their delivery to a listener.
 //!
-//! What it is: [`EventListener`] is the user's, [`Events`] the bounded queue before it, emptied by a task of its own.
+//! The user implements [`EventListener`]. [`Events`] is the bounded queue in front of it, which a
+//! task of its own empties.
 //!
-//! Invariants: telling never waits for a listener: what finds no room in the queue is lost and counted (`event_lost_count`). Closing ends the
-//! queue and waits for nobody, since the listener may be the one who closes; what is in the queue then is still told. Delays, of which there can be
-//! thousands a second, leave a quarter of the queue to the others. Without a listener an event is not even made.
+//! Invariants: emitting an event never waits for the listener. An event that finds the queue full
+//! is lost and counted (`event_lost_count`). Closing the store ends the queue and waits for nobody,
+//! since the listener may be the caller of close; events that are queued by then are still
+//! delivered. Stalls, of which there can be thousands a second, leave a quarter of the queue to
+//! other events. Without a listener an event is not even built.
 //!
-//! Threading: told by whoever made it happen, under any lock of the store (the queue's comes last in their order); heard by one task, one at a time.
+//! Threading: any task may emit, under any lock of the store (the queue's lock comes last in their
+//! order). One task calls the listener, one event at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,17 +26,20 @@ use crate::types::options::Value;
 use crate::types::options::file::OPTIONS;
 use crate::types::pressure::{Cause, Load};
 
-/// Events that wait for the listener at most.
+/// The most events that wait for the listener.
 const QUEUED_MAX: usize = 1024;
 
-/// Events at which delays are not queued any more.
+/// The number of queued events from which on stall events are lost.
 const QUEUED_MAX_OF_DELAYS: usize = QUEUED_MAX / 4 * 3;
 
-/// Hears what happens in an open store. Given to [`crate::Store::open_with_listener`], or as [`crate::Components::listener`].
+/// Receives the events of an open store. Pass it to [`crate::Store::open_with_listener`], or as
+/// [`crate::Components::listener`].
 ///
-/// Events come from a task of the store's, one after the other, a moment after they happened. A listener may take its time and may use the
-/// store, close it too; what does not fit into the queue meanwhile (1024 events) is lost, and counted as `event_lost_count` in
-/// [`crate::Stats`]. A listener that holds a [`crate::Store`] keeps it open. A listener that panics hears no more.
+/// One task of the store calls the listener, with one event after the other, shortly after they
+/// happened. A listener may be slow, and may use the store and even close it. The queue holds 1024
+/// events; those that find no room in it are lost, and counted as `event_lost_count` in
+/// [`crate::Stats`]. A listener that holds a [`crate::Store`] keeps it open. A listener that panics
+/// receives no more events.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -60,12 +67,12 @@ const QUEUED_MAX_OF_DELAYS: usize = QUEUED_MAX / 4 * 3;
 /// # }
 /// ```
 pub trait EventListener: Send + Sync + 'static {
-    /// Something has happened.
+    /// Called once for each event.
     fn on_event(&self, event: &Event);
 }
 
 /// Something that happened in an open store. The open itself emits its failures, damage in the log
-/// that it passed over, and contradictions to the file of options in the store's folder.
+/// that it skipped, and options that differ from the file of options in the store's folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -74,83 +81,84 @@ pub enum Event {
     Flushed {
         /// The keyspace.
         keyspace: String,
-        /// Raw bytes of the memtable's entries.
+        /// Bytes of the memtable's entries, before they are encoded and compressed.
         in_bytes: u64,
-        /// Bytes of the tables' files.
+        /// Bytes of the files of the new tables.
         out_bytes: u64,
-        /// Tables.
+        /// The number of new tables.
         table_count: u64,
-        /// How long it took, in microseconds.
+        /// How long the flush took, in microseconds.
         duration_us: u64,
     },
-    /// Tables were merged, moved or dropped.
+    /// A compaction merged, moved or dropped tables.
     #[non_exhaustive]
     Compacted {
         /// The keyspace.
         keyspace: String,
-        /// Why, for people.
+        /// Why the compaction ran, in words.
         reason: String,
         /// The topmost level of the inputs.
         from_level: u8,
         /// The level of the outputs.
         to_level: u8,
-        /// Tables that went in.
+        /// The number of input tables.
         in_table_count: u64,
-        /// Bytes of their files.
+        /// Bytes of the files of the input tables.
         in_bytes: u64,
-        /// Tables that came out; those that were only moved are the ones that went in.
+        /// The number of output tables. A compaction that only moves tables has its inputs as
+        /// outputs.
         out_table_count: u64,
-        /// Bytes that were written; 0 if nothing had to be rewritten.
+        /// Bytes that were written; 0 if no table had to be rewritten.
         out_bytes: u64,
-        /// How long it took, in microseconds.
+        /// How long the compaction took, in microseconds.
         duration_us: u64,
     },
-    /// A flush or compaction failed. It runs again.
+    /// A flush or a compaction failed. The store runs it again.
     #[non_exhaustive]
     JobFailed {
-        /// Why.
+        /// What failed.
         error: Error,
     },
-    /// A flush, compaction or ingest has added a table.
+    /// A flush, a compaction or an ingest added a table.
     #[non_exhaustive]
     TableCreated {
         /// The keyspace.
         keyspace: String,
-        /// The file's name.
+        /// The name of the file.
         name: String,
-        /// Its level.
+        /// The table's level.
         level: u8,
         /// Bytes of the file.
         file_bytes: u64,
-        /// Entries in it.
+        /// The number of entries in it.
         entry_count: u64,
     },
     /// The file of a table that nothing needs any more was deleted.
     #[non_exhaustive]
     TableDeleted {
-        /// The file's name.
+        /// The name of the file.
         name: String,
     },
-    /// A writer begins to wait.
+    /// A writer begins to wait, because flushes or compactions fall behind.
     #[non_exhaustive]
     StallBegan {
-        /// The keyspace whose load causes it.
+        /// The keyspace for which it waits.
         keyspace: String,
-        /// Why.
+        /// Why it waits.
         cause: Cause,
-        /// The load.
+        /// What was measured.
         load: Load,
-        /// The limit that it met, in the unit of the cause.
+        /// The limit that was reached, in the unit of the cause.
         limit: u64,
     },
-    /// It goes on.
+    /// The writer continues.
     #[non_exhaustive]
     StallEnded {
-        /// The keyspace.
+        /// The keyspace for which it waited.
         keyspace: String,
         /// Why it waited.
         cause: Cause,
-        /// For how long, in microseconds.
+        /// How long it waited, in microseconds.
         duration_us: u64,
     },
     /// The store takes no writes until it is opened again.
@@ -159,45 +167,45 @@ pub enum Event {
         /// What failed.
         error: Error,
     },
-    /// There is no space: writes are refused until there is.
+    /// There is no room on the disk. Writes are refused until there is.
     #[non_exhaustive]
     NoSpace {
         /// What failed.
         error: Error,
     },
     /// The open found damage in a part of the log that is not needed, because tables hold
-    /// everything in it, and passed over it.
+    /// everything in it, and skipped it.
     #[non_exhaustive]
     LogDamagePassed {
         /// What is damaged, and where.
         error: Error,
     },
-    /// The store was not closed, and the open discarded whole records of the log behind one that is
-    /// torn or damaged. A power loss can cause this for records that were never synced. If the
-    /// power did not fail, the file is damaged, and acknowledged writes are missing.
+    /// The store was not closed, and the open discarded whole records of the log that follow a torn
+    /// or damaged one. A power loss can cause this for records that were never synced. If the power
+    /// did not fail, the file is damaged, and acknowledged writes are missing.
     #[non_exhaustive]
     LogRecordsDiscarded {
-        /// The log file in which the replay ended.
+        /// The log file in which replay ended.
         file: String,
-        /// Where it ended, in bytes from the file's beginning.
+        /// Where replay ended, in bytes from the start of the file.
         offset_bytes: u64,
-        /// What lies there instead of a record.
+        /// What was found there instead of a record.
         found: String,
-        /// Whole records behind it.
+        /// The number of whole records that follow.
         record_count: u64,
         /// Bytes of these records.
         record_bytes: u64,
     },
-    /// There is space again, and has been for a second.
-    SpaceAgain,
-    /// Tables from outside were taken in.
+    /// There has been room on the disk for a second. Writes are taken again.
+    SpaceAvailable,
+    /// An ingest added tables from outside.
     #[non_exhaustive]
     Ingested {
         /// The keyspaces.
         keyspaces: Vec<String>,
-        /// The sequence number from which on they are seen.
+        /// The sequence number from which on they are visible.
         number: u64,
-        /// Tables.
+        /// The number of tables.
         table_count: u64,
         /// Bytes of their files.
         file_bytes: u64,
@@ -205,23 +213,23 @@ pub enum Event {
     /// A checkpoint was written.
     #[non_exhaustive]
     Checkpointed {
-        /// Where.
-        place: String,
+        /// The folder of the checkpoint.
+        folder: String,
         /// What it holds.
         report: CheckpointReport,
     },
-    /// An option has another value.
+    /// The value of an option changed.
     #[non_exhaustive]
     OptionChanged {
-        /// The keyspace whose own it is; `None` for the store's.
+        /// The keyspace, if the option is one of a keyspace; `None` for an option of the store.
         keyspace: Option<String>,
         /// The option.
         name: &'static str,
-        /// Its value; `None` if the keyspace follows the store again.
+        /// The new value; `None` if the keyspace follows the store's option again.
         value: Option<Value>,
     },
-    /// The store was opened for writing, and options in force contradict the file `OPTIONS.toml` in
-    /// its folder: the program did not pass the result of [`crate::Options::load`].
+    /// The store was opened for writing, and options in force differ from the file `OPTIONS.toml`
+    /// in its folder: the program did not pass the result of [`crate::Options::load`].
     #[non_exhaustive]
     OptionsDiffer {
         /// Each option, with the value in force and the value in the file.
@@ -230,7 +238,7 @@ pub enum Event {
     /// The store was opened for writing, and the file `OPTIONS.toml` in its folder cannot be read.
     #[non_exhaustive]
     OptionsUnreadable {
-        /// Why. The message begins with the path of the file.
+        /// Why not. The message begins with the path of the file.
         error: Error,
     },
     /// The store was opened for writing, and the file `OPTIONS.toml` in its folder has options for
@@ -272,33 +280,33 @@ struct Queue {
     ended: bool,
 }
 
-/// See the module.
+/// The queue of events, and the task that delivers them.
 pub(crate) struct Events {
-    /// Somebody listens.
-    heard: AtomicBool,
+    /// There is a listener that still receives events.
+    has_listener: AtomicBool,
     queue: Mutex<Queue>,
-    /// Something is in the queue, or it has ended.
+    /// The queue has an event, or it has ended.
     changed: Condvar,
     lost: Counter,
 }
 
 impl Events {
-    /// Starts telling, if somebody listens.
+    /// Starts the task that delivers events, if there is a listener.
     pub(crate) fn start(
         runtime: &Runtime,
         listener: Option<Arc<dyn EventListener>>,
     ) -> Result<Arc<Events>> {
         let events = Arc::new(Events {
-            heard: AtomicBool::new(listener.is_some()),
+            has_listener: AtomicBool::new(listener.is_some()),
             queue: runtime.mutex(Queue::default()),
             changed: runtime.condvar(),
             lost: Counter::default(),
         });
         if let Some(listener) = listener {
-            let told = events.clone();
-            // Nobody joins it: it may be in a call of the listener's for ever.
+            let queue = events.clone();
+            // Nobody joins the task: a call of the listener may never return.
             runtime
-                .spawn("silt-events", move || told.deliver(&*listener))
+                .spawn("silt-events", move || queue.deliver(&*listener))
                 .map_err(|e| {
                     Error::new(
                         ErrorKind::Io,
@@ -310,10 +318,10 @@ impl Events {
         Ok(events)
     }
 
-    /// Tells an event. Costs one relaxed load if nobody listens, and never waits for who does.
+    /// Emits an event. It costs one relaxed load if there is no listener, and never waits for one.
     #[inline]
     pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
-        if self.heard.load(Ordering::Relaxed) {
+        if self.has_listener.load(Ordering::Relaxed) {
             self.push(event());
         }
     }
@@ -333,23 +341,23 @@ impl Events {
         self.changed.notify_all();
     }
 
-    /// Events that found no room.
+    /// The number of events that were lost because the queue was full.
     pub(crate) fn lost_count(&self) -> u64 {
         self.lost.get()
     }
 
-    /// No event comes any more; the task ends when it has told those in the queue.
+    /// Takes no more events. The task ends when it has delivered those in the queue.
     pub(crate) fn end(&self) {
         self.queue.lock().ended = true;
         self.changed.notify_all();
     }
 
     fn deliver(&self, listener: &dyn EventListener) {
-        /// A listener that panics hears no more, and the others do not queue for it.
+        /// A listener that panics receives no more events, and no more are queued for it.
         struct Gone<'a>(&'a Events);
         impl Drop for Gone<'_> {
             fn drop(&mut self) {
-                self.0.heard.store(false, Ordering::Relaxed);
+                self.0.has_listener.store(false, Ordering::Relaxed);
             }
         }
         let _gone = Gone(self);
@@ -375,28 +383,28 @@ impl Events {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointReport {
-    /// The sequence number at which it was cut: what a snapshot taken then would see.
+    /// The sequence number of the checkpoint: it holds what a snapshot at that number would see.
     pub published: u64,
-    /// Keyspaces.
+    /// The number of keyspaces.
     pub keyspace_count: u64,
-    /// Tables of the source that were linked or copied.
+    /// The number of tables of the store that were linked or copied.
     pub table_count: u64,
     /// Bytes of their files.
     pub table_bytes: u64,
-    /// Tables that were written of what was in memory only.
+    /// The number of tables that were written from data that was only in memory.
     pub written_table_count: u64,
     /// Bytes of their files.
     pub written_bytes: u64,
 }
 
-/// An option whose value in force contradicts the file `OPTIONS.toml` in the store's folder.
+/// An option whose value in force differs from the file `OPTIONS.toml` in the store's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct OptionDifference {
-    /// The keyspace whose own option the file sets; `None` for an option of the store.
+    /// The keyspace whose option the file sets; `None` for an option of the store.
     pub keyspace: Option<String>,
-    /// The option.
+    /// The option's name.
     pub name: String,
     /// The value in force, as it is written in TOML.
     pub value: String,
