@@ -10,7 +10,11 @@ use siltstone_storage::{OpKind, Runtime};
 use super::*;
 
 pub const ALL: &[Story] = &[
-    ("a_pending_ingest_is_installed_when_there_is_room", 2, a_pending_ingest_is_installed_when_there_is_room),
+    (
+        "a_pending_ingest_is_installed_when_there_is_room",
+        2,
+        a_pending_ingest_is_installed_when_there_is_room,
+    ),
     ("ingests_leave_no_holes", 2, ingests_leave_no_holes),
     (
         "a_drop_leaves_its_neighbours_ingest",
