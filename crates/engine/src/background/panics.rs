@@ -59,7 +59,7 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
 pub(super) fn failed(env: &Env, error: Error) {
     env.metrics().job_failed_count.add(1);
     tracing::warn!(%error, "a flush or compaction failed, it runs again");
-    env.events().tell(|| Event::JobFailed {
+    env.events().emit(|| Event::JobFailed {
         error: error.clone(),
     });
     env.failures().set_last(error);

@@ -44,7 +44,7 @@ pub(crate) fn delete_again(env: &Env) -> u64 {
     let gone = env.delete_again();
     let count = gone.len() as u64;
     for name in gone.into_iter().filter(|name| name.ends_with(".tbl")) {
-        env.events().tell(|| Event::TableDeleted { name });
+        env.events().emit(|| Event::TableDeleted { name });
     }
     count
 }

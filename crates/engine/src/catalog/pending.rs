@@ -127,7 +127,7 @@ impl Catalog {
 
     /// Makes a keyspace that is being dropped unknown to all later calls.
     pub(crate) fn leave_map(&self, keyspace: &KeyspaceCore) {
-        self.env.events().tell(|| Event::KeyspaceDropped {
+        self.env.events().emit(|| Event::KeyspaceDropped {
             name: keyspace.name.clone(),
             id: keyspace.id,
         });

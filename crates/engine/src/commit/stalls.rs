@@ -193,7 +193,7 @@ impl Stalls {
         let id = inner.next;
         inner.next += 1;
         inner.totals[cause as usize].count += 1;
-        self.events.tell(|| Event::StallBegan {
+        self.events.emit(|| Event::StallBegan {
             keyspace: keyspace.to_string(),
             cause,
             load,
@@ -228,7 +228,7 @@ impl Stalls {
             let total = &mut inner.totals[delay.cause as usize];
             total.total_us += us;
             total.max_us = total.max_us.max(us);
-            self.events.tell(|| Event::StallEnded {
+            self.events.emit(|| Event::StallEnded {
                 keyspace: delay.keyspace.clone(),
                 cause: delay.cause,
                 duration_us: us,

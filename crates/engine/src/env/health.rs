@@ -27,7 +27,7 @@ pub(crate) struct Health {
     cause: Mutex<Option<Error>>,
     events: Arc<Events>,
     /// It was told that there is no space, and not yet that there is again.
-    told_no_space: AtomicBool,
+    no_space_emitted: AtomicBool,
     /// How often somebody met it.
     no_space_count: AtomicU64,
 }
@@ -38,7 +38,7 @@ impl Health {
             state: AtomicU8::new(GOOD),
             cause: runtime.mutex(None),
             events,
-            told_no_space: AtomicBool::new(false),
+            no_space_emitted: AtomicBool::new(false),
             no_space_count: AtomicU64::new(0),
         }
     }
@@ -99,7 +99,7 @@ impl Health {
         }
         *slot = Some(cause.clone());
         self.state.store(POISONED, Ordering::Release);
-        self.events.tell(|| Event::Poisoned {
+        self.events.emit(|| Event::Poisoned {
             error: cause.clone(),
         });
         // A subscriber is foreign code: it runs under no lock of ours.
@@ -115,8 +115,8 @@ impl Health {
         *slot = Some(cause.clone());
         self.state.store(NO_SPACE, Ordering::Release);
         self.no_space_count.fetch_add(1, Ordering::AcqRel);
-        if !self.told_no_space.swap(true, Ordering::AcqRel) {
-            self.events.tell(|| Event::NoSpace {
+        if !self.no_space_emitted.swap(true, Ordering::AcqRel) {
+            self.events.emit(|| Event::NoSpace {
                 error: cause.clone(),
             });
             drop(slot);
@@ -135,22 +135,22 @@ impl Health {
         true
     }
 
-    /// Whether [`Health::tell_space_again`] is due once this number has stayed the same for a while: on a disk with a little room, one thing
+    /// Whether [`Health::emit_space_again`] is due once this number has stayed the same for a while: on a disk with a little room, one thing
     /// finds room and the next does not, many times a second, and nobody wants to be told of each.
-    pub(crate) fn owes_space_again(&self) -> Option<u64> {
-        let owes = self.told_no_space.load(Ordering::Acquire) && !self.is_no_space();
+    pub(crate) fn pending_space_again(&self) -> Option<u64> {
+        let owes = self.no_space_emitted.load(Ordering::Acquire) && !self.is_no_space();
         owes.then(|| self.no_space_count.load(Ordering::Acquire))
     }
 
     /// There has been space for a while.
-    pub(crate) fn tell_space_again(&self) {
+    pub(crate) fn emit_space_again(&self) {
         let slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) != GOOD
-            || !self.told_no_space.swap(false, Ordering::AcqRel)
+            || !self.no_space_emitted.swap(false, Ordering::AcqRel)
         {
             return;
         }
-        self.events.tell(|| Event::SpaceAvailable);
+        self.events.emit(|| Event::SpaceAvailable);
         drop(slot);
         tracing::info!("there is space again");
     }

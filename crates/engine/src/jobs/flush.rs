@@ -97,7 +97,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
         duration_us = took.as_micros() as u64,
         "flushed"
     );
-    jobs.env.events().tell(|| Event::Flushed {
+    jobs.env.events().emit(|| Event::Flushed {
         keyspace: task.keyspace.name.clone(),
         in_bytes: outcome.counters.raw_bytes_read,
         out_bytes,
@@ -177,7 +177,7 @@ fn install(
         catalog
             .env()
             .events()
-            .tell(|| table.created(&task.keyspace.name, 0));
+            .emit(|| table.created(&task.keyspace.name, 0));
     }
     if out_of_order {
         catalog.env().metrics().out_of_order_install_count.add(1);

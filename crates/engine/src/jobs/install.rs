@@ -166,7 +166,7 @@ pub(crate) fn run(jobs: &Jobs, task: &mut CompactionTask) -> Result<()> {
     for table in &metas {
         jobs.env
             .events()
-            .tell(|| table.created(&task.keyspace.name, task.choice.to));
+            .emit(|| table.created(&task.keyspace.name, task.choice.to));
     }
     tell(&jobs.env, task, metas.len(), out_bytes, took);
     Ok(())
@@ -180,7 +180,7 @@ fn tell(env: &Env, task: &CompactionTask, out_count: usize, out_bytes: u64, took
         duration_us = took.as_micros() as u64,
         "compacted"
     );
-    env.events().tell(|| Event::Compacted {
+    env.events().emit(|| Event::Compacted {
         keyspace: task.keyspace.name.clone(),
         reason: task.choice.reason.clone(),
         from_level: task.choice.from,

@@ -118,18 +118,18 @@ pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
-    tell(jobs.env(), target.describe(), report);
+    emit(jobs.env(), target.describe(), report);
     Ok(report)
 }
 
-fn tell(env: &Env, folder: String, report: CheckpointReport) {
+fn emit(env: &Env, folder: String, report: CheckpointReport) {
     tracing::info!(
         published = report.published,
         table_count = report.table_count,
         written_table_count = report.written_table_count,
         "checkpoint written"
     );
-    env.events().tell(|| Event::Checkpointed { folder, report });
+    env.events().emit(|| Event::Checkpointed { folder, report });
 }
 
 /// Makes sure that the target is empty or an unfinished checkpoint, and marks it.
@@ -360,7 +360,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
-            tell(jobs.env(), folder.display().to_string(), report);
+            emit(jobs.env(), folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {

@@ -110,7 +110,7 @@ pub(crate) fn create(
         next_keyspace_id: Some(next_id),
         ..Edit::default()
     };
-    env.events().tell(|| Event::KeyspaceCreated {
+    env.events().emit(|| Event::KeyspaceCreated {
         name: name.to_string(),
         id,
     });

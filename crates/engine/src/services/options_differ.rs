@@ -103,7 +103,7 @@ pub(crate) fn report(catalog: &Catalog) {
         catalog
             .env()
             .events()
-            .tell(|| Event::OptionsUnreadable { error });
+            .emit(|| Event::OptionsUnreadable { error });
     }
     let differences = differences(catalog);
     for difference in &differences {
@@ -119,7 +119,7 @@ pub(crate) fn report(catalog: &Catalog) {
         catalog
             .env()
             .events()
-            .tell(|| Event::OptionsDiffer { differences });
+            .emit(|| Event::OptionsDiffer { differences });
     }
     let keyspaces = of_no_keyspace(catalog);
     for keyspace in &keyspaces {
@@ -133,6 +133,6 @@ pub(crate) fn report(catalog: &Catalog) {
         catalog
             .env()
             .events()
-            .tell(|| Event::OptionsOfNoKeyspace { keyspaces });
+            .emit(|| Event::OptionsOfNoKeyspace { keyspaces });
     }
 }

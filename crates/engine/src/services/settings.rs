@@ -61,7 +61,7 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
     }
     let value = options.get(name)?;
     if value != old.get(name)? {
-        jobs.env().events().tell(|| Event::OptionChanged {
+        jobs.env().events().emit(|| Event::OptionChanged {
             keyspace: None,
             name: setting.name,
             value: Some(value),
@@ -112,7 +112,7 @@ pub(crate) fn set_keyspace(
     }
     let old = keyspace.pin_settings();
     for (name, value) in own.changes_from(&old.own) {
-        catalog.env().events().tell(|| Event::OptionChanged {
+        catalog.env().events().emit(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
             name,
             value,

@@ -405,7 +405,7 @@ impl TableSet {
             // The guard of the folder repeats a deletion that fails.
             if self.storage.delete(epoch, &name).is_ok() {
                 deleted += 1;
-                self.events.tell(|| Event::TableDeleted { name });
+                self.events.emit(|| Event::TableDeleted { name });
             }
         }
         if deleted > 0 {

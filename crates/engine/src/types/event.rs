@@ -320,7 +320,7 @@ impl Events {
 
     /// Emits an event. It costs one relaxed load if there is no listener, and never waits for one.
     #[inline]
-    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         if self.has_listener.load(Ordering::Relaxed) {
             self.push(event());
         }

@@ -338,7 +338,7 @@ pub(crate) fn ingest(
         file_bytes = report.file_bytes,
         "ingested"
     );
-    jobs.env().events().tell(|| Event::Ingested {
+    jobs.env().events().emit(|| Event::Ingested {
         keyspaces: parts.iter().map(|p| p.keyspace.name.clone()).collect(),
         number: report.number,
         table_count: report.table_count,
@@ -348,7 +348,7 @@ pub(crate) fn ingest(
         for table in part.runs.iter().flatten() {
             jobs.env()
                 .events()
-                .tell(|| table.created(&part.keyspace.name, 0));
+                .emit(|| table.created(&part.keyspace.name, 0));
         }
     }
     jobs.env().metrics().ingest_count.add(1);

@@ -165,7 +165,7 @@ fn emit_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, ev
     metrics.passed_log_damage_bytes.add(passed.bytes());
     let error = passed.to_error(closed);
     tracing::warn!(%error, "the log is damaged where nothing needs it, the store opens");
-    events.tell(|| Event::LogDamagePassed {
+    events.emit(|| Event::LogDamagePassed {
         error: error.clone(),
     });
 }
@@ -186,7 +186,7 @@ fn count_discarded(report: &ReplayReport, metrics: &Metrics, events: &Events) {
         bytes = discarded.record_bytes,
         "records of the log behind a torn or damaged one were discarded"
     );
-    events.tell(|| Event::LogRecordsDiscarded {
+    events.emit(|| Event::LogRecordsDiscarded {
         file: file.clone(),
         offset_bytes: report.end.offset.into(),
         found: report.stop.to_string(),
