@@ -21,7 +21,7 @@ mod atomics {
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use pinning::{FirstPosition, Present, Published};
+use pinning::{FirstPosition, Present, PublishedNumber};
 
 /// Views by their position. Each contains some of the entries.
 struct Place(AtomicU64);
@@ -51,7 +51,7 @@ impl Entry {
     }
 }
 
-fn pin(place: &Place, published: &Published) -> (u64, u64) {
+fn pin(place: &Place, published: &PublishedNumber) -> (u64, u64) {
     pinning::pin(place, published, None, || Ok::<(), ()>(())).expect("nothing refuses")
 }
 
@@ -62,7 +62,7 @@ fn a_rotation_hides_nothing() {
     loom::model(|| {
         let store = Arc::new((
             Place(AtomicU64::new(0)),
-            Published::new(0),
+            PublishedNumber::new(0),
             [Entry::new(), Entry::new()],
         ));
         let leader = {
@@ -101,7 +101,7 @@ fn an_installed_run_shows_what_its_readers_see() {
     loom::model(|| {
         let store = Arc::new((
             Place(AtomicU64::new(0)),
-            Published::new(1),
+            PublishedNumber::new(1),
             // The older version that the run keeps; 0 if the run has only version 2.
             AtomicU64::new(0),
         ));
@@ -146,10 +146,10 @@ fn the_log_is_kept_from_a_held_position_on() {
             thread::spawn(move || {
                 let (end, first) = &*log;
                 let before = end.load(Ordering::Acquire);
-                first.pin(before);
+                first.hold(before);
                 // A record at the position where the log ended, and another one behind it.
                 end.store(before + 1, Ordering::Release);
-                first.pin(before + 1);
+                first.hold(before + 1);
                 end.store(before + 2, Ordering::Release);
             })
         };

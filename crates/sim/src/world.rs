@@ -533,9 +533,9 @@ impl World {
         if let Err(holes) = self.slots_meet() {
             return Ok(Some(holes));
         }
-        let pins = hooks.needless_log_pins();
-        if !pins.is_empty() {
-            return Ok(Some(format!("the log is kept for nothing: {pins:?}")));
+        let holds = hooks.needless_log_holds();
+        if !holds.is_empty() {
+            return Ok(Some(format!("the log is kept for nothing: {holds:?}")));
         }
         let flushed = self
             .store

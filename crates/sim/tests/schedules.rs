@@ -35,7 +35,7 @@ mod queue;
 mod snapshot;
 
 use pinning::{FirstPosition, Present};
-use queue::{Crew, Group, Queue};
+use queue::{Group, Queue};
 use snapshot::SnapshotRegistry;
 
 use atomics::{AtomicU64, Ordering};
@@ -85,14 +85,14 @@ impl Parcel {
 
 struct Carriers;
 
-impl Crew for Carriers {
+impl queue::Writers for Carriers {
     type Batch = Parcel;
     type Error = Parcel;
     type State = Shop;
     fn bytes(batch: &Parcel) -> usize {
         batch.bytes
     }
-    fn deserted(&self) -> Parcel {
+    fn leader_panicked(&self) -> Parcel {
         // This happens only after a check has failed in a leader.
         Parcel::default()
     }
@@ -486,12 +486,13 @@ impl Keyspace {
                 for _ in 0..3 {
                     let number = Some(snapshot.number());
                     let ((_, view), number) =
-                        pinning::pin(self, self.registry.place(), number, never)?;
+                        pinning::pin(self, self.registry.published_number(), number, never)?;
                     self.compare(&view, number, "at a snapshot")?;
                     self.reached("read.snapshot");
                 }
             } else {
-                let ((at, view), number) = pinning::pin(self, self.registry.place(), None, never)?;
+                let ((at, view), number) =
+                    pinning::pin(self, self.registry.published_number(), None, never)?;
                 self.compare(&view, number, "now")?;
                 self.reached("read.now");
                 if self.present.load(Ordering::SeqCst) != at {
@@ -575,12 +576,12 @@ impl Log {
             }
             let source = held(&self.sources).last().expect("one is active").clone();
             let before = self.end.load(Ordering::Acquire);
-            source.first.pin(before);
+            source.first.hold(before);
             if rng.chance(20) {
                 // The append fails cleanly.
                 self.runtime.yield_point();
                 if held(&source.records).is_empty() {
-                    source.first.unpin();
+                    source.first.release();
                 }
                 continue;
             }

@@ -29,8 +29,8 @@ mod queue;
 
 use gaps::shared::SharedGaps;
 use gaps::state::Way;
-use pinning::Published;
-use queue::{Crew, Queue};
+use pinning::PublishedNumber;
+use queue::Queue;
 
 fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
@@ -49,7 +49,7 @@ struct Write {
 
 struct Writers;
 
-impl Crew for Writers {
+impl queue::Writers for Writers {
     type Batch = Vec<Write>;
     type Error = ();
     /// The next sequence number.
@@ -57,7 +57,7 @@ impl Crew for Writers {
     fn bytes(batch: &Vec<Write>) -> usize {
         batch.len()
     }
-    fn deserted(&self) {}
+    fn leader_panicked(&self) {}
 }
 
 const KEYS: u8 = 6;
@@ -69,7 +69,7 @@ struct Keyspace {
     /// forgotten as soon as a key is put while no cursor uses one.
     hidden: u64,
     queue: Queue<Writers>,
-    published: Published,
+    published: PublishedNumber,
     gaps: SharedGaps,
     entries: Mutex<Vec<(u8, u64, bool)>>,
     coverage: Mutex<Coverage>,
@@ -251,7 +251,7 @@ fn schedules_gaps() {
                 runtime: runtime.clone(),
                 hidden: 100 * rng.below(2),
                 queue: Queue::new(&runtime, Writers, 1),
-                published: Published::new(0),
+                published: PublishedNumber::new(0),
                 gaps: SharedGaps::new(&runtime),
                 entries: Mutex::default(),
                 coverage: Mutex::default(),

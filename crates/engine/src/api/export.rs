@@ -59,7 +59,7 @@ impl Keyspace {
                 ..range.into()
             },
         )?;
-        let options = TableOptions::from(&self.inner().pin_settings().all);
+        let options = TableOptions::from(&self.inner().load_settings().all);
         let own = folder.wrapped(&self.parts().tree.tables().descriptors);
         let mut builder = TableBuilder::new(&own, prefix, options)?;
         let copied = (|| {

@@ -58,7 +58,7 @@ impl Keyspace {
         let mut p = KeyspaceProperties {
             id: self.id(),
             name: self.name().to_string(),
-            settings: self.inner().pin_settings().all.clone(),
+            settings: self.inner().load_settings().all.clone(),
             levels: level_stats(&view),
             memtable_count: 0,
             memtable_bytes: 0,

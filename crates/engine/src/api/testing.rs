@@ -172,13 +172,13 @@ impl TestHooks {
             .collect()
     }
 
-    /// What keeps the log from some position on without having anything in it: pins of creates,
+    /// What keeps the log from some position on without having anything in it: holds of creates,
     /// drops and ingests, and memtables without entries.
-    pub fn needless_log_pins(&self) -> Vec<String> {
-        let pins = self.parts.catalog.log_pins();
-        let mut all: Vec<String> = pins
+    pub fn needless_log_holds(&self) -> Vec<String> {
+        let holds = self.parts.catalog.log_holds();
+        let mut all: Vec<String> = holds
             .iter()
-            .map(|(id, position)| format!("pin {id} keeps the log from {position} on"))
+            .map(|(id, position)| format!("hold {id} keeps the log from {position} on"))
             .collect();
         for keyspace in self.parts.catalog.keyspaces().by_id.values() {
             let view = keyspace.pin();

@@ -46,7 +46,7 @@ fn work(jobs: &Jobs, flush_only: bool) -> bool {
         if let Some(task) = schedule::next(jobs, flush_only) {
             break task;
         }
-        jobs.env().settled().notify();
+        jobs.env().job_ended().notify();
         jobs.env().work().wait_past(seen, LOOK_AGAIN);
     };
     run(jobs, task);

@@ -93,7 +93,7 @@ impl Catalog {
                     settle(&self.tree, role, keyspace);
                 }
             }
-            self.unpin_log(done.pin);
+            self.release_log(done.hold);
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! From where on the log is needed.
 //!
-//! What it is: pins for what needs the log and is no memtable, and the position before which
+//! What it is: holds for what needs the log and is no memtable, and the position before which
 //! nothing needs it any more.
 //!
-//! Threading: the pins are behind a mutex that is held over nothing else.
+//! Threading: the holds are behind a mutex that is held over nothing else.
 
 use siltstone_storage::planted::{self, Bug};
 
@@ -14,30 +14,30 @@ use crate::tree::pinning;
 use crate::tree::view::Source;
 
 impl Catalog {
-    /// Keeps the log from `position` on until the pin is taken away.
-    pub(crate) fn pin_log(&self, position: Position) -> u64 {
-        let mut pins = self.pins.lock();
-        let id = pins.next;
-        pins.next += 1;
-        pins.pinned.insert(id, position);
+    /// Keeps the log from `position` on until the hold is taken away.
+    pub(crate) fn hold_log(&self, position: Position) -> u64 {
+        let mut holds = self.log_holds.lock();
+        let id = holds.next;
+        holds.next += 1;
+        holds.held.insert(id, position);
         id
     }
 
-    pub(crate) fn unpin_log(&self, pin: u64) {
-        self.pins.lock().pinned.remove(&pin);
+    pub(crate) fn release_log(&self, hold: u64) {
+        self.log_holds.lock().held.remove(&hold);
     }
 
     /// What keeps the log, but for memtables, and from which position on.
-    pub(crate) fn log_pins(&self) -> Vec<(u64, Position)> {
-        let pins = self.pins.lock();
-        pins.pinned.iter().map(|(id, at)| (*id, *at)).collect()
+    pub(crate) fn log_holds(&self) -> Vec<(u64, Position)> {
+        let holds = self.log_holds.lock();
+        holds.held.iter().map(|(id, at)| (*id, *at)).collect()
     }
 
     /// The position before which nothing but the memtables in `done` needs the log.
     ///
-    /// The log's end is read first: a leader pins its sources to the end that it read before its
+    /// The log's end is read first: a leader holds its sources to the end that it read before its
     /// append, so whatever is pinned after we looked at a source lies at that end or behind it. The
-    /// keyspaces are looked at before the pins: a drop pins what its keyspace needs before the
+    /// keyspaces are looked at before the holds: a drop holds what its keyspace needs before the
     /// keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
@@ -55,7 +55,7 @@ impl Catalog {
                         _ => None,
                     }));
                 }
-                needed.extend(self.pins.lock().pinned.values());
+                needed.extend(self.log_holds.lock().held.values());
                 needed.into_iter().map(Position::to_u64)
             },
         );

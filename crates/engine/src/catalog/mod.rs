@@ -33,14 +33,14 @@ pub(crate) struct Catalog {
     wal: Arc<Wal>,
     keyspaces: ArcSwap<KeyspaceMap>,
     /// Held over a create, drop or ingest, from its record to its edit.
-    ddl: Mutex<()>,
-    pins: Mutex<Pins>,
+    changes: Mutex<()>,
+    log_holds: Mutex<LogHolds>,
     manifest: Mutex<ManifestRole>,
     /// The highest number that may be given.
     ceiling: AtomicU64,
     next_table_id: AtomicU64,
     /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of
-    /// its edit. `ddl` guards it.
+    /// its edit. `changes` guards it.
     next_keyspace_id: AtomicU32,
     /// The store was opened on a full disk: replayed data is in memory, and the log that has it is
     /// not the one being written.
@@ -77,9 +77,9 @@ pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 /// The positions from which on something other than a memtable needs the log: creates, drops and
 /// ingests without a durable edit, and data that waits for room after an open on a full disk.
 #[derive(Default)]
-pub(crate) struct Pins {
+pub(crate) struct LogHolds {
     pub(crate) next: u64,
-    pub(crate) pinned: BTreeMap<u64, Position>,
+    pub(crate) held: BTreeMap<u64, Position>,
 }
 
 impl Catalog {
@@ -101,8 +101,8 @@ impl Catalog {
             tree: tree.clone(),
             wal: wal.clone(),
             keyspaces: ArcSwap::from_pointee(keyspaces),
-            ddl: runtime.mutex(()),
-            pins: runtime.mutex(Pins::default()),
+            changes: runtime.mutex(()),
+            log_holds: runtime.mutex(LogHolds::default()),
             manifest: runtime.mutex(ManifestRole {
                 manifest,
                 pending: Vec::new(),
@@ -148,7 +148,7 @@ impl Catalog {
     /// Keeps others from creating, dropping or ingesting, and from changing options. This is the
     /// first lock in the order of locks.
     pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
-        self.ddl.lock()
+        self.changes.lock()
     }
 
     /// The manifest role.

@@ -26,7 +26,7 @@ pub(crate) struct Announced {
     /// Where the record ends.
     pub(crate) end: Position,
     /// What keeps the log from before the record on.
-    pub(crate) pin: u64,
+    pub(crate) hold: u64,
 }
 
 /// An edit of a create, drop or ingest that waits for room.
@@ -35,7 +35,7 @@ pub(crate) struct PendingEdit {
     /// Those that it was made for; some may be dropped since.
     pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
     /// What it keeps of the log.
-    pub(crate) pin: u64,
+    pub(crate) hold: u64,
 }
 
 impl PendingEdit {
@@ -55,20 +55,21 @@ impl Catalog {
         edit: Edit,
         keyspaces: Vec<Arc<KeyspaceCore>>,
     ) -> Result<()> {
-        let Announced { end, pin } = announced;
+        let Announced { end, hold } = announced;
         let result = (|| {
             if !planted::is(Bug::EditBeforeLogSync) {
                 self.wal.sync_log_through(end)?;
             }
             if planted::is(Bug::UnpinnedOnceSynced) {
-                self.unpin_log(pin);
+                self.release_log(hold);
             }
             let mut role = self.role();
             let mut edit = edit;
             // An edit that waits for room on behalf of a keyspace that is dropped now is of no use any
             // more. If the create of the keyspace is among these edits, the manifest does not have the
             // keyspace, and no edit has to drop it.
-            edit.drop.retain(|id| !self.take_out(&mut role, *id));
+            edit.drop
+                .retain(|id| !self.remove_from_pending(&mut role, *id));
             let committed = if edit == Edit::default() {
                 self.env.maintenance().notify();
                 Ok(())
@@ -78,14 +79,14 @@ impl Catalog {
             match committed {
                 Ok(()) => {
                     keyspaces.iter().for_each(|k| settle(&self.tree, &role, k));
-                    self.unpin_log(pin);
+                    self.release_log(hold);
                     Ok(())
                 }
                 Err(error) if may_wait(&error) => {
                     role.pending.push(PendingEdit {
                         edit,
                         keyspaces,
-                        pin,
+                        hold,
                     });
                     self.env.maintenance().notify();
                     Ok(())
@@ -120,7 +121,7 @@ impl Catalog {
         self.commit_edit(&mut role, edit)?;
         self.leave_map(keyspace);
         // An edit that waits for room on behalf of this keyspace would be refused later.
-        self.take_out(&mut role, keyspace.id);
+        self.remove_from_pending(&mut role, keyspace.id);
         settle(&self.tree, &role, keyspace);
         Ok(())
     }
@@ -147,7 +148,7 @@ impl Catalog {
     /// keyspaces. Returns whether the keyspace's create was among these edits. Of a create it remains
     /// that the id was given away: until an edit says so, the log is kept from its record on, and from
     /// that edit on a replay skips whatever names the keyspace.
-    fn take_out(&self, role: &mut ManifestRole, id: KeyspaceId) -> bool {
+    fn remove_from_pending(&self, role: &mut ManifestRole, id: KeyspaceId) -> bool {
         let mut created_here = false;
         for mut pending in std::mem::take(&mut role.pending) {
             let edit = &mut pending.edit;
@@ -164,14 +165,14 @@ impl Catalog {
                 (Some(next_id), Some(before)) => {
                     let said = &mut before.edit.next_keyspace_id;
                     *said = (*said).max(Some(next_id));
-                    self.unpin_log(pending.pin);
+                    self.release_log(pending.hold);
                 }
                 (Some(_), None) => role.pending.push(pending),
                 (None, _)
                     if is_empty
                         || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) =>
                 {
-                    self.unpin_log(pending.pin);
+                    self.release_log(pending.hold);
                 }
                 (None, _) => role.pending.push(pending),
             }

@@ -95,9 +95,9 @@ impl Commit {
             .and_then(|()| prepare(lead, first))
             .map_err(Failed::before_the_record)?;
         let end = self.wal.log().end();
-        let pin = self
+        let hold = self
             .catalog
-            .pin_log(prepared.oldest.map_or(end, |oldest| oldest.min(end)));
+            .hold_log(prepared.oldest.map_or(end, |oldest| oldest.min(end)));
         let appended = self.wal.append(
             record.kind,
             first,
@@ -106,7 +106,7 @@ impl Commit {
             self.wal.sync_every_write(),
         );
         let end = appended.map_err(|error| {
-            self.catalog.unpin_log(pin);
+            self.catalog.release_log(hold);
             // A failed sync or an unsure write has poisoned the store before it was reported.
             let recorded = self.env.health().is_poisoned();
             Failed { error, recorded }
@@ -114,7 +114,7 @@ impl Commit {
         let shown = show(prepared.change);
         lead.next_seq = last + 1;
         self.tree.snapshots().publish(last);
-        Ok((shown, Announced { end, pin }))
+        Ok((shown, Announced { end, hold }))
     }
 
     /// Seals the active memtables of these keyspaces, between two groups of writes. Returns how

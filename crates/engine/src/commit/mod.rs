@@ -3,8 +3,8 @@
 //! Nothing here knows jobs.
 
 pub(crate) mod announce;
-pub(crate) mod pace;
 pub(crate) mod queue;
+pub(crate) mod rate_limit;
 pub mod stalls;
 pub(crate) mod write;
 

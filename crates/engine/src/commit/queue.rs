@@ -8,7 +8,7 @@
 //! that; batches are worked on in the order in which they joined, whoever leads; nobody waits while nobody leads; a leader that panics leaves nobody
 //! without an answer.
 //!
-//! It knows nothing of logs and memtables ([`Crew`] says what is carried), so that its schedules are explored by themselves:
+//! It knows nothing of logs and memtables ([`Writers`] says what is carried), so that its schedules are explored by themselves:
 //! `crates/sim/tests/schedules.rs` compiles this very file.
 //!
 //! Threading: `state` (mutex) to join and leave; what the leader works on is behind a mutex that only the leader takes.
@@ -33,7 +33,7 @@ pub(crate) fn joins(own: usize, taken: usize, next: usize) -> bool {
 }
 
 /// What a queue carries, and what becomes of it without a leader.
-pub(crate) trait Crew {
+pub(crate) trait Writers {
     /// What a writer brings. The default is an empty one.
     type Batch: Clone + Default;
     /// Why a batch was not done.
@@ -43,26 +43,26 @@ pub(crate) trait Crew {
     /// The size that counts for a group.
     fn bytes(batch: &Self::Batch) -> usize;
     /// A leader has panicked with the group's work half done: what the others are told.
-    fn deserted(&self) -> Self::Error;
+    fn leader_panicked(&self) -> Self::Error;
 }
 
 /// Batches of other writers with their results.
-type Others<C> = Vec<(
-    <C as Crew>::Batch,
-    std::result::Result<(), <C as Crew>::Error>,
+type Others<W> = Vec<(
+    <W as Writers>::Batch,
+    std::result::Result<(), <W as Writers>::Error>,
 )>;
 
 /// The batches that a leader commits: its own, then those of other writers, each with its result.
 /// A result is `Ok` until the leader changes it.
-pub(crate) struct Group<'a, C: Crew> {
-    own: &'a C::Batch,
-    own_result: Result<(), C::Error>,
-    others: &'a mut Others<C>,
+pub(crate) struct Group<'a, W: Writers> {
+    own: &'a W::Batch,
+    own_result: Result<(), W::Error>,
+    others: &'a mut Others<W>,
 }
 
-impl<C: Crew> Group<'_, C> {
+impl<W: Writers> Group<'_, W> {
     /// The leader's own batch, which comes first.
-    pub(crate) fn own(&self) -> &C::Batch {
+    pub(crate) fn own(&self) -> &W::Batch {
         self.own
     }
 
@@ -73,7 +73,7 @@ impl<C: Crew> Group<'_, C> {
 
     /// All batches, in the order in which they joined.
     #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&C::Batch, &Result<(), C::Error>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&W::Batch, &Result<(), W::Error>)> {
         let others = self.others.iter().map(|(batch, result)| (batch, result));
         std::iter::once((self.own, &self.own_result)).chain(others)
     }
@@ -82,26 +82,26 @@ impl<C: Crew> Group<'_, C> {
     #[inline]
     pub(crate) fn iter_mut(
         &mut self,
-    ) -> impl Iterator<Item = (&C::Batch, &mut Result<(), C::Error>)> {
+    ) -> impl Iterator<Item = (&W::Batch, &mut Result<(), W::Error>)> {
         let others = self.others.iter_mut();
         let others = others.map(|(batch, result)| (&*batch, result));
         std::iter::once((self.own, &mut self.own_result)).chain(others)
     }
 }
 
-enum Slot<C: Crew> {
+enum Slot<W: Writers> {
     /// Waits for a leader; `None` asks for the lead itself.
-    Waiting(Option<C::Batch>),
+    Waiting(Option<W::Batch>),
     /// A leader works on it.
     Taken,
     /// Done. The batch comes back, so that its writer frees the memory and not the leader.
-    Done(Result<(), C::Error>, C::Batch),
+    Done(Result<(), W::Error>, W::Batch),
     /// This writer is the leader now, and gets back the batch that it left in the queue.
-    Lead(Option<C::Batch>),
+    Lead(Option<W::Batch>),
 }
 
-struct Waiter<C: Crew> {
-    slot: Mutex<Slot<C>>,
+struct Waiter<W: Writers> {
+    slot: Mutex<Slot<W>>,
     answered: Condvar,
     sync: bool,
     /// Bytes of the batch that it left in the queue; 0 with `lead_only`.
@@ -110,37 +110,37 @@ struct Waiter<C: Crew> {
     lead_only: bool,
 }
 
-struct QueueState<C: Crew> {
+struct QueueState<W: Writers> {
     led: bool,
-    waiting: VecDeque<Arc<Waiter<C>>>,
+    waiting: VecDeque<Arc<Waiter<W>>>,
 }
 
 /// See the module.
-pub(crate) struct Queue<C: Crew> {
+pub(crate) struct Queue<W: Writers> {
     runtime: Runtime,
-    crew: C,
-    state: Mutex<QueueState<C>>,
-    leader: Mutex<Desk<C>>,
+    writers: W,
+    state: Mutex<QueueState<W>>,
+    leader: Mutex<LeaderWork<W>>,
 }
 
 /// What the leader works at.
-struct Desk<C: Crew> {
-    state: C::State,
-    group: Vec<Arc<Waiter<C>>>,
+struct LeaderWork<W: Writers> {
+    state: W::State,
+    group: Vec<Arc<Waiter<W>>>,
     /// Batches of other writers in the leader's group; empty between two groups.
-    others: Others<C>,
+    others: Others<W>,
 }
 
-impl<C: Crew> Queue<C> {
-    pub(crate) fn new(runtime: &Runtime, crew: C, state: C::State) -> Queue<C> {
+impl<W: Writers> Queue<W> {
+    pub(crate) fn new(runtime: &Runtime, writers: W, state: W::State) -> Queue<W> {
         Queue {
             runtime: runtime.clone(),
-            crew,
+            writers,
             state: runtime.mutex(QueueState {
                 led: false,
                 waiting: VecDeque::new(),
             }),
-            leader: runtime.mutex(Desk {
+            leader: runtime.mutex(LeaderWork {
                 state,
                 group: Vec::new(),
                 others: Vec::new(),
@@ -149,7 +149,7 @@ impl<C: Crew> Queue<C> {
     }
 
     /// Becomes the leader, in turn. Batches that wait meanwhile keep their order.
-    pub(crate) fn lead(&self) -> Lead<'_, C> {
+    pub(crate) fn lead(&self) -> Lead<'_, W> {
         let mut state = self.state.lock();
         if state.led {
             let waiter = self.waiter(None, false);
@@ -164,7 +164,7 @@ impl<C: Crew> Queue<C> {
         }
         Lead {
             queue: self,
-            desk: Some(self.leader.lock()),
+            work: Some(self.leader.lock()),
         }
     }
 
@@ -176,15 +176,15 @@ impl<C: Crew> Queue<C> {
     /// most [`GROUP_BYTES`]. A writer with a larger batch waits until it leads.
     pub(crate) fn join(
         &self,
-        batch: Cow<'_, C::Batch>,
+        batch: Cow<'_, W::Batch>,
         sync: bool,
-        commit: impl FnOnce(&mut C::State, &mut Group<'_, C>, bool),
-    ) -> Result<(), C::Error> {
+        commit: impl FnOnce(&mut W::State, &mut Group<'_, W>, bool),
+    ) -> Result<(), W::Error> {
         let mut own = Some(batch);
         let mut state = self.state.lock();
         if state.led
             && let Some(Cow::Borrowed(batch)) = own
-            && C::bytes(batch) <= GROUP_BYTES
+            && W::bytes(batch) <= GROUP_BYTES
         {
             // Other writers may join and leave while this is copied.
             drop(state);
@@ -192,7 +192,7 @@ impl<C: Crew> Queue<C> {
             state = self.state.lock();
         }
         if state.led {
-            let left = own.take_if(|batch| C::bytes(batch) <= GROUP_BYTES);
+            let left = own.take_if(|batch| W::bytes(batch) <= GROUP_BYTES);
             let waiter = self.waiter(left.map(Cow::into_owned), sync);
             state.waiting.push_back(waiter.clone());
             drop(state);
@@ -216,18 +216,18 @@ impl<C: Crew> Queue<C> {
         let own = own.expect("a batch that is not in the queue is its writer's");
         let mut lead = Lead {
             queue: self,
-            desk: Some(self.leader.lock()),
+            work: Some(self.leader.lock()),
         };
-        let desk = lead.desk_mut();
-        let sync = self.gather(desk, C::bytes(&own)) | sync;
+        let work = lead.work_mut();
+        let sync = self.gather(work, W::bytes(&own)) | sync;
         let mut group = Group {
             own: &*own,
             own_result: Ok(()),
-            others: &mut desk.others,
+            others: &mut work.others,
         };
-        commit(&mut desk.state, &mut group, sync);
+        commit(&mut work.state, &mut group, sync);
         let result = group.own_result;
-        for (waiter, (batch, result)) in desk.group.drain(..).zip(desk.others.drain(..)) {
+        for (waiter, (batch, result)) in work.group.drain(..).zip(work.others.drain(..)) {
             *waiter.slot.lock() = Slot::Done(result, batch);
             waiter.answered.notify_one();
         }
@@ -235,10 +235,10 @@ impl<C: Crew> Queue<C> {
         result
     }
 
-    fn waiter(&self, batch: Option<C::Batch>, sync: bool) -> Arc<Waiter<C>> {
+    fn waiter(&self, batch: Option<W::Batch>, sync: bool) -> Arc<Waiter<W>> {
         Arc::new(Waiter {
             sync,
-            bytes: batch.as_ref().map_or(0, C::bytes),
+            bytes: batch.as_ref().map_or(0, W::bytes),
             lead_only: batch.is_none(),
             slot: self.runtime.mutex(Slot::Waiting(batch)),
             answered: self.runtime.condvar(),
@@ -277,7 +277,7 @@ impl<C: Crew> Queue<C> {
     }
 
     /// Takes waiting batches into the leader's group; whether any of them is to be synced.
-    fn gather(&self, desk: &mut Desk<C>, own_bytes: usize) -> bool {
+    fn gather(&self, work: &mut LeaderWork<W>, own_bytes: usize) -> bool {
         let mut sync = false;
         let mut bytes = 0;
         {
@@ -289,82 +289,82 @@ impl<C: Crew> Queue<C> {
                 bytes += first.bytes;
                 sync = first.sync || sync && !planted::is(Bug::LastWishSyncs);
                 let waiter = state.waiting.pop_front().expect("looked at it");
-                desk.group.push(waiter);
+                work.group.push(waiter);
             }
         }
-        for waiter in &desk.group {
+        for waiter in &work.group {
             let Slot::Waiting(Some(batch)) =
                 std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken)
             else {
                 unreachable!("who is in the queue waits with a batch")
             };
-            desk.others.push((batch, Ok(())));
+            work.others.push((batch, Ok(())));
         }
         sync
     }
 }
 
 /// The leader's role, given on by [`Lead::finish`].
-pub(crate) struct Lead<'a, C: Crew> {
-    queue: &'a Queue<C>,
-    desk: Option<MutexGuard<'a, Desk<C>>>,
+pub(crate) struct Lead<'a, W: Writers> {
+    queue: &'a Queue<W>,
+    work: Option<MutexGuard<'a, LeaderWork<W>>>,
 }
 
-impl<C: Crew> Lead<'_, C> {
-    fn desk_mut(&mut self) -> &mut Desk<C> {
-        self.desk.as_mut().expect("held until the role is given on")
+impl<W: Writers> Lead<'_, W> {
+    fn work_mut(&mut self) -> &mut LeaderWork<W> {
+        self.work.as_mut().expect("held until the role is given on")
     }
 
     /// Calls `commit` with a group that has only this batch.
     pub(crate) fn commit(
         &mut self,
-        batch: &C::Batch,
-        commit: impl FnOnce(&mut C::State, &mut Group<'_, C>),
-    ) -> Result<(), C::Error> {
-        let desk = self.desk_mut();
+        batch: &W::Batch,
+        commit: impl FnOnce(&mut W::State, &mut Group<'_, W>),
+    ) -> Result<(), W::Error> {
+        let work = self.work_mut();
         let mut group = Group {
             own: batch,
             own_result: Ok(()),
-            others: &mut desk.others,
+            others: &mut work.others,
         };
-        commit(&mut desk.state, &mut group);
+        commit(&mut work.state, &mut group);
         group.own_result
     }
 
     /// Gives the role on.
     pub(crate) fn finish(mut self) {
-        self.desk = None;
+        self.work = None;
         self.queue.pass_on();
     }
 }
 
-impl<C: Crew> std::ops::Deref for Lead<'_, C> {
-    type Target = C::State;
-    fn deref(&self) -> &C::State {
-        let desk = self.desk.as_ref();
-        &desk.expect("held until the role is given on").state
+impl<W: Writers> std::ops::Deref for Lead<'_, W> {
+    type Target = W::State;
+    fn deref(&self) -> &W::State {
+        let work = self.work.as_ref();
+        &work.expect("held until the role is given on").state
     }
 }
 
-impl<C: Crew> std::ops::DerefMut for Lead<'_, C> {
-    fn deref_mut(&mut self) -> &mut C::State {
-        &mut self.desk_mut().state
+impl<W: Writers> std::ops::DerefMut for Lead<'_, W> {
+    fn deref_mut(&mut self) -> &mut W::State {
+        &mut self.work_mut().state
     }
 }
 
-impl<C: Crew> Drop for Lead<'_, C> {
+impl<W: Writers> Drop for Lead<'_, W> {
     /// A leader that goes without giving the role on has panicked: what it worked on may be half done. Nobody is left waiting.
     fn drop(&mut self) {
-        let Some(mut desk) = self.desk.take() else {
+        let Some(mut work) = self.work.take() else {
             return;
         };
-        let error = self.queue.crew.deserted();
-        for waiter in std::mem::take(&mut desk.group) {
-            *waiter.slot.lock() = Slot::Done(Err(error.clone()), C::Batch::default());
+        let error = self.queue.writers.leader_panicked();
+        for waiter in std::mem::take(&mut work.group) {
+            *waiter.slot.lock() = Slot::Done(Err(error.clone()), W::Batch::default());
             waiter.answered.notify_one();
         }
-        desk.others.clear();
-        drop(desk);
+        work.others.clear();
+        drop(work);
         self.queue.pass_on();
     }
 }

@@ -1,8 +1,8 @@
 //! Pressure: whether a batch may join the write queue, and the record of every delay.
 //!
 //! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`];
-//! `Stalls` holds the condition on which writers wait, the pace of each keyspace that is slowed
-//! down (`pace.rs`), and every delay with its keyspace, cause, numbers and duration, readable while
+//! `Stalls` holds the condition on which writers wait, the rate_limit of each keyspace that is slowed
+//! down (`rate_limit.rs`), and every delay with its keyspace, cause, numbers and duration, readable while
 //! it lasts.
 //!
 //! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use siltstone_storage::{Instant, Mutex, Runtime};
 
-use crate::commit::pace::{Pace, Turn};
+use crate::commit::rate_limit::{RateLimit, Turn};
 use crate::env::notify::Notify;
 pub use crate::types::pressure::{self as policy, Cause, Decision, Limits, Load};
 
@@ -58,17 +58,17 @@ pub struct DelayTotal {
 }
 
 /// How long a writer waits at most before it asks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Finished delays that are kept for reading.
-const KEPT: usize = 256;
+const FINISHED_MAX: usize = 256;
 
 struct Inner {
     next: u64,
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
     totals: [DelayTotal; Cause::ALL.len()],
-    paces: BTreeMap<KeyspaceId, Pace>,
+    rate_limits: BTreeMap<KeyspaceId, RateLimit>,
 }
 
 /// See the module.
@@ -93,7 +93,7 @@ impl Stalls {
                 present: Vec::new(),
                 past: VecDeque::new(),
                 totals: Default::default(),
-                paces: BTreeMap::new(),
+                rate_limits: BTreeMap::new(),
             }),
             pressure,
             waiting: AtomicUsize::new(0),
@@ -109,14 +109,15 @@ impl Stalls {
     pub(crate) fn sealed(&self, keyspace: KeyspaceId, bytes: u64) {
         let now = self.runtime.now();
         let mut inner = self.inner.lock();
-        let pace = inner.paces.entry(keyspace);
-        pace.or_insert_with(|| Pace::new(self.opened))
+        let rate_limit = inner.rate_limits.entry(keyspace);
+        rate_limit
+            .or_insert_with(|| RateLimit::new(self.opened))
             .sealed(now, bytes);
     }
 
     /// The keyspace was dropped: whoever waits for it is told.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
-        self.inner.lock().paces.remove(&keyspace);
+        self.inner.lock().rate_limits.remove(&keyspace);
         self.pressure.notify();
     }
 
@@ -150,11 +151,11 @@ impl Stalls {
                     let now = self.runtime.now();
                     let mut inner = self.inner.lock();
                     let inner = &mut *inner;
-                    let pace = inner.paces.entry(keyspace);
-                    let pace = pace.or_insert_with(|| Pace::new(now));
-                    match pace.ask(now, &near, bytes, &mut ticket) {
+                    let rate_limit = inner.rate_limits.entry(keyspace);
+                    let rate_limit = rate_limit.or_insert_with(|| RateLimit::new(now));
+                    match rate_limit.ask(now, &near, bytes, &mut ticket) {
                         Turn::Go => {
-                            if !pace.is_idle() {
+                            if !rate_limit.is_idle() {
                                 self.pressure.notify();
                             }
                             break true;
@@ -162,19 +163,19 @@ impl Stalls {
                         Turn::Wait(wait) => (cause, limit, wait),
                     }
                 }
-                Decision::Stop { cause, limit } => (cause, limit, LOOK_AGAIN),
+                Decision::Stop { cause, limit } => (cause, limit, RECHECK_INTERVAL),
             };
             if entry.is_none() {
                 entry = Some(self.begin(name, cause, load, limit));
             }
             // Bounded, so that a load that falls without a notification (a view was dropped) is
             // seen too.
-            self.pressure.wait_past(seen, wait.min(LOOK_AGAIN));
+            self.pressure.wait_past(seen, wait.min(RECHECK_INTERVAL));
         };
         if ticket.is_some() {
             let mut inner = self.inner.lock();
-            if let Some(pace) = inner.paces.get_mut(&keyspace)
-                && pace.give_back(&mut ticket)
+            if let Some(rate_limit) = inner.rate_limits.get_mut(&keyspace)
+                && rate_limit.give_back(&mut ticket)
             {
                 self.pressure.notify();
             }
@@ -233,7 +234,7 @@ impl Stalls {
                 cause: delay.cause,
                 duration_us: us,
             });
-            if inner.past.len() == KEPT {
+            if inner.past.len() == FINISHED_MAX {
                 inner.past.pop_front();
             }
             inner.past.push_back(delay);

@@ -20,7 +20,7 @@ use siltstone_storage::planted::{self, Bug};
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
-use crate::commit::queue::{Crew, Queue};
+use crate::commit::queue::{Queue, Writers};
 use crate::env::Env;
 use crate::env::health::Health;
 use crate::formats::batch::{BatchBody, Entry, EntryKind};
@@ -44,16 +44,16 @@ pub struct WriteOptions {
 }
 
 /// The queue of writers.
-pub(crate) type WriteQueue = Queue<Writers>;
+pub(crate) type WriteQueue = Queue<StoreWriters>;
 
 /// The leader's role.
-pub(crate) type Lead<'a> = crate::commit::queue::Lead<'a, Writers>;
+pub(crate) type Lead<'a> = crate::commit::queue::Lead<'a, StoreWriters>;
 
 /// A group's batches with their answers.
-type Group<'a> = crate::commit::queue::Group<'a, Writers>;
+type Group<'a> = crate::commit::queue::Group<'a, StoreWriters>;
 
 /// Those who write to one store.
-pub(crate) struct Writers {
+pub(crate) struct StoreWriters {
     health: Arc<Health>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct LeaderState {
     needs: Vec<Need>,
 }
 
-impl Crew for Writers {
+impl Writers for StoreWriters {
     type Batch = BatchBody;
     type Error = Error;
     type State = LeaderState;
@@ -76,7 +76,7 @@ impl Crew for Writers {
     }
 
     /// Log and memtables may disagree: the store takes no more writes.
-    fn deserted(&self) -> Error {
+    fn leader_panicked(&self) -> Error {
         let error = Error::new(
             ErrorKind::Poisoned,
             "the writer that led the group panicked",
@@ -90,7 +90,7 @@ impl Crew for Writers {
 impl WriteQueue {
     /// The queue of a store that gives its next entry `next_seq`.
     pub(crate) fn of_store(env: &Env, next_seq: u64, next_source_id: u64) -> WriteQueue {
-        let crew = Writers {
+        let writers = StoreWriters {
             health: env.health().clone(),
         };
         let state = LeaderState {
@@ -98,7 +98,7 @@ impl WriteQueue {
             next_source_id,
             needs: Vec::new(),
         };
-        Queue::new(env.runtime(), crew, state)
+        Queue::new(env.runtime(), writers, state)
     }
 }
 
@@ -277,18 +277,18 @@ impl Need {
 }
 
 /// Takes the leader's batches through log and memtables; every batch gets its answer.
-fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
+fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
     // A group of one that syncs nothing is timed as a put, if at all.
-    let start = (sync || group.len() > 1).then(|| jobs.env.now());
+    let start = (sync || group.len() > 1).then(|| commit.env.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
-        *result = jobs
+        *result = commit
             .env
             .health()
             .check()
-            .and_then(|()| add_needs(&jobs.catalog, &mut needs, batch));
+            .and_then(|()| add_needs(&commit.catalog, &mut needs, batch));
     }
-    let outcome = commit(jobs, leader, group, &mut needs, sync);
+    let outcome = commit_accepted(commit, leader, group, &mut needs, sync);
     needs.clear();
     leader.needs = needs;
     if let Err(error) = outcome {
@@ -296,13 +296,14 @@ fn commit_group(jobs: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, 
             *result = Err(error.clone());
         }
     }
-    jobs.env.metrics().group_count.add(1);
-    jobs.env.metrics().batch_count.add(group.len() as u64);
+    commit.env.metrics().group_count.add(1);
+    commit.env.metrics().batch_count.add(group.len() as u64);
     if let Some(start) = start {
-        jobs.env
+        commit
+            .env
             .metrics()
             .commit_time
-            .record(jobs.env.now().since(start));
+            .record(commit.env.now().since(start));
     }
 }
 
@@ -402,7 +403,7 @@ fn make_room_for_all(
     Ok(())
 }
 
-fn commit(
+fn commit_accepted(
     commit: &Commit,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
@@ -417,11 +418,11 @@ fn commit(
     }
     let first = leader.next_seq;
     commit.catalog.reserve_numbers(first + count - 1)?;
-    // Before the append: a task that computes the log's start meanwhile sees the pin, or an end of
-    // the log that is not above the pin.
+    // Before the append: a task that computes the log's start meanwhile sees the hold, or an end of
+    // the log that is not above it.
     let before = commit.wal.log().end();
     for need in needs.iter() {
-        need.source.pin_log(before);
+        need.source.hold_log(before);
     }
     let (one, many);
     let bodies: &[&[u8]] = match group.len() {
@@ -449,7 +450,7 @@ fn commit(
             needs
                 .iter()
                 .filter(|_| !planted::is(Bug::FailedGroupPins))
-                .for_each(|need| need.source.unpin_if_empty());
+                .for_each(|need| need.source.release_log_if_empty());
         })?;
     wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();

@@ -62,7 +62,7 @@ pub(crate) struct Env {
     /// A flush or a compaction may have become possible, or the store closes. Workers wait for it.
     work: Notify,
     /// A job ended, or a worker found nothing to do. Callers who wait for jobs wait for it.
-    settled: Notify,
+    job_ended: Notify,
     /// The load of a keyspace may have fallen, or a writer that waits may go on. Stalled writers
     /// wait for it.
     pressure: Arc<Notify>,
@@ -108,7 +108,7 @@ impl Env {
             closing: AtomicBool::new(false),
             failures: Failures::new(&runtime),
             work: Notify::new(&runtime),
-            settled: Notify::new(&runtime),
+            job_ended: Notify::new(&runtime),
             pressure: Arc::new(Notify::new(&runtime)),
             maintenance: Notify::new(&runtime),
             ending: Notify::new(&runtime),
@@ -189,8 +189,8 @@ impl Env {
     }
 
     #[inline]
-    pub(crate) fn settled(&self) -> &Notify {
-        &self.settled
+    pub(crate) fn job_ended(&self) -> &Notify {
+        &self.job_ended
     }
 
     #[inline]

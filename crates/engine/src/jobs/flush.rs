@@ -43,7 +43,7 @@ pub(crate) fn run(jobs: &Jobs, task: &FlushTask) -> Result<()> {
     let (published, snapshots) = jobs.tree.snapshots().for_job();
     // Level-0 runs are cut where the base level is, so that a table of the run meets few of that level's.
     let version = task.keyspace.view().version.clone();
-    let settings = task.keyspace.pin_settings();
+    let settings = task.keyspace.load_settings();
     let base = targets(&version, &settings.pick, &[]).base;
     let soft_cuts = base_cuts(&version, base, source);
     let spec = FlushSpec {

@@ -216,7 +216,7 @@ fn begin(jobs: &Jobs, task: &CompactionTask) -> Begun {
     let anchors = |table: &TableMeta| jobs.tree.tables().anchors(table);
     let job = jobs.runner.compaction_job(
         &task.version,
-        &task.keyspace.pin_settings().all,
+        &task.keyspace.load_settings().all,
         &task.choice,
         (published, snapshots),
         &older,

@@ -237,7 +237,7 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
     let turn = schedule.turn;
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     for (id, keyspace) in after {
-        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
+        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
@@ -278,7 +278,7 @@ fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
     let turn = schedule.turn;
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     for (id, keyspace) in after {
-        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
+        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
@@ -387,7 +387,7 @@ fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
             schedule.manual[i].keyspace.clone(),
             schedule.manual[i].range.clone(),
         );
-        let (view, settings) = (keyspace.pin(), keyspace.pin_settings());
+        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         let (reserved, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
         let input = PickInput {
             version: &view.version,
@@ -524,7 +524,7 @@ pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
         Err(_) => jobs.env.failures().failed(kind),
     }
     jobs.env.work().notify();
-    jobs.env.settled().notify();
+    jobs.env.job_ended().notify();
     match task {
         Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
         Some(Task::Compaction(compaction)) => {
@@ -572,7 +572,7 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let settings = keyspace.pin_settings();
+        let settings = keyspace.load_settings();
         let unsettled = unsettled(&view);
         let input = PickInput {
             version: &view.version,

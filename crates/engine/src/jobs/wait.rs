@@ -21,11 +21,11 @@ impl Jobs {
     /// again and again.
     pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         self.env.failures().forget_earlier();
-        // Idle workers notify `settled`. Waking them on each of those notifications would make them
+        // Idle workers notify `job_ended`. Waking them on each of those notifications would make them
         // spin.
         let mut wake = true;
         loop {
-            let seen = self.env.settled().count();
+            let seen = self.env.job_ended().count();
             if is_done()? {
                 return Ok(());
             }
@@ -37,7 +37,7 @@ impl Jobs {
             if wake {
                 self.env.work().notify();
             }
-            wake = !self.env.settled().wait_past(seen, LOOK_AGAIN);
+            wake = !self.env.job_ended().wait_past(seen, LOOK_AGAIN);
         }
     }
 

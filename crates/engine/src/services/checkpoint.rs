@@ -217,7 +217,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                     check_going_on(jobs.env())?;
                     let written = runner.flush_for_recovery(
                         keyspace.id,
-                        &keyspace.pin_settings().all,
+                        &keyspace.load_settings().all,
                         &mem.mem,
                         cut.published,
                     )?;

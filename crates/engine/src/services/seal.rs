@@ -116,7 +116,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
             continue;
         }
         watch.judged = Some(now);
-        let table_bytes = keyspace.pin_settings().all.table_bytes;
+        let table_bytes = keyspace.load_settings().all.table_bytes;
         if is_worth(&active.mem, &view.version, table_bytes).is_none() {
             continue;
         }

@@ -56,7 +56,7 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
     let options = Arc::new(options);
     jobs.env().set_live(options.clone());
     for keyspace in jobs.catalog().keyspaces().by_id.values() {
-        let own = keyspace.pin_settings().own.clone();
+        let own = keyspace.load_settings().own.clone();
         keyspace.set_settings(Settings::new(own, &options, jobs.tree().arenas()));
     }
     let value = options.get(name)?;
@@ -81,10 +81,10 @@ pub(crate) fn set_keyspace(
     catalog.env().check_open()?;
     catalog.env().health().check_manifest()?;
     keyspace.check()?;
-    let mut own = keyspace.pin_settings().own.clone();
+    let mut own = keyspace.load_settings().own.clone();
     change(&mut own)?;
     own.validate()?;
-    if own == keyspace.pin_settings().own {
+    if own == keyspace.load_settings().own {
         return Ok(());
     }
     {
@@ -110,7 +110,7 @@ pub(crate) fn set_keyspace(
             catalog.commit_edit(&mut role, edit)?;
         }
     }
-    let old = keyspace.pin_settings();
+    let old = keyspace.load_settings();
     for (name, value) in own.changes_from(&old.own) {
         catalog.env().events().emit(|| Event::OptionChanged {
             keyspace: Some(keyspace.name.clone()),
@@ -148,7 +148,7 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
         });
         match kept {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                let wished = merged(name, &keyspace.pin_settings().own, own, in_file)?;
+                let wished = merged(name, &keyspace.load_settings().own, own, in_file)?;
                 keyspace.set_settings(Settings::new(
                     wished,
                     &catalog.env().live(),

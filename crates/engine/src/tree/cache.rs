@@ -59,12 +59,12 @@ type Blocks = Cache<
 
 /// Blocks that were asked for and found, or not.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct Lookups {
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-impl Asked {
+impl Lookups {
     pub(crate) fn hit_count(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
@@ -86,9 +86,9 @@ pub(crate) struct BlockCache {
     given_bytes: u64,
     capacity_bytes: AtomicU64,
     /// By gets.
-    pub(crate) points: Asked,
+    pub(crate) points: Lookups,
     /// By cursors.
-    pub(crate) scans: Asked,
+    pub(crate) scans: Lookups,
 }
 
 /// Shards are fixed, so that eviction does not depend on the machine's cores.
@@ -115,8 +115,8 @@ impl BlockCache {
             blocks,
             given_bytes: bytes,
             capacity_bytes: AtomicU64::new(bytes),
-            points: Asked::default(),
-            scans: Asked::default(),
+            points: Lookups::default(),
+            scans: Lookups::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A view and a number that belong together, without a lock.
 //!
-//! What it is: [`Published`] is the newest number whose entries are all readable; [`pin`] takes a
+//! What it is: [`PublishedNumber`] is the newest number whose entries are all readable; [`pin`] takes a
 //! keyspace's present view and that number so that the view shows everything up to the number, and
 //! nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstPosition`] is
 //! what a source keeps of the log.
@@ -20,11 +20,11 @@ use siltstone_storage::planted::{self, Bug};
 use super::atomics::{AtomicU64, Ordering};
 
 /// The newest number whose entries are all readable.
-pub(crate) struct Published(AtomicU64);
+pub(crate) struct PublishedNumber(AtomicU64);
 
-impl Published {
-    pub(crate) fn new(number: u64) -> Published {
-        Published(AtomicU64::new(number))
+impl PublishedNumber {
+    pub(crate) fn new(number: u64) -> PublishedNumber {
+        PublishedNumber(AtomicU64::new(number))
     }
 
     #[inline]
@@ -54,7 +54,7 @@ pub(crate) trait Present {
 #[inline]
 pub(crate) fn pin<P: Present, E>(
     place: &P,
-    published: &Published,
+    published: &PublishedNumber,
     number: Option<u64>,
     check: impl Fn() -> Result<(), E>,
 ) -> Result<(P::View, u64), E> {
@@ -91,7 +91,7 @@ impl FirstPosition {
     }
 
     /// A record is about to be appended at `position` or behind it.
-    pub(crate) fn pin(&self, position: u64) {
+    pub(crate) fn hold(&self, position: u64) {
         let pinned = self.0.load(Ordering::Relaxed);
         if pinned > position || pinned != position && planted::is(Bug::PinMovesUp) {
             self.0.store(position, Ordering::SeqCst);
@@ -99,7 +99,7 @@ impl FirstPosition {
     }
 
     /// Nothing was appended, now or earlier.
-    pub(crate) fn unpin(&self) {
+    pub(crate) fn release(&self) {
         self.0.store(NO_POSITION, Ordering::SeqCst);
     }
 

@@ -10,7 +10,7 @@
 //! What counts is consistent whatever was set ([`KeyspaceOptions::over`]). A change holds for the
 //! next memtable, job and decision, and wakes writers that wait.
 //!
-//! Threading: changes are made one at a time, under `ddl`; the present values are read without a
+//! Threading: changes are made one at a time, under `changes`; the present values are read without a
 //! lock.
 
 use std::collections::BTreeMap;

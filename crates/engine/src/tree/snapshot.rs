@@ -12,18 +12,18 @@ use std::sync::Arc;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
-use super::pinning::Published;
+use super::pinning::PublishedNumber;
 
 /// Registered numbers with their counts, and the published number.
 pub(crate) struct SnapshotRegistry {
-    published: Published,
+    published: PublishedNumber,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl SnapshotRegistry {
     pub(crate) fn new(runtime: &Runtime, published: u64) -> Arc<Self> {
         Arc::new(SnapshotRegistry {
-            published: Published::new(published),
+            published: PublishedNumber::new(published),
             held: runtime.mutex(BTreeMap::new()),
         })
     }
@@ -36,7 +36,7 @@ impl SnapshotRegistry {
 
     /// The same, for a read that pins a view with it.
     #[inline]
-    pub(crate) fn place(&self) -> &Published {
+    pub(crate) fn published_number(&self) -> &PublishedNumber {
         &self.published
     }
 

@@ -100,7 +100,7 @@ pub(crate) struct TableSet {
     /// Handles with open readers, in the order of the clock.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
     /// Files to be deleted by the next sweep.
-    doomed: Mutex<Vec<String>>,
+    to_delete: Mutex<Vec<String>>,
     /// Held over a sweep.
     sweeping: Mutex<()>,
     pub(crate) cache: Arc<BlockCache>,
@@ -143,7 +143,7 @@ impl TableSet {
             map_failed_count: AtomicU64::new(0),
             registry: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
-            doomed: runtime.mutex(Vec::new()),
+            to_delete: runtime.mutex(Vec::new()),
             sweeping: runtime.mutex(()),
             scan_caches: [false, true]
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
@@ -376,7 +376,7 @@ impl TableSet {
     /// map), so nothing is deleted.
     pub(crate) fn sweep(&self, epoch: Epoch, in_doubt: impl Fn() -> bool) -> u64 {
         let _sweeping = self.sweeping.lock();
-        let mut names = std::mem::take(&mut *self.doomed.lock());
+        let mut names = std::mem::take(&mut *self.to_delete.lock());
         {
             let mut registry = self.registry.lock();
             registry.retain(|_, r| {
@@ -397,7 +397,7 @@ impl TableSet {
             );
         }
         if in_doubt() {
-            self.doomed.lock().append(&mut names);
+            self.to_delete.lock().append(&mut names);
             return 0;
         }
         let mut deleted = 0;
@@ -417,7 +417,7 @@ impl TableSet {
     /// Has the next sweep delete files that no handle was ever made for.
     pub(crate) fn delete_later(&self, mut names: Vec<String>) {
         if !names.is_empty() {
-            self.doomed.lock().append(&mut names);
+            self.to_delete.lock().append(&mut names);
         }
     }
 

@@ -82,14 +82,14 @@ impl MemSource {
     }
 
     /// The leader is about to append a record for it at `end`, where the log ends, or behind it.
-    pub(crate) fn pin_log(&self, end: Position) {
-        self.first_position.pin(end.to_u64());
+    pub(crate) fn hold_log(&self, end: Position) {
+        self.first_position.hold(end.to_u64());
     }
 
     /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
-    pub(crate) fn unpin_if_empty(&self) {
+    pub(crate) fn release_log_if_empty(&self) {
         if self.mem.is_empty() {
-            self.first_position.unpin();
+            self.first_position.release();
         }
     }
 
@@ -337,7 +337,7 @@ impl KeyspaceCore {
     }
 
     /// What counts for it now, to keep. Who needs several values takes it once.
-    pub(crate) fn pin_settings(&self) -> Arc<Settings> {
+    pub(crate) fn load_settings(&self) -> Arc<Settings> {
         self.settings.load_full()
     }
 

@@ -122,7 +122,7 @@ impl Limits {
 pub enum Decision {
     /// It joins the queue.
     Pass,
-    /// It joins the queue when the rate limit of the keyspace (`commit/pace.rs`) admits it.
+    /// It joins the queue when the rate limit of the keyspace (`commit/rate_limit.rs`) admits it.
     Slow {
         /// Why it is slowed down.
         cause: Cause,

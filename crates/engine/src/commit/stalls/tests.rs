@@ -127,7 +127,7 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         assert!(stalls.wait_for((2, "other"), 1000, || scene.decide(), || false));
         assert_eq!(rt.now(), begin);
         assert_eq!(stalls.waiting_count(), 1);
-        // The limit itself: nobody passes, whatever the pace says.
+        // The limit itself: nobody passes, whatever the rate_limit says.
         scene.l0_run_count.store(36, Ordering::Relaxed);
         let waiter = {
             let (scene, stalls) = (scene.clone(), stalls.clone());
@@ -148,6 +148,6 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         assert_eq!((stop.count, stop.total_us), (1, 5_000_000));
         // Dropped keyspaces are forgotten.
         stalls.forget(1);
-        assert!(!stalls.inner.lock().paces.contains_key(&1));
+        assert!(!stalls.inner.lock().rate_limits.contains_key(&1));
     });
 }

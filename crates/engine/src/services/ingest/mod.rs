@@ -95,7 +95,7 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
 pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
         // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
-        let bytes = || part.keyspace.pin_settings().all.memtable_bytes;
+        let bytes = || part.keyspace.load_settings().all.memtable_bytes;
         crate::commit::write::wait_for_keyspace(commit, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
@@ -130,7 +130,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
             {
                 run.seqs.lo = part.keyspace.view().active().lo;
             }
-            let settings = part.keyspace.pin_settings();
+            let settings = part.keyspace.load_settings();
             fresh.push(lead.fresh_source(&settings, ingest.last)?);
         }
         Ok(Prepared::new((ingest, fresh)))

@@ -465,7 +465,7 @@ impl Finished {
             cause,
             published: self.published,
             keyspaces: self.keyspaces,
-            pin: 0,
+            hold: 0,
         }
     }
 }

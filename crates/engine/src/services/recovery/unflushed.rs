@@ -35,7 +35,7 @@ pub(super) struct UnflushedData {
     pub(super) published: u64,
     pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
     /// Keeps the inherited log.
-    pub(super) pin: u64,
+    pub(super) hold: u64,
 }
 
 /// The data that waits for room after an open on a full disk, if any does.
@@ -58,7 +58,7 @@ impl Unflushed {
             return false;
         };
         let start = state.log_start;
-        data.pin = catalog.pin_log(Position::new(start.segment as u32, start.offset as u32));
+        data.hold = catalog.hold_log(Position::new(start.segment as u32, start.offset as u32));
         catalog.env().health().set_no_space(&data.cause);
         true
     }
@@ -105,10 +105,10 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
         }
         return Err(error);
     }
-    let pin = data.pin;
+    let hold = data.hold;
     *slot = None;
     drop(slot);
-    jobs.catalog().unpin_log(pin);
+    jobs.catalog().release_log(hold);
     jobs.catalog().stop_waiting_for_room();
     let state = jobs.catalog().role().manifest.state().clone();
     delete_orphans(jobs, &state)?;
@@ -138,7 +138,7 @@ fn write_unflushed(
                 Waiting::Held { mem, seqs } => {
                     let tables = jobs.runner().flush_for_recovery(
                         *id,
-                        &keyspace.pin_settings().all,
+                        &keyspace.load_settings().all,
                         mem,
                         data.published,
                     )?;

@@ -33,8 +33,8 @@ use std::sync::Arc;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::key::MAX_SEQ;
 
+use super::child::{Child, LevelCursor};
 use super::merge::{EntryCursor, MergeCursor};
-use super::source::{Child, LevelCursor};
 use super::{Cursor, IterOptions};
 use crate::formats::version::{End, TableMeta};
 use crate::tree::Tree;
@@ -242,7 +242,7 @@ impl Search<'_> {
         if !self.deletes.is_empty() && merged.children().iter().any(would_open) {
             // Newest sources first: they may open tables whose range deletes cover what the older
             // ones would open.
-            return merged.seek_each(self.forward, |child| self.place(child, key, trailer));
+            return merged.seek_each(self.forward, |child| self.seek_child(child, key, trailer));
         }
         match self.forward {
             true => merged.seek(key, trailer),
@@ -256,13 +256,13 @@ impl Search<'_> {
             return merged.seek_to_last();
         }
         merged.seek_each(false, |child| match child.last_bound() {
-            Some(key) => self.place(child, &key, 0),
+            Some(key) => self.seek_child(child, &key, 0),
             None => child.seek_to_last(),
         })
     }
 
     /// Seeks one source.
-    fn place(&self, child: &mut Child, key: &[u8], trailer: u64) -> Result<()> {
+    fn seek_child(&self, child: &mut Child, key: &[u8], trailer: u64) -> Result<()> {
         if let Child::Level(level) = child {
             match self.skipped(level, key, trailer)? {
                 Skipped::Nothing => {}
@@ -397,7 +397,7 @@ impl Cursor {
         let moved = match jumps {
             true => self
                 .merged
-                .move_current(|child| search.place(child, &target, u64::MAX)),
+                .move_current(|child| search.seek_child(child, &target, u64::MAX)),
             false => Ok(()),
         };
         self.target = target;

@@ -11,19 +11,19 @@
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
 pub(crate) mod ahead;
+pub(crate) mod child;
 mod covered;
 pub(crate) mod merge;
 mod options;
 mod range;
-pub(crate) mod source;
 
 use std::sync::Arc;
 
+use child::Child;
 use covered::{Covering, RangeDeleteIndex, search};
 use merge::{EntryCursor, MergeCursor, copy_key, same_key};
 pub use options::{IterOptions, prefix_end};
 pub use range::Range;
-use source::Child;
 
 use crate::tree::Tree;
 use crate::tree::gaps::run::{Hidden, Run};
@@ -118,7 +118,7 @@ impl Cursor {
         options.check()?;
         let (view, seq) = crate::tree::read::pin(tree, keyspace, snapshot)?;
         let mut children = Vec::with_capacity(view.sources.len() + view.levels.len());
-        source::set_children(tree, &view, options.fill_cache, &mut children);
+        child::set_children(tree, &view, options.fill_cache, &mut children);
         let mut deletes = RangeDeleteIndex::default();
         deletes.set(&view, seq);
         Ok(Cursor {
@@ -154,7 +154,7 @@ impl Cursor {
         let stood = std::mem::replace(&mut self.state, State::Invalid) != State::Invalid;
         let (tree, fill_cache) = (&self.tree, self.options.fill_cache);
         self.merged
-            .change_children(|children| source::set_children(tree, &view, fill_cache, children));
+            .change_children(|children| child::set_children(tree, &view, fill_cache, children));
         if !planted::is(Bug::RefreshKeepsRangeDeletes) {
             self.deletes.set(&view, seq);
         }

@@ -62,7 +62,12 @@ pub(crate) fn pin(
     #[cfg(feature = "planted")]
     let number = planted_number(tree, number).filter(|_| !planted::is(Bug::SnapshotReadsNewest));
     let check = || check(keyspace);
-    pinning::pin(&Kept(keyspace), tree.snapshots.place(), number, check)
+    pinning::pin(
+        &Kept(keyspace),
+        tree.snapshots.published_number(),
+        number,
+        check,
+    )
 }
 
 #[inline]
@@ -145,7 +150,7 @@ fn look_up(
         .then(|| tree.env.now());
     #[cfg(feature = "planted")]
     let number = planted_number(tree, number);
-    let published = tree.snapshots.place();
+    let published = tree.snapshots.published_number();
     let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
     let found = search(tree, &view, key, seq, value)?;
     drop(view);

@@ -166,7 +166,7 @@ impl LevelCursor {
     }
 
     /// Goes on to the following tables until there is an entry.
-    fn settle_forward(&mut self) -> Result<()> {
+    fn enter_next_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             if self.at + 1 >= self.view.handles.len() {
                 self.iter = None;
@@ -182,7 +182,7 @@ impl LevelCursor {
         Ok(())
     }
 
-    fn settle_backward(&mut self) -> Result<()> {
+    fn enter_previous_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             let Some(before) = self.at.checked_sub(1) else {
                 self.iter = None;
@@ -274,7 +274,7 @@ impl LevelCursor {
             // Its entry of this key is newer than what is sought.
             iter.next().map_err(Error::from)?;
         }
-        self.settle_forward()
+        self.enter_next_tables()
     }
 
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()> {
@@ -292,7 +292,7 @@ impl LevelCursor {
             Some(_) => u64::MAX,
         };
         iter.seek_for_prev(key, sought).map_err(Error::from)?;
-        self.settle_backward()
+        self.enter_previous_tables()
     }
 }
 
@@ -351,7 +351,7 @@ impl EntryCursor for Child {
                     return Ok(());
                 };
                 l.open(last)?.seek_to_last().map_err(Error::from)?;
-                l.settle_backward()
+                l.enter_previous_tables()
             }
         }
     }
@@ -399,7 +399,7 @@ impl EntryCursor for Child {
                 if l.valid() {
                     Ok(())
                 } else {
-                    l.settle_forward()
+                    l.enter_next_tables()
                 }
             }
         }
@@ -419,7 +419,7 @@ impl EntryCursor for Child {
                 if l.valid() {
                     Ok(())
                 } else {
-                    l.settle_backward()
+                    l.enter_previous_tables()
                 }
             }
         }

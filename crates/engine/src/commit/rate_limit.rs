@@ -1,6 +1,6 @@
 //! How fast a keyspace that is slowed down takes batches: bytes a second that fall with the distance to its limits, shared fairly.
 //!
-//! What it is: a [`Pace`] is a keyspace's admission while `stall_policy` is `slowdown` and
+//! What it is: a [`RateLimit`] is a keyspace's admission while `stall_policy` is `slowdown` and
 //! [`crate::types::pressure::decide`] says `Slow`. Its rate is `base * 4/5^(debt - debt at the
 //! beginning) * (1 - pressure)`: *base* is the speed at which writers filled memtables before they
 //! were slowed down, *debt* counts what is not in a level yet (sealed memtables and level-0 runs),
@@ -74,7 +74,7 @@ struct Episode {
 }
 
 /// See the module.
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     /// Bytes a second at which the last memtables were filled while nobody was slowed.
     filled: Vec<u64>,
     /// When the present memtable began.
@@ -83,23 +83,23 @@ pub(crate) struct Pace {
     slowed: bool,
     episode: Option<Episode>,
     /// Bytes times 10^9; negative is debt.
-    level: i128,
-    level_at: Instant,
+    tokens: i128,
+    tokens_at: Instant,
     /// The turn of who went last.
     turn: u64,
     next_number: u64,
     waiting: BTreeSet<Ticket>,
 }
 
-impl Pace {
-    pub(crate) fn new(now: Instant) -> Pace {
-        Pace {
+impl RateLimit {
+    pub(crate) fn new(now: Instant) -> RateLimit {
+        RateLimit {
             filled: Vec::new(),
             began: now,
             slowed: false,
             episode: None,
-            level: 0,
-            level_at: now,
+            tokens: 0,
+            tokens_at: now,
             turn: 0,
             next_number: 0,
             waiting: BTreeSet::new(),
@@ -171,10 +171,10 @@ impl Pace {
         ticket: &mut Option<Ticket>,
     ) -> Turn {
         let rate = i128::from(self.rate(now, near));
-        let passed = now.since(self.level_at).as_nanos() as i128;
+        let passed = now.since(self.tokens_at).as_nanos() as i128;
         let full = rate * BURST.as_nanos() as i128;
-        self.level = (self.level + rate * passed).min(full);
-        self.level_at = now;
+        self.tokens = (self.tokens + rate * passed).min(full);
+        self.tokens_at = now;
         let cost = bytes.saturating_add(BATCH_BYTES);
         // Who has not begun to wait yet ignores a little debt, so that batches of a few bytes do not each wait a few microseconds.
         let ignored = match ticket {
@@ -191,11 +191,11 @@ impl Pace {
             // Whoever goes tells the others.
             return Turn::Wait(FORGOTTEN_AFTER / 2);
         }
-        if self.level < -ignored {
-            let ns = (-self.level / rate + 1).min(NANOS / 10);
+        if self.tokens < -ignored {
+            let ns = (-self.tokens / rate + 1).min(NANOS / 10);
             return Turn::Wait(Duration::from_nanos(ns as u64));
         }
-        self.level -= i128::from(cost) * NANOS;
+        self.tokens -= i128::from(cost) * NANOS;
         self.turn = own.0;
         self.give_back(ticket);
         Turn::Go
@@ -234,8 +234,13 @@ mod tests {
     }
 
     /// Writers that each have the next batch ready as soon as one is through; who got how many bytes until `end`.
-    fn admitted(pace: &mut Pace, near: &Nearness, batches: &[u64], end: Instant) -> Vec<u64> {
-        let mut now = pace.level_at;
+    fn admitted(
+        rate_limit: &mut RateLimit,
+        near: &Nearness,
+        batches: &[u64],
+        end: Instant,
+    ) -> Vec<u64> {
+        let mut now = rate_limit.tokens_at;
         let mut bytes = vec![0; batches.len()];
         let mut tickets = vec![None; batches.len()];
         while now < end {
@@ -244,7 +249,7 @@ mod tests {
             while went {
                 went = false;
                 for (i, batch) in batches.iter().enumerate() {
-                    match pace.ask(now, near, *batch, &mut tickets[i]) {
+                    match rate_limit.ask(now, near, *batch, &mut tickets[i]) {
                         Turn::Go => (bytes[i] += batch, went = true).1,
                         Turn::Wait(turn) => wait = wait.min(turn),
                     }
@@ -257,10 +262,10 @@ mod tests {
 
     #[test]
     fn the_rate_falls_with_the_distance_and_comes_back() {
-        let mut pace = Pace::new(at_ms(0));
+        let mut rate_limit = RateLimit::new(at_ms(0));
         // Two memtables: 32 MiB/s, then 64 MiB/s; the faster counts.
-        pace.sealed(at_ms(2000), 64 * MIB);
-        pace.sealed(at_ms(3000), 64 * MIB);
+        rate_limit.sealed(at_ms(2000), 64 * MIB);
+        rate_limit.sealed(at_ms(3000), 64 * MIB);
         let mut last = u64::MAX;
         let way = [
             (59, 20),
@@ -272,7 +277,7 @@ mod tests {
         ];
         let down: Vec<u64> = way
             .iter()
-            .map(|(pressure, debt)| pace.rate(at_ms(3000), &near(*pressure, *debt)))
+            .map(|(pressure, debt)| rate_limit.rate(at_ms(3000), &near(*pressure, *debt)))
             .collect();
         assert_eq!(down[0], 64 * MIB * 941 / 1000);
         for rate in &down {
@@ -282,36 +287,39 @@ mod tests {
         assert!(down[5] >= LEAST_BYTES_PER_S);
         // It depends on where the store is, not on how it came there.
         for ((pressure, debt), rate) in way.iter().zip(&down) {
-            assert_eq!(pace.rate(at_ms(3500), &near(*pressure, *debt)), *rate);
+            assert_eq!(rate_limit.rate(at_ms(3500), &near(*pressure, *debt)), *rate);
         }
         // Less debt than at the beginning: faster than the base.
-        assert!(pace.rate(at_ms(3600), &near(0, 18)) > 64 * MIB);
-        assert_eq!(pace.rate(at_ms(3600), &near(1000, 60)), LEAST_BYTES_PER_S);
+        assert!(rate_limit.rate(at_ms(3600), &near(0, 18)) > 64 * MIB);
+        assert_eq!(
+            rate_limit.rate(at_ms(3600), &near(1000, 60)),
+            LEAST_BYTES_PER_S
+        );
     }
 
     #[test]
     fn what_was_filled_while_slowed_says_nothing_of_the_writers() {
-        let mut pace = Pace::new(at_ms(0));
-        pace.sealed(at_ms(1000), 64 * MIB);
-        pace.rate(at_ms(1000), &near(100, 20));
-        pace.sealed(at_ms(20_000), 64 * MIB);
+        let mut rate_limit = RateLimit::new(at_ms(0));
+        rate_limit.sealed(at_ms(1000), 64 * MIB);
+        rate_limit.rate(at_ms(1000), &near(100, 20));
+        rate_limit.sealed(at_ms(20_000), 64 * MIB);
         // A second later it begins anew, with the same base.
-        assert_eq!(pace.rate(at_ms(30_000), &near(0, 30)), 64 * MIB);
+        assert_eq!(rate_limit.rate(at_ms(30_000), &near(0, 30)), 64 * MIB);
         // Neither an endless speed nor none at all is a base.
-        let mut pace = Pace::new(at_ms(0));
-        pace.sealed(at_ms(0), 64 * MIB);
-        assert_eq!(pace.rate(at_ms(0), &near(0, 20)), 16 * 64 * MIB);
-        let mut pace = Pace::new(at_ms(0));
-        pace.sealed(at_ms(3_600_000), 64 * MIB);
-        assert_eq!(pace.rate(at_ms(3_600_000), &near(0, 20)), 16 * MIB);
+        let mut rate_limit = RateLimit::new(at_ms(0));
+        rate_limit.sealed(at_ms(0), 64 * MIB);
+        assert_eq!(rate_limit.rate(at_ms(0), &near(0, 20)), 16 * 64 * MIB);
+        let mut rate_limit = RateLimit::new(at_ms(0));
+        rate_limit.sealed(at_ms(3_600_000), 64 * MIB);
+        assert_eq!(rate_limit.rate(at_ms(3_600_000), &near(0, 20)), 16 * MIB);
     }
 
     #[test]
     fn what_is_admitted_follows_the_rate() {
         for (pressure, debt) in [(0, 20), (500, 20), (900, 20)] {
-            let mut pace = Pace::new(at_ms(0));
+            let mut rate_limit = RateLimit::new(at_ms(0));
             let near = near(pressure, debt);
-            let bytes: u64 = admitted(&mut pace, &near, &[100_000], at_ms(10_000))
+            let bytes: u64 = admitted(&mut rate_limit, &near, &[100_000], at_ms(10_000))
                 .iter()
                 .sum();
             let expected = 10 * 64 * MIB * u64::from(1000 - pressure) / 1000;
@@ -322,9 +330,9 @@ mod tests {
 
     #[test]
     fn writers_get_the_same_bytes_whatever_their_batches() {
-        let mut pace = Pace::new(at_ms(0));
+        let mut rate_limit = RateLimit::new(at_ms(0));
         let bytes = admitted(
-            &mut pace,
+            &mut rate_limit,
             &near(900, 20),
             &[1_000, 10_000, 100_000, 1_000_000],
             at_ms(20_000),
@@ -336,18 +344,18 @@ mod tests {
 
     #[test]
     fn a_pause_buys_a_burst_and_no_more() {
-        let mut pace = Pace::new(at_ms(0));
+        let mut rate_limit = RateLimit::new(at_ms(0));
         let near = near(500, 20);
-        let rate = pace.rate(at_ms(0), &near);
+        let rate = rate_limit.rate(at_ms(0), &near);
         let mut went = 0;
         let mut ticket = None;
         // (The slowdown goes on, so the rate stays what it was.)
-        while pace.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
+        while rate_limit.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
             went += 1000;
         }
         let most = rate * (BURST + IGNORED).as_millis() as u64 / 1000 + 2000;
         assert!(went <= most && went > most / 2, "{went} of {most}");
-        assert!(!pace.give_back(&mut ticket) && pace.is_idle());
+        assert!(!rate_limit.give_back(&mut ticket) && rate_limit.is_idle());
         assert_eq!(ticket, None);
     }
 }
