@@ -1,7 +1,9 @@
-//! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for compaction.
+//! An embedded key-value store on a log-structured merge tree that keeps writers from waiting for
+//! compaction.
 //!
-//! A [`Store`] is a folder with one log. It holds [`Keyspace`]s, ordered maps of bytes. Writes are single calls or a [`Batch`] over any
-//! keyspaces, all of it or nothing; reads are gets, [`Cursor`]s and iterators at the present or at a [`Snapshot`].
+//! A [`Store`] is a folder with one log. It holds [`Keyspace`]s, which are ordered maps of bytes. A
+//! write is a single call, or a [`Batch`] over any keyspaces, which is applied whole or not at all.
+//! Reads are gets, [`Cursor`]s and iterators, which see the newest data or that of a [`Snapshot`].
 //!
 //! ```
 //! use siltstone::{Batch, Options, Store, WriteOptions};
@@ -26,16 +28,18 @@
 //! # siltstone::Result::Ok(())
 //! ```
 //!
-//! **What survives.** A kill of the process loses nothing that was acknowledged (local files). Power loss loses nothing that was synced, and of
-//! the rest a suffix: see [`SyncMode`] and [`WriteOptions::sync`]. **Errors** say what failed, where and what to do; [`ErrorKind`] is what to
-//! match on. **Delays and jobs** are in [`Store::stats`], each with its reason.
+//! **What survives.** If the process is killed, nothing that was acknowledged is lost (on local
+//! files). If power is lost, nothing that was synced is lost; of the writes that were not synced,
+//! the newest may be lost: see [`SyncMode`] and [`WriteOptions::sync`]. **Errors** say what failed,
+//! where, and what to do; match on [`ErrorKind`]. **Delays and jobs** are listed by
+//! [`Store::stats`], each with its reason.
 //!
-//! The [guide] goes on from here: keyspaces, batches and snapshots, bulk data, durability, tuning, and a table of calls for those who come from
-//! RocksDB.
+//! The [guide] goes on from here: keyspaces, batches and snapshots, bulk data, durability, tuning,
+//! and a table of calls for those who know RocksDB.
 //!
-//! [`Store::open_with`] takes [`Components`]: other storages, a simulated runtime, executors for compactions. The modules below are the store's
-//! parts, public for tools, trials and whoever wants to look; only what is re-exported here is meant to stay as it is.
-//! `ARCHITECTURE.md` at the root of the repository is the map.
+//! [`Store::open_with`] takes [`Components`]: other storages, a simulated runtime, executors for
+//! compactions. The modules below are public for tools and trials; only what is re-exported here is
+//! meant to stay as it is. `ARCHITECTURE.md` at the root of the repository is the map of the code.
 
 #![deny(unsafe_code)]
 

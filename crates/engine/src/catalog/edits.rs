@@ -1,9 +1,9 @@
-//! Edits of the manifest: how one is committed, with those before it that waited for room, and how
-//! the ceiling of sequence numbers is raised.
+//! Edits of the manifest: how an edit is committed, after the pending ones, and how the ceiling of
+//! sequence numbers is raised.
 //!
-//! Invariants: an edit is committed under the manifest role; what was acknowledged and waits for
-//! room goes before it, unless the edit gives space back. A task that panics while it writes an
-//! edit leaves the store poisoned.
+//! Invariants: an edit is committed under the manifest role. Pending edits, which were acknowledged
+//! already, are committed before it, unless there is no room for them and the edit gives space
+//! back. If a task panics while it writes an edit, the store is poisoned.
 //!
 //! Threading: the manifest role is a mutex that no read takes.
 
@@ -22,8 +22,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub(crate) const CEILING_STEP: u64 = 1 << 28;
 
 impl Catalog {
-    /// Makes sure that numbers up to `last` may be given. Normally one load: the background raises
-    /// the ceiling at half.
+    /// Makes sure that numbers up to `last` may be given. This is usually one load, because the
+    /// maintenance task raises the ceiling when half of a step is left.
     #[inline]
     pub(crate) fn reserve_numbers(&self, last: u64) -> Result<()> {
         let ceiling = self.ceiling();
@@ -62,13 +62,14 @@ impl Catalog {
         Ok(())
     }
 
-    /// Appends an edit, with whatever is pending before it, makes it durable and takes it into the
-    /// state. The caller replaces the views that it concerns while it still has the role.
+    /// Commits the pending edits and then this one: appends it to the manifest, makes it durable,
+    /// and applies it to the state. The caller replaces the views of the keyspaces concerned while
+    /// it still has the role.
     pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
         self.env.health().check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
-            // An edit that gives space back may overtake the others: they say nothing of its
-            // keyspaces any more.
+            // An edit that gives space back may overtake the pending ones, because these change
+            // nothing of its keyspaces any more.
             if !may_wait(&error) || !edit.gives_space_back() {
                 return Err(error);
             }
@@ -76,13 +77,13 @@ impl Catalog {
         self.commit_one(role, edit)
     }
 
-    /// Commits what waits for room.
+    /// Commits the pending edits.
     pub(crate) fn commit_pending(&self, role: &mut ManifestRole) -> Result<()> {
         while let Some(first) = role.pending.first() {
             let edit = first.edit.clone();
             if let Err(error) = self.commit_one(role, edit) {
                 if !may_wait(&error) {
-                    // It was acknowledged, and no later edit could pass it.
+                    // It was acknowledged, and every later edit would have to wait for it.
                     self.env.health().poison(&error);
                 }
                 return Err(error);
@@ -101,9 +102,9 @@ impl Catalog {
     fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
         let state = role.manifest.state();
         let synced = self.wal.log().synced();
-        // A place in this open's chain means nothing to a replay that begins before it: while
-        // replayed data waits for room, the inherited chain is the log, and a mark beyond its end
-        // would read as damage.
+        // A position in the chain of segments of this open means nothing to a replay that begins
+        // before that chain. While replayed data waits for room, the log is the chain that the open
+        // found, and a synced position beyond its end would look like damage.
         let replay_from = edit.log_start.unwrap_or(state.log_start).segment;
         let beyond = u64::from(edit.closed && planted::is(Bug::CloseEndTooFar)) * 64;
         edit.log_synced = Some(LogPosition {
@@ -112,7 +113,8 @@ impl Catalog {
         })
         .filter(|p| *p > state.log_synced && replay_from >= self.wal.log().first_segment().into());
         if edit.closed && edit.log_synced.is_none() {
-            // It always says where the log ends, also because no edit may be as short as a seal.
+            // The edit of a close always has the log's end. One reason is that an edit must not be
+            // as short as a seal.
             edit.log_synced = Some(state.log_synced);
         }
         edit.next_table_id = Some(self.next_table_id()).filter(|id| *id > state.next_table_id);
@@ -123,17 +125,17 @@ impl Catalog {
         role.writing = false;
         match committed {
             Ok(_) => {
-                // The edit stands, but a manifest that was to replace this one is in doubt: nothing
-                // more may be written.
+                // The edit is durable, but a new manifest that was to replace this one is in doubt,
+                // so nothing more may be written.
                 if let Some(error) = role.manifest.writer().failed() {
                     self.env.health().poison(error);
                 }
                 Ok(())
             }
             Err(error) => {
-                // The writer knows whether bytes are in doubt. Else nothing was written: there was
-                // no room, the space could not be reserved for another reason, or the state refused
-                // the edit.
+                // The writer knows whether bytes are in doubt. Otherwise nothing was written: there
+                // was no room, the space could not be reserved for another reason, or the state
+                // refused the edit.
                 if role.manifest.writer().failed().is_some() {
                     self.env.health().poison(&error);
                 } else if error.kind() == ErrorKind::NoSpace {
@@ -144,7 +146,8 @@ impl Catalog {
         }
     }
 
-    /// What a task left that panicked while it wrote an edit is unknown: poison.
+    /// Poisons the store if a task has panicked while it wrote an edit, because nobody knows what
+    /// it has written.
     fn check_whole(&self, role: &ManifestRole) -> Result<()> {
         if !role.writing {
             return Ok(());
@@ -158,7 +161,7 @@ impl Catalog {
         Err(error)
     }
 
-    /// After a panic: poisons if it came while an edit was being written.
+    /// Called after a panic. Poisons the store if the panic came while an edit was being written.
     pub(crate) fn check_manifest_is_whole(&self) {
         let _ = self.check_whole(&self.role());
     }
@@ -190,8 +193,8 @@ impl Catalog {
     }
 }
 
-/// Whether an edit that failed so may be committed later: nothing was written, and the state would
-/// take it. The manifest could not grow.
+/// Whether an edit that failed with this error may be committed later: the manifest could not grow,
+/// so nothing was written, and the state does not refuse the edit.
 pub(crate) fn may_wait(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io)
 }
@@ -206,8 +209,8 @@ fn numbers_exhausted() -> Error {
     .advice("copy the data to a new store")
 }
 
-/// Shows what a committed edit made of a keyspace. A dropped one's tables are only now let go:
-/// before its edit is durable the manifest names them.
+/// Makes the result of a committed edit visible in a keyspace. The view of a dropped keyspace keeps
+/// its tables until now, because the manifest names them until the edit is durable.
 pub(crate) fn settle(tree: &Tree, role: &ManifestRole, keyspace: &KeyspaceCore) {
     if keyspace.is_dropped() {
         keyspace.replace_view(|view| {
@@ -226,8 +229,9 @@ pub(crate) fn settle(tree: &Tree, role: &ManifestRole, keyspace: &KeyspaceCore) 
     }
 }
 
-/// Shows the keyspace's new version, without the memtables in `done` and without ingests that it has now. The caller has the
-/// manifest role, so views change in the order of edits.
+/// Replaces the view by one of the keyspace's new version, without the memtables in `done` and
+/// without the unsettled runs of ingests that the version has now. The caller has the manifest
+/// role, so views change in the order of edits.
 pub(crate) fn refresh_view(
     tree: &Tree,
     role: &ManifestRole,

@@ -1,7 +1,7 @@
-//! From where on the log is needed.
+//! The log start: the position before which nothing needs the log any more.
 //!
-//! What it is: holds for what needs the log and is no memtable, and the position before which
-//! nothing needs it any more.
+//! Memtables hold the log from their first record on ([`crate::tree::pinning::FirstPosition`]).
+//! Everything else that needs the log holds it here.
 //!
 //! Threading: the holds are behind a mutex that is held over nothing else.
 
@@ -14,7 +14,8 @@ use crate::tree::pinning;
 use crate::tree::view::Source;
 
 impl Catalog {
-    /// Keeps the log from `position` on until the hold is taken away.
+    /// Holds the log from `position` on, until [`Catalog::release_log`] is called with the returned
+    /// id.
     pub(crate) fn hold_log(&self, position: Position) -> u64 {
         let mut holds = self.log_holds.lock();
         let id = holds.next;
@@ -27,7 +28,7 @@ impl Catalog {
         self.log_holds.lock().held.remove(&hold);
     }
 
-    /// What keeps the log, but for memtables, and from which position on.
+    /// The ids and positions of all holds. Those of memtables are not among them.
     pub(crate) fn log_holds(&self) -> Vec<(u64, Position)> {
         let holds = self.log_holds.lock();
         holds.held.iter().map(|(id, at)| (*id, *at)).collect()
@@ -35,10 +36,10 @@ impl Catalog {
 
     /// The position before which nothing but the memtables in `done` needs the log.
     ///
-    /// The log's end is read first: a leader holds its sources to the end that it read before its
-    /// append, so whatever is pinned after we looked at a source lies at that end or behind it. The
-    /// keyspaces are looked at before the holds: a drop holds what its keyspace needs before the
-    /// keyspace leaves the map, so it is seen in one of the two.
+    /// The log's end is read first. A leader lets a memtable hold the log from the end that the
+    /// leader read before its append, so what a memtable holds after it was looked at here begins
+    /// at that end or behind it. The keyspaces are looked at before the holds. A drop holds the log
+    /// for its keyspace before the keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
             || self.wal.log().end().to_u64(),
@@ -62,9 +63,10 @@ impl Catalog {
         Position::from_u64(start)
     }
 
-    /// The log start for an edit after which nothing needs the memtables in `done` any more, unless
-    /// the manifest has one as far already. It never lies behind what is synced: what is before it
-    /// is passed over where it is damaged, so power loss must not be able to damage it.
+    /// The log start for an edit after which nothing needs the memtables in `done` any more. `None`
+    /// if the manifest's log start is not before it. The log start never lies behind the synced
+    /// part of the log: a replay ignores damage before the log start, so a loss of power must not
+    /// be able to damage that part.
     pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
         let needed = self.log_start_without(done);
         let needed = needed.min(self.wal.log().synced());

@@ -1,4 +1,6 @@
-//! What is true of a store, and the space that is kept so that it can be written down.
+//! The durable state of a store: the manifest, the keyspaces, the numbers that were given, where
+//! the log starts, and the space that is reserved so that the manifest can be written on a full
+//! disk.
 //!
 //! Nothing here knows the queue of writers or jobs.
 
@@ -26,39 +28,41 @@ use crate::types::error::{Error, Result, dropped_keyspace};
 use crate::types::limits::KeyspaceId;
 use crate::wal::Wal;
 
-/// What is true of a store: its manifest, its keyspaces, and the numbers that were given.
+/// The manifest of a store, its keyspaces, and the numbers that were given.
 pub(crate) struct Catalog {
     env: Arc<Env>,
     tree: Arc<Tree>,
     wal: Arc<Wal>,
     keyspaces: ArcSwap<KeyspaceMap>,
-    /// Held over a create, drop or ingest, from its record to its edit.
+    /// Held over a create, drop or ingest, from before its record until after its edit, and over a
+    /// change of settings.
     changes: Mutex<()>,
     log_holds: Mutex<LogHolds>,
     manifest: Mutex<ManifestRole>,
     /// The highest number that may be given.
     ceiling: AtomicU64,
     next_table_id: AtomicU64,
-    /// The id of the next keyspace: raised with the record that gives one away, whatever becomes of
-    /// its edit. `changes` guards it.
+    /// The id of the next keyspace. It is raised with the record of a create, whether or not its
+    /// edit succeeds. `changes` guards it.
     next_keyspace_id: AtomicU32,
-    /// The store was opened on a full disk: replayed data is in memory, and the log that has it is
-    /// not the one being written.
+    /// The store was opened on a full disk: replayed data is in memory only, and it is in the log
+    /// that the open found, not in the one that is written now.
     waits_for_room: AtomicBool,
-    /// Log bytes that replay would read, refreshed when segments begin and end; for the pressure
-    /// policy.
+    /// The log bytes that a replay would read, for the policy of stalls. They are counted anew when
+    /// a segment begins or ends.
     log_bytes: AtomicU64,
 }
 
-/// The manifest's file and what it says. Whoever holds the lock has the manifest role.
+/// The manifest's file and its state. The task that holds the lock has the manifest role.
 pub(crate) struct ManifestRole {
     pub(crate) manifest: Manifest,
-    /// Creates, drops and ingests whose edit failed for want of room: part of the next edit, before
-    /// it.
+    /// The edits of creates, drops and ingests that failed for want of room. They are committed
+    /// before the next edit.
     pub(crate) pending: Vec<PendingEdit>,
-    /// An edit is being written: whoever finds it set has the role from a task that panicked in it.
+    /// An edit is being written. If a task gets the role and this is set, the task before it has
+    /// panicked while it wrote.
     pub(crate) writing: bool,
-    /// The space kept for a manifest on a full disk.
+    /// The space reserved for a manifest on a full disk.
     pub(crate) reserve: ManifestReserve,
 }
 
@@ -67,15 +71,16 @@ pub(crate) struct ManifestRole {
 pub(crate) struct KeyspaceMap {
     pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
     pub(crate) by_name: BTreeMap<String, KeyspaceId>,
-    /// The names of the keyspaces dropped last, for messages: a batch has only their numbers.
+    /// The names of the keyspaces that were dropped last, for error messages: a batch has only ids.
     pub(crate) dropped: BTreeMap<KeyspaceId, String>,
 }
 
 /// The most names of dropped keyspaces that are remembered.
 pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 
-/// The positions from which on something other than a memtable needs the log: creates, drops and
-/// ingests without a durable edit, and data that waits for room after an open on a full disk.
+/// What holds the log besides memtables, with the position from which on it does: creates, drops
+/// and ingests without a durable edit, and replayed data that waits for room after an open on a
+/// full disk.
 #[derive(Default)]
 pub(crate) struct LogHolds {
     pub(crate) next: u64,
@@ -83,7 +88,7 @@ pub(crate) struct LogHolds {
 }
 
 impl Catalog {
-    /// `manifest` is that of this open, and `ceiling` the one that it names. `waits_for_room`:
+    /// `ceiling` is the highest number that the manifest allows to be given. `waits_for_room`:
     /// replayed data could not be installed.
     pub(crate) fn new(
         tree: &Arc<Tree>,
@@ -145,8 +150,8 @@ impl Catalog {
         self.keyspaces.store(Arc::new(map));
     }
 
-    /// Keeps others from creating, dropping or ingesting, and from changing options. This is the
-    /// first lock in the order of locks.
+    /// The lock of changes: of creates, drops, ingests, and changes of settings. It is the first in
+    /// the order of locks.
     pub(crate) fn changes(&self) -> MutexGuard<'_, ()> {
         self.changes.lock()
     }
@@ -161,7 +166,7 @@ impl Catalog {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// Gives `count` ids of tables or runs away, and returns the first.
+    /// Takes `count` ids for tables or runs, and returns the first of them.
     pub(crate) fn take_table_ids(&self, count: u64) -> u64 {
         self.next_table_id.fetch_add(count, Ordering::AcqRel)
     }
@@ -176,12 +181,13 @@ impl Catalog {
         self.next_keyspace_id.load(Ordering::Acquire)
     }
 
-    /// Keyspaces below `next` were given away. The caller holds [`Catalog::changes`].
+    /// All ids of keyspaces below `next` were given. The caller holds [`Catalog::changes`].
     pub(crate) fn raise_next_keyspace_id(&self, next: KeyspaceId) {
         self.next_keyspace_id.fetch_max(next, Ordering::AcqRel);
     }
 
-    /// Whether replayed data waits for room: the log that has it is not the one being written.
+    /// Whether replayed data waits for room. It is in the log that the open found, not in the one
+    /// that is written now.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.waits_for_room.load(Ordering::Acquire)
     }
@@ -191,7 +197,7 @@ impl Catalog {
         self.waits_for_room.store(false, Ordering::Release);
     }
 
-    /// Log bytes that a replay would read, as they were when a segment last began or ended.
+    /// The log bytes that a replay would have read when a segment last began or ended.
     #[inline]
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! Files that nothing needs any more: tables, log segments, manifests, and what could not be
-//! deleted before.
+//! Deletes files that nothing needs any more: tables, log segments, manifests, and files whose
+//! deletion failed before.
 //!
-//! Threading: maintenance, an open and a close; no lock is held over a deletion but that of the
-//! folder.
+//! Threading: called by maintenance, an open and a close. Only the lock of the folder is held over
+//! a deletion.
 
 use siltstone_storage::planted::{self, Bug};
 
@@ -21,7 +21,7 @@ pub(crate) fn delete_obsolete(catalog: &Catalog) {
     deleted += delete_again(&catalog.env);
     catalog.env.metrics().deleted_file_count.add(deleted);
     if deleted > 0 && catalog.env.health().is_no_space() {
-        // Some storages give space back only with the durable deletion.
+        // Some storages give space back only when the deletion is durable.
         let _ = catalog.env.storages().tables.sync_dir(catalog.env.epoch());
     }
     // Failed deletions are tried again with the next round.

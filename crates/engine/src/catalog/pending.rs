@@ -1,12 +1,12 @@
-//! Edits of creates, drops and ingests: each follows its record in the log, and waits if the
-//! manifest cannot grow.
+//! The edits of creates, drops and ingests. Each one follows its record in the log, and is pending
+//! while the manifest cannot grow.
 //!
-//! Invariants: edits come in the order of their numbers, because one change is made at a time; the
-//! log is kept from before the record on until the edit is durable. What the manifest refuses after
-//! its record is in the log poisons the store: log, memory and manifest would say different things
-//! from then on.
+//! Invariants: edits are committed in the order of their records, because one change is made at a
+//! time. The log is held from before the record on until the edit is durable. If the manifest
+//! refuses an edit whose record is in the log, the store is poisoned, because log, memory and
+//! manifest would disagree from then on.
 //!
-//! Threading: the manifest role guards the edits that wait.
+//! Threading: the manifest role guards the pending edits.
 
 use std::sync::Arc;
 
@@ -25,16 +25,16 @@ use crate::types::limits::KeyspaceId;
 pub(crate) struct Announced {
     /// Where the record ends.
     pub(crate) end: Position,
-    /// What keeps the log from before the record on.
+    /// The hold of the log from before the record on.
     pub(crate) hold: u64,
 }
 
 /// An edit of a create, drop or ingest that waits for room.
 pub(crate) struct PendingEdit {
     pub(crate) edit: Edit,
-    /// Those that it was made for; some may be dropped since.
+    /// The keyspaces for which it was made. Some may have been dropped since.
     pub(crate) keyspaces: Vec<Arc<KeyspaceCore>>,
-    /// What it keeps of the log.
+    /// Its hold of the log.
     pub(crate) hold: u64,
 }
 
@@ -46,9 +46,9 @@ impl PendingEdit {
 }
 
 impl Catalog {
-    /// Syncs the log through the record, commits the edit, and lets the log go. If the manifest cannot
-    /// grow, the edit stays pending: the record is in the log, so the call has succeeded, and the log
-    /// is kept until an edit gets through.
+    /// Syncs the log through the record, commits the edit, and releases the log. If the manifest
+    /// cannot grow, the edit becomes pending. The call succeeds all the same, because the record is
+    /// in the log, which is held until the edit is committed.
     pub(crate) fn complete(
         &self,
         announced: Announced,
@@ -65,9 +65,9 @@ impl Catalog {
             }
             let mut role = self.role();
             let mut edit = edit;
-            // An edit that waits for room on behalf of a keyspace that is dropped now is of no use any
-            // more. If the create of the keyspace is among these edits, the manifest does not have the
-            // keyspace, and no edit has to drop it.
+            // Pending edits for a keyspace that is dropped now are not needed any more. If the
+            // create of the keyspace is among them, the manifest does not have the keyspace, and no
+            // edit has to drop it.
             edit.drop
                 .retain(|id| !self.remove_from_pending(&mut role, *id));
             let committed = if edit == Edit::default() {
@@ -95,18 +95,18 @@ impl Catalog {
             }
         })();
         result.inspect_err(|error| {
-            // The record is in the log and the change is visible, but the manifest will never have it.
+            // The record is in the log and the change is visible, but the manifest cannot get it.
             self.env.health().poison(error);
         })
     }
 
-    /// Drops a keyspace without a record in the log. The caller has the lead, so nothing is written to
-    /// the keyspace meanwhile.
+    /// Drops a keyspace without a record in the log. The caller leads the writers, so nothing is
+    /// written to the keyspace meanwhile.
     pub(crate) fn drop_by_edit(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         let mut role = self.role();
         if role.manifest.state().keyspace(keyspace.id).is_none() {
-            // Its create waits for room. A drop would give nothing back, and the manifest cannot drop
-            // what it does not have.
+            // Its create is pending. A drop would give no space back, and the manifest cannot drop
+            // a keyspace that it does not have.
             self.commit_pending(&mut role).map_err(|error| {
                 error.context(
                     "the keyspace is newer than what the manifest had room for, so its drop needs \
@@ -120,13 +120,13 @@ impl Catalog {
         };
         self.commit_edit(&mut role, edit)?;
         self.leave_map(keyspace);
-        // An edit that waits for room on behalf of this keyspace would be refused later.
+        // Pending edits for this keyspace would be refused later.
         self.remove_from_pending(&mut role, keyspace.id);
         settle(&self.tree, &role, keyspace);
         Ok(())
     }
 
-    /// Makes a keyspace that is being dropped unknown to all later calls.
+    /// Takes a keyspace that is being dropped out of the map, so that no later call finds it.
     pub(crate) fn leave_map(&self, keyspace: &KeyspaceCore) {
         self.env.events().emit(|| Event::KeyspaceDropped {
             name: keyspace.name.clone(),
@@ -143,11 +143,11 @@ impl Catalog {
         });
     }
 
-    /// Takes a dropped keyspace out of the edits that wait for room. What they say of other keyspaces
-    /// stays, and so does the part of the log that has it: an ingest is acknowledged for all its
-    /// keyspaces. Returns whether the keyspace's create was among these edits. Of a create it remains
-    /// that the id was given away: until an edit says so, the log is kept from its record on, and from
-    /// that edit on a replay skips whatever names the keyspace.
+    /// Takes a dropped keyspace out of the pending edits. What these edits do for other keyspaces
+    /// stays, and so does their hold of the log, because an ingest was acknowledged for all of its
+    /// keyspaces. Returns whether the keyspace's create was among the edits. Of such a create, the
+    /// next keyspace id stays: until an edit has it, the log is held from the create's record on.
+    /// Once an edit has it, a replay skips the records that name the keyspace.
     fn remove_from_pending(&self, role: &mut ManifestRole, id: KeyspaceId) -> bool {
         let mut created_here = false;
         for mut pending in std::mem::take(&mut role.pending) {
@@ -161,7 +161,8 @@ impl Catalog {
                 edit.keyspaces.is_empty() && edit.create.is_empty() && edit.drop.is_empty();
             let next_id = edit.next_keyspace_id.filter(|_| is_empty);
             match (next_id, role.pending.last_mut()) {
-                // The edit before it can say so as well; it keeps the log from an older position on.
+                // The edit before it can have the id too. That one holds the log from an older
+                // position on.
                 (Some(next_id), Some(before)) => {
                     let said = &mut before.edit.next_keyspace_id;
                     *said = (*said).max(Some(next_id));

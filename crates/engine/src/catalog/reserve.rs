@@ -1,24 +1,24 @@
-//! Space kept for a full disk: without it, a store on a full disk could not be opened to be made
-//! smaller.
+//! Space that is reserved for a full disk: without it, a store on a full disk could not be opened
+//! to be made smaller.
 //!
-//! What it is: objects of written zeros: one that can become a manifest, one that can become the
-//! first log segment, and one that is deleted when the pointer is replaced. They are made when
-//! there is room (at open, at close, when a full disk has room again, and as the manifest grows)
-//! and used by opens that find none.
+//! The reserves are files of written zeros: one that can become a manifest, one that can become the
+//! first log segment, and one that is deleted when the pointer to the manifest is replaced. They
+//! are made when there is room (at open, at close, when a full disk has room again, and as the
+//! manifest grows), and an open that finds no room uses them.
 //!
 //! Invariants:
-//! - Nothing refers to them; losing one loses nothing but the promise.
+//! - Nothing refers to them. If one is lost, only the guarantee of an open on a full disk is lost.
 //! - While there is room, the manifest's reserve holds the whole state *after* every edit: it is
 //!   enlarged before an edit that it could not hold is committed ([`before_edit`]), so a process
 //!   that is killed at any moment leaves a store that opens on a full disk. Background and close
 //!   enlarge it earlier, so that edits seldom wait for this.
-//! - What is kept is never given up for more of it: the manifest's reserve is resized in place,
+//! - A reserve is never given up to make a larger one: the manifest's reserve is resized in place,
 //!   under a second name ([`MANIFEST_RESERVE_RESIZING`]), by which an open finds it after a crash.
 //! - An open on a full disk finds the room for new reserves in what it deletes: the old manifest
 //!   and the old last segment are at least as long as the reserves that took their place. So a
 //!   closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
 //!
-//! Threading: whoever makes or resizes them holds the manifest role.
+//! Threading: a task that makes or resizes them holds the manifest role.
 
 use siltstone_storage::{Epoch, Storage, StorageError};
 
@@ -39,16 +39,16 @@ const POINTER_BYTES: u64 = 16 << 10;
 /// The manifest's reserve has at least this much for edits to come.
 const AHEAD_BYTES: u64 = 16 << 10;
 
-/// What is known of the manifest's reserve. Part of the manifest role.
+/// The manifest's reserve, as it was when it was measured last. Part of the manifest role.
 #[derive(Default)]
 pub(crate) struct ManifestReserve {
     /// Its length.
     bytes: u64,
-    /// The length of the whole state when it was measured.
+    /// The length of the whole state at that time.
     whole_bytes: u64,
     /// Where the manifest ended at that time.
     measured_at: u64,
-    /// The number of that manifest.
+    /// The number of the manifest at that time.
     number: u64,
 }
 
@@ -73,8 +73,8 @@ fn ahead_bytes(whole_bytes: u64) -> u64 {
     AHEAD_BYTES.max(whole_bytes / 4)
 }
 
-/// The name under which the manifest's reserve is found, if it is there: the second one if a crash
-/// came while it was resized.
+/// The name of the manifest's reserve, if it exists: the second name if a crash came while it was
+/// resized.
 pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str>> {
     let objects = storage.list()?;
     let is_there = |name: &&str| objects.iter().any(|o| o.name == **name);
@@ -83,7 +83,7 @@ pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str
         .find(is_there))
 }
 
-/// The reserve's name, if it is there.
+/// The name of a reserve, if it exists.
 pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     Ok(storage
         .list()?
@@ -92,7 +92,7 @@ pub(crate) fn find(storage: &dyn Storage, name: &str) -> Result<Option<String>> 
         .map(|o| o.name))
 }
 
-/// Makes all of them, if they are missing or too small. No room is no failure.
+/// Makes all reserves that are missing or too small. It is no error if there is no room.
 pub(crate) fn make(catalog: &Catalog) -> Result<()> {
     let mut role = catalog.role();
     make_manifest(&catalog.env, &mut role, 0)?;
@@ -102,7 +102,8 @@ pub(crate) fn make(catalog: &Catalog) -> Result<()> {
         CURRENT_RESERVE,
         POINTER_BYTES,
     )?;
-    // Last: the next open finds the segment that came of the present one, and its space.
+    // This one is made last, because the next open also finds the segment that this open made of
+    // the old reserve, and its space.
     make_one(
         catalog.env.epoch(),
         &*catalog.env.storages().log,
@@ -130,9 +131,10 @@ pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
 }
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
-/// it. Without room the edit is committed all the same: the manifest itself may have room for it.
+/// the edit. The edit is committed even if there is no room for that, because the manifest itself
+/// may have room for it.
 pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
-    // The reserve was never made: the store is being opened, or had no room from the start.
+    // The reserve was never made: the store is being opened, or there was never room for it.
     if role.reserve.bytes == 0 || env.health().is_no_space() {
         return;
     }
@@ -146,8 +148,8 @@ pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
     }
 }
 
-/// Sees to it that the manifest's reserve holds the whole state after an edit of `edit_bytes`, with
-/// something for edits to come. No room is no failure.
+/// Makes sure that the manifest's reserve holds the whole state after an edit of `edit_bytes`, and
+/// some edits more. It is no error if there is no room.
 fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<()> {
     let storage = &*env.storages().manifest;
     let end = role.manifest.writer().acknowledged();
@@ -167,7 +169,7 @@ fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<
     ];
     let resizes = |bytes: &u64| match found_bytes < enough {
         true => *bytes > found_bytes,
-        // The reserve was made for a state that was much larger.
+        // The reserve was made for a much larger state.
         false => found_bytes / 2 > wanted && *bytes == wanted,
     };
     for bytes in sizes.into_iter().filter(resizes) {
@@ -205,8 +207,8 @@ fn manifest_found(epoch: Epoch, storage: &dyn Storage) -> Result<u64> {
     Ok(found.unwrap_or(0))
 }
 
-/// Gives the manifest's reserve the size `bytes`; false if there is no room for that, and it is as
-/// it was.
+/// Gives the manifest's reserve the size `bytes`. Returns false, and changes nothing, if there is
+/// no room for that.
 fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> Result<bool> {
     if found_bytes == 0 {
         return write_one(epoch, storage, MANIFEST_RESERVE, bytes);
@@ -228,12 +230,12 @@ fn resize(epoch: Epoch, storage: &dyn Storage, found_bytes: u64, bytes: u64) -> 
     }
 }
 
-/// Makes the log's reserve from the space that an open gets by deleting what a failed open left.
+/// Makes the log's reserve from the space that an open gets by deleting the files of a failed open.
 pub(crate) fn make_for_log(epoch: Epoch, storage: &dyn Storage) -> Result<()> {
     make_one(epoch, storage, LOG_RESERVE, LOG_BYTES)
 }
 
-/// Makes one of `bytes` if it is missing. No room is no failure.
+/// Makes a reserve of `bytes` if it is missing. It is no error if there is no room.
 fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<()> {
     match storage.list()?.iter().find(|o| o.name == name) {
         Some(found) if found.len >= bytes => return Ok(()),
@@ -244,7 +246,7 @@ fn make_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Resu
     write_one(epoch, storage, name, bytes).map(drop)
 }
 
-/// Whether there was room.
+/// Writes a reserve. Returns whether there was room.
 fn write_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Result<bool> {
     let file = match storage.create(epoch, name) {
         Err(error) if StorageError::is_no_space(&error) => return Ok(false),
@@ -255,7 +257,7 @@ fn write_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Res
     match made {
         Ok(()) => Ok(true),
         Err(error) => {
-            // Its space is worth more to others.
+            // A part of a reserve is of no use, so its space is given back.
             let _ = storage.delete(epoch, name);
             if error.is_no_space() {
                 Ok(false)

@@ -1,11 +1,11 @@
 //! Changes of keyspaces that every later write must see: a create, a drop, an ingest. Each is one
 //! record in the log with numbers of its own, between two groups of writes.
 //!
-//! The order is that of a write (RFC 1, section 7): the leader's turn, numbers, the record, the
-//! change in memory, then the numbers are published. The edit of the manifest that makes the change
-//! durable without the log follows outside the leader's turn
-//! ([`Catalog::complete`](crate::catalog::Catalog::complete)); until it is durable, the log is
-//! kept from before the record on.
+//! The order is that of a write (RFC 1, section 7): the caller leads the writers, takes numbers,
+//! appends the record, makes the change in memory, and publishes the numbers. After the caller has
+//! passed the lead on, it commits an edit of the manifest, which makes the change durable without
+//! the log ([`Catalog::complete`](crate::catalog::Catalog::complete)). Until the edit is durable,
+//! the log is kept from before the record on.
 //!
 //! Threading: any thread, one change at a time; the caller holds
 //! [`Catalog::changes`](crate::catalog::Catalog::changes).
@@ -44,7 +44,7 @@ pub(crate) struct Announcement<'a> {
 /// What [`Commit::announce`] is to keep of the log besides the record.
 pub(crate) struct Prepared<P> {
     pub(crate) change: P,
-    /// The log is kept from here on, if that is before the record.
+    /// The log is kept from this position on, if it lies before the record.
     pub(crate) oldest: Option<Position>,
 }
 
@@ -59,10 +59,10 @@ impl<P> Prepared<P> {
 }
 
 impl Commit {
-    /// Takes the leader's turn and announces a change. `check` says whether the store may still be
-    /// changed: the leader before may have poisoned it, and then its numbers must not be published
-    /// with these. `prepare` gets the first number and makes what the change needs; `show` makes
-    /// the change visible to those who read at numbers from then on.
+    /// Leads the writers and announces a change. `check` says whether the store may still be
+    /// changed: the previous leader may have poisoned it, and then the numbers of that leader must
+    /// not be published together with these. `prepare` gets the first number and makes what the
+    /// change needs. `show` makes the change visible to reads at later numbers.
     ///
     /// # Errors
     /// Those of `check` and `prepare`, and of the append. Nothing has changed then, but the record

@@ -17,7 +17,8 @@ use crate::env::Env;
 use crate::tree::Tree;
 use crate::wal::Wal;
 
-/// The writers of a store: those who wait in the queue, and those who wait before it.
+/// The path of a write: the queue of writers, and the writers that are stalled before they may join
+/// it.
 pub(crate) struct Commit {
     env: Arc<Env>,
     tree: Arc<Tree>,
@@ -65,12 +66,12 @@ impl Commit {
         &self.catalog
     }
 
-    /// Becomes the leader of the writers, in turn.
+    /// Waits for this caller's turn to lead the writers.
     pub(crate) fn lead(&self) -> Lead<'_> {
         self.queue.lead()
     }
 
-    /// Writers that wait in the queue.
+    /// The number of writers that wait in the queue.
     pub(crate) fn waiting_count(&self) -> usize {
         self.queue.waiting_count()
     }

@@ -1,17 +1,21 @@
-//! The queue of writers: who leads, whom the leader takes along, who hears what.
+//! The queue of writers: it decides who leads, and which batches a leader commits as one group.
 //!
-//! What it is: a writer that finds nobody leading leads at once: no hand-over, no wake-up. Others wait until a leader has done their work or hands
-//! them the lead. A leader takes what waits ([`Queue::join`]), does the work of all, answers each, and gives the lead to the first who came
-//! meanwhile. Who needs the lead for itself (rotation, ingest, create, drop) takes its turn in the same order ([`Queue::lead`]).
+//! A writer that finds no leader leads at once, without waking anybody. Other writers wait until a
+//! leader has committed their batch or passes the lead on to them. A leader takes the batches that
+//! wait into its group ([`Queue::join`]), commits all of them, answers each writer, and passes the
+//! lead on to the first writer that waits. A caller that needs the lead without a batch (rotation,
+//! ingest, create, drop) waits for it in the same order ([`Queue::lead`]).
 //!
-//! Invariants: one leader at a time; every batch is worked on once, by its own writer or by a leader that took it, and its writer hears of it after
-//! that; batches are worked on in the order in which they joined, whoever leads; nobody waits while nobody leads; a leader that panics leaves nobody
-//! without an answer.
+//! Invariants: there is one leader at a time. Each batch is committed once, by its own writer or by
+//! a leader that took it, and its writer is answered after that. Batches are committed in the order
+//! in which they joined, whoever leads. Nobody waits while nobody leads. If a leader panics, all
+//! writers of its group are answered.
 //!
-//! It knows nothing of logs and memtables ([`Writers`] says what is carried), so that its schedules are explored by themselves:
-//! `crates/sim/tests/schedules.rs` compiles this very file.
+//! The queue knows nothing of logs and memtables ([`Writers`] says what a batch is), so that its
+//! schedules can be explored without a store: `crates/sim/tests/schedules.rs` compiles this file.
 //!
-//! Threading: `state` (mutex) to join and leave; what the leader works on is behind a mutex that only the leader takes.
+//! Threading: `state` is a mutex that writers take to join and leave. What the leader works on is
+//! behind a second mutex, which only the leader takes.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -20,29 +24,32 @@ use std::sync::Arc;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 
-/// A group takes at most this many bytes of waiting batches beside the leader's own.
+/// The most bytes of waiting batches that a leader takes into its group beside its own batch.
 pub(crate) const GROUP_BYTES: usize = 1 << 20;
 
-/// A group with the leader's own batch is one record: it has at most this many bytes. One batch alone may have as many.
+/// The most bytes of a whole group, the leader's own batch included, because a group is one record
+/// of the log. A single batch may be as large.
 pub(crate) const RECORD_BYTES: usize = 1 << 31;
 
-/// Whether a batch of `next` bytes joins a leader's own batch and the `taken` bytes of others.
+/// Whether a batch of `next` bytes may join a group that has `own` bytes of the leader and `taken`
+/// bytes of other writers.
 pub(crate) fn joins(own: usize, taken: usize, next: usize) -> bool {
     let others = taken.saturating_add(next);
     others <= GROUP_BYTES && own.saturating_add(others) <= RECORD_BYTES
 }
 
-/// What a queue carries, and what becomes of it without a leader.
+/// The writers that a queue serves: what a batch of theirs is, and what only their leader touches.
 pub(crate) trait Writers {
-    /// What a writer brings. The default is an empty one.
+    /// What a writer brings. The default is an empty batch.
     type Batch: Clone + Default;
-    /// Why a batch was not done.
+    /// Why a batch was not committed.
     type Error: Clone;
     /// What only the leader touches.
     type State;
-    /// The size that counts for a group.
+    /// The size of a batch, for the limits of a group.
     fn bytes(batch: &Self::Batch) -> usize;
-    /// A leader has panicked with the group's work half done: what the others are told.
+    /// Called if a leader panics, when its group may be half committed. Returns the error that the
+    /// writers of the group get.
     fn leader_panicked(&self) -> Self::Error;
 }
 
@@ -90,13 +97,13 @@ impl<W: Writers> Group<'_, W> {
 }
 
 enum Slot<W: Writers> {
-    /// Waits for a leader; `None` asks for the lead itself.
+    /// It waits for a leader. `None`: it waits for the lead and brings no batch.
     Waiting(Option<W::Batch>),
     /// A leader works on it.
     Taken,
-    /// Done. The batch comes back, so that its writer frees the memory and not the leader.
+    /// It is done. The batch comes back, so that its writer frees the memory and not the leader.
     Done(Result<(), W::Error>, W::Batch),
-    /// This writer is the leader now, and gets back the batch that it left in the queue.
+    /// This writer leads now. It gets back the batch that it left in the queue.
     Lead(Option<W::Batch>),
 }
 
@@ -104,9 +111,9 @@ struct Waiter<W: Writers> {
     slot: Mutex<Slot<W>>,
     answered: Condvar,
     sync: bool,
-    /// Bytes of the batch that it left in the queue; 0 with `lead_only`.
+    /// The size of the batch that it left in the queue; 0 with `lead_only`.
     bytes: usize,
-    /// It left no batch, waits to lead, and is never taken into a group.
+    /// It left no batch in the queue: it waits until it leads, and no leader takes it into a group.
     lead_only: bool,
 }
 
@@ -123,11 +130,12 @@ pub(crate) struct Queue<W: Writers> {
     leader: Mutex<LeaderWork<W>>,
 }
 
-/// What the leader works at.
+/// What the leader works on.
 struct LeaderWork<W: Writers> {
     state: W::State,
     group: Vec<Arc<Waiter<W>>>,
-    /// Batches of other writers in the leader's group; empty between two groups.
+    /// The batches of `group` with their results, in the same order. Both are empty between two
+    /// groups.
     others: Others<W>,
 }
 
@@ -245,7 +253,7 @@ impl<W: Writers> Queue<W> {
         })
     }
 
-    /// Who waits for the lead or for a leader's answer and is in no group yet.
+    /// The number of writers that wait in the queue and are in no group yet.
     pub(crate) fn waiting_count(&self) -> usize {
         self.state.lock().waiting.len()
     }
@@ -256,7 +264,7 @@ impl<W: Writers> Queue<W> {
         f(state.led && !planted::is(Bug::GapTrustsLeader))
     }
 
-    /// Gives the lead to the first who waits.
+    /// Passes the lead on to the first writer that waits.
     fn pass_on(&self) {
         let next = {
             let mut state = self.state.lock();
@@ -267,7 +275,7 @@ impl<W: Writers> Queue<W> {
         if let Some(waiter) = next {
             let mut slot = waiter.slot.lock();
             let Slot::Waiting(batch) = std::mem::replace(&mut *slot, Slot::Taken) else {
-                unreachable!("who is in the queue waits")
+                unreachable!("a writer in the queue waits")
             };
             *slot = Slot::Lead(batch);
             if !planted::is(Bug::WaiterIsNotWoken) {
@@ -276,7 +284,7 @@ impl<W: Writers> Queue<W> {
         }
     }
 
-    /// Takes waiting batches into the leader's group; whether any of them is to be synced.
+    /// Takes waiting batches into the leader's group. Returns whether any of them is to be synced.
     fn gather(&self, work: &mut LeaderWork<W>, own_bytes: usize) -> bool {
         let mut sync = false;
         let mut bytes = 0;
@@ -296,7 +304,7 @@ impl<W: Writers> Queue<W> {
             let Slot::Waiting(Some(batch)) =
                 std::mem::replace(&mut *waiter.slot.lock(), Slot::Taken)
             else {
-                unreachable!("who is in the queue waits with a batch")
+                unreachable!("a writer in the queue waits with a batch")
             };
             work.others.push((batch, Ok(())));
         }
@@ -304,7 +312,7 @@ impl<W: Writers> Queue<W> {
     }
 }
 
-/// The leader's role, given on by [`Lead::finish`].
+/// The leader's role, which [`Lead::finish`] passes on.
 pub(crate) struct Lead<'a, W: Writers> {
     queue: &'a Queue<W>,
     work: Option<MutexGuard<'a, LeaderWork<W>>>,
@@ -312,7 +320,9 @@ pub(crate) struct Lead<'a, W: Writers> {
 
 impl<W: Writers> Lead<'_, W> {
     fn work_mut(&mut self) -> &mut LeaderWork<W> {
-        self.work.as_mut().expect("held until the role is given on")
+        self.work
+            .as_mut()
+            .expect("held until the lead is passed on")
     }
 
     /// Calls `commit` with a group that has only this batch.
@@ -331,7 +341,7 @@ impl<W: Writers> Lead<'_, W> {
         group.own_result
     }
 
-    /// Gives the role on.
+    /// Passes the lead on.
     pub(crate) fn finish(mut self) {
         self.work = None;
         self.queue.pass_on();
@@ -342,7 +352,7 @@ impl<W: Writers> std::ops::Deref for Lead<'_, W> {
     type Target = W::State;
     fn deref(&self) -> &W::State {
         let work = self.work.as_ref();
-        &work.expect("held until the role is given on").state
+        &work.expect("held until the lead is passed on").state
     }
 }
 
@@ -353,7 +363,8 @@ impl<W: Writers> std::ops::DerefMut for Lead<'_, W> {
 }
 
 impl<W: Writers> Drop for Lead<'_, W> {
-    /// A leader that goes without giving the role on has panicked: what it worked on may be half done. Nobody is left waiting.
+    /// A leader that did not call [`Lead::finish`] has panicked, and its group may be half
+    /// committed. Its writers get an error, and the lead is passed on.
     fn drop(&mut self) {
         let Some(mut work) = self.work.take() else {
             return;

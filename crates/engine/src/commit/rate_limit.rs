@@ -1,24 +1,28 @@
-//! How fast a keyspace that is slowed down takes batches: bytes a second that fall with the distance to its limits, shared fairly.
+//! The rate limit of a keyspace whose writers are slowed down: how many bytes a second it admits,
+//! and in which order its writers get them.
 //!
-//! What it is: a [`RateLimit`] is a keyspace's admission while `stall_policy` is `slowdown` and
-//! [`crate::types::pressure::decide`] says `Slow`. Its rate is `base * 4/5^(debt - debt at the
-//! beginning) * (1 - pressure)`: *base* is the speed at which writers filled memtables before they
-//! were slowed down, *debt* counts what is not in a level yet (sealed memtables and level-0 runs),
-//! *pressure* is how far the load has come from where slowing begins to where writers stop. So it
-//! begins with hardly any delay, and each memtable that is filled faster than one is compacted
-//! takes a fifth of the speed away, until both are alike. (RocksDB's write controller multiplies
-//! its rate by 0.8 and 1.25 as debt grows and shrinks, from a configured speed. Here each unit of
-//! debt counts once in both directions: the rate depends on where the store is, not on how it came
-//! there, and needs no setting.)
+//! A [`RateLimit`] is used while `stall_policy` is `slowdown` and
+//! [`crate::types::pressure::decide`] says `Slow`. The rate is
+//! `base * (4/5)^(debt - debt at the beginning) * (1 - pressure)`. *Base* is the speed at which
+//! writers filled memtables before they were slowed down. *Debt* is the number of sealed memtables
+//! and level-0 runs. *Pressure* is how far the load has come from the threshold where slowing
+//! begins to the one where writers stop. So a slowdown begins with hardly any delay, and each
+//! memtable that is filled faster than one is compacted takes a fifth of the speed away, until both
+//! are equally fast. (RocksDB's write controller multiplies a configured rate by 0.8 and 1.25 as
+//! debt grows and shrinks. Here each unit of debt counts once in both directions: the rate depends
+//! on the present load and not on how it came about, and it needs no setting.)
 //!
-//! Bytes are paid for after they were admitted: who finds no debt goes at once, and the next ones wait for it. Among those who wait, the one goes
-//! first whose batch would have been through first had each had a channel of its own (start-time fair queueing): a writer of large batches
-//! gets as many bytes as one of small ones, and nobody starves, because everybody's turn is fixed when he comes.
+//! A batch is paid for after it was admitted (a token bucket that may become negative): a writer
+//! that finds tokens goes on at once, and the writers after it wait until the bucket is full again
+//! up to zero. Writers that wait are served in the order in which their batches would be through
+//! if each writer had a channel of its own (start-time fair queueing). So a writer of large batches
+//! gets as many bytes as a writer of small ones, and nobody starves, because a writer's turn is
+//! fixed when it begins to wait.
 //!
-//! Invariants: over any span of time, what is admitted is at most the highest rate in it times the span, [`BURST`] of it, and one batch. The
-//! rate never falls below [`LEAST_BYTES_PER_S`].
+//! Invariants: in any period, at most the highest rate times the period is admitted, plus [`BURST`]
+//! at that rate and one batch. The rate never falls below [`LEAST_BYTES_PER_S`].
 //!
-//! Threading: plain values, under the lock of `Stalls`; time comes from the caller.
+//! Threading: a plain value under the lock of `Stalls`. The caller passes the time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,45 +31,51 @@ use siltstone_storage::Instant;
 
 use crate::types::pressure::Nearness;
 
-/// What may be admitted at once after a pause, as time at the full rate.
+/// The most tokens that a pause saves up, as time at the full rate.
 const BURST: Duration = Duration::from_millis(5);
 
-/// Debt that nobody waits for, as time: waits shorter than this cost more than they slow.
+/// Nobody waits for fewer missing tokens than these, as time at the full rate: a shorter wait costs
+/// more than it slows.
 const IGNORED: Duration = Duration::from_millis(1);
 
-/// How long nobody must have been slowed down for the next slowdown to begin anew, from what writers did since.
+/// A slowdown ends when nobody has been slowed down for this long. The next one measures its base
+/// anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
-/// The rate's lower bound: a writer makes progress whatever the debt.
+/// The lower bound of the rate: a writer makes progress whatever the debt is.
 const LEAST_BYTES_PER_S: u64 = 16 << 10;
 
-/// The base's bounds and its value before any memtable was filled, in memtables a second. Without the upper one a memtable that was filled in no
-/// time at all would mean that nothing is slowed.
+/// The bounds of the base, in memtables a second. Without the upper bound, a memtable that was
+/// filled in no time at all would mean that nobody is slowed down.
 const BASE_MEMTABLES_PER_S: std::ops::RangeInclusive<f64> = 0.25..=16.0;
+
+/// The base before any memtable was filled, in memtables a second.
 const UNMEASURED_MEMTABLES_PER_S: f64 = 1.0;
 
-/// Memtables whose filling is remembered; the fastest counts, because most are filled with pauses.
+/// The number of memtables whose speed is remembered. The fastest one counts, because most are
+/// filled with pauses.
 const REMEMBERED: usize = 4;
 
-/// What a batch costs beside its bytes, so that empty ones are not free.
+/// What a batch costs beside its bytes, so that small batches are not nearly free.
 const BATCH_BYTES: u64 = 64;
 
 const NANOS: i128 = 1_000_000_000;
 
-/// What a writer is told.
+/// The answer to a writer that asks whether it may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Go on; the bytes are counted.
+    /// It may go on, and its bytes are paid for.
     Go,
-    /// Ask again after this long, or when somebody else went.
+    /// It must ask again after this time, or when another writer has gone on.
     Wait(Duration),
 }
 
-/// A writer's place among those who wait: when it would be through, and a number of its own.
+/// A writer's position among those who wait: the virtual time at which its batch would be through,
+/// and a unique number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64, u64);
 
-/// A slowdown, from its first writer on.
+/// A slowdown, which begins with the first writer that is slowed down.
 #[derive(Clone, Copy)]
 struct Episode {
     base_bytes_per_s: u64,
@@ -75,17 +85,18 @@ struct Episode {
 
 /// See the module.
 pub(crate) struct RateLimit {
-    /// Bytes a second at which the last memtables were filled while nobody was slowed.
+    /// The bytes a second at which the last memtables were filled, of those during which nobody was
+    /// slowed down.
     filled: Vec<u64>,
-    /// When the present memtable began.
+    /// When the active memtable began.
     began: Instant,
-    /// Whether somebody was slowed since.
+    /// Whether somebody was slowed down since.
     slowed: bool,
     episode: Option<Episode>,
-    /// Bytes times 10^9; negative is debt.
+    /// Bytes that may be admitted now, times 10^9. Negative while admitted bytes are not paid for.
     tokens: i128,
     tokens_at: Instant,
-    /// The turn of who went last.
+    /// The virtual time of the writer that went on last.
     turn: u64,
     next_number: u64,
     waiting: BTreeSet<Ticket>,
@@ -120,7 +131,8 @@ impl RateLimit {
         self.slowed = false;
     }
 
-    /// Bytes a second for writers who are this near to the limits. Begins a slowdown if none goes on.
+    /// The bytes a second for writers that are this near to the limits. Begins a slowdown if there
+    /// is none.
     pub(crate) fn rate(&mut self, now: Instant, near: &Nearness) -> u64 {
         let memtables = |count: f64| (near.memtable_bytes as f64 * count) as u64;
         let base = match self.episode {
@@ -140,7 +152,7 @@ impl RateLimit {
         };
         self.episode = Some(Episode { asked: now, ..base });
         self.slowed = true;
-        // Beyond this many units the rate is at its bounds anyway.
+        // With this many units, the rate is at its bounds.
         const STEPS_MAX: u64 = 40;
         let mut rate = u128::from(base.base_bytes_per_s);
         for _ in 0..near
@@ -161,8 +173,8 @@ impl RateLimit {
         ((rate * u128::from(left) / 1000) as u64).max(LEAST_BYTES_PER_S)
     }
 
-    /// Whether a writer with a batch of `bytes` may go on. The first time it gets a ticket, which it must bring again until it is told to go or
-    /// gives it back.
+    /// Whether a writer with a batch of `bytes` may go on. The first call fills in the `ticket`,
+    /// and the writer passes it again until it may go on or calls [`RateLimit::give_back`].
     pub(crate) fn ask(
         &mut self,
         now: Instant,
@@ -176,7 +188,8 @@ impl RateLimit {
         self.tokens = (self.tokens + rate * passed).min(full);
         self.tokens_at = now;
         let cost = bytes.saturating_add(BATCH_BYTES);
-        // Who has not begun to wait yet ignores a little debt, so that batches of a few bytes do not each wait a few microseconds.
+        // A writer that has not begun to wait ignores a few missing tokens, so that small batches
+        // do not wait a few microseconds each.
         let ignored = match ticket {
             None if self.waiting.is_empty() => rate * IGNORED.as_nanos() as i128,
             _ => 0,
@@ -188,7 +201,7 @@ impl RateLimit {
             own
         });
         if self.waiting.first() != Some(&own) {
-            // Whoever goes tells the others.
+            // The writer before it wakes the others when it goes on.
             return Turn::Wait(FORGOTTEN_AFTER / 2);
         }
         if self.tokens < -ignored {
@@ -201,7 +214,7 @@ impl RateLimit {
         Turn::Go
     }
 
-    /// The writer goes for another reason, or not at all. True if somebody else waits.
+    /// The writer waits no longer. Returns true if another writer waits.
     pub(crate) fn give_back(&mut self, ticket: &mut Option<Ticket>) -> bool {
         if let Some(own) = ticket.take() {
             self.waiting.remove(&own);
@@ -233,7 +246,8 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// Writers that each have the next batch ready as soon as one is through; who got how many bytes until `end`.
+    /// Simulates writers that each have the next batch ready as soon as one is admitted. Returns
+    /// the bytes that each of them got until `end`.
     fn admitted(
         rate_limit: &mut RateLimit,
         near: &Nearness,
@@ -285,7 +299,7 @@ mod tests {
             last = *rate;
         }
         assert!(down[5] >= LEAST_BYTES_PER_S);
-        // It depends on where the store is, not on how it came there.
+        // The rate depends on the present load, not on how it came about.
         for ((pressure, debt), rate) in way.iter().zip(&down) {
             assert_eq!(rate_limit.rate(at_ms(3500), &near(*pressure, *debt)), *rate);
         }
@@ -303,9 +317,9 @@ mod tests {
         rate_limit.sealed(at_ms(1000), 64 * MIB);
         rate_limit.rate(at_ms(1000), &near(100, 20));
         rate_limit.sealed(at_ms(20_000), 64 * MIB);
-        // A second later it begins anew, with the same base.
+        // Ten seconds later another slowdown begins, with the same base.
         assert_eq!(rate_limit.rate(at_ms(30_000), &near(0, 30)), 64 * MIB);
-        // Neither an endless speed nor none at all is a base.
+        // The base has an upper and a lower bound.
         let mut rate_limit = RateLimit::new(at_ms(0));
         rate_limit.sealed(at_ms(0), 64 * MIB);
         assert_eq!(rate_limit.rate(at_ms(0), &near(0, 20)), 16 * 64 * MIB);
@@ -349,7 +363,7 @@ mod tests {
         let rate = rate_limit.rate(at_ms(0), &near);
         let mut went = 0;
         let mut ticket = None;
-        // (The slowdown goes on, so the rate stays what it was.)
+        // (The slowdown goes on, so the rate is the same.)
         while rate_limit.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
             went += 1000;
         }

@@ -1,16 +1,17 @@
-//! Pressure: whether a batch may join the write queue, and the record of every delay.
+//! Stalls: whether a batch may join the queue of writers, and a record of every delay.
 //!
-//! What it is: [`policy::decide`] is a pure function of a keyspace's [`Load`] and the [`Limits`];
-//! `Stalls` holds the condition on which writers wait, the rate_limit of each keyspace that is slowed
-//! down (`rate_limit.rs`), and every delay with its keyspace, cause, numbers and duration, readable while
-//! it lasts.
+//! [`policy::decide`] is a pure function of a keyspace's [`Load`] and its [`Limits`]. `Stalls` is
+//! where writers wait. It has the rate limit of each keyspace that is slowed down
+//! (`rate_limit.rs`), and a record of each delay with its keyspace, cause, load and duration, which
+//! can be read while the delay lasts.
 //!
-//! Invariants: a batch is asked *before* it joins the queue, so a keyspace that must wait delays
-//! nobody else (RFC 1, P4); a waiting writer is woken by every event that can lower the load (a
-//! flush or a compaction was installed, space came back, the store closed) and asks again; a delay
-//! is counted once, by the cause it began with. Keyspaces are slowed each for itself.
+//! Invariants: a writer asks *before* it joins the queue, so a keyspace that must wait delays
+//! nobody else (RFC 1, P4). Everything that can lower a load (a flush or a compaction was
+//! installed, there is space again, the store closes) wakes the writers that wait, and they ask
+//! again. A delay is counted once, under the cause that it began with. Each keyspace is slowed down
+//! by itself.
 //!
-//! Threading: one runtime mutex; nothing else is locked while waiting.
+//! Threading: one runtime mutex, which is not held while a writer waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub struct Delay {
     pub keyspace: String,
     /// Why.
     pub cause: Cause,
-    /// The load that caused it, as it was at the beginning.
+    /// The load at the beginning of the delay.
     pub load: Load,
     /// The limit that the load met, in the unit of the cause.
     pub limit: u64,
@@ -45,22 +46,22 @@ pub struct Delay {
     pub waiting: bool,
 }
 
-/// Totals of one cause.
+/// The totals of one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct DelayTotal {
-    /// Delays that began.
+    /// The number of delays that began.
     pub count: u64,
-    /// Time spent in the finished ones, in microseconds.
+    /// The time spent in finished delays, in microseconds.
     pub total_us: u64,
-    /// The longest finished one, in microseconds.
+    /// The duration of the longest finished delay, in microseconds.
     pub max_us: u64,
 }
 
-/// How long a writer waits at most before it asks again.
+/// The longest time that a writer waits before it asks again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Finished delays that are kept for reading.
+/// The number of finished delays that are kept for reading.
 const FINISHED_MAX: usize = 256;
 
 struct Inner {
@@ -77,7 +78,7 @@ pub(crate) struct Stalls {
     events: Arc<Events>,
     opened: Instant,
     inner: Mutex<Inner>,
-    /// Notified by every event that may lower a load or let the next writer through.
+    /// Notified by everything that may lower a load or let the next writer go on.
     pressure: Arc<Notify>,
     waiting: AtomicUsize,
 }
@@ -100,12 +101,13 @@ impl Stalls {
         }
     }
 
-    /// Writers that wait right now.
+    /// The number of writers that wait now.
     pub(crate) fn waiting_count(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A memtable of the keyspace with this many bytes was sealed: that is how its speed is known.
+    /// A memtable of the keyspace with this many bytes was sealed. The rate limit measures the
+    /// speed of the writers by this.
     pub(crate) fn sealed(&self, keyspace: KeyspaceId, bytes: u64) {
         let now = self.runtime.now();
         let mut inner = self.inner.lock();
@@ -115,13 +117,14 @@ impl Stalls {
             .sealed(now, bytes);
     }
 
-    /// The keyspace was dropped: whoever waits for it is told.
+    /// The keyspace was dropped. Its waiting writers are woken and get an error.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
         self.inner.lock().rate_limits.remove(&keyspace);
         self.pressure.notify();
     }
 
-    /// Waits as `decide` says until a batch of `bytes` may join (true), or `give_up` says that waiting is pointless (false).
+    /// Waits until `decide` lets a batch of `bytes` join the queue, and returns true. Returns false
+    /// if `give_up` says that waiting is pointless.
     pub(crate) fn wait_for(
         &self,
         (keyspace, name): (KeyspaceId, &str),
@@ -241,7 +244,7 @@ impl Stalls {
         }
     }
 
-    /// The last delays, then the present ones with their time so far.
+    /// The last finished delays, then the present ones with their duration so far.
     pub(crate) fn delays(&self) -> Vec<Delay> {
         let now = self.runtime.now();
         let inner = self.inner.lock();
@@ -253,7 +256,7 @@ impl Stalls {
         all
     }
 
-    /// Totals by cause.
+    /// The totals of each cause.
     pub(crate) fn totals(&self) -> Vec<(Cause, DelayTotal)> {
         let inner = self.inner.lock();
         Cause::ALL

@@ -1,14 +1,20 @@
-//! The write path: a queue whose first writer leads a group through log, memtables and publication.
+//! The path of a write: group commit through the log and the memtables, up to publication.
 //!
-//! What it is: [`write`] asks for pressure, joins the queue, and either becomes the leader at once (nobody leads: no hand-over, no
-//! wake-up), or waits until a leader has done its work or hands it the lead. The leader takes what waits, numbers it, appends it as
-//! one record, syncs if anybody asked, applies it to the memtables and publishes the last number.
+//! [`write`] waits while a keyspace of its batch is stalled, and then joins the queue. If nobody
+//! leads, it leads at once, without waking anybody. Otherwise it waits until a leader has committed
+//! its batch or passes the lead on to it. A leader takes the batches that wait, numbers their
+//! entries, appends them as one record, syncs the log if any of the writers asked for it, applies
+//! the entries to the memtables, and publishes the last number.
 //!
 //! Invariants:
-//! - **W1** One leader at a time; numbers, log order and publication order are the same order.
-//! - **W2** Nothing is applied to a memtable that is not in the log, nothing is published that is not in its memtables.
-//! - **W3** A group is numbered only after every keyspace in it has room, so no record straddles two memtables of a keyspace (RFC 1, V1).
-//! - **W4** A writer waits for pressure before it joins; whoever is in the queue waits for nothing but the leader's own I/O.
+//! - **W1** There is one leader at a time. Sequence numbers, the log and publication have the same
+//!   order.
+//! - **W2** Nothing is applied to a memtable before it is in the log, and nothing is published
+//!   before it is in its memtables.
+//! - **W3** A group is numbered only after every keyspace in it has room, so no record straddles
+//!   two memtables of a keyspace (RFC 1, V1).
+//! - **W4** A writer is stalled before it joins the queue. In the queue it waits for nothing but
+//!   the I/O of leaders.
 //!
 //! Threading: that of [`queue`].
 
@@ -52,7 +58,7 @@ pub(crate) type Lead<'a> = crate::commit::queue::Lead<'a, StoreWriters>;
 /// A group's batches with their answers.
 type Group<'a> = crate::commit::queue::Group<'a, StoreWriters>;
 
-/// Those who write to one store.
+/// The writers of one store.
 pub(crate) struct StoreWriters {
     health: Arc<Health>,
 }
@@ -75,7 +81,7 @@ impl Writers for StoreWriters {
         batch.bytes()
     }
 
-    /// Log and memtables may disagree: the store takes no more writes.
+    /// Log and memtables may disagree, so the store takes no more writes.
     fn leader_panicked(&self) -> Error {
         let error = Error::new(
             ErrorKind::Poisoned,
@@ -163,7 +169,7 @@ pub(crate) fn write_if(
     result
 }
 
-/// Counts a batch's entries. Returns the time now if this is a batch that is timed.
+/// Counts a batch's entries. Returns the present time if this batch is timed.
 fn count_puts(env: &Env, batch: &BatchBody) -> Option<Instant> {
     let entries = batch.len() as u64;
     (env.metrics().put_count.add(entries) % SAMPLE < entries).then(|| env.now())
@@ -176,7 +182,7 @@ fn record_put(env: &Env, start: Option<Instant>) {
     }
 }
 
-/// Waits, outside the queue, while a keyspace of the batch is over its limits.
+/// Waits, outside the queue, while any keyspace of the batch is over its limits.
 fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
     commit.env.health().check()?;
     let mut last: Option<KeyspaceId> = None;
@@ -208,7 +214,7 @@ fn passes(catalog: &Catalog, keyspace: &KeyspaceCore) -> bool {
     ) == pressure::Decision::Pass
 }
 
-/// As [`write`] asks, for one keyspace and a batch that brings it so many `bytes`.
+/// Waits while one keyspace is over its limits, for a write that brings it this many `bytes`.
 pub(crate) fn wait_for_keyspace(
     commit: &Commit,
     keyspace: &KeyspaceCore,
@@ -226,7 +232,7 @@ pub(crate) fn wait_for_keyspace(
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
     commit.stalls.wait_for(whose, bytes(), decide, || {
-        // Whoever is only slowed passes all the same.
+        // A writer that is only slowed down is still admitted.
         failing = match decide().0 {
             pressure::Decision::Stop { .. } => commit.env.failures().failing_for_good(),
             _ => None,
@@ -258,7 +264,7 @@ struct Need {
     entries: usize,
     key_bytes: usize,
     value_bytes: usize,
-    /// How many of the entries delete single keys.
+    /// The number of entries that delete single keys.
     deletes: u64,
 }
 
@@ -276,9 +282,9 @@ impl Need {
     }
 }
 
-/// Takes the leader's batches through log and memtables; every batch gets its answer.
+/// Commits the leader's group. Every batch gets its result.
 fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
-    // A group of one that syncs nothing is timed as a put, if at all.
+    // A group of one batch that syncs nothing counts in the time of puts, if at all.
     let start = (sync || group.len() > 1).then(|| commit.env.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
@@ -307,9 +313,10 @@ fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>
     }
 }
 
-/// Adds a batch's needs, or refuses the batch (a keyspace is gone) and adds nothing.
+/// Adds what a batch needs. If a keyspace of it is gone, adds nothing and returns an error.
 fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
-    // Refuse before anything is added: a batch is in the group whole or not at all. (Of one entry, the loop below refuses.)
+    // All keyspaces are checked before anything is added, because a batch is in the group whole or
+    // not at all. (The loop below refuses a batch of one entry.)
     let mut known: Option<KeyspaceId> = None;
     for entry in batch.iter().filter(|_| batch.len() > 1) {
         if known != Some(entry.keyspace) {
@@ -350,18 +357,20 @@ fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Res
     Ok(())
 }
 
-/// Gives every keyspace of the group a memtable with room. A keyspace that gets none (no memory, a batch too large for any) fails the batches
-/// that touch it, and no others.
+/// Gives every keyspace of the group a memtable with room. If a keyspace gets none (there is no
+/// memory, or a batch is too large for any memtable), the batches that touch it fail, and no
+/// others.
 fn make_room(
     commit: &Commit,
     leader: &mut LeaderState,
     group: &mut Group<'_>,
     needs: &mut Vec<Need>,
 ) {
-    // Each round fails at least one batch or is the last: whoever is in `needs` is there for a batch that is accepted.
+    // Each round fails at least one batch or is the last, because every keyspace in `needs` is
+    // there for a batch that is accepted so far.
     while let Err((refused, error)) = make_room_for_all(commit, leader, needs) {
-        // What the failed batches wanted of other keyspaces is not needed any more: counted anew. (A memtable that was rotated
-        // for them is found with room.)
+        // The needs are counted anew, without those of the failed batches in other keyspaces. (A
+        // memtable that was rotated for them has room.)
         needs.clear();
         for (batch, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
             let touches = |entry: Entry<'_>| {
@@ -376,7 +385,7 @@ fn make_room(
     }
 }
 
-/// As [`make_room`], up to the first keyspace that gets none.
+/// As [`make_room`], but stops at the first keyspace that gets no memtable.
 fn make_room_for_all(
     commit: &Commit,
     leader: &mut LeaderState,
@@ -418,8 +427,8 @@ fn commit_accepted(
     }
     let first = leader.next_seq;
     commit.catalog.reserve_numbers(first + count - 1)?;
-    // Before the append: a task that computes the log's start meanwhile sees the hold, or an end of
-    // the log that is not above it.
+    // The log is held before the append: a task that computes the log's start meanwhile sees the
+    // hold, or an end of the log that does not lie behind it.
     let before = commit.wal.log().end();
     for need in needs.iter() {
         need.source.hold_log(before);
@@ -446,7 +455,7 @@ fn commit_accepted(
         .wal
         .append(RecordKind::Group, first, count, bodies, sync)
         .inspect_err(|_| {
-            // Nothing was written for an empty source: it must not keep the log from here on.
+            // An empty memtable has no record, so it must not hold the log.
             needs
                 .iter()
                 .filter(|_| !planted::is(Bug::FailedGroupPins))
@@ -489,15 +498,15 @@ fn commit_accepted(
     Ok(())
 }
 
-/// Log segments from this size on are worth being made ready ahead of the leader, in bytes.
+/// The size from which on a log segment is worth preparing before the leader needs it, in bytes.
 const SUPPLY_MIN_BYTES: u64 = 1 << 20;
 
-/// Wakes the maintenance task at the start of a segment and in the middle of one of the full size:
-/// the next segment and the next arena must be ready before a leader needs them, else writers wait
-/// while 64 MiB are zeroed or faulted in.
+/// Wakes the maintenance task at the start of a segment and in the middle of a segment of the full
+/// size. The next segment and the next arena must be ready before a leader needs them; otherwise
+/// writers wait while 64 MiB are zeroed or faulted in.
 #[inline]
 fn wake_for_supplies(env: &Env, before: Position, end: Position) {
-    // Small ones are made in passing.
+    // A leader makes a small segment itself.
     if env.options().log_segment_bytes < SUPPLY_MIN_BYTES {
         return;
     }
@@ -508,7 +517,7 @@ fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     }
 }
 
-/// Applies the group's entries, in number order, to their memtables.
+/// Applies the group's entries to their memtables, in the order of their numbers.
 fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
@@ -542,7 +551,7 @@ fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()>
     Ok(())
 }
 
-/// Entries that are inserted together, so that their walks down the tree overlap.
+/// The number of entries that are inserted together, so that their searches in the tree overlap.
 const INSERT_CHUNK: usize = 64;
 
 pub(crate) fn apply_to<'a>(
@@ -584,7 +593,8 @@ pub(crate) fn apply_to<'a>(
     }
 }
 
-/// Seals the active memtable and puts a new one on top, between two groups. `next_seq` is the first number of the new one.
+/// Seals the active memtable and makes a new one, between two groups. `next_seq` is the first
+/// number of the new one.
 fn rotate(
     commit: &Commit,
     next_seq: u64,
@@ -602,7 +612,8 @@ fn rotate(
     keyspace.replace_view(|view| {
         let mut unsettled = view.unsettled();
         if view.active().mem.is_empty() {
-            // Nothing was ever in it: the new one takes its slot, from the same number on.
+            // The old one never had an entry, so the new one takes its slot, from the same number
+            // on.
             unsettled.remove(0);
             let lo = view.active().lo;
             let widened = MemSource::new(fresh.id, fresh.mem.clone(), lo);
@@ -623,7 +634,7 @@ fn rotate(
 }
 
 impl Lead<'_> {
-    /// Seals the keyspace's memtable, unless it is empty. True if there was something to seal.
+    /// Seals the keyspace's active memtable, unless it is empty. Returns whether it did.
     pub(crate) fn rotate(&mut self, commit: &Commit, keyspace: &KeyspaceCore) -> Result<bool> {
         if keyspace.view().active().mem.is_empty() {
             return Ok(false);
@@ -639,7 +650,8 @@ impl Lead<'_> {
         Ok(true)
     }
 
-    /// A memtable source of its own, for a new keyspace or above an ingest: its memory comes as it is written.
+    /// A new active memtable, for a new keyspace or above an ingest. Its memory is allocated as it
+    /// is written.
     pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {
         let mem = first_memtable(settings)?;
         self.next_source_id += 1;

@@ -30,13 +30,13 @@ use siltstone_storage::planted::{self, Bug};
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;
 
-/// How often a call waits at most for reads that have the last descriptors of tables.
+/// The most times that a call waits for reads that have the last descriptors of tables.
 const WAITS_MAX: u32 = 20;
 
 /// How long it waits each time.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// How often a call is repeated at most, however many descriptors are taken meanwhile.
+/// The most times that a call is repeated, however many descriptors are taken meanwhile.
 const RETRIES_MAX: u32 = 100;
 
 /// A lowered bound is doubled when no call has lacked a descriptor for this long.

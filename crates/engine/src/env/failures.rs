@@ -13,11 +13,11 @@ use crate::types::error::Error;
 /// After this many failures in a row, waiting callers and `Stats::jobs_failing` report the error.
 const FAILING_NOW: u32 = 3;
 
-/// A fault is no longer a passing one after this many failed flushes, or compactions, in a row:
-/// there is a pause after each.
+/// After this many failed flushes, or compactions, in a row, the fault is taken for a lasting one.
+/// There is a pause after each failure.
 pub(crate) const LASTING_FAILURES: u32 = 10;
 
-/// What fails. The discriminant is its place in the counts.
+/// A kind of jobs. Its discriminant is the index into [`Counts::by_kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum JobKind {
     Flush,
@@ -31,9 +31,9 @@ pub(crate) struct Failures {
 
 #[derive(Default)]
 struct Counts {
-    /// Of any kind, since the last success or since somebody began to wait.
+    /// The failures of all kinds since the last success, or since a caller began to wait.
     in_a_row: u32,
-    /// By [`JobKind`], since the last success of that kind or since nothing of it was due.
+    /// The failures of each [`JobKind`] since its last success, or since none of it was due.
     by_kind: [u32; 2],
     last: Option<Error>,
 }
@@ -60,7 +60,7 @@ impl Failures {
         *failed = failed.saturating_add(1);
     }
 
-    /// Keeps the error of a job or task that failed, for those who ask why.
+    /// Keeps the error of a job or a task that failed, to be reported.
     pub(crate) fn set_last(&self, error: Error) {
         self.counts.lock().last = Some(error);
     }
@@ -70,23 +70,24 @@ impl Failures {
         self.counts.lock().last.clone()
     }
 
-    /// Nothing of this kind is due or runs. Failures that are over in another way than by a success
-    /// (the keyspace was dropped, for example) do not concern those who wait later.
+    /// No job of this kind is due or runs. Failures that did not end with a success (because the
+    /// keyspace was dropped, for example) do not concern later callers.
     pub(crate) fn forget_kind(&self, kind: JobKind) {
         self.counts.lock().by_kind[kind as usize] = 0;
     }
 
-    /// The store is idle.
+    /// No job of any kind is due or runs.
     pub(crate) fn forget_kinds(&self) {
         self.counts.lock().by_kind = [0; 2];
     }
 
-    /// A caller begins to wait for jobs: it learns of failures from now on, not of those before.
+    /// A caller begins to wait for jobs. It gets only the failures from now on.
     pub(crate) fn forget_earlier(&self) {
         self.counts.lock().in_a_row = 0;
     }
 
-    /// The last error, if jobs fail and none has succeeded since. For callers who wait for jobs.
+    /// The last error for callers that wait for jobs, if [`FAILING_NOW`] or more jobs in a row have
+    /// failed.
     pub(crate) fn failing(&self) -> Option<Error> {
         let counts = self.counts.lock();
         let fails = counts.in_a_row >= FAILING_NOW;
@@ -99,7 +100,8 @@ impl Failures {
         self.last_if_any_kind_failed(FAILING_NOW)
     }
 
-    /// The error of a writer that waits for jobs which fail again and again.
+    /// The error for a stalled writer, if [`LASTING_FAILURES`] or more flushes in a row have
+    /// failed, or that many compactions.
     pub(crate) fn failing_for_good(&self) -> Option<Error> {
         let error = self.last_if_any_kind_failed(LASTING_FAILURES)?;
         Some(error.context("writes wait for background jobs, and those fail"))

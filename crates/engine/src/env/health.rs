@@ -1,10 +1,13 @@
 //! Whether the store may still be written, and why not.
 //!
-//! What it is: sticky facts. *Poison*: a sync of log or manifest failed, or a log write was unsure; the first cause stays until
-//! the store is reopened. *NoSpace*: the last attempt to get room failed; cleared by the attempt that succeeds.
+//! A store is *poisoned* if a sync of the log or the manifest failed, or if it is not known whether
+//! bytes were written to the log. The first cause stays until the store is opened again. A store
+//! has *no space* if the last attempt to get room failed, until an attempt succeeds.
 //!
-//! Invariant: poison is set before any waiter of the failed call is answered (RFC 1, §4), so nobody is told of a later,
-//! falsely successful sync. Threading: `check` is one relaxed load on the good path.
+//! Invariant: poison is set before any caller that waits for the failed call is answered (RFC 1,
+//! section 4), so nobody is acknowledged by a later sync that falsely succeeds.
+//!
+//! Threading: atomic state, and a mutex over the cause. `check` is one load while nothing is wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -26,9 +29,9 @@ pub(crate) struct Health {
     state: AtomicU8,
     cause: Mutex<Option<Error>>,
     events: Arc<Events>,
-    /// It was told that there is no space, and not yet that there is again.
+    /// [`Event::NoSpace`] was emitted, and [`Event::SpaceAgain`] was not emitted since.
     no_space_emitted: AtomicBool,
-    /// How often somebody met it.
+    /// How often there was no space.
     no_space_count: AtomicU64,
 }
 
@@ -46,7 +49,7 @@ impl Health {
     /// An error if writes are refused.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        // Acquire: whoever sees the poison also sees its cause; whoever answers a waiter has seen it.
+        // Acquire: a task that sees the poison also sees its cause.
         let state = self.state.load(Ordering::Acquire);
         if state == GOOD {
             Ok(())
@@ -55,7 +58,8 @@ impl Health {
         }
     }
 
-    /// As `check`, but a full disk is no reason: edits that free space must get through.
+    /// As `check`, but a full disk is no error, because edits that give space back must get
+    /// through.
     pub(crate) fn check_manifest(&self) -> Result<()> {
         let state = self.state.load(Ordering::Acquire);
         if state <= NO_SPACE {
@@ -65,8 +69,8 @@ impl Health {
         }
     }
 
-    /// State and cause under the lock, because they change together: a full disk may have passed, or become a poison, since the state was
-    /// `seen`.
+    /// Reads state and cause under the lock, because they change together: since the state was
+    /// `seen`, there may be space again, or the store may be poisoned.
     #[cold]
     fn verdict(&self, seen: u8, allowed: u8) -> Result<()> {
         let cause = self.cause.lock();
@@ -91,7 +95,7 @@ impl Health {
         self.state.load(Ordering::Acquire) == NO_SPACE
     }
 
-    /// The first poison stays.
+    /// Poisons the store, unless it is poisoned already: the first cause stays.
     pub(crate) fn poison(&self, cause: &Error) {
         let mut slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) >= POISONED || planted::is(Bug::PoisonIsForgotten) {
@@ -102,7 +106,7 @@ impl Health {
         self.events.emit(|| Event::Poisoned {
             error: cause.clone(),
         });
-        // A subscriber is foreign code: it runs under no lock of ours.
+        // A subscriber of traces is foreign code, so it runs under no lock of the store.
         drop(slot);
         tracing::error!(%cause, "the store takes no writes until it is opened again");
     }
@@ -124,7 +128,7 @@ impl Health {
         }
     }
 
-    /// True if the store was in `NoSpace`.
+    /// There is space. Returns true if there was none before.
     pub(crate) fn clear_no_space(&self) -> bool {
         let mut slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) != NO_SPACE {
@@ -135,14 +139,15 @@ impl Health {
         true
     }
 
-    /// Whether [`Health::emit_space_again`] is due once this number has stayed the same for a while: on a disk with a little room, one thing
-    /// finds room and the next does not, many times a second, and nobody wants to be told of each.
+    /// `Some` if [`Health::emit_space_again`] is to be called as soon as this number has stayed the
+    /// same for a while. On a disk with a little room, one write finds room and the next one does
+    /// not, many times a second, and a listener must not get an event for each.
     pub(crate) fn pending_space_again(&self) -> Option<u64> {
         let owes = self.no_space_emitted.load(Ordering::Acquire) && !self.is_no_space();
         owes.then(|| self.no_space_count.load(Ordering::Acquire))
     }
 
-    /// There has been space for a while.
+    /// Emits that there is space again, if that is still so.
     pub(crate) fn emit_space_again(&self) {
         let slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) != GOOD
@@ -155,7 +160,7 @@ impl Health {
         tracing::info!("there is space again");
     }
 
-    /// The store was opened for reading: it takes no change, ever.
+    /// The store is open for reading only, so it never takes a change.
     pub(crate) fn set_read_only(&self) {
         self.state.store(READ_ONLY, Ordering::Release);
     }
@@ -171,7 +176,7 @@ impl Health {
         }
     }
 
-    /// What a person reads in `stats`.
+    /// The state as a text for `stats`.
     pub(crate) fn describe(&self) -> String {
         let state = self.state.load(Ordering::Acquire);
         match state {
@@ -188,7 +193,7 @@ impl Health {
     }
 }
 
-/// The answer to changes of a store that is open for reading.
+/// The error of a change to a store that is open for reading only.
 fn read_only() -> Error {
     Error::new(ErrorKind::ReadOnly, "the store is open for reading only")
         .advice("open it with Store::open to change it")

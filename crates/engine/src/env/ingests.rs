@@ -1,8 +1,8 @@
-//! Ingests that are bringing files in. They change the store's folders without a role, so a close
-//! waits for them.
+//! Ingests that are bringing files in. They change the store's folders while they hold neither the
+//! lead nor the manifest role, so a close waits for them.
 //!
-//! Invariant: whoever begins one either sees that the store is being closed, or is seen by the
-//! close.
+//! Invariant: an ingest either sees that the store is being closed, or the close sees the ingest
+//! and waits for it.
 //!
 //! Threading: a mutex over the count, which is held over nothing else.
 
@@ -17,7 +17,7 @@ use crate::types::error::Result;
 pub(crate) struct IngestsInFlight {
     count: Mutex<usize>,
     none_left: Condvar,
-    /// A table that an ingest linked could not be synced: from then on tables are copied.
+    /// A table that an ingest linked could not be synced. From then on tables are copied.
     links_fail: AtomicBool,
 }
 
@@ -40,7 +40,8 @@ impl IngestsInFlight {
         self.links_fail.store(true, Ordering::Release);
     }
 
-    /// Waits until none is left. The caller has refused new ones before (`Env::closing`).
+    /// Waits until no ingest is left. The caller has called `Env::begin_closing` before, so no new
+    /// one begins.
     pub(crate) fn wait_until_none_left(&self) {
         let mut count = self.count.lock();
         while *count > 0 {
@@ -56,7 +57,7 @@ impl<'a> IngestInFlight<'a> {
     /// Begins one, unless the store is being closed.
     pub(crate) fn begin(env: &'a Env) -> Result<IngestInFlight<'a>> {
         let mut count = env.ingests.count.lock();
-        // Under the lock: a close that is not seen here sees us.
+        // Under the lock: a close that begins later finds this ingest in the count.
         env.check_open()?;
         *count += 1;
         Ok(IngestInFlight(&env.ingests))

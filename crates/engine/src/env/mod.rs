@@ -1,7 +1,7 @@
-//! What surrounds an open store: its storages and open files, its health, and later its clock, its
-//! events and its notifiers.
+//! The environment of an open store: its options, runtime, storages and open files, its health, its
+//! events and metrics, and the notifiers on which its tasks wait.
 //!
-//! Nothing here knows keyspaces, tables or the log.
+//! Nothing here knows keyspaces or the log. Of tables it knows only that they are files.
 
 pub(crate) mod descriptors;
 pub(crate) mod failures;
@@ -33,20 +33,21 @@ use crate::types::event::Events;
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 
-/// What surrounds an open store.
+/// The environment of an open store, which all of its parts share.
 pub(crate) struct Env {
-    /// Identifies this open of the store, to which its batches belong.
+    /// Identifies this open of the store. Batches belong to it.
     session: SessionId,
-    /// As the store was opened.
+    /// The options with which the store was opened.
     options: Options,
-    /// As they are now: those that change while the store is open are read here.
+    /// The options now. Those that may change while the store is open are read here.
     live: ArcSwap<Options>,
-    /// The file of options in the store's folder as the open found it; an open for reading ignores
+    /// The file of options in the store's folder, as the open found it. An open for reading ignores
     /// it.
     options_file: options_file::Read,
     runtime: Runtime,
     storages: Storages,
-    /// The storages beneath those of an open for reading, and the log that it replayed.
+    /// Of an open for reading only: the storages below those that keep new files in memory, and the
+    /// log that it replayed.
     below: Option<Below>,
     guards: Guards,
     epoch: Epoch,
@@ -54,22 +55,24 @@ pub(crate) struct Env {
     health: Arc<Health>,
     events: Arc<Events>,
     metrics: Metrics,
-    /// Ingests that bring files in; closing waits for them.
+    /// Ingests that are bringing files in, for which a close waits.
     ingests: IngestsInFlight,
     closing: AtomicBool,
     /// Failures of flushes and compactions.
     failures: Failures,
-    /// A flush or a compaction may have become possible, or the store closes. Workers wait for it.
+    /// Notified if a flush or a compaction may have become possible, and if the store closes.
+    /// Workers wait for it.
     work: Notify,
-    /// A job ended, or a worker found nothing to do. Callers who wait for jobs wait for it.
-    job_ended: Notify,
-    /// The load of a keyspace may have fallen, or a writer that waits may go on. Stalled writers
+    /// Notified if a job ended, and if a worker found nothing to do. Callers that wait for jobs
     /// wait for it.
+    job_ended: Notify,
+    /// Notified if the load of a keyspace may have fallen, and if the next stalled writer may go
+    /// on. Stalled writers wait for it.
     pressure: Arc<Notify>,
-    /// Something is to be prepared, deleted or tried again, or the store closes. The maintenance
-    /// task waits for it.
+    /// Notified if something must be prepared, deleted or tried again, and if the store closes. The
+    /// maintenance task waits for it.
     maintenance: Notify,
-    /// The tasks are to end. Those that pause after a failure wait for it.
+    /// Notified if the tasks must end. Tasks that pause after a failure wait for it.
     ending: Notify,
 }
 
@@ -122,7 +125,7 @@ impl Env {
         &self.options
     }
 
-    /// The options as they are now.
+    /// The options now.
     pub(crate) fn live(&self) -> Arc<Options> {
         self.live.load_full()
     }
@@ -225,12 +228,12 @@ impl Env {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// From now on the store is being closed. Returns false if it was already.
+    /// Marks the store as being closed. Returns false if it was marked already.
     pub(crate) fn begin_closing(&self) -> bool {
         !self.closing.swap(true, Ordering::AcqRel)
     }
 
-    /// Lets another process open the store.
+    /// Gives the lease back, so that another process may open the store.
     pub(crate) fn give_lease_back(&self) {
         let lease = self.lease.lock().take();
         drop(lease);

@@ -1,8 +1,8 @@
-//! A condition that counts: whoever waits on it cannot miss what happened while it looked.
+//! A condition with a count, so that a task that waits on it misses no notification.
 //!
-//! A waiter reads the count, then looks for what it waits for, and if that is not there it waits
-//! until the count has changed. A notification between the look and the wait is not lost, because
-//! the wait then returns at once. So no lock needs to be held over the look, and a notifier may
+//! A task reads the count, then checks for what it waits for, and if that is not there it waits
+//! until the count has changed. A notification between the check and the wait is not lost, because
+//! the wait then returns at once. So no lock needs to be held over the check, and a notifier may
 //! hold any lock: the mutex here is the last in the order of locks, and nothing is called under it.
 //!
 //! Threading: any task.
@@ -31,14 +31,14 @@ impl Notify {
         self.changed.notify_all();
     }
 
-    /// The number of notifications so far. Read it before you look for what you wait for.
+    /// The number of notifications so far. A task reads it before it checks for what it waits for.
     pub(crate) fn count(&self) -> u64 {
         *self.count.lock()
     }
 
     /// Waits until there were more than `seen` notifications, but not longer than `at_most`.
-    /// Returns false if that time has passed. Like any condition it may wake without a reason, so
-    /// true only means that it is worth looking again.
+    /// Returns false if that time has passed. As with any condition variable, the wait may end
+    /// without a reason, so true only means that it is worth checking again.
     pub(crate) fn wait_past(&self, seen: u64, at_most: Duration) -> bool {
         let count = self.count.lock();
         if *count != seen {

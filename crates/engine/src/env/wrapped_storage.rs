@@ -20,13 +20,13 @@ use crate::formats::directories::Storages;
 /// What a call does, as far as wrappers distinguish it.
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
-    /// It opens a file or a folder that is there, perhaps only while it runs.
+    /// It opens a file or a folder that exists, perhaps only for the duration of the call.
     Open,
     /// It opens a new file, which gets this name.
     Create(&'a str),
     /// It replaces the file of this name by a new one, atomically and durably.
     Replace(&'a str),
-    /// It gives this name to a file that is there.
+    /// It gives this name to a file that exists.
     Rename(&'a str),
     /// It deletes the file of this name.
     Delete(&'a str),
@@ -55,7 +55,7 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
 pub(crate) struct Wrapped<W>(pub(crate) W);
 
 impl<W: Wrapper> Wrapped<W> {
-    /// Forwards a call that opens what is there and changes nothing.
+    /// Forwards a call that opens what exists and changes nothing.
     fn open_with<T>(&self, run: impl Fn(&dyn Storage) -> Result<T>) -> Result<T> {
         self.0.make(Call::Open, || run(self.0.inner()))
     }
@@ -153,8 +153,8 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     }
 }
 
-/// The folders of an open for reading, below the files that it keeps in memory, and the segments
-/// that it replayed.
+/// The storages of the folders that an open for reading reads (its own new files are in memory),
+/// and the log segments that it replayed.
 pub(crate) struct Below {
     pub(crate) storages: Storages,
     pub(crate) live: RangeInclusive<u32>,

@@ -1,4 +1,6 @@
-//! The atomics of files whose schedules are explored. Here they are std's; the tests that compile those files (`tests/pinning_loom.rs`,
-//! `crates/sim/tests/schedules.rs`) have a module of this name with loom's, or with atomics at which simulated tasks hand over.
+//! The atomics of the files whose schedules are explored by themselves. In the store they are those
+//! of std. The tests that compile these files (`tests/pinning_loom.rs`,
+//! `crates/sim/tests/schedules.rs`) have a module of this name with the atomics of loom, or with
+//! atomics at which simulated tasks may switch.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,12 +1,16 @@
-//! The block cache: heap blocks of tables that are not read through maps, and of values that users hold on to.
+//! The block cache: blocks on the heap, of tables that are not read through maps, and of values
+//! that users keep.
 //!
-//! What it is: a `quick_cache`, weighted by bytes, with a fixed hasher and shard count (two runs of one seed evict alike). A block is kept for
-//! long only if it was asked for again, so a scan does not drive out what is read often. Its waiting insert is not used:
-//! placeholders would park threads behind the runtime's back; two readers that miss the same block both read it.
+//! It is a `quick_cache`, weighted by bytes. Hasher and number of shards are fixed, so that two
+//! runs of one seed evict the same blocks. A block stays for long only if it was asked for again,
+//! so a scan does not evict what is read often. The insert of `quick_cache` that waits for another
+//! loader is not used, because it would block threads outside the runtime: if two readers miss the
+//! same block, both read it.
 //!
-//! Point reads ask the cache itself; cursors go through a [`ScanCache`], which counts apart and may leave everything as it was.
+//! Point reads use the cache itself. Cursors use a [`ScanCache`], which has its own counters and
+//! may leave the cache unchanged.
 //!
-//! Threading: shared; no lock is held while a block is read.
+//! Threading: shared. No lock is held while a block is read.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -57,7 +61,7 @@ type Blocks = Cache<
     DefaultLifecycle<(u64, u32), Arc<Block>>,
 >;
 
-/// Blocks that were asked for and found, or not.
+/// How often a block was asked for: found, and not found.
 #[derive(Default)]
 pub(crate) struct Lookups {
     hits: AtomicU64,
@@ -82,20 +86,21 @@ impl Lookups {
 /// See the module.
 pub(crate) struct BlockCache {
     blocks: Option<Blocks>,
-    /// What it was given, and what it may hold now, in bytes.
+    /// The capacity that it was made with, in bytes.
     given_bytes: u64,
+    /// The capacity now, in bytes.
     capacity_bytes: AtomicU64,
-    /// By gets.
+    /// Lookups of point reads.
     pub(crate) points: Lookups,
-    /// By cursors.
+    /// Lookups of cursors.
     pub(crate) scans: Lookups,
 }
 
-/// Shards are fixed, so that eviction does not depend on the machine's cores.
+/// The number of shards is fixed, so that eviction does not depend on the number of cores.
 const SHARDS: usize = 8;
 
 impl BlockCache {
-    /// A cache of at most `bytes`; none at 0.
+    /// A cache of at most `bytes`. With 0 bytes there is no cache.
     pub(crate) fn new(bytes: u64) -> BlockCache {
         let blocks = (bytes > 0).then(|| {
             let options = OptionsBuilder::new()
@@ -120,7 +125,8 @@ impl BlockCache {
         }
     }
 
-    /// Lets it hold at most `bytes`, and never more than it was given; what is too much goes at once.
+    /// Sets the capacity to `bytes`, but not above the one that it was made with. Blocks beyond it
+    /// are evicted at once.
     pub(crate) fn set_capacity(&self, bytes: u64) {
         let bytes = bytes.min(self.given_bytes);
         if let Some(blocks) = &self.blocks
@@ -130,7 +136,7 @@ impl BlockCache {
         }
     }
 
-    /// What it may hold now, in bytes.
+    /// The capacity now, in bytes.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
@@ -154,10 +160,10 @@ impl TableBlockCache for BlockCache {
     }
 }
 
-/// The cache as a cursor sees it.
+/// The block cache for a cursor.
 pub(crate) struct ScanCache {
     cache: Arc<BlockCache>,
-    /// Whether its reads change what the cache holds.
+    /// Whether reads change the contents of the cache.
     fill: bool,
 }
 

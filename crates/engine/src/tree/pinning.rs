@@ -1,19 +1,24 @@
 //! A view and a number that belong together, without a lock.
 //!
-//! What it is: [`PublishedNumber`] is the newest number whose entries are all readable; [`pin`] takes a
-//! keyspace's present view and that number so that the view shows everything up to the number, and
-//! nothing was dropped from it that the number still sees (RFC 1, section 5). [`FirstPosition`] is
-//! what a source keeps of the log.
+//! [`PublishedNumber`] is the newest number whose entries are all readable. [`pin`] takes a
+//! keyspace's present view and that number so that they belong together: the view shows everything
+//! up to the number, and nothing that a read at the number sees was dropped from it (RFC 1,
+//! section 5). [`FirstPosition`] is the position from which on a memtable holds the log.
 //!
-//! Why it is right. The leader puts a source into the view, fills it, and then publishes its numbers: who has read the number finds a view at least as
-//! new, so if the view that was pinned *before* is still present it has the source. A job reads the published number and then puts a view in
-//! place that keeps what that number sees: who has pinned that view reads a number at least as high. Each of the two needs its order: view first,
-//! number second, and the look at the view again.
+//! Why this is right. A reader pins the view, then reads the number, and then checks that the view
+//! is still the present one. There are two ways in which view and number could fail to belong
+//! together:
+//! - The view lacks entries up to the number. The leader puts a memtable into the view, fills it,
+//!   and then publishes its numbers. So whoever has read a number finds a present view that has the
+//!   memtable. If the view that was pinned *before* is still the present one, it has the memtable.
+//! - A job has dropped an entry that a read at the number sees. A job reads the published number,
+//!   and later installs a view that keeps everything that this number and later ones see. A reader
+//!   that has pinned this view reads the number *afterwards*, so its number is not below the job's.
 //!
-//! This file knows nothing of the store, so that all its schedules are explored by themselves: `tests/pinning_loom.rs` and `crates/sim/tests/schedules.rs`
-//! compile it as it is.
+//! This file knows nothing of the store, so that all its schedules can be explored without one:
+//! `tests/pinning_loom.rs` and `crates/sim/tests/schedules.rs` compile it as it is.
 //!
-//! Threading: any thread; only the leader publishes and pins positions of the log.
+//! Threading: any thread may pin. Only the leader publishes and holds the log.
 
 use siltstone_storage::planted::{self, Bug};
 
@@ -40,31 +45,33 @@ impl PublishedNumber {
     }
 }
 
-/// Where the present view is.
+/// What has a present view.
 pub(crate) trait Present {
-    /// A view that is held.
+    /// A view that is kept alive.
     type View;
     fn view(&self) -> Self::View;
     fn is_present(&self, view: &Self::View) -> bool;
 }
 
-/// A view to read, and the number to read at: the given one, or the published one. `check` is asked whenever a view was pinned.
+/// A view to read, and the number to read at: the given number, or the published one. `check` is
+/// called each time after a view was pinned.
 ///
-/// A number that is given is older than the view (a snapshot's, which jobs know): any view shows it.
+/// A given number is that of a snapshot. It is older than the view, and jobs know it, so any view
+/// shows it.
 #[inline]
 pub(crate) fn pin<P: Present, E>(
-    place: &P,
+    present: &P,
     published: &PublishedNumber,
     number: Option<u64>,
     check: impl Fn() -> Result<(), E>,
 ) -> Result<(P::View, u64), E> {
     loop {
-        let view = place.view();
-        // Asked after the pin: a drop sets its mark before it takes the tables out of the view.
+        let view = present.view();
+        // After the pin, because a drop sets its mark before it takes the tables out of the view.
         check()?;
         let Some(number) = number else {
             let number = published.number();
-            if place.is_present(&view) {
+            if present.is_present(&view) {
                 return Ok((view, number));
             }
             continue;
@@ -73,16 +80,17 @@ pub(crate) fn pin<P: Present, E>(
     }
 }
 
-/// No position is pinned.
+/// The log is not held.
 pub(crate) const NO_POSITION: u64 = u64::MAX;
 
-/// Where the log ended before the first record of a source was appended: the source needs nothing
-/// that is before this position. A position is a word that orders as positions do
+/// Where the log ended before the first record of a memtable was appended. The memtable needs
+/// nothing of the log before this position. A position is a word that orders as positions do
 /// (`log::Position::to_u64`).
 ///
-/// The leader reads the end of the log and pins it before it appends, and nobody else appends. A
-/// task that computes where the log must start reads the log's end first and the pins after that: a
-/// pin that it does not see yet is that end or a later position.
+/// The leader reads the end of the log and holds the log from there on before it appends, and
+/// nobody else appends. A task that computes where the log must start reads the log's end first and
+/// the held positions after that, so a position that it does not see yet is that end or a later
+/// one.
 pub(crate) struct FirstPosition(AtomicU64);
 
 impl FirstPosition {
@@ -109,16 +117,16 @@ impl FirstPosition {
     }
 }
 
-/// Where the log must start for everything that is pinned. `end` returns the log's end; `pinned`,
-/// which is called after it, returns all pinned positions.
+/// Where the log must start so that everything that is held stays. `end` returns the log's end.
+/// `held`, which must be called after it, returns all held positions.
 pub(crate) fn log_start<I: IntoIterator<Item = u64>>(
     end: impl FnOnce() -> u64,
-    pinned: impl FnOnce() -> I,
+    held: impl FnOnce() -> I,
 ) -> u64 {
     if planted::is(Bug::LogEndIsReadLate) {
-        let pinned: Vec<u64> = pinned().into_iter().collect();
-        return pinned.into_iter().fold(end(), u64::min);
+        let held: Vec<u64> = held().into_iter().collect();
+        return held.into_iter().fold(end(), u64::min);
     }
     let end = end();
-    pinned().into_iter().fold(end, u64::min)
+    held().into_iter().fold(end, u64::min)
 }

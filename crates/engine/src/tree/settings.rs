@@ -1,17 +1,14 @@
-//! The settings that count right now: a store's, and each keyspace's, which may change while the
-//! store is open.
+//! The settings in force for a keyspace, which may change while the store is open, and the memory
+//! for its memtables.
 //!
-//! What it is: [`Settings`] is what one keyspace works by, made of what was set for it and of the
-//! store's options, with everything that is derived from it (limits of writers, what `pick` looks
-//! at, where arenas come from). A keyspace holds the present one behind an atomic pointer: who
-//! needs several values takes it once and uses that. [`set_store`] and [`set_keyspace`] replace it.
+//! [`Settings`] is made of what was set for the keyspace and of the store's options, with what is
+//! derived from both: the limits of writers, the options of `pick`, and the pool of arenas. A
+//! keyspace has them behind an atomic pointer; `services/settings.rs` replaces them.
 //!
-//! Invariants: what was set for a keyspace is durable before it counts: its edit is synced first.
-//! What counts is consistent whatever was set ([`KeyspaceOptions::over`]). A change holds for the
-//! next memtable, job and decision, and wakes writers that wait.
+//! Invariants: what was set for a keyspace is durable before it is in force, because its edit is
+//! synced first. Settings are consistent whatever was set ([`KeyspaceOptions::over`]).
 //!
-//! Threading: changes are made one at a time, under `changes`; the present values are read without a
-//! lock.
+//! Threading: settings are replaced under the lock `Catalog::changes` and read without a lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +21,11 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::{KeyspaceOptions, KeyspaceSettings, Options};
 use crate::types::pressure::Limits;
 
-/// What a keyspace works by. Immutable.
+/// The settings in force for a keyspace. Immutable.
 pub(crate) struct Settings {
     /// What was set for the keyspace.
     pub(crate) own: KeyspaceOptions,
-    /// What counts.
+    /// All settings: the keyspace's own, and the store's where the keyspace has none.
     pub(crate) all: KeyspaceSettings,
     /// When its writers are delayed.
     pub(crate) limits: Limits,
@@ -36,12 +33,12 @@ pub(crate) struct Settings {
     pub(crate) pick: PickOptions,
     /// Where its memtables' memory comes from.
     pub(crate) arenas: ArenaPool,
-    /// Memory is counted: no arena is taken that is in memory whole before it is written.
+    /// The store's memory is limited, so no arena is faulted in before it is written.
     pub(crate) lean: bool,
 }
 
 impl Settings {
-    /// What counts for a keyspace that set `own` in a store with these options.
+    /// The settings of a keyspace with these options of its own, in a store with these options.
     pub(crate) fn new(own: KeyspaceOptions, options: &Options, arenas: &Arenas) -> Arc<Settings> {
         let all = own.over(&options.keyspace_defaults());
         Arc::new(Settings {
@@ -61,10 +58,10 @@ pub(crate) struct Arenas {
     prefault: bool,
 }
 
-/// Arenas that a pool keeps for reuse.
+/// The number of arenas that a pool keeps for reuse.
 const KEPT_ARENAS: usize = 3;
 
-/// Memtables from this size on are worth the milliseconds that faulting all of one in takes.
+/// The size from which on a memtable is worth the milliseconds that it takes to fault it in.
 const PREFAULT_MIN_BYTES: u64 = 4 << 20;
 
 impl Arenas {
@@ -75,7 +72,7 @@ impl Arenas {
         }
     }
 
-    /// The pool of a size. Those that nobody uses any more are let go.
+    /// The pool for a size of memtables. Pools that nobody uses any more are dropped.
     fn of(&self, memtable_bytes: u64) -> ArenaPool {
         let mut pools = self.pools.lock();
         pools.retain(|bytes, pool| *bytes == memtable_bytes || pool.is_in_use());
@@ -95,7 +92,7 @@ impl Arenas {
         }
     }
 
-    /// Bytes of the arenas that are in memory whole.
+    /// Bytes of the arenas that were faulted in as a whole.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.pools.lock().values().map(ArenaPool::whole_bytes).sum()
     }
@@ -117,15 +114,16 @@ pub(crate) fn new_memtable(settings: &Settings, min_bytes: usize) -> Result<Arc<
     Ok(Arc::new(Memtable::new(arena)))
 }
 
-/// The first memtable of a keyspace: memory comes as it is written.
+/// The first memtable of a keyspace. Its memory is allocated as it is written.
 pub(crate) fn first_memtable(settings: &Settings) -> Result<Arc<Memtable>> {
     let arena = settings.arenas.take_lazily(0).map_err(no_memory)?;
     Ok(Arc::new(Memtable::new(arena)))
 }
 
-/// An empty memtable with room for at least `min_bytes`, to go on where `last` was filled. What was
-/// sealed nearly empty, to bound the log or because somebody asked, is likely to stay so: among a
-/// thousand keyspaces each would come to hold a whole arena in memory.
+/// An empty memtable with room for at least `min_bytes`, which follows `last`. If `last` was sealed
+/// while it was nearly empty (to bound the log, or because a caller asked for a flush), the next
+/// one is likely to stay nearly empty too. It is not faulted in then, or each of a thousand
+/// keyspaces would hold a whole arena in memory.
 pub(crate) fn next_memtable(
     settings: &Settings,
     last: &Memtable,

@@ -1,10 +1,11 @@
-//! Snapshots: a published number that jobs must keep readable.
+//! Snapshots: published numbers that jobs must keep readable.
 //!
-//! Invariant V6 of RFC 1: a snapshot registers under the lock under which a job takes its published number and the list of
-//! snapshots. So a snapshot that a job does not know is at least the job's number, and the job keeps the newest entry at
-//! or below that number as well as everything above it.
+//! Invariant V6 of RFC 1: a snapshot is registered under the lock under which a job takes the
+//! published number and the list of snapshots. So a snapshot that a job does not know has a number
+//! that is not below the job's published number. The job keeps everything above that number, and
+//! the newest entry of each key at or below it.
 //!
-//! Threading: the registry's mutex; a snapshot may be dropped on any thread.
+//! Threading: the registry has a mutex. A snapshot may be dropped on any thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use siltstone_storage::{Mutex, Runtime};
 
 use super::pinning::PublishedNumber;
 
-/// Registered numbers with their counts, and the published number.
+/// The published number, and the number of snapshots at each number.
 pub(crate) struct SnapshotRegistry {
     published: PublishedNumber,
     held: Mutex<BTreeMap<u64, usize>>,
@@ -34,7 +35,7 @@ impl SnapshotRegistry {
         self.published.number()
     }
 
-    /// The same, for a read that pins a view with it.
+    /// The published number itself, for a read that pins a view with it.
     #[inline]
     pub(crate) fn published_number(&self) -> &PublishedNumber {
         &self.published
@@ -78,10 +79,11 @@ impl SnapshotRegistry {
     }
 }
 
-/// A moment of the store: reads through it see exactly the batches that were published before it was taken, in all
-/// keyspaces. Holding it keeps old versions from being dropped; give it back soon.
+/// The state of the store at one moment: reads with a snapshot see exactly the batches that were
+/// published before it was taken, in all keyspaces. Old versions are kept while a snapshot needs
+/// them, so drop it soon.
 ///
-/// Taking one costs a lock and an entry in a map.
+/// Taking a snapshot costs a lock and an entry in a map.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();

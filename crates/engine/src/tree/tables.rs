@@ -1,4 +1,4 @@
-//! The tables that views name: their handles, their open readers, and the deletion of files that nobody names any more.
+//! The tables that views name: their handles, their open readers, and the deletion of their files.
 //!
 //! A [`TableHandle`] is shared by all views that name a table. It opens its reader at the first
 //! use, without the table's filter until a lookup of a key needs it, and closes it again when more
@@ -9,10 +9,11 @@
 //! nothing holds a handle, then neither a view nor a job names the table, and [`TableSet::sweep`]
 //! deletes the file.
 //!
-//! Invariants: a table has one handle at a time; handles are made for tables that the manifest names (or an ingest that is in the log), so a
-//! handle without holders is obsolete; destructors make no storage calls.
+//! Invariants: a table has one handle at a time. A handle is made only for a table that the
+//! manifest names, or that belongs to an ingest in the log; so a table whose handle nobody holds is
+//! obsolete. Destructors make no storage calls.
 //!
-//! Threading: asking for an open reader is one atomic load; opening takes the handle's lock over I/O.
+//! Threading: getting an open reader is one atomic load. Opening takes the handle's lock over I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,18 +42,18 @@ pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
     opening: Mutex<()>,
-    /// Its file while it is read, through the page cache and past it.
+    /// Its file while somebody reads it: through the page cache, and with direct I/O.
     files: [Mutex<Weak<TableFile>>; 2],
     /// Used since the clock's hand passed.
     used: AtomicBool,
-    /// What its range deletes cover, once somebody asked.
+    /// What its range deletes cover, once it was read.
     deleted_ranges: ArcSwapOption<Vec<KeyRange>>,
-    /// In level 0 or 1 of its keyspace's newest view.
+    /// It is in level 0 or 1 of its keyspace's newest view.
     upper: AtomicBool,
 }
 
 impl TableHandle {
-    /// A view is made in which the table is in level 0 or 1, or in a deeper one.
+    /// A view is being made that has the table in level 0 or 1 (`upper`), or in a deeper level.
     pub(crate) fn set_upper(&self, upper: bool) {
         self.upper.store(upper, Ordering::Relaxed);
     }
@@ -61,13 +62,14 @@ impl TableHandle {
         self.upper.load(Ordering::Relaxed)
     }
 
-    /// What its range deletes cover, if that was learned.
+    /// What its range deletes cover, if that was read.
     pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
         self.deleted_ranges.load_full()
     }
 }
 
-/// Ranges that are remembered of a table: enough to see what is worth compacting, and bounded.
+/// The most deleted ranges that are kept for a table. They are enough to see what is worth
+/// compacting.
 const DELETED_RANGES_MAX: usize = 4096;
 
 struct Registered {
@@ -85,26 +87,26 @@ pub(crate) struct TableSet {
     /// Bounds the files of tables that are open.
     pub(crate) descriptors: Arc<Descriptors>,
     options: ReaderOptions,
-    /// The next reader's key in the cache. Numbers of its own let a seed evict the same blocks
-    /// whatever else runs in the process.
+    /// The id of the next reader, which is a part of its keys in the cache. Each store counts its
+    /// own ids, so that a seed evicts the same blocks whatever else runs in the process.
     next_reader_id: AtomicU64,
     direct_io: DirectIo,
     /// The most open readers of tables below level 1.
     open_max: usize,
-    /// How often a table was opened and a reader closed: a miss of a filter and index, and an eviction.
+    /// How often a reader was opened (a miss of a filter and an index) and closed (an eviction).
     opened: AtomicU64,
     closed: AtomicU64,
-    /// Tables that were to be mapped and could not be.
+    /// The number of tables that should have been mapped and could not be.
     map_failed_count: AtomicU64,
     registry: Mutex<BTreeMap<u64, Registered>>,
-    /// Handles with open readers, in the order of the clock.
+    /// The handles with open readers, in the order in which the clock's hand passes them.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
     /// Files to be deleted by the next sweep.
     to_delete: Mutex<Vec<String>>,
     /// Held over a sweep.
     sweeping: Mutex<()>,
     pub(crate) cache: Arc<BlockCache>,
-    /// The cache for cursors: that leave it as it is, and that fill it.
+    /// The cache for cursors that do not fill it, and for cursors that do.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
 }
 
@@ -190,7 +192,7 @@ impl TableSet {
         handle
     }
 
-    /// The reader of a table, which is opened if needed, perhaps without its filter.
+    /// The reader of a table. It is opened if needed, and may lack its filter.
     #[inline]
     pub(crate) fn reader(
         &self,
@@ -232,7 +234,10 @@ impl TableSet {
     /// [`TableSet::reader`], to keep.
     pub(crate) fn reader_owned(&self, handle: &Arc<TableHandle>) -> Result<Arc<TableReader>> {
         let reader = self.reader(handle)?;
-        Ok(reader.as_ref().expect("`reader` gives an open one").clone())
+        Ok(reader
+            .as_ref()
+            .expect("`reader` returns an open one")
+            .clone())
     }
 
     /// [`TableSet::reader_to_get`], to keep.
@@ -244,7 +249,7 @@ impl TableSet {
         Ok(reader.as_ref().expect("it is open now").clone())
     }
 
-    /// Opens a table, or reads the filter of one that was opened without.
+    /// Opens a table, or reads the filter of a reader that lacks it.
     #[cold]
     fn open(
         &self,
@@ -279,7 +284,7 @@ impl TableSet {
                 });
             let reader = opened.map_err(|e| {
                 let error = Error::from(e);
-                // The manifest names it: a missing table is damage, not a wrong question.
+                // The manifest names the table, so a missing file is damage.
                 if error.kind() == ErrorKind::NotFound {
                     error
                         .with_message("the file of a table is missing")
@@ -307,11 +312,12 @@ impl TableSet {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(Arc::downgrade(handle));
         self.evict();
-        // Not loaded anew: others who open tables may have closed this one already, and nobody may take that for "not here".
+        // This reader is returned and not loaded again: another task that opens tables may have
+        // closed it already, and the caller must get a reader all the same.
         Ok(Guard::from_inner(Some(reader)))
     }
 
-    /// A table's file, past the page cache if `direct`. Other readers of the table share it.
+    /// A table's file, with direct I/O if `direct`. Other readers of the table share it.
     fn file(
         &self,
         handle: &TableHandle,
@@ -331,7 +337,8 @@ impl TableSet {
         self.files.set_closed();
     }
 
-    /// Tables that were to be mapped and could not be; they are read to the heap.
+    /// The number of tables that should have been mapped and could not be. They are read into
+    /// blocks on the heap.
     pub(crate) fn map_failed_count(&self) -> u64 {
         self.map_failed_count.load(Ordering::Relaxed)
     }
@@ -414,19 +421,21 @@ impl TableSet {
         deleted
     }
 
-    /// Has the next sweep delete files that no handle was ever made for.
+    /// Lets the next sweep delete files for which no handle was ever made.
     pub(crate) fn delete_later(&self, mut names: Vec<String>) {
         if !names.is_empty() {
             self.to_delete.lock().append(&mut names);
         }
     }
 
-    /// Whether a table of this name has or had a handle, so that [`TableSet::sweep`] deletes it in its time.
+    /// Whether a table of this name has or had a handle, so that [`TableSet::sweep`] deletes it
+    /// when nothing holds it.
     pub(crate) fn is_registered(&self, name: &str) -> bool {
         self.registry.lock().values().any(|r| r.name == name)
     }
 
-    /// Tables and bytes that live only because views or jobs hold them.
+    /// The number and the bytes of the tables that are kept only for older views and for jobs.
+    /// `current` has the ids of the tables of the present views.
     pub(crate) fn pinned(&self, current: &BTreeSet<u64>) -> (u64, u64) {
         let registry = self.registry.lock();
         registry
@@ -445,11 +454,12 @@ impl TableSet {
             .sum()
     }
 
-    /// Closes readers of tables below level 1, those first that were not used lately, until about `bytes` of them are free. Gives what they held.
+    /// Closes readers of tables below level 1 until about `bytes` are free, beginning with those
+    /// that were not used lately. Returns the bytes that they held.
     pub(crate) fn close_deep(&self, bytes: u64) -> u64 {
         let mut clock = self.clock.lock();
         let mut freed = 0;
-        // Twice around: the first time everybody who was used since the last time is spared.
+        // Twice around: the first time spares readers that were used since the hand passed them.
         for _ in 0..2 * clock.len() {
             if freed >= bytes {
                 break;
@@ -477,7 +487,8 @@ impl TableSet {
         handles.for_each(|handle| self.close(&handle));
     }
 
-    /// Learns what a table's range deletes cover. One that cannot be opened counts as covering nothing: whoever reads it is told why.
+    /// Reads what a table's range deletes cover. If the table cannot be opened, it counts as
+    /// covering nothing, because every read of it reports the error.
     pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
         if handle.deleted_ranges.load().is_some() {
             return;
@@ -496,7 +507,8 @@ impl TableSet {
         handle.deleted_ranges.store(Some(Arc::new(ranges)));
     }
 
-    /// Keys that divide a table's bytes evenly, from its index; none if it cannot be opened (the job will say why).
+    /// Keys that divide a table's bytes evenly, from its index. There are none if the table cannot
+    /// be opened; the job reports why.
     pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
         const PARTS: usize = 16;
         let handle = self
@@ -517,7 +529,7 @@ impl TableSet {
         keys
     }
 
-    /// The inputs of a job: these tables, held until the job is over.
+    /// These tables as the inputs of a job, which holds them until it is over.
     pub(crate) fn inputs(self: &Arc<Self>, tables: Vec<Arc<TableMeta>>) -> Arc<dyn Inputs> {
         let handles: BTreeMap<_, _> = tables
             .iter()

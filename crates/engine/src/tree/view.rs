@@ -1,16 +1,21 @@
-//! Views: what a keyspace's reads look at, as one immutable value.
+//! Views: what the reads of a keyspace look at, as one immutable value.
 //!
-//! What it is: a [`KeyspaceView`] is the list of sources newest first (memtables and level-0 runs with disjoint ranges of sequence
-//! numbers), then levels 1 to 6. [`KeyspaceCore`] holds the present one; a reader pins it by one atomic load.
+//! A [`KeyspaceView`] is the list of sources, newest first (memtables and level-0 runs, which have
+//! disjoint ranges of sequence numbers), and then levels 1 to 6. [`KeyspaceCore`] has the present
+//! view, which a reader pins with one atomic load.
 //!
-//! Invariants (RFC 1, section 5): V1 sources ascend in age and their ranges are disjoint; V2 an installed source takes the slot of what it
-//! replaces: views are rebuilt as (what is unsettled now) + (what the manifest's version says), ordered by range, so there is no
-//! other place that a run could go to.
+//! Invariants (RFC 1, section 5):
+//! - **V1** Sources are ordered from the newest to the oldest, and their ranges are disjoint.
+//! - **V2** An installed source takes the slot of what it replaces. A view is always rebuilt from
+//!   the sources that are unsettled now and the version that the manifest has, ordered by their
+//!   ranges, so a run cannot get into another slot.
 //!
-//! A view is per keyspace, not per store: a read concerns one keyspace, a snapshot is a number, and whatever a view lacks was installed by a
-//! job that knew the snapshot (V6). Rotating one of a thousand keyspaces copies one list.
+//! A view belongs to a keyspace and not to the store: a read concerns one keyspace, a snapshot is
+//! only a number, and a job that dropped something from a view knew the snapshot (V6). So rotating
+//! one of a thousand keyspaces copies one list.
 //!
-//! Threading: views are immutable; replacing one needs the keyspace's `change` lock, under which no I/O happens.
+//! Threading: views are immutable. Replacing one takes the keyspace's lock `change`, under which no
+//! I/O happens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -34,21 +39,21 @@ pub(crate) const OPEN: u64 = u64::MAX;
 
 /// A memtable in its slot.
 pub(crate) struct MemSource {
-    /// Identity within the store's life, for flush bookkeeping.
+    /// Identifies it while the store is open.
     pub(crate) id: u64,
     pub(crate) mem: Arc<Memtable>,
-    /// The number before its first one.
+    /// The number before its first number.
     pub(crate) lo: u64,
     hi: AtomicU64,
     /// Where the log ended before its first record; set by the leader before it appends.
     first_position: FirstPosition,
     /// Where its last record ends.
     last: AtomicU64,
-    /// A job holds it (set and cleared under the schedule lock).
+    /// A flush of it runs. This is set and cleared under the lock of the schedule.
     pub(crate) flushing: AtomicBool,
-    /// How many of its flushes in a row had their tables rejected.
+    /// The number of its flushes in a row whose tables were rejected.
     pub(crate) rejections: AtomicU32,
-    /// Tests keep it from being flushed, as a redirected run would stay out.
+    /// It must not be flushed. Only tests set this.
     pub(crate) held: AtomicBool,
 }
 
@@ -81,19 +86,21 @@ impl MemSource {
         self.hi.store(hi, Ordering::Release);
     }
 
-    /// The leader is about to append a record for it at `end`, where the log ends, or behind it.
+    /// The leader is about to append a record for it at `end`, where the log ends now, or behind
+    /// it.
     pub(crate) fn hold_log(&self, end: Position) {
         self.first_position.hold(end.to_u64());
     }
 
-    /// An append failed cleanly: a source without entries pins nothing. Only the leader calls it.
+    /// An append failed and wrote nothing. A memtable without entries must not hold the log. Only
+    /// the leader calls this.
     pub(crate) fn release_log_if_empty(&self) {
         if self.mem.is_empty() {
             self.first_position.release();
         }
     }
 
-    /// Where the part of the log that it needs begins; `None` if it needs none.
+    /// The position from which on it needs the log; `None` if it does not need the log.
     pub(crate) fn first_position(&self) -> Option<Position> {
         Some(self.first_position.position())
             .filter(|word| *word != NO_POSITION)
@@ -105,13 +112,13 @@ impl MemSource {
         self.last.store(position.to_u64(), Ordering::Release);
     }
 
-    /// Where its last record ends; meaningful once sealed.
+    /// Where its last record ends. This is final once it is sealed.
     pub(crate) fn last_position(&self) -> Position {
         Position::from_u64(self.last.load(Ordering::Acquire))
     }
 }
 
-/// A sorted set of tables with their handles, index for index.
+/// A sorted set of tables, with the handle of each table at the same index.
 pub(crate) struct LevelView {
     pub(crate) level: Level,
     pub(crate) handles: Vec<Arc<TableHandle>>,
@@ -120,7 +127,7 @@ pub(crate) struct LevelView {
 }
 
 impl LevelView {
-    /// `upper`: level 0 or 1, whose tables stay open.
+    /// `upper`: this is level 0 or 1, whose tables stay open.
     fn new(level: &Level, tables: &TableSet, upper: bool) -> Arc<LevelView> {
         let handle = |meta| {
             let handle = tables.handle(meta);
@@ -139,7 +146,7 @@ impl LevelView {
 pub(crate) struct RunView {
     pub(crate) seqs: SeqRange,
     pub(crate) tables: Arc<LevelView>,
-    /// An ingest whose edit is not installed yet.
+    /// It is of an ingest whose edit is not installed yet.
     pub(crate) pending: bool,
 }
 
@@ -179,18 +186,19 @@ impl Source {
 
 /// See the module.
 pub(crate) struct KeyspaceView {
-    /// Newest first; the first one is the active memtable.
+    /// Newest first. The first one is the active memtable.
     pub(crate) sources: Vec<Source>,
     /// Levels 1 to 6, empty ones included.
     pub(crate) levels: Vec<Arc<LevelView>>,
-    /// What the manifest says.
+    /// The tables that the manifest has.
     pub(crate) version: Arc<KeyspaceVersion>,
     pub(crate) sealed_count: usize,
     pub(crate) run_count: usize,
 }
 
 impl KeyspaceView {
-    /// The view of what is unsettled and what the version says. Levels that `old` shows already are shared with it.
+    /// The view of these unsettled sources and of the version. Levels that are equal in `old` are
+    /// shared with it.
     pub(crate) fn build(
         unsettled: Vec<Source>,
         version: Arc<KeyspaceVersion>,
@@ -271,7 +279,8 @@ impl KeyspaceView {
             .collect()
     }
 
-    /// All table levels with their number: every run of level 0, then levels 1 to 6.
+    /// All sorted sets of tables with the numbers of their levels: every run of level 0, and then
+    /// levels 1 to 6.
     pub(crate) fn level_views(&self) -> impl Iterator<Item = (usize, &Arc<LevelView>)> {
         let runs = self.sources.iter().filter_map(|s| match s {
             Source::Run(r) => Some((0, &r.tables)),
@@ -288,19 +297,20 @@ const DROPPED: u8 = 1;
 /// Its store was closed.
 const CLOSED: u8 = 2;
 
-/// A keyspace as long as anybody has a handle on it.
+/// A keyspace of an open store. It lives as long as anybody has a handle on it.
 pub(crate) struct KeyspaceCore {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
     /// [`LIVE`], [`DROPPED`] or [`CLOSED`].
     state: AtomicU8,
-    /// Whether the manifest has it: edits that build on it must not come before its own (RFC 1, section 7).
+    /// Whether the manifest has it. Edits that change the keyspace must come after the edit that
+    /// creates it (RFC 1, section 7).
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
     /// Intervals in which cursors found nothing alive.
     pub(crate) gaps: Arc<Gaps>,
-    /// Held while the view is replaced; never over I/O.
+    /// Held while the view is replaced, and never over I/O.
     pub(crate) change: Mutex<()>,
 }
 
@@ -330,13 +340,13 @@ impl KeyspaceCore {
         self.view.load()
     }
 
-    /// What counts for it now, for a look that calls nothing that may wait.
+    /// Its settings, for a caller that lets them go before it calls anything that may wait.
     #[inline]
     pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
         self.settings.load()
     }
 
-    /// What counts for it now, to keep. Who needs several values takes it once.
+    /// Its settings, to keep. A caller that needs several values loads them once.
     pub(crate) fn load_settings(&self) -> Arc<Settings> {
         self.settings.load_full()
     }
@@ -417,7 +427,7 @@ impl KeyspaceCore {
     }
 }
 
-/// The present view, held for as long as a read takes.
+/// The present view, for as long as a read takes.
 impl Present for KeyspaceCore {
     type View = arc_swap::Guard<Arc<KeyspaceView>>;
 

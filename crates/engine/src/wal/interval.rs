@@ -1,15 +1,20 @@
-//! The sync that [`SyncMode::Interval`](crate::SyncMode::Interval) promises: a task of its own, because the promise is about time.
+//! The sync of [`SyncMode::Interval`](crate::SyncMode::Interval). It has a task of its own, because
+//! it promises a time.
 //!
-//! What it is: whoever appends to the log tells [`IntervalSync::written`]; the task syncs the log an interval after the first record that is not
-//! synced. It takes the log's sync role and nothing else, so that no slow deletion, zeroing of a segment or sync of a manifest comes between.
+//! After each append without a sync, the leader calls [`IntervalSync::written`]. The task syncs the
+//! log one interval after the first record that is not synced. It takes the log's sync role and
+//! nothing else, so that no slow deletion, zeroing of a segment or sync of a manifest delays it.
 //!
 //! Invariants:
-//! - While the store is not poisoned, what was appended at a time `t` is synced at `t` + interval + two syncs of the log: the task's own, and the
-//!   one that was on its way before.
-//! - Without unsynced records the task sleeps without a bound. No record is overlooked: both sides swap `asleep`, so either the task's swap comes
-//!   after the writer's, and it sees the log's new end, or the writer's comes after the task's, and it wakes it.
+//! - While the store is not poisoned, a record that was appended at the time `t` is synced at the
+//!   latest at `t` + interval + the duration of two syncs of the log: the task's own, and one that
+//!   was already running.
+//! - Without unsynced records the task sleeps without a time limit. No record is overlooked,
+//!   because both sides swap `asleep`: if the task's swap comes after the writer's, the task sees
+//!   the new end of the log; if the writer's swap comes after the task's, the writer wakes the
+//!   task.
 //!
-//! Threading: `written` is for leaders, one swap a group; [`run`] is the task.
+//! Threading: leaders call `written`, which costs one swap for each group. [`run`] is the task.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -42,7 +47,7 @@ impl IntervalSync {
         self.interval
     }
 
-    /// Something was appended to the log.
+    /// Records were appended to the log.
     #[inline]
     pub(crate) fn written(&self) {
         if self.interval.is_some() && self.asleep.swap(false, Ordering::AcqRel) {
@@ -50,7 +55,7 @@ impl IntervalSync {
         }
     }
 
-    /// Has the task look again: also whether the store closes.
+    /// Wakes the task, so that it looks at the log's end and at whether the store closes.
     #[cold]
     pub(crate) fn wake(&self) {
         let _lock = self.lock.lock();
@@ -58,7 +63,8 @@ impl IntervalSync {
     }
 }
 
-/// The task's life, until the store closes or is poisoned (whoever writes next is told; what was not synced then is never tried again).
+/// The task. It ends when the store closes or is poisoned. A poisoned store refuses the next write,
+/// and the sync that failed is never tried again.
 pub(crate) fn run(wal: &Wal, interval: Duration) {
     let sync = &wal.interval_sync;
     let mut last: Option<Instant> = None;
@@ -69,12 +75,13 @@ pub(crate) fn run(wal: &Wal, interval: Duration) {
             if wal.log.end() > wal.log.synced() {
                 break;
             }
-            // Its first record is as old as the interval allows in an interval, whenever the last sync was.
+            // All records are synced, so the next one may wait for a whole interval, whenever the
+            // last sync was.
             last = None;
             lock = sync.wake.wait(lock);
         }
         sync.asleep.store(false, Ordering::Release);
-        // What came in during the last sync may be as old as that sync.
+        // A record that came during the last sync may be as old as that sync.
         let due = last.unwrap_or_else(|| wal.env.now()) + interval;
         loop {
             if wal.env.is_closing() {

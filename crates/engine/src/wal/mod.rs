@@ -1,4 +1,4 @@
-//! The open log: when it is synced.
+//! The open log: appends to it, and when it is synced.
 //!
 //! Nothing here knows keyspaces.
 
@@ -15,7 +15,7 @@ use crate::types::error::Result;
 use crate::types::options::SyncMode;
 use crate::wal::interval::IntervalSync;
 
-/// The open log and when it is synced.
+/// The open log, and when it is synced.
 pub(crate) struct Wal {
     env: Arc<Env>,
     log: LogWriter,
@@ -59,13 +59,13 @@ impl Wal {
         self.interval_sync.interval()
     }
 
-    /// Has the task of [`SyncMode::Interval`] look again.
+    /// Wakes the task of [`SyncMode::Interval`], so that it sees that the store closes.
     pub(crate) fn wake_interval_sync(&self) {
         self.interval_sync.wake();
     }
 
-    /// Appends one record, and syncs through it if asked. `parts` together are its payload. Returns
-    /// the position behind it.
+    /// Appends one record, whose payload are all `parts`, and syncs the log through it if `sync`.
+    /// Returns the position where the record ends.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -86,13 +86,14 @@ impl Wal {
         Ok(end)
     }
 
-    /// Syncs everything that is in the log.
+    /// Syncs the log through its present end.
     pub(crate) fn sync_log(&self) -> Result<()> {
         self.env.health().check_manifest()?;
         self.sync_log_through(self.log.end())
     }
 
-    /// Syncs the log through `position`; poison is set before anybody is answered.
+    /// Syncs the log through `position`. If that fails, the store is poisoned before any caller
+    /// gets the error.
     pub(crate) fn sync_log_through(&self, position: Position) -> Result<()> {
         if self.log.synced() >= position {
             return Ok(());

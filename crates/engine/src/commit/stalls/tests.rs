@@ -127,7 +127,7 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         assert!(stalls.wait_for((2, "other"), 1000, || scene.decide(), || false));
         assert_eq!(rt.now(), begin);
         assert_eq!(stalls.waiting_count(), 1);
-        // The limit itself: nobody passes, whatever the rate_limit says.
+        // The limit itself: nobody passes, whatever the rate limit says.
         scene.l0_run_count.store(36, Ordering::Relaxed);
         let waiter = {
             let (scene, stalls) = (scene.clone(), stalls.clone());

@@ -2,12 +2,13 @@
 //!
 //! Each time that [`EVERY_TIMES`] times as many keys were deleted as a gap needs hidden entries,
 //! the leader adds the key of the last delete as a hint. The maintenance task places a cursor there
-//! ([`crate::tree::iter::ahead`]) and lets it step over the hidden entries around it, in both directions, so that it leaves a gap
-//! behind as any cursor does. Where deletes are scattered, the cursor meets a live entry at once.
-//! Where they follow each other, it soon comes to the gap of the last hint, so it steps over every
-//! tombstone about once. So the first reader after many deletes steps over little more than what
-//! was deleted since the last hint. Gaps do not outlive a close: the first reader after an open
-//! steps over what no compaction has dropped yet, and leaves the gap behind.
+//! ([`crate::tree::iter::ahead`]) and lets it step over the hidden entries around it, in both
+//! directions, so that it leaves a gap behind as any cursor does. Where deletes are scattered, the
+//! cursor meets a live entry at once. Where they follow each other, it soon comes to the gap of the
+//! last hint, so it steps over every tombstone about once. So the first reader after many deletes
+//! steps over little more than what was deleted since the last hint. Gaps do not outlive a close:
+//! the first reader after an open steps over what no compaction has dropped yet, and leaves the gap
+//! behind.
 //!
 //! Threading: the leader adds hints and the maintenance task takes them, under a mutex that is held
 //! for no wait.

@@ -1,5 +1,5 @@
-//! A run of hidden entries, as one cursor steps over it: how many there are, the gaps that it jumps
-//! over, and the gap that it leaves behind.
+//! The hidden entries that a cursor steps over in a row: how many there are, the gaps that the
+//! cursor jumps over, and the gap that it leaves behind.
 //!
 //! Threading: owned by one cursor.
 

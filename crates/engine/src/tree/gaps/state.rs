@@ -2,7 +2,7 @@
 //!
 //! The argument for exactness is at the head of the module `gaps`; rules G1 to G4 there are kept
 //! here. This file and `map.rs` use nothing of the store, so that `tests/gaps_loom.rs` can compile
-//! them as they are.
+//! them without it.
 //!
 //! Threading: a value behind a mutex.
 
@@ -12,13 +12,13 @@ use siltstone_storage::planted::{self, Bug};
 
 use super::map::{Gap, GapMap, after};
 
-/// Gaps that a keyspace remembers, at most.
+/// The most gaps of a keyspace.
 const GAPS_MAX: usize = 4096;
 
-/// Bytes of their keys, at most.
+/// The most bytes of their keys.
 const KEY_BYTES_MAX: usize = 1 << 20;
 
-/// Readers that may have a watch at the same time.
+/// The most readers that have a watch at the same time.
 const WATCHES_MAX: usize = 16;
 
 /// Gaps that nobody uses are forgotten when more keys have come to life than this times the number
@@ -126,7 +126,7 @@ impl State {
         used: bool,
         gap_min: u64,
     ) -> Invalidated {
-        // This leader read the flag before the last one cleared it.
+        // This leader read the flag before another one cleared it.
         if !self.armed {
             return Invalidated::Nothing;
         }
@@ -243,7 +243,7 @@ impl State {
     }
 }
 
-/// Forgets gaps until the rest keeps to the bounds.
+/// Forgets gaps until the others keep to the bounds.
 fn keep_bounds(map: &mut GapMap) {
     while map.len() > GAPS_MAX || map.key_bytes() > KEY_BYTES_MAX {
         map.drop_oldest();

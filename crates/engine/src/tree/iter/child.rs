@@ -16,8 +16,8 @@ use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceView, LevelView, Source};
 use crate::types::error::{Error, Result};
 
-/// One child. Few of them exist at a time and every step goes through one, so an indirection for a
-/// memtable's iterator would cost more than the bytes that it saves.
+/// One child of a merge. There are few at a time and every step goes through one, so an indirection
+/// for a memtable's iterator would cost more than the bytes that it saves.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Child {
     Memtable(MemtableIter),
@@ -43,8 +43,8 @@ pub(crate) fn set_children(
     for source in &view.sources {
         match source {
             Source::Memtable(m) => {
-                // The active one may get entries while the cursor lives, but none whose numbers it
-                // sees.
+                // The active memtable may get entries while the cursor lives, but only with numbers
+                // that the cursor does not see.
                 if m.mem.entry_count() > 0 {
                     set(
                         &|c| matches!(c, Child::Memtable(i) if Arc::ptr_eq(i.memtable(), &m.mem)),
@@ -91,13 +91,13 @@ pub(crate) struct LevelCursor {
     /// The table that `iter` is in.
     at: usize,
     iter: Option<TableIter>,
-    /// The number of all entries of that table, if it was ingested.
+    /// The sequence number of all entries of that table, if it was ingested.
     own: Option<u64>,
-    /// What `prepare_seek` has done of the seek that follows it.
+    /// How much of the next seek `prepare_seek` has done.
     prepared: Prepared,
 }
 
-/// A seek under way, in the table `LevelCursor::at`.
+/// The prepared part of a seek in the table `LevelCursor::at`.
 #[derive(Clone, Copy)]
 enum Prepared {
     /// Nothing that the seek can build on.
@@ -105,7 +105,7 @@ enum Prepared {
     /// All entries are before the target.
     End,
     Narrowed(Narrowed),
-    /// The block that is to be searched.
+    /// The block that the seek must search.
     Block(u32),
     /// The iterator has found its entry.
     Located,
@@ -117,7 +117,7 @@ impl LevelCursor {
         self.view.level.tables()
     }
 
-    /// Which of them it stands in.
+    /// The index of the table in which it stands.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -149,7 +149,7 @@ impl LevelCursor {
         (!is_held && !is_open()).then_some(at)
     }
 
-    /// Lets it stand at no entry until the next seek.
+    /// Makes it invalid until the next seek.
     pub(super) fn finish(&mut self) {
         self.iter = None;
     }
@@ -165,7 +165,8 @@ impl LevelCursor {
         Ok(self.iter.as_mut().expect("opened above"))
     }
 
-    /// Goes on to the following tables until there is an entry.
+    /// If it stands behind the last entry of its table, goes on to the next tables until there is
+    /// an entry.
     fn enter_next_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             if self.at + 1 >= self.view.handles.len() {
@@ -182,6 +183,7 @@ impl LevelCursor {
         Ok(())
     }
 
+    /// The same backward.
     fn enter_previous_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             let Some(before) = self.at.checked_sub(1) else {
@@ -206,9 +208,9 @@ impl LevelCursor {
         }
     }
 
-    /// The trailer to look for in a table's file. In an ingested table every key is there once,
-    /// with the number 0. It is at or after the target if the table's own number is not above that
-    /// of the target.
+    /// The trailer to look for in a table's file. The file of an ingested table has every key once,
+    /// with the number 0. That entry is at or after the target if the table's own number is not
+    /// above the number of the target.
     fn sought(own: Option<u64>, trailer: u64) -> u64 {
         match own {
             None => trailer,
@@ -217,8 +219,8 @@ impl LevelCursor {
         }
     }
 
-    /// One part of the seek to the same target. Each part prefetches what the next one reads. After
-    /// an error the seek starts anew, meets the error again and returns it.
+    /// Does one part of a seek and prefetches what the next part reads. After an error, the seek
+    /// itself starts anew, meets the error again and returns it.
     fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if stage == 0 {
             let at = self.view.level.seek(key);
@@ -284,8 +286,8 @@ impl LevelCursor {
         };
         let own = self.view.handles[at].meta.sequence_override;
         let iter = self.open(at)?;
-        // At or before (key, trailer): an ingested entry of the key is, if its number is not below
-        // that of the target.
+        // An ingested entry of the key lies at or before the target if its number is not below that
+        // of the target.
         let sought = match own {
             None => trailer,
             Some(own) if own >= trailer >> 8 => 0,
@@ -360,7 +362,8 @@ impl EntryCursor for Child {
         match self {
             Child::Memtable(m) => {
                 m.seek(key, trailer >> 8);
-                // Kinds are below the number: numbers are unique, so at most one entry is skipped.
+                // The memtable seeks by the number alone. Numbers are unique, so at most one entry
+                // with the number of the target lies before the target.
                 if m.is_valid() && m.key() == key && (m.seq() << 8 | u64::from(m.kind())) > trailer
                 {
                     m.next();

@@ -8,7 +8,7 @@
 //!
 //! **Why no visible entry is skipped.** Let `d` be a range delete over `[start, end)` with the
 //! number `s`, which is not above the cursor's number. Every entry in that range with a smaller
-//! number is hidden, whichever source has it: range deletes count by number, never by place. So a
+//! number is hidden, whichever source has it, because range deletes count by number alone. So a
 //! child may be moved over a part of `[start, end)` in which all of its entries that the cursor can
 //! see are older than `s`. [`Child::older_until`] finds that part by numbers alone:
 //! - A table has no entry with a number above the largest one that the manifest has for it. Numbers
@@ -93,8 +93,8 @@ impl RangeDeleteIndex {
         Ok(newest)
     }
 
-    /// Calls `found` with the newest one of each source: its number, its start and its end. Without
-    /// `opens`, tables that are not open are ignored.
+    /// Calls `found` with the newest range delete of each source that covers `key`: with its
+    /// number, its start and its end. Without `opens`, tables that are not open are ignored.
     fn each_covering(
         &self,
         tree: &Tree,
@@ -138,7 +138,8 @@ impl RangeDeleteIndex {
         Ok(())
     }
 
-    /// Puts the newest one of all sources into `covering`. False if there is none.
+    /// Puts the newest range delete of all sources that covers `key` into `covering`. False if
+    /// there is none.
     fn find(&self, tree: &Tree, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
         let mut is_covered = false;
         self.each_covering(tree, key, opens, |seq, start, end| {
@@ -156,9 +157,9 @@ impl RangeDeleteIndex {
 }
 
 impl Child {
-    /// How far, from the entry where it stands, it has nothing newer than a range delete. Forward,
-    /// that is up to this key; backward, down to this key, which is included. `None`: there may be
-    /// something newer here.
+    /// The key up to which this child has nothing newer than a range delete, from the entry where
+    /// it stands. Forward, the key is excluded; backward, it is included. `None`: this entry may be
+    /// newer.
     fn older_until<'a>(&'a self, delete: &'a Covering, forward: bool) -> Option<&'a [u8]> {
         let end = if forward { &delete.end } else { &delete.start };
         match self {
@@ -172,7 +173,7 @@ impl Child {
         }
     }
 
-    /// A key above which it has no entry. `None` for a memtable, and without a bound.
+    /// A key above which it has no entry. `None` if it is a memtable, or if no such key is known.
     fn last_bound(&self) -> Option<Vec<u8>> {
         match self {
             Child::Memtable(_) => None,
@@ -188,8 +189,8 @@ impl Child {
         }
     }
 
-    /// Forward: goes to its first entry at or after the position; backward: to its last one at or
-    /// before.
+    /// Goes forward to its first entry at or after the position, or backward to its last entry at
+    /// or before it.
     fn go_to(&mut self, key: &[u8], trailer: u64, forward: bool) -> Result<()> {
         match forward {
             true => self.seek(key, trailer),
@@ -206,8 +207,8 @@ pub(super) struct Search<'a> {
     pub(super) forward: bool,
 }
 
-/// The [`Search`] of a cursor. A method would borrow the whole cursor, of which the seek changes
-/// another part.
+/// The [`Search`] of a cursor. This is a macro because a method would borrow the whole cursor,
+/// while the seek changes another part of it.
 macro_rules! search {
     ($cursor:ident, $forward:expr) => {
         $crate::tree::iter::covered::Search {
@@ -222,11 +223,11 @@ pub(super) use search;
 
 /// The entries of a level that a seek may skip without opening their tables.
 enum Skipped {
-    /// None: the level seeks its target.
+    /// It may skip none.
     Nothing,
-    /// Those before this key (backward: at or above it).
+    /// It may skip those before this key (backward: at or above it).
     Until(Vec<u8>),
-    /// All that are within the bounds.
+    /// It may skip all that are within the bounds.
     All,
 }
 
@@ -240,8 +241,8 @@ impl Search<'_> {
     ) -> Result<()> {
         let would_open = |child: &Child| child.would_open(key, trailer, self.forward);
         if !self.deletes.is_empty() && merged.children().iter().any(would_open) {
-            // Newest sources first: they may open tables whose range deletes cover what the older
-            // ones would open.
+            // The newest sources come first: they may open tables whose range deletes cover what
+            // the older sources would open.
             return merged.seek_each(self.forward, |child| self.seek_child(child, key, trailer));
         }
         match self.forward {
@@ -261,7 +262,7 @@ impl Search<'_> {
         })
     }
 
-    /// Seeks one source.
+    /// Seeks one source, which may skip tables.
     fn seek_child(&self, child: &mut Child, key: &[u8], trailer: u64) -> Result<()> {
         if let Child::Level(level) = child {
             match self.skipped(level, key, trailer)? {
@@ -276,6 +277,7 @@ impl Search<'_> {
         child.go_to(key, trailer, self.forward)
     }
 
+    /// What a level may skip on the way to a position.
     fn skipped(&self, level: &LevelCursor, key: &[u8], trailer: u64) -> Result<Skipped> {
         let mut until: Option<Vec<u8>> = None;
         let mut covering = Covering::default();

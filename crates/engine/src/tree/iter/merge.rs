@@ -1,10 +1,12 @@
-//! One ordered stream out of several: memtables, level-0 runs and levels, in internal key order, both ways.
+//! Merges memtables, level-0 runs and levels, its children, into one stream of entries in internal
+//! key order, which can be read in both directions.
 //!
-//! Invariants: children are positioned on the side of the current entry that the direction says (forward: at or after it, backward: at or
-//! before it); `order` lists the valid children, sorted, the current one first. Internal keys are unique over all children, so ties do
-//! not occur between valid children.
+//! Invariants: going forward, every child stands at or after the current entry; going backward, at
+//! or before it. `order` has the valid children, sorted, and the current one first. Internal keys
+//! are unique over all children, so no two valid children stand at equal ones.
 //!
-//! Cost: a step that stays in one child compares once; otherwise a binary search over the children and a short move.
+//! Cost: a step that stays in one child compares once. Another step takes a binary search over the
+//! children and a short move.
 //!
 //! Threading: owned by one reader.
 
@@ -12,9 +14,11 @@ use std::cmp::Ordering;
 
 use crate::types::error::Result;
 
-/// A stream of entries in internal key order (user key ascending, then trailer descending) that can be positioned.
+/// A stream of entries in internal key order (user key ascending, then trailer descending) that can
+/// be positioned.
 ///
-/// After a failed call the cursor is invalid. `key`, `trailer` and `value` may be called only while it is valid.
+/// After a failed call the cursor is invalid. `key`, `trailer` and `value_into` may be called only
+/// while it is valid.
 pub(crate) trait EntryCursor {
     fn valid(&self) -> bool;
     fn key(&self) -> &[u8];
@@ -22,20 +26,21 @@ pub(crate) trait EntryCursor {
     fn trailer(&self) -> u64;
     /// Copies the value to the end of `out`.
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()>;
-    /// A seek to exactly this place comes next: a part of it may be done, and memory that the next part needs be asked for. All children
-    /// are told of each of the [`PREPARE_STAGES`], in order from 0, before any is told of the next, so that their waits overlap.
+    /// Does a part of a seek to this position, which must follow, and prefetches the memory that
+    /// the next part needs. The merge calls each of the [`PREPARE_STAGES`], in order from 0, for
+    /// all children before it calls the next one, so that their cache misses overlap.
     fn prepare_seek(&mut self, _stage: usize, _key: &[u8], _trailer: u64) {}
     fn seek_to_last(&mut self) -> Result<()>;
     /// Goes to the first entry at or after (`key`, `trailer`). No entry is before the empty key
     /// with the highest trailer.
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()>;
-    /// The last entry at or before (`key`, `trailer`).
+    /// Goes to the last entry at or before (`key`, `trailer`).
     fn seek_for_prev(&mut self, key: &[u8], trailer: u64) -> Result<()>;
     fn next(&mut self) -> Result<()>;
     fn prev(&mut self) -> Result<()>;
 }
 
-/// Parts of a seek before its last one.
+/// The number of parts of a seek before its last one.
 pub(crate) const PREPARE_STAGES: usize = 4;
 
 /// Internal key order.
@@ -44,7 +49,8 @@ pub(crate) fn compare_internal(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
     compare_keys(a.0, b.0).then(b.1.cmp(&a.1))
 }
 
-/// Bytewise order, eight bytes at a time: for the short keys that most stores have, a call costs more than the comparison.
+/// Bytewise order, eight bytes at a time: for the short keys that most stores have, a call costs
+/// more than the comparison.
 #[inline]
 fn compare_keys(mut a: &[u8], mut b: &[u8]) -> Ordering {
     while let (Some((x, rest_a)), Some((y, rest_b))) =
@@ -61,7 +67,8 @@ fn compare_keys(mut a: &[u8], mut b: &[u8]) -> Ordering {
     a.cmp(b)
 }
 
-/// Whether the keys are equal. Neighbours differ near the end, so that is looked at first, and keys of 8 to 16 bytes need no call.
+/// Whether the keys are equal. Neighbours differ near their ends, so the ends are compared first.
+/// Keys of 8 to 16 bytes need no call.
 #[inline]
 pub(crate) fn same_key(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
@@ -80,7 +87,7 @@ pub(crate) fn same_key(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Replaces `out` by `key`; keys of 8 to 16 bytes, as long as the one before, need no call.
+/// Replaces `out` by `key`. A key of 8 to 16 bytes that is as long as the one before needs no call.
 #[inline]
 pub(crate) fn copy_key(out: &mut Vec<u8>, key: &[u8]) {
     if out.len() == key.len()
@@ -161,10 +168,10 @@ impl<C: EntryCursor> MergeCursor<C> {
         self.order = order;
     }
 
-    /// Puts the moved current child back into its place. Every step of a scan ends here: as a call
-    /// it costs a scan 5 % of its time.
+    /// Moves the current child, which was stepped, to where it belongs in `order`. Every step of a
+    /// scan ends here: as a call it costs a scan 5 % of its time.
     #[inline(always)]
-    fn settle(&mut self) {
+    fn sort_current(&mut self) {
         let first = self.order[0];
         if !self.children[first as usize].valid() {
             self.order.remove(0);
@@ -173,7 +180,7 @@ impl<C: EntryCursor> MergeCursor<C> {
         if self.order.len() < 2 || self.before(first, self.order[1]) {
             return;
         }
-        // order[1] is before `first`: find how many are.
+        // `order[1]` is before `first`. Find how many others are.
         let (mut low, mut high) = (2, self.order.len());
         while low < high {
             let middle = (low + high) / 2;
@@ -221,7 +228,8 @@ impl<C: EntryCursor> MergeCursor<C> {
         Ok(())
     }
 
-    /// Turns around at the current entry: every other child goes to its nearest entry on the new side.
+    /// Turns around at the current entry: every other child goes to its nearest entry on the other
+    /// side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let current = self.order[0] as usize;
         self.moves += self.children.len() as u64;
@@ -265,7 +273,7 @@ impl<C: EntryCursor> MergeCursor<C> {
             self.order.clear();
             return Err(error);
         }
-        self.settle();
+        self.sort_current();
         Ok(())
     }
 
@@ -291,7 +299,7 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
         self.children[self.order[0] as usize].trailer()
     }
 
-    /// Inlined for the same reason as [`MergeCursor::settle`].
+    /// Inlined for the same reason as [`MergeCursor::sort_current`].
     #[inline(always)]
     fn value_into(&mut self, out: &mut Vec<u8>) -> Result<()> {
         self.children[self.order[0] as usize].value_into(out)
@@ -308,7 +316,8 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
                 .iter_mut()
                 .for_each(|c| c.prepare_seek(stage, key, trailer));
         }
-        // Every child seeks, or forgets what it prepared: no later seek may find it.
+        // Every child seeks, even after an error, so that no later seek finds what was prepared for
+        // this one.
         let mut sought = Ok(());
         self.moves += self.children.len() as u64;
         for child in &mut self.children {

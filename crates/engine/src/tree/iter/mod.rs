@@ -6,7 +6,7 @@
 //!
 //! Invariants: going forward, the merged stream stands on the shown entry; going backward, it
 //! stands before all versions of the shown key, which are kept in `key` and `value`. Range deletes
-//! count by number, never by place: any source may hold the newest one.
+//! count by number, whichever source has them: any source may have the newest one.
 //!
 //! Threading: owned by one reader; a cursor may be sent to another thread.
 
@@ -35,7 +35,7 @@ use siltstone_storage::planted::{self, Bug};
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 
-/// Versions of one key that a cursor steps over before it seeks past the rest of them.
+/// A cursor steps over this many versions of one key before it seeks past the others.
 const STEPS_BEFORE_SEEK: u32 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,13 +46,14 @@ enum State {
     Backward,
 }
 
-/// A position in a keyspace as it was at one moment. It moves in key order, both ways, and shows
-/// for each key the newest value of that moment. [`Range`] is the same as a standard iterator.
+/// A position in a keyspace as it was at one moment. It moves in key order, in both directions, and
+/// shows for each key the newest value of that moment. [`Range`] is the same as a standard
+/// iterator.
 ///
-/// It is invalid until a seek, past either end, and after an error. It pins its view: obsolete
-/// tables stay on disk while it lives.
+/// A cursor is invalid before the first seek, past either end, and after an error. It pins its
+/// view: obsolete tables stay on disk while it lives.
 ///
-/// A seek costs one search in each memtable, run of level 0 and deeper level; a step costs one
+/// A seek costs one search in each memtable, run of level 0 and deeper level. A step costs one
 /// comparison for each of these that is near. Nothing is allocated for a pair.
 ///
 /// ```
@@ -84,7 +85,7 @@ pub struct Cursor {
     value: Vec<u8>,
     /// Scratch: the key on which it stood before a refresh.
     stood: Vec<u8>,
-    /// Hidden keys since one was shown, or since the last attempt to jump failed.
+    /// The number of hidden keys since one was shown, or since the last attempt to jump failed.
     hidden_in_a_row: u32,
     /// Scratch: the range delete that covers the current entry, and where a jump goes.
     covering: Covering,
@@ -108,7 +109,7 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// A cursor of the store's own, which no statistics count.
+    /// A cursor of the store itself, which is not counted in the statistics.
     pub(crate) fn unlisted(
         tree: &Arc<Tree>,
         keyspace: &Arc<KeyspaceCore>,
@@ -214,7 +215,7 @@ impl Cursor {
             }
             None => {
                 self.state = State::Invalid;
-                // The highest trailer sorts first: this is before every entry.
+                // The highest trailer sorts first, so this position is before every entry.
                 search!(self, true).seek(&mut self.merged, &[], u64::MAX)?;
                 self.show_next()
             }
@@ -284,7 +285,7 @@ impl Cursor {
             State::Invalid => return Err(not_positioned()),
             State::Forward => {}
             State::Backward => {
-                // The stream stands before the key's versions.
+                // The stream stands before all versions of the key.
                 search!(self, true).seek(&mut self.merged, &self.key, 0)?;
                 if self.merged.valid() && self.merged.key() == &self.key[..] {
                     self.merged.next()?;
@@ -311,7 +312,7 @@ impl Cursor {
         self.show_prev()
     }
 
-    /// Leaves all versions of the shown key, going forward.
+    /// Goes forward past all versions of the shown key.
     #[inline]
     fn skip_key(&mut self) -> Result<()> {
         self.merged.next()?;
@@ -321,7 +322,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Leaves the versions of the shown key from the one where the stream stands.
+    /// Goes forward past the versions of the shown key that are left.
     #[cold]
     fn skip_older(&mut self) -> Result<()> {
         let mut steps = 1;
@@ -381,7 +382,7 @@ impl Cursor {
                 continue;
             }
             copy_key(&mut self.key, self.merged.key());
-            // The newest entry that the number sees; older versions of the key do not matter.
+            // This is the newest entry that the number sees. Older versions do not matter.
             if self.shows(trailer)? {
                 self.value.clear();
                 if self.options.values {
@@ -416,7 +417,8 @@ impl Cursor {
     fn end_run(&mut self, found: &Result<()>) {
         match found {
             Ok(()) => self.run.end(&self.tree.env, self.seq),
-            // There are few watches: one that stayed would be missing as long as the cursor lives.
+            // There are few watches. One that stayed registered could not be used by anybody else
+            // while the cursor lives.
             Err(_) => self.run.begin(),
         }
     }
@@ -448,10 +450,10 @@ impl Cursor {
         Ok(())
     }
 
-    /// Going backward, from the oldest version of `self.key` to before all of them: the newest one
-    /// that the number sees, and its value in `self.value`.
+    /// Goes backward from the oldest version of `self.key` to before all of them. Returns the
+    /// trailer of the newest version that the number sees, and puts its value into `self.value`.
     fn take_newest(&mut self) -> Result<Option<u64>> {
-        // Versions come oldest first: the last one at or below the number is the one.
+        // The oldest version comes first, so the last one at or below the number is the newest.
         let mut newest: Option<u64> = None;
         let mut steps = 0;
         while self.merged.valid() && self.merged.key() == &self.key[..] {
@@ -470,7 +472,7 @@ impl Cursor {
         Ok(newest)
     }
 
-    /// The same by two seeks, however many versions there are.
+    /// The same with two seeks, however many versions there are.
     #[cold]
     fn seek_newest(&mut self) -> Result<Option<u64>> {
         self.merged.seek(&self.key, self.seq << 8 | 0xff)?;
@@ -485,7 +487,7 @@ impl Cursor {
     }
 
     /// Copies the value of the entry where the stream stands, if it is a put and values are wanted.
-    /// It stays a call, so that the copy in the forward scan is inlined.
+    /// This is not inlined, so that the copy in the forward scan is.
     #[inline(never)]
     fn take_value(&mut self, trailer: u64) -> Result<()> {
         if self.options.values && trailer as u8 == PUT {
@@ -514,7 +516,8 @@ impl Cursor {
                     let trailer = self.seq << 8 | 0xff;
                     search!(self, true).seek(&mut self.merged, &gap.end, trailer)?;
                 }
-                // The largest trailer sorts first: this is the last entry before all of the key's.
+                // The largest trailer sorts first, so this is the last entry before all versions of
+                // the key.
                 Way::Backward => {
                     search!(self, false).seek(&mut self.merged, &gap.start, u64::MAX)?;
                 }

@@ -17,7 +17,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 ///
 /// It ends after the first error. Once it has ended, it holds nothing of the store any more.
 pub struct Range {
-    /// Why it could not be opened; it is the first item.
+    /// The error of the open that failed. It is returned as the first item.
     refused: Option<Error>,
     /// `None` once it has ended.
     ends: Option<Ends>,
@@ -46,7 +46,7 @@ impl Range {
         }
     }
 
-    /// One that returns this error and ends.
+    /// A range that returns this error and ends.
     pub(crate) fn refused(error: Error) -> Range {
         Range {
             refused: Some(error),

@@ -1,8 +1,9 @@
 //! `multi_get`: many keys at one view and one number.
 //!
-//! Keys are sorted once and go through the sources together, newest first; a key that a source answers leaves the rest. Within a run or a
-//! level all keys are looked up side by side ([`siltstone_table::reader::get_many`]): their misses overlap, a block is opened once for all
-//! of its keys, and blocks that are neither mapped nor cached are read together.
+//! The keys are sorted once and go through the sources together, newest first; a key that a source
+//! has answered leaves the others. Within a run or a level, all keys are looked up side by side
+//! ([`siltstone_table::reader::get_many`]): their cache misses overlap, a block is opened once for
+//! all of its keys, and blocks that are neither mapped nor cached are read together.
 //!
 //! Threading: any thread.
 
@@ -20,7 +21,7 @@ use crate::types::error::{Error, Result};
 /// A key that no source has answered yet.
 struct Pending<'a> {
     key: &'a [u8],
-    /// Its place in the caller's order.
+    /// Its index in the caller's list.
     at: usize,
     /// Computed when the first table is asked.
     hash: u64,
@@ -92,7 +93,7 @@ fn search(
     Ok(values)
 }
 
-/// What the keys that are left are looked up in.
+/// A source or a level.
 enum Layer<'a> {
     Memtable(&'a MemSource),
     Tables(&'a LevelView),
@@ -122,9 +123,9 @@ fn ask_memtable(
 /// A table that some of the keys are looked up in.
 struct Asked {
     reader: Arc<TableReader>,
-    /// Its place in the level.
+    /// Its index in the level.
     table: usize,
-    /// The number to look for in its file, and the one that its entries have, if it was ingested.
+    /// The number to look for in its file, and the number of its entries if it was ingested.
     seq: u64,
     own: Option<u64>,
 }
@@ -136,9 +137,10 @@ fn ask_tables(
     seq: u64,
     values: &mut Values,
 ) -> Result<()> {
-    // The table of each key, as an index into `asked`. Neighbours mostly share one.
     let mut asked: Vec<Asked> = Vec::new();
-    let mut places: Vec<(u32, u32)> = Vec::with_capacity(pending.len());
+    // The index of each key in `pending`, and that of its table in `asked`. Neighbours mostly
+    // share a table.
+    let mut tables_of_keys: Vec<(u32, u32)> = Vec::with_capacity(pending.len());
     for (i, p) in pending.iter().enumerate() {
         let Some(table) = level.level.find(p.key) else {
             continue;
@@ -157,9 +159,9 @@ fn ask_tables(
                 own,
             });
         }
-        places.push((i as u32, asked.len() as u32 - 1));
+        tables_of_keys.push((i as u32, asked.len() as u32 - 1));
     }
-    let mut lookups: Vec<Lookup<'_>> = places
+    let mut lookups: Vec<Lookup<'_>> = tables_of_keys
         .iter()
         .map(|(i, at)| {
             let (p, asked) = (&pending[*i as usize], &asked[*at as usize]);
@@ -167,7 +169,7 @@ fn ask_tables(
         })
         .collect();
     get_many(&*tree.tables.cache, &mut lookups).map_err(Error::from)?;
-    for ((i, at), lookup) in places.iter().zip(lookups) {
+    for ((i, at), lookup) in tables_of_keys.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
         // The filter knows point keys only, so range deletes are asked for every key.
         let deleted = match level.handles[asked.table].meta.range_deletes {

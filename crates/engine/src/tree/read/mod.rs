@@ -1,9 +1,13 @@
-//! The read path: pin a view and a number, ask the sources from the newest to the oldest, stop at the first answer.
+//! Point reads: a read pins a view and a number, asks the sources from the newest to the oldest,
+//! and stops at the first answer.
 //!
-//! Invariants: sources have disjoint ranges of numbers, newest first, so the first source that knows the key (an entry or a range delete that covers
-//! it) decides; below level 0 the higher level is newer for each key. Filters of all candidate tables are prefetched before any is asked.
+//! Invariants: sources are ordered from the newest to the oldest and have disjoint ranges of
+//! numbers, so the first source decides that has an entry of the key, or a range delete that covers
+//! it. Below level 0, the entry in the higher level is the newer one. The filters of all tables
+//! that may have the key are prefetched before the first table is asked.
 //!
-//! Cost: no allocation on a hit into a large enough buffer, no lock, no system call when the data is in memory.
+//! Cost: a read takes no lock, makes no system call if the data is in memory, and allocates nothing
+//! if the buffer is large enough for the value.
 //!
 //! Threading: any thread.
 
@@ -26,7 +30,8 @@ pub(crate) use many::multi_get;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 
-/// A value without a copy: a counted block of the cache, or bytes of its own.
+/// A value that is not copied out of its block, if it lies in a table: the block stays in memory
+/// while this value lives. A value that lies in a memtable is copied.
 #[derive(Clone, Debug)]
 pub struct PinnedValue {
     value: TableValue,
@@ -78,11 +83,13 @@ fn check(keyspace: &KeyspaceCore) -> Result<()> {
     keyspace.check()
 }
 
-/// A number above all numbers in an ingested table's file. Not the highest of all: its trailer would be the one that separates blocks in an
-/// index, and a key that equals its separator would be looked for in the block to the left of its own.
+/// A number above all numbers in the file of an ingested table. It is not the highest number of
+/// all, because the trailer of that one separates blocks in an index: a key that equals a separator
+/// would be looked for in the block to the left of its own.
 const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 
-/// With the order of view and number switched off: the number first, and others run before the view is pinned.
+/// With the order of view and number switched off: the number first, and others run before the view
+/// is pinned.
 #[cfg(feature = "planted")]
 fn planted_number(core: &Tree, number: Option<u64>) -> Option<u64> {
     let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
@@ -94,17 +101,17 @@ fn planted_number(core: &Tree, number: Option<u64>) -> Option<u64> {
     number.or(early)
 }
 
-/// What a source says about a key.
+/// The answer of a source to a lookup of a key.
 enum Answer {
-    /// It does not know the key.
+    /// It has neither an entry of the key nor a range delete over it.
     Unknown,
     /// The key has no value.
     Gone,
-    /// The value is in the buffer. (After the other answers, the buffer may hold a hidden one.)
+    /// The value is in the buffer. (After another answer, the buffer may have a hidden value.)
     Value,
 }
 
-/// The buffer for a value; `None` if only its presence matters.
+/// The buffer for a value. `None` if the caller only asks whether there is one.
 type Out<'a> = Option<&'a mut Vec<u8>>;
 
 /// Copies the value of `key` at `number` (or now) into `value`, which is empty if there is none and
@@ -173,7 +180,7 @@ fn search(
     seq: u64,
     mut value: Out<'_>,
 ) -> Result<bool> {
-    // Memtables first: they need no hash of ours and often hold what was just written.
+    // The memtables come first. They often have what was just written, and need no hash of the key.
     let mut sources = view.sources.iter().enumerate();
     let mut tables_from = view.sources.len();
     for (i, source) in &mut sources {
@@ -216,10 +223,12 @@ fn ask_memtable(
     }
 }
 
-/// Tables that may hold a key, in the order in which they are asked; more than this many are asked without prefetching.
+/// The most tables whose filters a get prefetches. If more tables may have the key, they are asked
+/// one by one without prefetching.
 const CANDIDATES: usize = 48;
 
-/// Asks the tables (and memtables between runs, which out-of-order installs leave there) from source `from` on.
+/// Asks the sources from `from` on, and then the levels. A memtable may lie between runs, because
+/// flushes may be installed in another order than their memtables have.
 fn search_tables(
     tree: &Tree,
     view: &KeyspaceView,
@@ -275,7 +284,7 @@ fn search_tables(
     search_tables_one_by_one(tree, view, from, key, hash, seq, value)
 }
 
-/// The rare shape: memtables between runs, or very many runs.
+/// The same for views that are rare: with memtables between runs, or with very many runs.
 #[cold]
 fn search_tables_one_by_one(
     tree: &Tree,
@@ -326,7 +335,7 @@ fn ask_table(
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(Answer::Unknown);
     };
-    // Range deletes before the filter: it knows point keys only.
+    // Range deletes are asked before the filter, because the filter has point keys only.
     let deleted = match handle.meta.range_deletes {
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
@@ -342,8 +351,9 @@ fn ask_table(
     decide(found, deleted, own)
 }
 
-/// The number to look for in a table's file, and the one that all its entries have, if it was ingested: then they have it whatever the file
-/// says. `None`: all of the table is newer.
+/// The number to look for in a table's file, and the number of all its entries if the table was
+/// ingested, because those in the file do not count then. `None`: the whole table is newer than
+/// `seq`.
 #[inline]
 fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)> {
     match handle.meta.sequence_override {
@@ -355,7 +365,9 @@ fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)>
     }
 }
 
-/// The answer of a table that has the key's newest entry with this trailer, and a range delete with this number.
+/// The answer of a table whose newest entry of the key has the trailer `found`, and whose newest
+/// range delete over the key has the number `deleted`. `own` is the number of all its entries, if
+/// it was ingested.
 #[inline]
 fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<Answer> {
     match found {
@@ -371,7 +383,7 @@ fn decide(found: Option<u64>, deleted: Option<u64>, own: Option<u64>) -> Result<
     }
 }
 
-/// The value as a counted block where it lies in a table.
+/// The value of `key` at `number` (or now), without a copy if it lies in a table.
 pub(crate) fn get_pinned(
     tree: &Tree,
     keyspace: &KeyspaceCore,
@@ -408,7 +420,7 @@ pub(crate) fn get_pinned(
     Ok(None)
 }
 
-/// `None`: the level does not know the key.
+/// Asks a level or a run. `None`: it has neither an entry of the key nor a range delete over it.
 fn ask_level_pinned(
     tree: &Tree,
     level: &LevelView,

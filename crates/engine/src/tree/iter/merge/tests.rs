@@ -79,11 +79,18 @@ proptest! {
 
     #[test]
     fn walks_equal_the_sorted_vector(
-        keys in proptest::collection::vec((proptest::collection::vec(0u8..4, 0..3), 0usize..6), 0..60),
-        walk in proptest::collection::vec((0u8..8, proptest::collection::vec(0u8..4, 0..3)), 1..60),
+        keys in proptest::collection::vec(
+            (proptest::collection::vec(0u8..4, 0..3), 0usize..6),
+            0..60,
+        ),
+        walk in proptest::collection::vec(
+            (0u8..8, proptest::collection::vec(0u8..4, 0..3)),
+            1..60,
+        ),
     ) {
         // Trailers are unique, as sequence numbers are.
-        let all: Vec<_> = keys.iter().enumerate().map(|(i, (k, c))| ((k.clone(), i as u64), *c)).collect();
+        let numbered = keys.iter().enumerate();
+        let all: Vec<_> = numbered.map(|(i, (k, c))| ((k.clone(), i as u64), *c)).collect();
         let mut parts: Vec<Vec<(Vec<u8>, u64)>> = vec![Vec::new(); 6];
         for (entry, child) in &all {
             parts[*child].push(entry.clone());
@@ -91,7 +98,8 @@ proptest! {
         let mut merged = MergeCursor::new(
             parts.into_iter().map(|p| VecCursor { entries: sorted(p), at: None }).collect(),
         );
-        let mut model = VecCursor { entries: sorted(all.into_iter().map(|(e, _)| e).collect()), at: None };
+        let entries = sorted(all.into_iter().map(|(e, _)| e).collect());
+        let mut model = VecCursor { entries, at: None };
         for (op, key) in walk {
             let trailer = u64::from(op) * 7;
             for c in [&mut merged as &mut dyn EntryCursor, &mut model] {
