@@ -124,7 +124,7 @@ impl Health {
                 error: cause.clone(),
             });
             drop(slot);
-            tracing::warn!(%cause, "no space: writes are refused until there is");
+            tracing::warn!(%cause, "no space: writes are refused until there is space again");
         }
     }
 

@@ -11,7 +11,7 @@
 //! - Nothing shared is ever written again: tables are immutable, log segments (which are recycled) are never linked.
 //! - The source's log is synced through the cut, so that no power loss leaves the source older than its checkpoint.
 //!
-//! Threading: the caller's task; the leader's role and `ddl` are held for the cut only.
+//! Threading: the caller's task; the leader's role and `Catalog::changes` are held for the cut only.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

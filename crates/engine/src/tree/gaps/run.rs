@@ -34,7 +34,7 @@ pub(crate) enum Hidden {
 
 /// Hidden entries in a row: those that a cursor steps over between two entries that it shows, or
 /// between the target of a seek and the first entry that it shows.
-pub(crate) struct Run {
+pub(crate) struct HiddenRun {
     /// The number of hidden entries that the cursor stepped over.
     hidden: u64,
     /// The number of gaps that it jumped over.
@@ -53,10 +53,10 @@ pub(crate) struct Run {
     min: u64,
 }
 
-impl Run {
+impl HiddenRun {
     /// `min`: how many hidden entries make a gap.
-    pub(crate) fn new(min: u64) -> Run {
-        Run {
+    pub(crate) fn new(min: u64) -> HiddenRun {
+        HiddenRun {
             hidden: 0,
             jumps: 0,
             first: Vec::new(),

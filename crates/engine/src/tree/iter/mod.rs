@@ -26,7 +26,7 @@ pub use options::{IterOptions, prefix_end};
 pub use range::Range;
 
 use crate::tree::Tree;
-use crate::tree::gaps::run::{Hidden, Run};
+use crate::tree::gaps::run::{Hidden, HiddenRun};
 use crate::tree::gaps::state::Way;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{Error, Result};
@@ -91,7 +91,7 @@ pub struct Cursor {
     covering: Covering,
     target: Vec<u8>,
     /// The hidden entries that it is stepping over.
-    run: Run,
+    run: HiddenRun,
     tree: Arc<Tree>,
     keyspace: Arc<KeyspaceCore>,
     _view: Arc<KeyspaceView>,
@@ -134,7 +134,7 @@ impl Cursor {
             hidden_in_a_row: 0,
             covering: Covering::default(),
             target: Vec::new(),
-            run: Run::new(tree.gap_min()),
+            run: HiddenRun::new(tree.gap_min()),
             tree: tree.clone(),
             keyspace: keyspace.clone(),
             _view: view,
@@ -575,5 +575,5 @@ impl std::fmt::Debug for Cursor {
 #[cold]
 fn not_positioned() -> Error {
     Error::invalid_argument("the cursor stands on no entry")
-        .advice("seek first, and ask `valid` before every step")
+        .advice("seek first, and call `valid` before every step")
 }
