@@ -48,8 +48,8 @@ pub(crate) struct Catalog {
     /// The store was opened on a full disk: replayed data is in memory only, and it is in the log
     /// that the open found, not in the one that is written now.
     waits_for_room: AtomicBool,
-    /// The log bytes that a replay would read, for the policy of stalls. They are counted anew when
-    /// a segment begins or ends.
+    /// The log bytes that a replay would read, for the policy of stalls. The maintenance task
+    /// counts them in each round.
     log_bytes: AtomicU64,
 }
 
@@ -197,7 +197,7 @@ impl Catalog {
         self.waits_for_room.store(false, Ordering::Release);
     }
 
-    /// The log bytes that a replay would have read when a segment last began or ended.
+    /// The log bytes that a replay would read, as the maintenance task counted them last.
     #[inline]
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)

@@ -30,8 +30,8 @@ pub(crate) use many::multi_get;
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
 
-/// A value that is not copied out of its block, if it lies in a table: the block stays in memory
-/// while this value lives. A value that lies in a memtable is copied.
+/// A value that is not copied if it lies in a block on the heap: the block stays in memory while
+/// this value lives. A value in a memtable, or in a table that is read through a map, is copied.
 #[derive(Clone, Debug)]
 pub struct PinnedValue {
     value: TableValue,
