@@ -1,7 +1,8 @@
 //! Approximate sizes and counts of key ranges, from indexes and memtables, without reading a block.
 //!
-//! Invariants: whatever is told lies within its stated error of the truth, as long as nobody writes meanwhile. Tables that lie whole in the range count
-//! exactly; so at most two tables a run and a level are uncertain, those that the range's ends cut.
+//! Invariants: as long as nobody writes meanwhile, each number differs from the truth by at most
+//! its stated error. Tables that lie entirely in the range are counted exactly. So at most two
+//! tables of each run and level are uncertain: those that an end of the range cuts.
 //!
 //! Threading: the caller's task, on a pinned view.
 
@@ -17,20 +18,21 @@ use crate::tree::memtable::Memtable;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
-/// Entries of a memtable that are counted one by one; of the rest, half is taken to be in the range.
+/// The number of entries of a memtable that are counted one by one. Half of the others are assumed
+/// to be in the range.
 const COUNTED_ENTRIES: u64 = 65_536;
 
-/// A number that was not counted: the truth lies between `value - error` and `value + error`.
+/// A number that was estimated: the exact number lies between `value - error` and `value + error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// The estimate.
     pub value: u64,
-    /// How far the truth may lie from it.
+    /// How far the exact number may lie from the estimate.
     pub error: u64,
 }
 
 impl Estimate {
-    /// Something between these two, more likely near `likely`.
+    /// A number between `least` and `most`, probably near `likely`.
     fn between(least: u64, likely: u64, most: u64) -> Estimate {
         let value = likely.clamp(least, most.max(least));
         Estimate {
@@ -49,22 +51,28 @@ impl Estimate {
     }
 }
 
-/// What a key range takes in a keyspace, about. Everything counts that is stored: overwritten versions that no compaction has dropped yet, and
-/// deletes. So the number of keys that a scan shows is at most the entry count's upper end, except that range deletes are not counted.
+/// The approximate size of a key range in a keyspace.
+///
+/// Everything that is stored counts, including deletes, and overwritten versions that no compaction
+/// has dropped yet. So a scan shows at most as many keys as the upper end of the entry count. Range
+/// deletes are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApproximateSize {
-    /// Bytes of table files: blocks, with their share of the table's index and filter. What is in memtables takes none yet.
+    /// Bytes in table files: blocks, with their share of the table's index and filter. Memtables
+    /// are not included.
     ///
-    /// Error: half of each block at an end of the range: at most two blocks for each run of level 0 and each deeper level.
+    /// The error is half of each block that an end of the range cuts, which are at most two blocks
+    /// of each run of level 0 and each deeper level.
     pub file_bytes: Estimate,
-    /// Raw bytes: user keys, values and 12 an entry; memtables included.
+    /// Raw bytes: user keys, values and 12 bytes an entry. Memtables are included.
     ///
-    /// Error: of tables that an end of the range cuts, all that their blocks could hold; in practice blocks of a table hold about the same
-    /// (the store's `block_bytes`), and the estimate is off by a block or two.
+    /// The error allows for blocks of very different sizes in the tables that an end of the range
+    /// cuts. In practice the blocks of a table hold about the same (the setting `block_bytes`), and
+    /// the estimate is wrong by a block or two.
     pub raw_bytes: Estimate,
-    /// Entries, memtables included.
+    /// Entries. Memtables are included.
     ///
-    /// Error: as of the raw bytes.
+    /// The error is like that of the raw bytes.
     pub entry_count: Estimate,
 }
 
@@ -76,7 +84,7 @@ impl ApproximateSize {
     }
 }
 
-/// The bounds as a range of keys; `None` if no key lies in it.
+/// The bounds as a range of keys; `None` if no key lies between them.
 fn key_range(range: &IterOptions) -> Result<Option<KeyRange>> {
     range.check()?;
     let range = KeyRange {
@@ -95,7 +103,7 @@ fn share(total: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// What the range takes in a table that it cuts.
+/// The size of the range in a table that an end of it cuts.
 fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> ApproximateSize {
     let index = table.index();
     let blocks = index.len();
@@ -104,7 +112,7 @@ fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> Appr
     };
     let cuts_start = range.start > *first;
     let cuts_end = !range.end.reaches(last);
-    // Blocks before `from` lie before the range; those from `to` on, but for it itself, behind.
+    // The blocks before `from` lie before the range, and those after `to` behind it.
     let from = match cuts_start {
         true => index.find(&range.start, HIGHEST_TRAILER),
         false => 0,
@@ -130,7 +138,7 @@ fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> Appr
     let likely_bytes = sure_bytes + unsure_bytes / 2;
     let whole = table.footer().blocks_bytes;
     let scaled = |bytes| share(meta.file_bytes, bytes, whole);
-    // Each block holds an entry at least; those outside of the range too.
+    // Each block holds at least one entry, also those outside of the range.
     let sure_count = sure.len() as u64;
     let outside_count = blocks as u64 - sure_count - unsure.len() as u64;
     let of = |total: u64, least_a_block: u64| {
@@ -144,7 +152,7 @@ fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> Appr
         file_bytes: Estimate::between(
             scaled(sure_bytes),
             scaled(likely_bytes),
-            // Rounded up: the whole of it must lie within.
+            // Rounded up, so that the exact number is not above it.
             scaled(sure_bytes + unsure_bytes) + 1,
         ),
         raw_bytes: of(meta.raw_bytes, raw_bytes(0, 0)),
@@ -152,13 +160,13 @@ fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> Appr
     }
 }
 
-/// What the range takes in a memtable.
+/// The size of the range in a memtable.
 fn of_memtable(mem: &Arc<Memtable>, range: &KeyRange) -> ApproximateSize {
     let mut size = ApproximateSize::default();
     let (entries, raw) = (mem.entry_count(), mem.raw_bytes());
     let whole = matches!((mem.first_key(), mem.last_key()), (Some(first), Some(last))
         if range.contains(first) && range.contains(last));
-    // Its raw bytes count range deletes too.
+    // The raw bytes of a memtable include its range deletes.
     if whole && mem.range_delete_count() == 0 {
         size.entry_count.add_exact(entries);
         size.raw_bytes.add_exact(raw);
@@ -186,10 +194,11 @@ fn of_memtable(mem: &Arc<Memtable>, range: &KeyRange) -> ApproximateSize {
 }
 
 impl Keyspace {
-    /// What the keys within the bounds of `range` take, about, each number with its error.
+    /// The approximate size of the keys within the bounds of `range`, each number with its error.
     ///
-    /// Reads no block: it opens the tables at the range's ends (at most two a run and a level), and counts up to 65,536 entries of each memtable
-    /// that does not lie in the range whole (of more, half is taken to be in it).
+    /// This reads no blocks. It opens the tables that the ends of the range cut (at most two of
+    /// each run and level). In each memtable that does not lie entirely in the range, it counts up
+    /// to 65,536 entries, and assumes that half of the others are in the range.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -205,7 +214,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; `Corruption` or
     /// I/O when tables are opened.
     pub fn approximate_size(&self, range: impl Into<IterOptions>) -> Result<ApproximateSize> {
         self.check()?;
@@ -213,8 +222,8 @@ impl Keyspace {
         let Some(range) = key_range(&range.into())? else {
             return Ok(size);
         };
-        let core = self.parts();
-        let (view, _) = crate::tree::read::pin(&core.tree, self.inner(), None)?;
+        let tree = &self.parts().tree;
+        let (view, _) = crate::tree::read::pin(tree, self.inner(), None)?;
         for source in &view.sources {
             if let Source::Memtable(m) = source {
                 size.add(of_memtable(&m.mem, &range));
@@ -231,10 +240,10 @@ impl Keyspace {
                         size.entry_count.add_exact(meta.entries);
                     }
                     Some((first, last)) if range.overlaps(&KeyRange::closed(first, last)) => {
-                        let table = core.tree.tables().reader_owned(handle)?;
+                        let table = tree.tables().reader_owned(handle)?;
                         size.add(of_cut_table(meta, &table, &range));
                     }
-                    // Its range deletes reach into the range, its entries do not.
+                    // Only range deletes of the table reach into the range, and no entries.
                     _ => {}
                 }
             }
@@ -242,8 +251,8 @@ impl Keyspace {
         Ok(size)
     }
 
-    /// How many entries the keyspace holds within the bounds of `range`, about: [`ApproximateSize::entry_count`] of
-    /// [`Keyspace::approximate_size`].
+    /// The approximate number of entries within the bounds of `range`:
+    /// [`ApproximateSize::entry_count`] of [`Keyspace::approximate_size`].
     ///
     /// # Errors
     /// As [`Keyspace::approximate_size`].

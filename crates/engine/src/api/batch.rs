@@ -1,9 +1,9 @@
 //! A batch: puts, deletes and range deletes over any keyspaces of one store that take effect
 //! together or not at all.
 //!
-//! [`Batch`] holds the bytes that go into a log record (its *body*, see `body`) and the open store
-//! that they are for. Entries are numbered in the order in which they were added; of two entries
-//! for one key the later wins.
+//! [`Batch`] holds the bytes that go into a log record (its *body*, see [`BatchBody`]), and the
+//! open store that they are for. Entries are numbered in the order in which they were added; of two
+//! entries for one key the later one wins.
 //!
 //! Invariant: all entries of a batch are for keyspaces of the open store `session`, and a batch
 //! without entries belongs to no store. A keyspace's number identifies it in its own store only, so
@@ -27,25 +27,26 @@ pub use crate::formats::batch::{
 use crate::api::keyspace::Keyspace;
 use crate::types::error::{Error, Result};
 
-/// Writes that take effect together or not at all, over any keyspaces of a store, in the order in
-/// which they were added.
+/// Writes over any keyspaces of a store that take effect together or not at all. They are applied
+/// in the order in which they were added.
 ///
 /// A batch belongs to the open store of its first entry's keyspace. Entries for keyspaces of
 /// another store are refused when they are added, and [`Store::write`](crate::Store::write) refuses
-/// a batch of another store. A store that was closed and opened again is another store in this
-/// sense, as it is for handles and snapshots; so are a copy and a checkpoint. After
-/// [`Batch::clear`], a batch can be filled for any store.
+/// a batch of another store. A store that was closed and opened again counts as another store here,
+/// as it does for handles and snapshots; so do a copy and a checkpoint. After [`Batch::clear`], a
+/// batch can be filled for any store.
 ///
-/// An entry is a copy of its key and value, and takes a few bytes more; [`Batch::clear`] keeps the
-/// memory. A batch can be written more than once, to the store that it belongs to.
+/// Keys and values are copied into the batch; an entry takes a few bytes more than these.
+/// [`Batch::clear`] keeps the memory. A batch can be written more than once, to the store that it
+/// belongs to.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
 /// let store = siltstone::Store::open(folder.path(), siltstone::Options::default())?;
 /// let birds = store.open_keyspace("birds")?;
 /// let mut batch = siltstone::Batch::new();
-/// batch.delete_range(&birds, "a", "z")?;  // what was there
-/// batch.put(&birds, "wren", "9 g")?;      // later entries count
+/// batch.delete_range(&birds, "a", "z")?;  // removes what was there
+/// batch.put(&birds, "wren", "9 g")?;      // stays: later entries win
 /// store.write(&batch, siltstone::WriteOptions::default())?;
 /// assert_eq!(birds.get("wren")?, Some(b"9 g".to_vec()));
 /// # siltstone::Result::Ok(())
@@ -78,11 +79,12 @@ impl Batch {
         }
     }
 
-    /// Sets `key` of `keyspace` to `value`.
+    /// Adds a put: `key` of `keyspace` gets `value`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a keyspace of another store than the batch's, and if a limit is
-    /// exceeded; the batch is unchanged.
+    /// `InvalidArgument` if `keyspace` is of another store than the batch, or if a limit is
+    /// exceeded ([`MAX_KEY_BYTES`], [`MAX_VALUE_BYTES`], [`MAX_BATCH_BYTES`]). The batch is then
+    /// unchanged.
     #[inline]
     pub fn put(
         &mut self,
@@ -96,7 +98,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Removes `key` from `keyspace`.
+    /// Adds a delete of `key` in `keyspace`.
     ///
     /// # Errors
     /// As [`Batch::put`].
@@ -108,11 +110,11 @@ impl Batch {
         Ok(())
     }
 
-    /// Removes all keys of `keyspace` from `start` on and before `end`. Equal bounds remove nothing
-    /// and add no entry.
+    /// Adds a delete of all keys of `keyspace` in `start..end`; `end` itself stays. Equal bounds
+    /// add no entry.
     ///
     /// # Errors
-    /// `InvalidArgument` when `end` lies before `start`; as [`Batch::put`] otherwise.
+    /// `InvalidArgument` if `end` lies before `start`; as [`Batch::put`] otherwise.
     pub fn delete_range(
         &mut self,
         keyspace: &Keyspace,
@@ -131,8 +133,8 @@ impl Batch {
     /// Adds all entries of `other` after those of this batch.
     ///
     /// # Errors
-    /// `InvalidArgument` if `other` belongs to another store, or if both together are too large;
-    /// the batch is unchanged.
+    /// `InvalidArgument` if `other` belongs to another store, or if both together are larger than
+    /// [`MAX_BATCH_BYTES`]. The batch is then unchanged.
     pub fn append(&mut self, other: &Batch) -> Result<()> {
         if let (Some(own), Some(others)) = (self.session, other.session)
             && own != others
@@ -147,7 +149,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Refuses a keyspace of another store than that of the entries so far.
+    /// Refuses a keyspace of another store than that of the batch's entries.
     #[inline]
     fn check_keyspace(&self, keyspace: &Keyspace) -> Result<()> {
         match self.session {
@@ -165,22 +167,22 @@ impl Batch {
         }
     }
 
-    /// The number of entries, which is also the number of sequence numbers that a write takes.
+    /// The number of entries. A write of the batch takes as many sequence numbers.
     pub fn len(&self) -> usize {
         self.body.len()
     }
 
-    /// Whether it has no entries.
+    /// Whether the batch has no entries.
     pub fn is_empty(&self) -> bool {
         self.body.is_empty()
     }
 
-    /// The number of bytes that its entries take in the log.
+    /// The number of bytes that the batch's entries take in the log.
     pub fn bytes(&self) -> usize {
         self.body.bytes()
     }
 
-    /// Removes all entries and keeps the memory. The batch belongs to no store then.
+    /// Removes all entries and keeps the memory. The batch then belongs to no store.
     pub fn clear(&mut self) {
         self.body.clear();
         self.session = None;

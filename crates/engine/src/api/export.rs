@@ -1,9 +1,10 @@
-//! Export: what a snapshot sees of a key range, as tables that another store can ingest.
+//! Export: writes what a snapshot sees of a key range as tables that another store can ingest.
 //!
-//! Invariants: the tables hold one put a key and no deletes, all with number 0, and name no keyspace (RFC 3, section 5). A failed export
-//! deletes what it wrote, as far as the folder lets it.
+//! Invariants: the tables hold one put for each key and no deletes, all with number 0, and name no
+//! keyspace (RFC 3, section 5). A failed export deletes what it wrote, as far as the folder lets
+//! it.
 //!
-//! Threading: the caller's task; it holds a snapshot, no lock.
+//! Threading: the caller's task, which holds a snapshot and no lock.
 
 use crate::api::keyspace::Keyspace;
 use crate::services::table_builder::{BuiltTable, TableBuilder, TableFolder, TableOptions};
@@ -12,17 +13,21 @@ use crate::tree::snapshot::Snapshot;
 use crate::types::error::Result;
 use siltstone_storage::planted::{self, Bug};
 
-/// The store's state is looked at once for this many entries.
-const LOOK_EVERY: u64 = 4096;
+/// Each time that this many entries were copied, the export checks whether the store was closed.
+const CHECK_EVERY: u64 = 4096;
 
 impl Keyspace {
-    /// Writes everything that the keyspace holds within the bounds of `range` now as tables `PREFIX-00000.table`, ... into `folder`: synced,
-    /// disjoint, in key order, ready for [`crate::Store::ingest`] of any store. None if there is nothing.
+    /// Writes everything that the keyspace holds now within the bounds of `range` into `folder`, as
+    /// tables `PREFIX-00000.table`, `PREFIX-00001.table` and so on. They are synced, disjoint and
+    /// in key order, and any store can [`ingest`](crate::Store::ingest) them. If there are no keys
+    /// in the range, no table is written.
     ///
-    /// Costs a scan of the range. The snapshot that it holds meanwhile keeps old versions from being dropped.
+    /// This costs a scan of the range. Meanwhile a snapshot keeps old versions from being dropped.
     ///
     /// # Errors
-    /// As [`Keyspace::cursor`] for reading and [`TableBuilder::finish`] for writing; what was written is deleted then.
+    /// `InvalidArgument` if `folder` has a file with one of these names already; as
+    /// [`Keyspace::cursor`] for reading, and [`TableBuilder::finish`] for writing. What was written
+    /// is then deleted.
     pub fn export(
         &self,
         range: impl Into<IterOptions>,
@@ -33,7 +38,7 @@ impl Keyspace {
         self.export_at(&snapshot, range, folder, prefix)
     }
 
-    /// The same, as `snapshot` sees it.
+    /// Like [`Keyspace::export`], as `snapshot` sees the range.
     ///
     /// # Errors
     /// As [`Keyspace::export`]; `InvalidArgument` for a snapshot of another store.
@@ -68,7 +73,7 @@ impl Keyspace {
             while cursor.valid() {
                 builder.put(cursor.key(), cursor.value())?;
                 count += 1;
-                if count.is_multiple_of(LOOK_EVERY) {
+                if count.is_multiple_of(CHECK_EVERY) {
                     self.parts().env.check_open()?;
                 }
                 cursor.next()?;

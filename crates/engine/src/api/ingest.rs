@@ -1,4 +1,4 @@
-//! Tables from outside, taken into keyspaces: the call. What it does is in `services/ingest`.
+//! The call that ingests tables made outside the store. The work is done in `services/ingest`.
 
 use std::sync::Arc;
 
@@ -9,22 +9,24 @@ use crate::services::table_builder::TableFile;
 use crate::types::error::{Error, Result};
 
 impl Store {
-    /// Takes tables that were built outside ([`crate::TableBuilder`], [`Keyspace::export`]) into
-    /// keyspaces: all of them at once or, after any crash, none. Their entries lie above everything
-    /// that the keyspaces hold when the call commits, and are seen together, over all keyspaces.
-    /// Where files of one keyspace overlap, later ones win; a keyspace may be named more than once.
+    /// Adds tables that were built outside ([`crate::TableBuilder`], [`Keyspace::export`]) to
+    /// keyspaces, atomically: after any crash, either all of them are there or none. Their entries
+    /// replace older ones of the same keys, and become visible together, over all keyspaces. If
+    /// files for one keyspace overlap, later files win. A keyspace may be named more than once.
     ///
-    /// When the call returns, the ingest is durable. It writes no data through the log or the
-    /// memtables: it costs the import (a link, or a copy), one read of every table to verify it
-    /// block by block, and a few syncs. Overlapping files make a run of level 0 each.
+    /// When the call returns, the ingest is durable. No data goes through the log or the memtables.
+    /// The call costs an import of each file (a link or a copy, see [`IngestMode`]), one read of
+    /// each table to verify every block, and a few syncs. Files that overlap each other become
+    /// several runs of level 0.
     ///
     /// # Errors
-    /// `Corruption` for a table that is damaged, `InvalidArgument` for one that no builder made (it
-    /// has sequence numbers, several versions of a key, range deletes, or belongs to a store) or
-    /// that is of a keyspace of another store, `Unsupported` for one of another format, `NotFound`;
-    /// as a write otherwise (`NoSpace`: also where a copy finds no room). Then nothing has changed,
-    /// the caller's files are there, and what was imported is deleted. After `Poisoned` or I/O the
-    /// ingest may or may not be there when the store is opened again.
+    /// `Corruption` for a table that is damaged; `InvalidArgument` for a table that no builder made
+    /// (it has sequence numbers, several versions of a key or range deletes, or belongs to a
+    /// store), or for a keyspace of another store; `Unsupported` for a table of another format;
+    /// `NotFound` if there is no such file; as [`Store::write`] otherwise, with `NoSpace` also if
+    /// there is no room for a copy. Nothing has changed then: the caller's files are still there,
+    /// and what was imported is deleted. After `Poisoned` or I/O, the ingest may or may not be
+    /// there when the store is opened again.
     pub fn ingest(
         &self,
         files: &[(&Keyspace, Vec<TableFile>)],

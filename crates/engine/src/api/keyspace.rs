@@ -1,7 +1,6 @@
-//! The public handle of a keyspace: [`Keyspace`].
+//! The handle of a keyspace, [`Keyspace`].
 //!
-//! A thin handle over the core. Each call checks its arguments and calls the module that does the
-//! work: `write`, `read`, `iter`, `flush`, `compaction`.
+//! Each call checks its arguments and leaves the work to one of the parts below.
 //!
 //! Threading: every method may be called from any thread.
 
@@ -20,11 +19,16 @@ use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result};
 use crate::types::options::{KeyspaceOptions, KeyspaceSettings};
 
-/// A handle on one keyspace: an ordered map of byte strings of its own. Cheap to clone.
+/// A handle of one keyspace, which is an ordered map of byte strings (others: column family). It is
+/// cheap to clone, and any of its methods may be called from any thread. It keeps the store open,
+/// as a [`Store`] does.
 ///
-/// It keeps the store open, as a [`Store`] does. Keys and values are anything that is bytes
-/// (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`, `[u8; N]`, `Vec<u8>` or references to these. Write a
-/// number as `n.to_be_bytes()`, because keys are ordered bytewise.
+/// Keys and values are anything that is bytes (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`,
+/// `[u8; N]`, `Vec<u8>` or references to these. Keys are ordered bytewise, so write a number as
+/// `n.to_be_bytes()`. A key has at most 65,535 bytes and may be empty, a value at most 1 GiB.
+///
+/// Reads and writes return `Closed` after the store was closed, and `KeyspaceDropped` after the
+/// keyspace was dropped.
 #[derive(Clone)]
 pub struct Keyspace {
     store: Store,
@@ -36,20 +40,21 @@ impl Keyspace {
         Keyspace { store, keyspace }
     }
 
-    /// Its number in events and statistics. No other keyspace of the store ever has this number;
-    /// one of another store may.
+    /// The keyspace's number in events and statistics. No other keyspace of this store ever gets
+    /// the same number, but a keyspace of another store may have it.
     #[inline]
     pub fn id(&self) -> u32 {
         self.keyspace.id
     }
 
-    /// Its name.
+    /// The keyspace's name.
     pub fn name(&self) -> &str {
         &self.keyspace.name
     }
 
-    /// The settings in force: its own, and the store's where it has none. (Where a default
-    /// contradicts what was set for it, the default gives way: [`KeyspaceOptions::over`].)
+    /// The settings in force: the keyspace's own, and the store's where it has none of its own. (A
+    /// default of the store that contradicts an own setting is adjusted:
+    /// [`KeyspaceOptions::over`].)
     pub fn options(&self) -> KeyspaceSettings {
         self.keyspace.settings().all.clone()
     }
@@ -59,22 +64,23 @@ impl Keyspace {
         self.keyspace.settings().own.clone()
     }
 
-    /// Sets the options that are set in `options`, and leaves the others unchanged. When it
-    /// returns, the store has stored them. They hold for the next memtable, job and decision;
-    /// nothing is rewritten because of them. It costs one edit of the manifest, with its sync.
+    /// Sets the options that are set in `options`, and leaves the others unchanged. They are stored
+    /// in the manifest, durably, before the call returns; this costs one sync. They apply to the
+    /// next memtable, job and decision; existing tables are not rewritten.
     ///
     /// # Errors
     /// `InvalidArgument` that names the impossible option; `KeyspaceDropped`; `NoSpace`, `Poisoned`
-    /// or I/O as a write. Nothing has changed then. (After `Poisoned` or I/O they may be in force
-    /// when the store is opened again.)
+    /// or I/O as [`Store::write`]. Nothing has changed then. (After `Poisoned` or I/O, the options
+    /// may be in force when the store is opened again.)
     pub fn set_options(&self, options: &KeyspaceOptions) -> Result<()> {
         self.change_options(options, &[])
     }
 
-    /// Lets these options, by name, follow the store's again. Only this removes what was set for
-    /// the keyspace by [`Keyspace::set_options`], by the [`crate::Options::keyspaces`] of an open,
-    /// or by the file `OPTIONS.toml`. An open that no longer sets an option changes nothing, and
-    /// one that still sets it sets it again.
+    /// Removes this keyspace's own values of the options with these names, so that they follow the
+    /// store's options again. Values stay until they are removed here, whether they were set by
+    /// [`Keyspace::set_options`], by the [`crate::Options::keyspaces`] of an open, or by the file
+    /// `OPTIONS.toml`. A later open that does not mention an option does not change it; one that
+    /// sets it sets it again.
     ///
     /// # Errors
     /// As [`Keyspace::set_options`].
@@ -82,8 +88,8 @@ impl Keyspace {
         self.change_options(&KeyspaceOptions::default(), names)
     }
 
-    /// Both in one edit: has the options `unset` follow the store's again, and then sets what `set`
-    /// sets. Only the result must be possible.
+    /// Does both in one edit: removes the options `unset` as [`Keyspace::unset_options`], then sets
+    /// those of `set` as [`Keyspace::set_options`]. Only the result is checked for contradictions.
     ///
     /// # Errors
     /// As [`Keyspace::set_options`].
@@ -100,7 +106,7 @@ impl Keyspace {
         )
     }
 
-    /// The store that it is in.
+    /// The store that the keyspace is in.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -109,7 +115,7 @@ impl Keyspace {
         self.store.parts()
     }
 
-    /// Names the open store that it is in.
+    /// Identifies the open store that the keyspace is in.
     #[inline]
     pub(crate) fn session(&self) -> SessionId {
         self.parts().env.session()
@@ -136,7 +142,9 @@ impl Keyspace {
         write(self.parts().jobs.commit(), Cow::Owned(body), options)
     }
 
-    /// Sets `key` to `value`.
+    /// Sets `key` to `value`. When the call returns, the write is in the log and visible to
+    /// readers. With the default [`WriteOptions`], the store's [`SyncMode`](crate::SyncMode)
+    /// decides when it survives a loss of power.
     ///
     /// # Errors
     /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; as [`Store::write`]
@@ -146,7 +154,7 @@ impl Keyspace {
         self.put_bytes(key.as_ref(), value.as_ref(), WriteOptions::default())
     }
 
-    /// As [`Keyspace::put`], with [`WriteOptions`].
+    /// Like [`Keyspace::put`], with [`WriteOptions`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -166,7 +174,7 @@ impl Keyspace {
         write(self.parts().jobs.commit(), Cow::Owned(body), options)
     }
 
-    /// Removes `key`, whether or not it is there.
+    /// Removes `key`. It is no error if there is no such key.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -174,7 +182,7 @@ impl Keyspace {
         self.delete_with(key, WriteOptions::default())
     }
 
-    /// As [`Keyspace::delete`], with [`WriteOptions`].
+    /// Like [`Keyspace::delete`], with [`WriteOptions`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -183,16 +191,16 @@ impl Keyspace {
         self.write_one(options, |body, id| body.delete(id, key))
     }
 
-    /// Removes `key` and returns its value; `None` if it was not there. No other write comes
-    /// between the read and the delete: if several threads take one key at a time, one of them gets
+    /// Removes `key` and returns its value, or `None` if there is no such key. No other write comes
+    /// between the read and the delete: if several threads take the same key, only one of them gets
     /// the value.
     ///
-    /// It costs a get. If the key is there, it costs a second get, during which no other write is
-    /// committed, and a delete.
+    /// The call costs a get. If the key exists, it also costs a second get, during which no other
+    /// write is committed, and a delete.
     ///
     /// # Errors
     /// As [`Keyspace::get`] and [`Keyspace::put`]. After `Poisoned` or an I/O error of the write,
-    /// the key may or may not be there when the store is opened again.
+    /// the key may or may not exist when the store is opened again.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -207,8 +215,8 @@ impl Keyspace {
         self.take_with(key, WriteOptions::default())
     }
 
-    /// As [`Keyspace::take`], with [`WriteOptions`]. If `key` is not there, nothing is written and
-    /// nothing is synced.
+    /// Like [`Keyspace::take`], with [`WriteOptions`]. If there is no such key, nothing is written
+    /// and nothing is synced.
     ///
     /// # Errors
     /// As [`Keyspace::take`].
@@ -226,8 +234,8 @@ impl Keyspace {
         let mut body = BatchBody::new();
         body.delete(self.keyspace.id, key)?;
         let mut value = Vec::new();
-        // If there is no value, no other writer waits for this. And this brings the key's block
-        // into memory, so that the read below is quick.
+        // If there is no value, no other writer has to wait. If there is one, this brings its block
+        // into memory, so that the read under the lead is quick.
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
@@ -237,9 +245,9 @@ impl Keyspace {
         Ok(taken.then_some(value))
     }
 
-    /// Removes all keys from `start` on and before `end` (`end` itself stays, as in `start..end`).
-    /// The cost does not depend on the number of keys. Equal bounds remove nothing. The guide's
-    /// page on [keyspaces](crate::guide::keyspaces) says how to remove all keys.
+    /// Removes all keys in `start..end`; `end` itself stays. The cost of the call does not depend
+    /// on the number of keys. Equal bounds remove nothing. The guide's page on
+    /// [keyspaces](crate::guide::keyspaces) says how to remove all keys.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; as [`Keyspace::put`] otherwise.
@@ -247,7 +255,7 @@ impl Keyspace {
         self.delete_range_with(start, end, WriteOptions::default())
     }
 
-    /// As [`Keyspace::delete_range`], with [`WriteOptions`].
+    /// Like [`Keyspace::delete_range`], with [`WriteOptions`].
     ///
     /// # Errors
     /// As [`Keyspace::delete_range`].
@@ -261,17 +269,17 @@ impl Keyspace {
         self.write_one(options, |body, id| body.delete_range(id, start, end))
     }
 
-    /// The value of `key`, owned.
+    /// The value of `key` as a new vector; `None` if there is no such key.
     ///
     /// # Errors
-    /// `Corruption` or I/O; `KeyspaceDropped`.
+    /// `Corruption` or I/O; `KeyspaceDropped`; `Closed`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Copies the value of `key` into `value` (cleared first); false if there is none. Allocates
-    /// only if the buffer is too small.
+    /// Clears `value` and copies the value of `key` into it. Returns false if there is no such key.
+    /// This allocates only if the buffer is too small.
     ///
     /// # Errors
     /// As [`Keyspace::get`]. The buffer is empty then.
@@ -288,8 +296,8 @@ impl Keyspace {
         )
     }
 
-    /// Whether `key` is there. It costs a get that does not copy the value, and does not even read
-    /// it where tables are mapped and not compressed (the default).
+    /// Whether there is such a key. This is a get that does not copy the value. It does not even
+    /// read the value if tables are mapped and not compressed, as they are by default.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -298,8 +306,8 @@ impl Keyspace {
         read::contains(&self.parts().tree, &self.keyspace, key.as_ref())
     }
 
-    /// The value of `key` as a counted block of the block cache where it lies in a table: nothing
-    /// is copied.
+    /// The value of `key` without a copy, where that is possible: a value in a table is returned as
+    /// a reference to its block, which stays in memory as long as the [`PinnedValue`] lives.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -308,7 +316,7 @@ impl Keyspace {
         read::get_pinned(&self.parts().tree, &self.keyspace, key.as_ref(), None)
     }
 
-    /// The value of `key` as the snapshot sees it.
+    /// Like [`Keyspace::get`], as the snapshot sees it.
     ///
     /// # Errors
     /// `InvalidArgument` for a snapshot of another store; as [`Keyspace::get`] otherwise.
@@ -320,13 +328,13 @@ impl Keyspace {
         Ok(found.then_some(value))
     }
 
-    /// The values of `keys`, in their order, all read at one moment: what a batch wrote is seen
-    /// whole or not at all. Keys may be given in any order, and more than once.
+    /// The values of `keys`, in the order of `keys`, all read at one moment: of a batch it sees
+    /// everything or nothing. Keys may be given in any order, and more than once.
     ///
     /// This is faster than a loop of [`Keyspace::get`] for many keys, or if their blocks have to be
     /// read: cache misses of the lookups overlap, each block is opened once, and blocks that are
     /// neither mapped nor cached are read together. It allocates each value and, while it runs,
-    /// some 200 bytes for each key.
+    /// about 200 bytes for each key.
     ///
     /// # Errors
     /// As [`Keyspace::get`]. The first error is returned instead of all values.
@@ -346,7 +354,7 @@ impl Keyspace {
         read::multi_get(&self.parts().tree, &self.keyspace, keys, None)
     }
 
-    /// The values of `keys`, in their order, as the snapshot sees them.
+    /// Like [`Keyspace::multi_get`], as the snapshot sees the keys.
     ///
     /// # Errors
     /// As [`Keyspace::multi_get`]; `InvalidArgument` for a snapshot of another store.
@@ -368,18 +376,19 @@ impl Keyspace {
             .advice("take one from this store"))
     }
 
-    /// A cursor over the present state, within the bounds of `range`: `..`, `"a".."c"`, or
-    /// [`IterOptions`].
+    /// A cursor over what is published now, within the bounds of `range`: `..`, `"a".."c"`, or
+    /// [`IterOptions`]. Later writes do not change what it sees. It is not positioned yet: seek
+    /// first.
     ///
     /// # Errors
-    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; corruption or
+    /// `InvalidArgument` for a range that ends before it starts; `KeyspaceDropped`; `Corruption` or
     /// I/O when tables are opened.
     pub fn cursor(&self, range: impl Into<IterOptions>) -> Result<Cursor> {
         self.check()?;
         Cursor::new(&self.parts().tree, &self.keyspace, None, range.into())
     }
 
-    /// A cursor over what the snapshot sees.
+    /// Like [`Keyspace::cursor`], over what the snapshot sees.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`]; `InvalidArgument` for a snapshot of another store.
@@ -394,7 +403,8 @@ impl Keyspace {
         )
     }
 
-    /// The pairs with keys in `range` as a double-ended iterator; both ends read at one number.
+    /// The pairs of key and value with keys in `range`, as a double-ended iterator. Both ends see
+    /// the same moment.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -417,7 +427,7 @@ impl Keyspace {
         self.range_of(self.store.snapshot(), range.into())
     }
 
-    /// The pairs with keys in `range` that the snapshot sees.
+    /// Like [`Keyspace::range`], over what the snapshot sees.
     ///
     /// # Errors
     /// As [`Keyspace::cursor_at`].
@@ -443,7 +453,7 @@ impl Keyspace {
         self.range(..)
     }
 
-    /// All pairs that the snapshot sees, in key order.
+    /// Like [`Keyspace::iter`], over what the snapshot sees.
     ///
     /// # Errors
     /// As [`Keyspace::cursor_at`].
@@ -451,7 +461,7 @@ impl Keyspace {
         self.range_at(snapshot, ..)
     }
 
-    /// All pairs whose keys begin with `prefix`.
+    /// All pairs whose keys begin with `prefix`, in key order.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
@@ -459,7 +469,7 @@ impl Keyspace {
         self.range(IterOptions::prefix(prefix))
     }
 
-    /// All pairs that the snapshot sees and whose keys begin with `prefix`.
+    /// Like [`Keyspace::prefix`], over what the snapshot sees.
     ///
     /// # Errors
     /// As [`Keyspace::cursor_at`].
@@ -467,7 +477,7 @@ impl Keyspace {
         self.range_at(snapshot, IterOptions::prefix(prefix))
     }
 
-    /// Whether there is no key. It costs a seek.
+    /// Whether the keyspace has no keys. This costs a seek.
     ///
     /// # Errors
     /// As [`Keyspace::cursor`].
@@ -501,9 +511,9 @@ impl Keyspace {
         Ok(cursor.pair())
     }
 
-    /// Flushes the keyspace's memtables and waits for that. What was written, or read, before the
-    /// call then survives a loss of power in every sync mode. This holds for other keyspaces too,
-    /// because the log is synced.
+    /// Flushes the keyspace's memtables to tables and waits until that is done. What was written,
+    /// or read, before the call then survives a loss of power in every sync mode, in other
+    /// keyspaces too, because the log is synced.
     ///
     /// # Errors
     /// The error that prevented the flush.
@@ -512,9 +522,9 @@ impl Keyspace {
         crate::jobs::flush::flush(&self.parts().jobs, std::slice::from_ref(&self.keyspace))
     }
 
-    /// Compacts everything between `start` and `end` to the lowest level that has data there, and
-    /// waits for that. Both ends are included (unlike the end of [`Keyspace::delete_range`]);
-    /// `None` is no bound.
+    /// Flushes the keyspace, compacts everything between `start` and `end` to the deepest level
+    /// that has data there, and waits until that is done. Both ends are included (unlike the end of
+    /// [`Keyspace::delete_range`]); `None` means no bound.
     ///
     /// # Errors
     /// `InvalidArgument` if `end` lies before `start`; the error that prevented a compaction.
@@ -524,8 +534,8 @@ impl Keyspace {
     }
 }
 
-/// All pairs, in key order, as [`Keyspace::iter`]. If the iterator cannot be opened, the error is
-/// its only item.
+/// All pairs, in key order, like [`Keyspace::iter`]. If the iterator cannot be opened, its only
+/// item is the error.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The public interface: stores, keyspaces, batches, and what is asked of them.
+//! The public interface: stores, keyspaces, batches, and the calls on them.
 
 pub(crate) mod approximate;
 pub mod batch;

@@ -1,4 +1,4 @@
-//! What a keyspace tells of itself.
+//! The properties of a keyspace: [`Keyspace::properties`].
 //!
 //! Threading: plain data, made from one pinned view.
 
@@ -8,47 +8,48 @@ use crate::tree::view::Source;
 use crate::types::error::Result;
 use crate::types::options::KeyspaceSettings;
 
-/// A keyspace at a moment. Sizes are in bytes.
+/// The state of a keyspace at one moment. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyspaceProperties {
-    /// Its number, which identifies it in its store and is never given again.
+    /// The keyspace's number, which identifies it in its store and is never used again.
     pub id: u32,
-    /// Its name.
+    /// The keyspace's name.
     pub name: String,
-    /// The settings that count for it now.
+    /// The settings in force.
     pub settings: KeyspaceSettings,
     /// Memtables, the active one included.
     pub memtable_count: u64,
-    /// Bytes that they use.
+    /// Bytes that the memtables use.
     pub memtable_bytes: u64,
-    /// Entries in them, deletes and overwritten versions included.
+    /// Entries in the memtables, including deletes and overwritten versions.
     pub memtable_entry_count: u64,
-    /// Range deletes in them.
+    /// Range deletes in the memtables.
     pub memtable_range_delete_count: u64,
     /// Ingested runs that are in the log and not in the manifest yet.
     pub pending_run_count: u64,
     /// Levels 0 to 6.
     pub levels: Vec<LevelStats>,
-    /// Tables of all levels.
+    /// Tables in all levels.
     pub table_count: u64,
-    /// Bytes of their files.
+    /// Bytes of the tables' files.
     pub file_bytes: u64,
-    /// Raw bytes in them: user keys, values and 12 an entry.
+    /// Raw bytes in the tables: user keys, values and 12 bytes an entry.
     pub raw_bytes: u64,
-    /// Entries in them, deletes and overwritten versions included.
+    /// Entries in the tables, including deletes and overwritten versions.
     pub entry_count: u64,
-    /// Deletes among these.
+    /// Deletes among the entries in the tables.
     pub delete_count: u64,
-    /// Range-delete fragments in them.
+    /// Range-delete fragments in the tables.
     pub range_delete_count: u64,
-    /// The smallest sequence number of anything in it; none if it is empty.
+    /// The smallest sequence number in the keyspace; none if the keyspace is empty.
     pub oldest_number: Option<u64>,
-    /// The largest one.
+    /// The largest sequence number in the keyspace; none if the keyspace is empty.
     pub newest_number: Option<u64>,
 }
 
 impl Keyspace {
-    /// Counts, sizes, levels and sequence numbers of the keyspace, from what is known without reading a table.
+    /// Counts, sizes, levels and sequence numbers of the keyspace. They are known without reading a
+    /// table.
     ///
     /// # Errors
     /// `KeyspaceDropped`, `Closed`.

@@ -1,7 +1,6 @@
-//! The store's public handle: [`Store`], and what it runs on: [`Components`].
+//! The handle of an open store, [`Store`], and what a store runs on, [`Components`].
 //!
-//! What it is: thin, cloneable handles over the core. A call checks its arguments and names the parts that do the work: `write`, `read`,
-//! `iter`, `ddl`, `flush`, `compaction`.
+//! Each call checks its arguments and leaves the work to one of the parts below.
 //!
 //! Threading: every method may be called from any thread. The store's tasks end with
 //! [`Store::close`], or when the last handle is dropped; [`Store`] lists what counts as one.
@@ -30,35 +29,40 @@ use crate::types::event::{CheckpointReport, EventListener, Events};
 use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::options::{KeyspaceOptions, Options, Value};
 
-/// How often in a row others may create and drop a keyspace just when somebody opens it.
+/// [`Store::open_keyspace`] tries this many times. It has to try again if another thread creates
+/// the keyspace just before it does, and drops it at once.
 const OPEN_KEYSPACE_TRIES: u32 = 100;
 
-/// What a store runs on: storages, runtime, executors. Components, not settings.
+/// What a store runs on: storages, a runtime, executors and a listener.
 ///
-/// Log, manifest and tables may lie on storages of their own, told from each other by [`Storage::location`]. A store remembers whether they do: it
-/// is created so, and opened so ever after (`docs/format/directories.md`).
+/// The log, the manifest and the tables may lie on different storages. Two storages are the same if
+/// their [`Storage::location`] is the same. A store is always opened on the same arrangement of
+/// storages on which it was created (`docs/format/directories.md`).
 pub struct Components {
-    /// Where the log lies.
+    /// The storage of the log.
     pub log: Arc<dyn Storage>,
-    /// Where the manifest and the lease lie.
+    /// The storage of the manifest and of the lease.
     pub manifest: Arc<dyn Storage>,
-    /// Where tables lie.
+    /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
     /// Threads, locks, clock, randomness.
     pub runtime: Runtime,
-    /// Executors that jobs are offered to before the host's own cores.
+    /// Executors of jobs besides the host's own cores. A job is offered to the side that is
+    /// expected to finish it first. If that side declines or fails, the host's cores run it. A
+    /// store that is opened for reading runs no jobs.
     pub executors: Vec<Arc<dyn Executor>>,
-    /// Who hears what happens in the store. One that is opened for reading tells nothing.
+    /// The listener that receives the store's events. A store that is opened for reading emits
+    /// none.
     pub listener: Option<Arc<dyn EventListener>>,
 }
 
 impl Components {
-    /// All on one storage, on the host's cores.
+    /// Everything on one storage; no executors but the host's cores, and no listener.
     pub fn on(storage: Arc<dyn Storage>, runtime: Runtime) -> Components {
         Components::of(Storages::on(storage), runtime)
     }
 
-    /// On the storages of a store, on the host's cores.
+    /// On these storages; no executors but the host's cores, and no listener.
     pub fn of(storages: Storages, runtime: Runtime) -> Components {
         Components {
             log: storages.log,
@@ -82,10 +86,10 @@ fn trace_opened(catalog: &Catalog) {
     );
 }
 
-/// There is no keyspace of this name, only those with the names `known`.
+/// The error for a keyspace that does not exist. `known` are the names of those that do.
 #[cold]
 fn no_such_keyspace<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Error {
-    // A name may have any characters, a line feed too.
+    // A name may contain any character, even a line feed.
     let shown = |name: &str| name.escape_debug().to_string();
     let known: Vec<String> = known.map(|name| shown(name)).collect();
     let expected = match known.is_empty() {
@@ -97,7 +101,7 @@ fn no_such_keyspace<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> 
         .advice("create it first (Store::open_keyspace does), or check the name")
 }
 
-/// What all handles of an open store share. Its tasks end when the last handle is gone.
+/// What all handles of an open store share. The tasks end when the last handle is dropped.
 struct Opened {
     parts: Parts,
     background: Background,
@@ -105,19 +109,20 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // A simulated run ends with its first panic, and unwinds all tasks then: nobody would give
-        // on the lead that a stop waits for.
+        // A simulated run ends with its first panic, and all its tasks are unwound then. A stop
+        // would wait for a lead that no task will ever pass on.
         if self.parts.env.runtime().is_simulated() && std::thread::panicking() {
             return;
         }
-        // The tasks make no storage call on their way out that `close` would not make.
+        // While they end, the tasks make no storage calls that `close` would not make too.
         self.background.stop();
     }
 }
 
-/// An open store. See the crate's page for a first example.
+/// An open store. The [crate's page](crate) has a first example.
 ///
-/// A `Store` is a handle; clones of it are handles of the same open store.
+/// A `Store` is a handle, and its clones are handles of the same open store. Any of its methods may
+/// be called from any thread.
 ///
 /// # What keeps a store open
 ///
@@ -128,54 +133,64 @@ impl Drop for Opened {
 /// | --- | --- | --- |
 /// | [`Store`] and its clones | yes | all, until the store is closed |
 /// | [`Keyspace`] and its clones | yes | all, until the store is closed |
-/// | [`Range`](crate::Range) (of `range`, `prefix`, `iter` or a `for` loop) | until it is read from the back, or has ended | tables and memtables that it reads |
-/// | [`Cursor`](crate::Cursor) | no | tables and memtables that it reads |
+/// | [`Cursor`](crate::Cursor) | no | the tables and memtables that it reads |
+/// | [`Range`](crate::Range) | until it is read from the back, or ends | like a `Cursor` |
 /// | [`Snapshot`] | no | old versions, while the store is open |
 /// | [`PinnedValue`](crate::PinnedValue) | no | the block that the value lies in |
 /// | [`Batch`], [`Options`], [`Stats`] | no | nothing of the store |
 ///
 /// So `drop(store)` alone does not close the store while a `Keyspace` lives: drop all handles, or
-/// call [`Store::close`], which closes it at once; other handles then get `Closed`. A `Cursor` can
-/// go on after either. [`Store::close`] also syncs the log and returns what failed; dropping the
-/// last handle does neither, and loses nothing that a kill of the process would not lose.
+/// call [`Store::close`], which closes it at once. After that, calls on other handles return
+/// `Closed`. A `Cursor` can go on after either. [`Store::close`] also syncs the log and returns
+/// what failed. Dropping the last handle does neither, and loses no more than a kill of the process
+/// does.
 ///
-/// A closed store has let go of the files of its log and its manifest and of its memtables, even if
-/// handles or cursors are left; a memtable that a cursor reads goes with the cursor. Until the last
-/// handle, `Range` and `Cursor` is dropped, these stay: the block cache, the tables that were
-/// open (as descriptors or maps, so the space of those that a later open deletes is not free yet),
-/// one descriptor for each folder of the store, and the memtables of a keyspace that was dropped.
+/// When a store is closed, it releases its memtables and the files of its log and its manifest,
+/// even if handles or cursors are left. Only a memtable that a cursor reads stays, until that
+/// cursor is dropped. The following stay until the last handle, `Range` and `Cursor` is dropped:
+/// the block cache; the tables that were open (as descriptors or maps, so their space is not free
+/// even if a later open deletes them); one descriptor for each folder of the store; and the
+/// memtables of a keyspace that was dropped.
 ///
 /// # `fork`
 ///
-/// An open store must not be used on both sides of a `fork`: the child has a copy of the memory,
-/// but neither the background tasks nor the locks' owners, and writes to the same files. Calls in
-/// the child may wait for ever or damage the store. Open stores after the fork, or let the child
-/// call `exec` (or `_exit`) and nothing of the store.
+/// An open store must not be used on both sides of a `fork`. The child has a copy of the memory,
+/// but neither the background tasks nor the threads that own the locks, and it writes to the same
+/// files. Calls in the child may wait for ever or damage the store. Open stores after the fork, or
+/// let the child only call `exec` or `_exit`.
 #[derive(Clone)]
 pub struct Store {
     opened: Arc<Opened>,
 }
 
 impl Store {
-    /// Opens the store in the folder `path`, creating it if the options say so.
+    /// Opens the store in the folder `path` for reading and writing. If there is none, it is
+    /// created, unless [`Options::create_if_missing`] is false.
     ///
-    /// In a folder that holds other files and no store, the store is created beside them;
-    /// [`crate::is_store_file`] tells which names are the store's. Only a folder with tables, log
-    /// segments or manifests and without `CURRENT` is refused: they may be all that is left of a
-    /// store. (The commands of `silt` refuse a folder with other files and no store.)
+    /// Only one writer can have a store open, in any process. The open replays the log, so it takes
+    /// time in proportion to what was written and not yet flushed.
+    ///
+    /// In a folder that holds other files and no store, the store is created beside these files;
+    /// [`crate::is_store_file`] says which names are the store's. A folder with tables, log
+    /// segments or manifests but without `CURRENT` is refused, because they may be all that is left
+    /// of a store. (The commands of `silt` refuse every folder that holds other files and no
+    /// store.)
     ///
     /// A process with a limit of file sizes (`ulimit -f`) should ignore SIGXFSZ, for example by
-    /// [`crate::storage::ignore_file_size_signal`]: the limit is then like a full disk, while by
+    /// [`crate::storage::ignore_file_size_signal`]. The limit then acts like a full disk. By
     /// default the signal ends the process.
     ///
     /// # Errors
-    /// `InvalidArgument` for impossible options, `Locked` if another writer has it, `NotFound` if there is none and it may not be created,
-    /// `Corruption` if what was promised to be there is damaged, `Unsupported` for a newer format, or I/O.
+    /// `InvalidArgument` for impossible options, or if there is a store and
+    /// [`Options::error_if_exists`] is set; `Locked` if another process or handle has the store
+    /// open; `NotFound` if there is no store and none may be created; `Corruption` if durable data
+    /// is damaged or missing; `Unsupported` for another format version; `NoSpace` or I/O.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store> {
         Store::open_in(path.as_ref(), options, None)
     }
 
-    /// As [`Store::open`], with somebody who hears what happens in the store: see [`EventListener`].
+    /// Like [`Store::open`], with a listener that receives the store's events (see
+    /// [`EventListener`]).
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -201,7 +216,9 @@ impl Store {
         Store::open_with(components, options)
     }
 
-    /// Opens a store on components of the caller's.
+    /// Like [`Store::open`], on components of the caller: other storages, a simulated runtime,
+    /// executors. The options `log_dir` and `table_dir` are not used, because the storages are
+    /// given.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -235,21 +252,28 @@ impl Store {
         }
     }
 
-    /// Opens the store in the folder `path` for reading: nothing in it is changed (but that the lease's file is made where it is missing). Any
-    /// number of readers may have a store open, in any processes, but no writer beside them. What the log holds is brought into memory (at
-    /// most eight memtables, or `log_bytes_max`, whichever is more); what a reader sees is what a writer's open would have kept. Works on a
-    /// read-only mount.
+    /// Opens the store in the folder `path` for reading. Nothing in the folder is changed, except
+    /// that the lease's file is created if it is missing and the folder can be written. This works
+    /// on a read-only mount too.
     ///
-    /// Calls that would change something fail with `ReadOnly`.
+    /// Any number of readers in any processes can have a store open, but not while a writer has it
+    /// open. A reader sees what an open for writing would recover. It replays the log into memory,
+    /// up to a bound: the largest of eight memtables, [`Options::log_bytes_max`] and
+    /// [`Options::replay_bytes_max`].
+    ///
+    /// Calls that would change the store return `ReadOnly`.
     ///
     /// # Errors
-    /// As [`Store::open`]; `Locked` while a writer has the store; `Io` if the log holds more than fits.
+    /// As [`Store::open`]; `Locked` while a writer has the store open; `Io` if the log does not fit
+    /// within the bound. A store is never created: `NotFound` if there is none.
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Store> {
         let storages = directories::for_reading(path.as_ref(), &options)?;
         Store::open_read_only_with(Components::of(storages, Runtime::threads()), options)
     }
 
-    /// Opens a store on components of the caller's for reading: of the storages nothing but `lease_shared`, `list`, `open` and reads is called.
+    /// Like [`Store::open_read_only`], on components of the caller. The only calls that reach files
+    /// of the storages are `lease_shared`, `list`, `open` and reads. The executors and the listener
+    /// are not used.
     ///
     /// # Errors
     /// As [`Store::open_read_only`].
@@ -279,18 +303,23 @@ impl Store {
         Ok(Store::of(parts, background))
     }
 
-    /// Deletes the store in the folder `path`: all files of its own, in the folders of its log and tables too, and folders that are empty then. What
-    /// is not the store's stays, and is named in the report; `OPTIONS.toml` counts as the store's. A crash on the way leaves the whole store, or one
-    /// that no open takes for a store; destroying it again deletes the rest.
+    /// Deletes the store in the folder `path`: all files of the store, in the folders of its log
+    /// and its tables too, and then those folders that are empty. `OPTIONS.toml` counts as a file
+    /// of the store. Other files stay, and the report names them.
+    ///
+    /// A crash partway leaves either the whole store, or remains that no open takes for a store.
+    /// Calling this again deletes the remains.
     ///
     /// # Errors
-    /// `NotFound` if there is no store, sound or damaged: then nothing is touched. `Locked` while a writer or readers have it. `Corruption` if the file
-    /// that says where its parts lie cannot be believed; I/O.
+    /// `NotFound` if there is no store, sound or damaged; nothing has changed then. `Locked` while
+    /// a writer or a reader has the store open. `Corruption` if the file that says where its parts
+    /// lie is damaged; I/O.
     pub fn destroy(path: impl AsRef<Path>) -> Result<DestroyReport> {
         crate::tools::destroy::destroy(path.as_ref())
     }
 
-    /// As [`Store::destroy`], of a store on storages of the caller's, which stay, empty but for what is not the store's.
+    /// Like [`Store::destroy`], for a store on storages of the caller. The storages themselves
+    /// stay, with the files in them that are not the store's.
     ///
     /// # Errors
     /// As [`Store::destroy`].
@@ -298,7 +327,7 @@ impl Store {
         crate::tools::destroy::destroy_on(storages)
     }
 
-    /// Whether the store was opened for reading.
+    /// Whether the store was opened for reading only.
     pub fn is_read_only(&self) -> bool {
         self.parts().env.health().is_read_only()
     }
@@ -312,7 +341,7 @@ impl Store {
         Keyspace::new(self.clone(), keyspace)
     }
 
-    /// The keyspace `default`, which every new store has. Once it was dropped
+    /// The keyspace `default`, which every new store has. Once it has been dropped
     /// ([`Store::drop_keyspace`]), no later open creates it again; [`Store::open_keyspace`] does.
     ///
     /// # Errors
@@ -321,10 +350,10 @@ impl Store {
         self.keyspace(DEFAULT_KEYSPACE)
     }
 
-    /// The keyspace called `name`.
+    /// The keyspace called `name`. It is never created; [`Store::open_keyspace`] does that.
     ///
     /// # Errors
-    /// `NotFound`, listing what there is.
+    /// `NotFound`, which lists the keyspaces that exist.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.parts().env.check_open()?;
         let map = self.parts().catalog.keyspaces();
@@ -334,15 +363,17 @@ impl Store {
         }
     }
 
-    /// Creates the keyspace `name`.
+    /// Creates the keyspace `name`. When the call returns, this is durable in every sync mode.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is there already or the name is empty or longer than 255 bytes; as a write otherwise.
+    /// `InvalidArgument` if the keyspace exists already, or if the name is empty or longer than 255
+    /// bytes; as [`Store::write`] otherwise.
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
         self.create_keyspace_with(name, &KeyspaceOptions::default())
     }
 
-    /// Creates the keyspace `name` with settings of its own. They are kept by the store; what is not set follows the store's options.
+    /// Creates the keyspace `name` with options of its own, which are stored in the manifest.
+    /// Options that are not set follow the store's.
     ///
     /// # Errors
     /// As [`Store::create_keyspace`]; `InvalidArgument` naming the option whose value is not valid.
@@ -353,7 +384,7 @@ impl Store {
         Ok(self.handle(keyspace))
     }
 
-    /// The keyspace `name`, created if it is not there.
+    /// The keyspace called `name`. It is created if it does not exist.
     ///
     /// # Errors
     /// As [`Store::create_keyspace`].
@@ -366,7 +397,8 @@ impl Store {
                 Err(e) => return Err(e),
             }
             match self.create_keyspace(name) {
-                // Somebody else was faster, and may have dropped it again since. What is refused for another reason is refused for good.
+                // Another thread has created the keyspace, and may have dropped it again since. An
+                // error for any other reason is final.
                 Err(e)
                     if e.kind() == crate::types::error::ErrorKind::InvalidArgument
                         && crate::services::ddl::check_name(name).is_ok()
@@ -379,7 +411,7 @@ impl Store {
         }
     }
 
-    /// Names of all keyspaces, sorted.
+    /// The names of all keyspaces, sorted.
     pub fn keyspaces(&self) -> Vec<String> {
         self.parts()
             .catalog
@@ -390,13 +422,16 @@ impl Store {
             .collect()
     }
 
-    /// Drops a keyspace and everything in it. Iterators and snapshots that read it go on; new calls get `KeyspaceDropped`. Its files are
-    /// deleted when nothing reads them any more.
+    /// Drops a keyspace and everything in it. When the call returns, this is durable in every sync
+    /// mode. Cursors and iterators that read the keyspace go on; every other call on its handles
+    /// returns `KeyspaceDropped`. Its files are deleted when nothing reads them any more.
     ///
-    /// The keyspace `default` is no exception. A store may have no keyspaces at all.
+    /// The keyspace `default` can be dropped too. A store may have no keyspaces at all. A full disk
+    /// does not prevent a drop, unless the keyspace was created while the disk was full.
     ///
     /// # Errors
-    /// `NotFound`; as a write otherwise.
+    /// `NotFound`; `KeyspaceDropped` if another thread drops it at the same time; as
+    /// [`Store::write`] otherwise.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.parts().env.check_open()?;
         let keyspace = self.keyspace(name)?;
@@ -405,7 +440,13 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a batch: all of it or nothing, over any keyspaces. It can be written again.
+    /// Writes a batch over any keyspaces atomically: readers, and a store that is opened after a
+    /// crash, see all of it or nothing. The same batch can be written again.
+    ///
+    /// The call returns when the batch is in the log and visible to readers. Whether it is then
+    /// durable against a loss of power depends on `options` and on the store's
+    /// [`SyncMode`](crate::SyncMode). The call waits while a keyspace in the batch is stalled
+    /// ([`Options::stall_policy`]).
     ///
     /// # Errors
     /// `InvalidArgument` for a batch of another store, or of an earlier open of this one (see
@@ -418,43 +459,51 @@ impl Store {
         write(&self.parts().commit, Cow::Borrowed(body), options)
     }
 
-    /// The options as they are now, with what each keyspace has of its own: what
-    /// [`Options::to_toml`] writes to open it like this again. A store that was opened for reading
-    /// has the options that were passed; it creates nothing, whatever they say.
+    /// The options in force now, including those that were set for single keyspaces. Written by
+    /// [`Options::to_toml`] and passed to a later open, they give the same configuration. For a
+    /// store that is open for reading, these are the options that were passed to the open, though
+    /// such a store is never created.
     pub fn options(&self) -> Options {
         crate::services::settings::present(&self.parts().catalog)
     }
 
-    /// Changes an option of the store until it is closed (`log_bytes_max`, say), or the default of its keyspaces (`memtable_bytes`), by
-    /// name. Sizes may have a unit (`"64 MiB"`). It holds for the next memtable, job and decision.
+    /// Changes one option by its name until the store is closed; it is not stored. The option is
+    /// one of the store (such as `log_bytes_max`), or the default of its keyspaces (such as
+    /// `memtable_bytes`). A size may have a unit (`"64 MiB"`). The new value applies to the next
+    /// memtable, job and decision.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is not there (with the nearest one), an option that cannot change while the store is open (with
-    /// the reason), or an impossible value; `ReadOnly`. Nothing has changed then.
+    /// `InvalidArgument` for an unknown name (the error suggests the nearest one), for an option
+    /// that cannot change while the store is open (the error says why), or for an impossible value;
+    /// `ReadOnly`. Nothing has changed then.
     pub fn set_option(&self, name: &str, value: impl Into<Value>) -> Result<()> {
         self.parts().env.check_open()?;
         crate::services::settings::set_store(&self.parts().jobs, name, &value.into())
     }
 
-    /// A snapshot of all keyspaces.
+    /// A snapshot of all keyspaces: reads at it see what is published now, until it is dropped. It
+    /// takes no I/O. Compactions keep the entries that it sees, so a snapshot that is held for long
+    /// takes space.
     pub fn snapshot(&self) -> Snapshot {
         self.parts().tree.snapshots().take()
     }
 
-    /// Makes everything that was acknowledged before durable against power loss.
+    /// Syncs the log. Every write that was acknowledged before the call then survives a loss of
+    /// power.
     ///
     /// # Errors
-    /// `Poisoned`: what was not synced before may be lost with the power.
+    /// `Poisoned` if the sync fails, or an earlier one has: a loss of power may lose what was not
+    /// synced before.
     pub fn sync_log(&self) -> Result<()> {
         self.parts().env.check_open()?;
         self.parts().wal.sync_log()
     }
 
-    /// Flushes the memtables of all keyspaces and waits for it. What was written, or read, before the call survives a loss of power then,
-    /// whatever the sync mode.
+    /// Flushes the memtables of all keyspaces to tables and waits until that is done. What was
+    /// written, or read, before the call then survives a loss of power in every sync mode.
     ///
     /// # Errors
-    /// What kept the flush from happening.
+    /// The error that prevented the flush.
     pub fn flush(&self) -> Result<()> {
         self.parts().env.check_open()?;
         let all: Vec<_> = self
@@ -468,10 +517,12 @@ impl Store {
         crate::jobs::flush::flush(&self.parts().jobs, &all)
     }
 
-    /// Waits until no flush and no compaction is running or due.
+    /// Waits until no flush and no compaction runs or is due. On a store that is open for reading,
+    /// it returns at once.
     ///
     /// # Errors
-    /// The store's state, if it became unable to go on.
+    /// `Closed`; `NoSpace` or `Poisoned` if the store takes no writes; the last job's error if jobs
+    /// fail again and again.
     pub fn wait_until_idle(&self) -> Result<()> {
         self.parts().env.check_open()?;
         if self.is_read_only() {
@@ -480,20 +531,25 @@ impl Store {
         self.parts().jobs.wait_until_idle()
     }
 
-    /// Writes the store as it is now, all keyspaces at one moment, to the folder `folder` as a store of its own, which `check` finds sound and
-    /// which stays as it is while this one goes on. Tables are linked where both folders are on one file system (copied else), what is in memory
-    /// is written as tables; writers wait for neither. The folder must not exist or be empty; it is built as `folder.partial` beside it
-    /// and renamed when it is whole and durable.
+    /// Writes all keyspaces as they are at one moment into `folder`, as an independent store with
+    /// an id of its own. Later writes to this store do not change it.
+    ///
+    /// Tables are linked if both folders are on one file system, and copied otherwise; what is in
+    /// memtables is written as tables. Writers wait for neither. `folder` must not exist, or be
+    /// empty. The checkpoint is built in `folder.partial` beside it, which is renamed when
+    /// everything is durable.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is something at `folder`; `NoSpace`, `Poisoned`, `ReadOnly`, or I/O. Then there is no folder, and this store is as it was.
+    /// `InvalidArgument` if `folder` is not empty or lies within this store; `NoSpace`, `Poisoned`,
+    /// `ReadOnly`, `Closed` or I/O. Then there is no checkpoint, and this store has not changed.
     pub fn checkpoint(&self, folder: impl AsRef<Path>) -> Result<CheckpointReport> {
         self.parts().env.check_open()?;
         crate::services::checkpoint::write_folder(&self.parts().jobs, folder.as_ref())
     }
 
-    /// As [`Store::checkpoint`], into an empty storage of the caller's. Until it is whole, opening it is refused; after a failure or a crash
-    /// the next checkpoint into it replaces what is there.
+    /// Like [`Store::checkpoint`], into an empty storage of the caller. Until the checkpoint is
+    /// complete, opening it is refused. After a failure or a crash, the next checkpoint into the
+    /// same storage replaces what is there.
     ///
     /// # Errors
     /// As [`Store::checkpoint`].
@@ -502,8 +558,9 @@ impl Store {
         crate::services::checkpoint::write(&self.parts().jobs, &target)
     }
 
-    /// What the store counts, and its shape. Cheap enough to ask every second; only counting the
-    /// files for [`Stats::space`] lists the store's folders, which takes a few microseconds a file.
+    /// Statistics: counters, latencies, delays, running jobs, and the levels of each keyspace. The
+    /// call is cheap enough to be made every second. Most of its time goes to [`Stats::space`], for
+    /// which it lists the store's folders: a few microseconds a file.
     pub fn stats(&self) -> Stats {
         crate::stats::collect(
             &self.parts().jobs,
@@ -511,25 +568,25 @@ impl Store {
         )
     }
 
-    /// Closes the store: waits for running jobs, syncs the log, writes into the manifest where the
-    /// log ends, gives back the space that was written ahead, and gives the lease back. Other
-    /// handles get `Closed`. What memtables hold is in the log.
+    /// Closes the store. Running jobs are cancelled, the log is synced, the manifest records where
+    /// the log ends, space that was reserved in advance is given back, and the lease is released.
+    /// Calls on other handles then return `Closed`. Memtables are not flushed: the log has what
+    /// they hold, and the next open replays it.
     ///
-    /// After a close that succeeded everything is durable, whatever [`Options::sync`] says, and
-    /// damage to the log is known to be damage. Only if the disk is so full that the manifest has
-    /// no room for the log's end, damage at the end of the log looks like writes that were not
-    /// synced, as after a kill.
+    /// After a successful close everything is durable in every sync mode ([`Options::sync`]), and a
+    /// later open tells damage to the log from writes that were never synced. There is one
+    /// exception: if the disk is so full that the manifest has no room for the end of the log,
+    /// damage at that end looks like writes that were not synced, as after a kill.
     ///
-    /// Dropping the last handle without a close makes no storage calls: it leaves what a kill of
-    /// the process leaves. Nothing is lost by that, but power loss may take what was not synced.
+    /// Dropping the last handle without a close makes no storage calls and leaves what a kill of
+    /// the process leaves: nothing is lost, but a loss of power may take what was not synced.
     ///
-    /// Cursors, iterators and pinned values that outlive the store read on in the tables that it
-    /// left. Where a later open has deleted one that they had not opened yet, they fail with
-    /// `Closed`.
+    /// Cursors, iterators and pinned values may outlive the store and go on reading its tables. If
+    /// a later open has deleted a table that they had not opened yet, they return `Closed`.
     ///
     /// # Errors
-    /// A failed sync of the log or the manifest, or the cause if the store was poisoned before. The
-    /// store is closed all the same.
+    /// The error of a failed sync of the log or the manifest, or what had poisoned the store
+    /// before. The store is closed in any case. `Closed` if it was closed before.
     pub fn close(self) -> Result<()> {
         self.opened.background.close()
     }

@@ -1,5 +1,6 @@
-//! Hooks for tests of the engine: what the public interface does not offer (ingest of tables that stand in the store's folder, holding a flush back).
-//! No stability is promised.
+//! Hooks for tests of the engine: calls that the public interface does not offer, such as an ingest
+//! of tables that are already in the store's folder, or holding back a flush. They may change at
+//! any time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,7 @@ impl TestHooks {
         TestHooks { parts }
     }
 
-    /// Seals the active memtable and keeps it from being flushed, as a redirected run would stay out of the levels.
+    /// Seals the active memtable and keeps it from being flushed.
     pub fn seal_and_hold(&self, keyspace: &Keyspace) -> Result<bool> {
         let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return Ok(false);
@@ -35,19 +36,19 @@ impl TestHooks {
         source.held.store(true, Ordering::Release);
         let rotated = lead.rotate(&self.parts.commit, &keyspace);
         if !matches!(rotated, Ok(true)) {
-            // It goes on as the active memtable: nobody would let it go.
+            // It is still the active memtable, which nobody would release.
             source.held.store(false, Ordering::Release);
         }
         lead.finish();
         rotated
     }
 
-    /// A batch of this store with keyspaces by number, which may be dropped or never have existed.
+    /// A batch of this store. Its keyspaces are given by number, and need not exist.
     pub fn batch_of(&self, body: BatchBody) -> Batch {
         Batch::of_session(self.parts.env.session(), body)
     }
 
-    /// Lets all held memtables of the keyspace be flushed.
+    /// Allows flushes of the memtables that [`TestHooks::seal_and_hold`] holds back.
     pub fn release(&self, keyspace: &Keyspace) {
         if let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) {
             for source in keyspace.view().sealed() {
@@ -62,12 +63,12 @@ impl TestHooks {
         self.parts.jobs.set_paused(paused);
     }
 
-    /// Refuses memory for memtables from this size on, in bytes.
+    /// Refuses memory for memtables of this many bytes or more.
     pub fn refuse_arenas_from(&self, bytes: usize) {
         self.parts.tree.arenas().refuse_from(bytes);
     }
 
-    /// Ingests finished, synced tables of the store's table storage.
+    /// Ingests finished, synced tables that are in the store's table storage.
     pub fn ingest(&self, keyspace: &Keyspace, tables: Vec<TableMeta>) -> Result<u64> {
         let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
         let part = crate::services::ingest::Part {
@@ -77,7 +78,7 @@ impl TestHooks {
         crate::services::ingest::commit(&self.parts.commit, &[part]).map_err(|failed| failed.error)
     }
 
-    /// The same, over several keyspaces, with several runs, oldest first.
+    /// Like [`TestHooks::ingest`], over several keyspaces, with several runs, oldest first.
     pub fn ingest_all(&self, parts: Vec<(&Keyspace, Vec<Vec<TableMeta>>)>) -> Result<u64> {
         let mut all = Vec::new();
         for (keyspace, runs) in parts {
@@ -92,8 +93,8 @@ impl TestHooks {
         crate::services::ingest::commit(&self.parts.commit, &all).map_err(|failed| failed.error)
     }
 
-    /// Makes the names of tables durable, as an ingest's caller must: through the folder's one owner of syncs (`guard`), or the report of a
-    /// lost name would go to a caller who tells nobody.
+    /// Makes the names of tables durable, as the caller of an ingest must. The sync goes through
+    /// the folder's guard, because the kernel reports a lost name only once.
     pub fn sync_table_names(&self) -> Result<()> {
         Ok(self
             .parts
@@ -103,12 +104,12 @@ impl TestHooks {
             .sync_dir(self.parts.env.epoch())?)
     }
 
-    /// A table or run id that nobody has.
+    /// An unused id for a table or a run.
     pub fn new_table_id(&self) -> u64 {
         self.parts.catalog.take_table_ids(1)
     }
 
-    /// The number of this open, with which names of its tables begin.
+    /// The number of this open, with which the names of its tables begin.
     pub fn open_number(&self) -> u64 {
         self.parts.jobs.runner().open_number
     }
@@ -118,34 +119,34 @@ impl TestHooks {
         self.parts.env.epoch()
     }
 
-    /// Has the manifest written anew from this length on, in bytes.
+    /// Sets the length in bytes from which on the manifest is written anew.
     pub fn roll_manifest_from(&self, bytes: u64) {
         self.parts.catalog.role().manifest.set_roll_min_bytes(bytes);
     }
 
-    /// How often the manifest was written anew since the open, because it had grown.
+    /// How many times the manifest was written anew since the open because it had grown.
     pub fn manifest_roll_count(&self) -> u64 {
         self.parts.catalog.role().manifest.roll_count()
     }
 
-    /// What the manifest says of the whole store.
+    /// The state of the whole store in the manifest.
     pub fn state(&self) -> Arc<StoreState> {
         self.parts.catalog.role().manifest.state().clone()
     }
 
-    /// What the manifest says of a keyspace.
+    /// The version of a keyspace in the manifest.
     pub fn version(&self, keyspace: &Keyspace) -> Option<Arc<KeyspaceVersion>> {
         self.state()
             .keyspace(keyspace.id())
             .map(|k| k.version.clone())
     }
 
-    /// Edits of creates, drops and ingests that wait for room.
+    /// The number of edits of creates, drops and ingests that wait for room.
     pub fn pending_edit_count(&self) -> usize {
         self.parts.catalog.role().pending.len()
     }
 
-    /// Ingested runs that the keyspace's view shows and the manifest does not know, as far as the view knows.
+    /// The number of ingested runs that the keyspace's view takes for not yet in the manifest.
     pub fn unsettled_run_count(&self, keyspace: &Keyspace) -> usize {
         let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return 0;
@@ -155,8 +156,8 @@ impl TestHooks {
         runs.count()
     }
 
-    /// Numbers, as `(above, up to)`, that no source of the keyspace has between two of those that its view shows: sources on both sides of such a hole
-    /// are no neighbours, and never merge.
+    /// The holes between the slots of neighbouring sources in the keyspace's view, each as
+    /// `(above, up to)`. Sources on both sides of a hole are not neighbours, so they never merge.
     pub fn slot_holes(&self, keyspace: &Keyspace) -> Vec<(u64, u64)> {
         let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return Vec::new();
@@ -194,45 +195,45 @@ impl TestHooks {
         all
     }
 
-    /// The segment from which on something needs the log, and the one in which it ends.
+    /// The first segment of the log that something needs, and the last segment.
     pub fn log_need(&self) -> (u32, u32) {
         let needed = self.parts.catalog.log_start_without(&[]).segment;
         (needed, self.parts.wal.log().end().segment)
     }
 
-    /// Raises the ceiling of sequence numbers: an edit that gives no space back.
+    /// Raises the ceiling of sequence numbers, which is an edit that frees no space.
     pub fn raise_ceiling(&self) -> Result<()> {
         let ceiling = self.parts.catalog.ceiling();
         self.parts.catalog.raise_ceiling(ceiling)
     }
 
-    /// Drops a keyspace as when the log has no room for the drop's record: by an edit alone.
+    /// Drops a keyspace by an edit alone, as if the log had no room for the drop's record.
     pub fn drop_without_record(&self, keyspace: &Keyspace) -> Result<()> {
         let keyspace = self.parts.catalog.keyspace_by_id(keyspace.id())?;
-        let _ddl = self.parts.catalog.changes();
+        let _changes = self.parts.catalog.changes();
         let lead = self.parts.commit.lead();
         let dropped = self.parts.catalog.drop_by_edit(&keyspace);
         lead.finish();
         dropped
     }
 
-    /// Takes the lead and keeps it: writers queue up until what is returned is dropped.
+    /// Takes the lead and keeps it. Writers queue up until the returned value is dropped.
     pub fn hold_writes(&self) -> HeldWrites<'_> {
         HeldWrites(Some(self.parts.commit.lead()))
     }
 
-    /// Writers in the queue, the leader not counted.
+    /// The number of writers in the queue besides the leader.
     pub fn queued_writer_count(&self) -> usize {
         self.parts.commit.waiting_count()
     }
 
-    /// Splits jobs into subjobs from this many input bytes on, from now on.
+    /// Sets the number of input bytes from which on a job is divided into subjobs.
     pub fn set_subjob_min_bytes(&self, bytes: u64) {
         let min_bytes = &self.parts.jobs.runner().subjob_min_bytes;
         min_bytes.store(bytes, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Lets cursors leave a gap behind after this many hidden entries.
+    /// Sets the number of hidden entries after which a cursor remembers a gap.
     pub fn set_gap_min(&self, hidden: u64) {
         self.parts.tree.set_gap_min(hidden.max(1));
     }
@@ -243,18 +244,19 @@ impl TestHooks {
         keyspace.map_or(0, |keyspace| keyspace.gaps.count())
     }
 
-    /// Closes the readers of all tables, as right after an open. Cursors keep theirs.
+    /// Closes the readers of all tables, so that none is open, as right after an open. Cursors keep
+    /// theirs.
     pub fn close_tables(&self) {
         self.parts.tree.tables().close_all();
     }
 
-    /// Deletes what no view holds, now.
+    /// Deletes the files that no view holds, at once.
     pub fn delete_obsolete(&self) {
         crate::catalog::obsolete::delete_obsolete(&self.parts.catalog);
     }
 }
 
-/// The lead, held by a test.
+/// The lead of the writers' queue, held by a test.
 pub struct HeldWrites<'a>(Option<Lead<'a>>);
 
 impl Drop for HeldWrites<'_> {

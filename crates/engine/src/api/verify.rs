@@ -1,14 +1,14 @@
-//! Verification of an open store: every table of all keyspaces, block by block, while it goes on.
+//! Verification of an open store: every table of all keyspaces, block by block.
 //!
-//! What it is: the views of all keyspaces are pinned, then every table that they name is read from
-//! its file and held against its checksums, the rules of the format, and what the manifest says of
-//! it: what [`crate::tools::check`] does with the tables of a store that nobody has open.
+//! The views of all keyspaces are pinned. Then every table that they name is read from its file and
+//! compared with its checksums, the rules of the format, and what the manifest says about it.
+//! [`crate::tools::check`] does the same with the tables of a closed store.
 //!
-//! Invariants: nothing is changed; a damaged table does not keep the others from being read; no
-//! lock is held, jobs and writers go on.
+//! Invariants: nothing is changed; a damaged table does not prevent the others from being read; no
+//! lock is held, so jobs and writers go on.
 //!
-//! Threading: the caller's task. Tables that became obsolete meanwhile stay on disk until it is
-//! done with their keyspace.
+//! Threading: the caller's task. Tables that become obsolete meanwhile stay on disk until their
+//! keyspace is done.
 
 use crate::api::store::Store;
 use crate::catalog::Catalog;
@@ -17,22 +17,23 @@ use crate::tools::check::{
 };
 use crate::types::error::{Error, Result};
 
-/// What was found in an open store. Damage is in `problems`; the rest says how much was looked at.
+/// The result of verifying an open store. Damage is in `problems`; the other fields say how much
+/// was read.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
-    /// By name.
+    /// What was found in each keyspace, sorted by name.
     pub keyspaces: Vec<KeyspaceCheck>,
-    /// Tables that were looked at.
+    /// Tables that were read.
     pub table_count: u64,
-    /// Bytes of their files.
+    /// Bytes of the tables' files.
     pub table_bytes: u64,
     /// Sound blocks.
     pub block_count: u64,
-    /// Sound entries in them.
+    /// Entries in the sound blocks.
     pub entry_count: u64,
     /// Range-delete fragments.
     pub range_delete_count: u64,
-    /// Everything that is wrong.
+    /// All damage that was found.
     pub problems: Vec<Error>,
 }
 
@@ -82,10 +83,12 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
 }
 
 impl Store {
-    /// Reads every table of all keyspaces whole and verifies all that can be verified of it, while the store goes on. `progress` is told after every
-    /// table. What memtables and the log hold is not looked at: `check` of a closed store reads the log too.
+    /// Reads every table of all keyspaces completely and verifies everything that can be verified,
+    /// while the store goes on. `progress` is called after each table. Memtables and the log are
+    /// not verified; [`check`](crate::check) of a closed store reads the log too.
     ///
-    /// Costs one read of every table, past the block cache; the kernel may answer from its page cache.
+    /// This costs one read of every table. It goes past the block cache, but the kernel may answer
+    /// from its page cache.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -101,7 +104,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Closed` when the store is closed meanwhile. Damage is no error of the call, it is in the report.
+    /// `Closed` if the store is closed meanwhile. Damage is not an error of the call: it is in the
+    /// report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
         verify(&self.parts().catalog, progress)
     }

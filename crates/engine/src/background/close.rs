@@ -1,8 +1,9 @@
-//! The end of an open store: changes are refused, tasks end, the log's end is written, the lease is
-//! given back.
+//! Closing a store: changes are refused, the tasks end, the manifest records the end of the log,
+//! and the lease is released.
 //!
-//! Invariants: the order of the steps, which [`Background::close`] and [`Background::end_tasks`]
-//! state. Nobody who passed a check before goes on after the lease is gone.
+//! Invariants: the steps are taken in the order of [`Background::close`] and
+//! [`Background::end_tasks`]. A task that passed a check before the close makes no change after the
+//! lease is released.
 //!
 //! Threading: the closing thread. It holds no lock while it waits for the tasks.
 
@@ -19,17 +20,18 @@ use crate::stats::published;
 use crate::types::error::{Result, closed};
 
 impl Background {
-    /// Ends the tasks, syncs the log, writes where it ends, and gives the lease back.
+    /// Syncs the log, ends the tasks, records the log's end in the manifest, and releases the
+    /// lease.
     ///
     /// # Errors
-    /// `Closed` if that was done before; what poisoned the store; what failed on the way. The store
-    /// is closed after any of these.
+    /// `Closed` if the store was closed before; the error that had poisoned it; the error of a
+    /// step. The store is closed in any case.
     pub(crate) fn close(&self) -> Result<()> {
         let Parts {
             env, wal, catalog, ..
         } = &self.parts;
-        // A poisoned store cannot promise what was not synced before, and never tries that sync
-        // again: the caller gets the error.
+        // A failed sync is never tried again, so a poisoned store cannot promise what was not
+        // synced before. The caller gets the error.
         let poisoned = match env.health().is_poisoned() {
             true => env.health().check_manifest(),
             false => Ok(()),
@@ -43,17 +45,17 @@ impl Background {
         });
         self.end_tasks(|| {
             if result.is_ok() {
-                // After the last task: no edit follows this one.
+                // The tasks have ended, so no edit follows this one.
                 result = write_log_end(catalog);
             }
             match &result {
                 Ok(()) => tracing::info!(store = env.storages().manifest.describe(), "closed"),
                 Err(error) => tracing::error!(%error, "closed after a failure"),
             }
-            // What the last jobs made obsolete goes now rather than at the next open. A poisoned
-            // store changes nothing any more.
+            // What the last jobs made obsolete is deleted now rather than at the next open. A
+            // poisoned store makes no more changes.
             if result.is_ok() {
-                published::withdraw(env, &self.own_file);
+                published::delete_own(env, &self.own_file);
                 let tables = &self.parts.tree.tables();
                 tables.sweep(env.epoch(), || env.health().is_poisoned());
                 delete_again(env);
@@ -65,14 +67,15 @@ impl Background {
         result
     }
 
-    /// Ends the tasks and gives the lease back, unless that was done. Makes no storage call itself.
+    /// Ends the tasks and releases the lease, unless the store was closed before. This makes no
+    /// storage call of its own.
     pub(crate) fn stop(&self) {
         if refuse_changes(&self.parts.commit) {
             self.end_tasks(|| ());
         }
     }
 
-    /// Ends the tasks, does `last` while the store still has the lease, and gives the lease back.
+    /// Ends the tasks, calls `last` while the store still has the lease, and releases the lease.
     fn end_tasks(&self, last: impl FnOnce()) {
         let Parts {
             env,
@@ -90,29 +93,29 @@ impl Background {
         env.pressure().notify();
         let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {
-            // A task that panicked beyond what `guarded` covers has said so on standard error. The
+            // A task that panicked outside of `guarded` has reported that on standard error. The
             // store's data is in the log and in tables.
             let _ = handle.join();
         }
-        // Callers that bring files in see the close soon, and delete what they began to write.
+        // Ingests in flight notice the close soon, and delete what they began to write.
         env.ingests().wait_until_none_left();
         last();
         tree.tables().set_closed();
-        let_go(catalog);
+        release(catalog);
         env.events().end();
-        // The lease goes when no task can write any more.
+        // Only now can no task write any more.
         env.give_lease_back();
     }
 }
 
-/// Refuses all changes from here on, inside every role that changes storage. So nobody who passed a
-/// check before goes on after the lease is gone: a late leader, a late edit and a late create all
-/// find the store closed. Returns false if the store was being closed already.
+/// Refuses all changes from here on. It holds every role that changes storage meanwhile, so a
+/// leader, an edit or a create that comes later finds the store closed, even if it passed a check
+/// before. Returns false if the store was being closed already.
 fn refuse_changes(commit: &Commit) -> bool {
     if planted::is(Bug::CloseOutsideRoles) {
         return commit.env().begin_closing();
     }
-    let _ddl = commit.catalog().changes();
+    let _changes = commit.catalog().changes();
     let lead = commit.lead();
     let role = commit.catalog().role();
     let first = commit.env().begin_closing();
@@ -122,9 +125,9 @@ fn refuse_changes(commit: &Commit) -> bool {
     first
 }
 
-/// Lets go of what a closed store does not need any more and what its handles and cursors would
-/// keep otherwise: the files of the log and the manifest, and the memtables that nobody reads.
-fn let_go(catalog: &Catalog) {
+/// Releases what handles and cursors would keep otherwise although a closed store does not need it:
+/// the files of the log and the manifest, and the memtables that nobody reads.
+fn release(catalog: &Catalog) {
     catalog.wal().log().release();
     catalog.role().manifest.release();
     for keyspace in catalog.keyspaces().by_id.values() {
@@ -133,11 +136,11 @@ fn let_go(catalog: &Catalog) {
     catalog.tree().arenas().release_kept();
 }
 
-/// Writes into the manifest where the log ends, so that a log which ends earlier is known to be
+/// Records in the manifest where the log ends, so that a log that ends earlier is known to be
 /// damaged. The log is synced through that end.
 ///
-/// Without room for the edit the close succeeds all the same: everything is durable, and only
-/// damage at the end of this log would look like writes that were never synced, as after a kill.
+/// If there is no room for the edit, the close still succeeds. Everything is durable; only damage
+/// at the end of this log would look like writes that were never synced, as after a kill.
 fn write_log_end(catalog: &Catalog) -> Result<()> {
     if planted::is(Bug::CloseWithoutEnd) {
         return Ok(());
@@ -154,17 +157,17 @@ fn write_log_end(catalog: &Catalog) -> Result<()> {
     }
 }
 
-/// The last step of a close, after which a closed store is as large as its data and opens on a full
-/// disk. Everything is synced before this step, and a crash within it changes only what no open
-/// reads:
-/// - the log segments below the log start of the last edit are deleted;
-/// - the log gives back what it wrote ahead
-///   ([`LogWriter::shrink`](crate::formats::log::LogWriter::shrink) says why no record can be lost
-///   by that);
-/// - then, because there is more room now, the space kept for a full disk is resized in place to
-///   fit the manifest. Nothing refers to that space.
+/// The last step of a close. After it, the store is as large as its data and can be opened on a
+/// full disk.
 ///
-/// So a failure here loses nothing, and the close does not fail for it.
+/// Everything is synced before this step, and it changes only what no open reads:
+/// - the log segments below the log start of the last edit are deleted;
+/// - the log gives back the space that it reserved in advance
+///   ([`LogWriter::shrink`](crate::formats::log::LogWriter::shrink) says why this loses no record);
+/// - then, because there is more room now, the space that is reserved for an open on a full disk is
+///   resized in place to fit the manifest. Nothing refers to that space.
+///
+/// So a crash or a failure here loses nothing, and a failure does not make the close fail.
 fn give_space_back(catalog: &Catalog) -> Result<()> {
     delete_old_manifests(catalog);
     // Segments that fit go to the pool, which `shrink` deletes.

@@ -1,10 +1,9 @@
 //! Maintenance: one task prepares log segments and arenas, raises the ceiling of sequence numbers,
-//! bounds the log, keeps the memory budget, seals memtables whose range deletes would give space
-//! back, deletes what no view holds, publishes statistics, and leaves `NoSpace` when there is room
-//! again. Some of this is slow, so nothing that has to be done in time is a part of it.
+//! bounds the log, keeps the memory budget, seals memtables whose range deletes would free space,
+//! deletes what no view holds, writes statistics, and leaves `NoSpace` when there is room again.
+//! Some of this is slow, so work with a deadline is not done here.
 //!
-//! Threading: one runtime task, in rounds. It is notified when something is to be done, and looks
-//! once a second.
+//! Threading: one runtime task, which works in rounds: when it is notified, and once a second.
 
 use std::time::Duration;
 
@@ -19,27 +18,27 @@ use crate::commit::Commit;
 use crate::services::parts::Parts;
 use crate::services::recovery::unflushed::install_unflushed;
 use crate::services::seal::Watches;
-use crate::stats::published::{self, Counted, OwnFile};
+use crate::stats::published::{self, OwnFile, SpaceCount};
 use crate::tree::iter::ahead::follow_hints;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
-/// How long the task waits at most before it looks again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between two rounds.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the task remembers from one round to the next.
 struct Maintenance<'a> {
     parts: &'a Parts,
     own_file: &'a OwnFile,
-    /// When statistics were published last.
+    /// When `STATS.json` was written last.
     last_published: Instant,
     /// When the metrics recorder was fed last.
     #[cfg(feature = "metrics")]
     last_fed: Instant,
-    counted: Counted,
+    space_count: SpaceCount,
     watches: Watches,
-    /// Since when there has been space again without an event that says so, and the number of the
-    /// time that space was missing.
+    /// While no event has said yet that there is space again: how many times space was missing
+    /// until now, and since when it has not been missing.
     space_since: Option<(u64, Instant)>,
 }
 
@@ -50,11 +49,11 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
     let mut maintenance = Maintenance {
         parts,
         own_file,
-        // A store that is opened, used a little and closed need not publish anything.
+        // A store that is closed soon after it was opened need not write the file.
         last_published: opened,
         #[cfg(feature = "metrics")]
         last_fed: opened,
-        counted: Counted::default(),
+        space_count: SpaceCount::default(),
         watches: Watches::default(),
         space_since: None,
     };
@@ -62,7 +61,7 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
     let mut seen = env.maintenance().count();
     loop {
         env.maintenance().wait_past(seen, maintenance.wait());
-        // Before the round: what is asked for during this round is done in the next one.
+        // This is read before the round, so that a request during the round starts another one.
         seen = env.maintenance().count();
         if env.is_closing() {
             return;
@@ -82,10 +81,10 @@ impl Maintenance<'_> {
     /// How long to wait at most for the next round.
     fn wait(&self) -> Duration {
         let Some(every) = published::interval(&self.parts.env) else {
-            return LOOK_AGAIN;
+            return ROUND_INTERVAL;
         };
         let left = (self.last_published + every).since(self.parts.env.now());
-        left.clamp(Duration::from_micros(50), LOOK_AGAIN)
+        left.clamp(Duration::from_micros(50), ROUND_INTERVAL)
     }
 
     fn round(&mut self) {
@@ -93,32 +92,32 @@ impl Maintenance<'_> {
         let now = env.now();
         if published::interval(env).is_some_and(|every| now.since(self.last_published) >= every) {
             self.last_published = now;
-            published::publish(&parts.jobs, self.own_file, &mut self.counted);
+            published::publish(&parts.jobs, self.own_file, &mut self.space_count);
         }
         #[cfg(feature = "metrics")]
-        if now.since(self.last_fed) >= LOOK_AGAIN {
+        if now.since(self.last_fed) >= ROUND_INTERVAL {
             self.last_fed = now;
             crate::stats::recorder::feed(&parts.jobs);
         }
         if env.health().is_poisoned() {
             return;
         }
-        // A failure is reported by what it poisons, or the step is tried again in the next round.
+        // A failure has poisoned the store, or the step is tried again in the next round.
         let _ = self.steps();
         self.space_since = match (env.health().pending_space_again(), self.space_since) {
             (Some(count), Some((before, since))) if count == before => Some((count, since)),
             (owed, _) => owed.map(|count| (count, now)),
         };
-        let is_late = |(_, since): (u64, Instant)| now.since(since) >= LOOK_AGAIN;
+        let is_late = |(_, since): (u64, Instant)| now.since(since) >= ROUND_INTERVAL;
         if self.space_since.is_some_and(is_late) {
             env.health().emit_space_again();
         }
     }
 
-    /// The steps of a round, up to the first that fails.
+    /// Takes the steps of a round, up to the first one that fails.
     fn steps(&mut self) -> Result<()> {
         let parts = self.parts;
-        // First what gives space back: everything below may need some.
+        // This frees space, so it comes before the steps that may need some.
         delete_obsolete(&parts.catalog);
         if parts.wal.log().needs_prepare() {
             parts.wal.log().prepare_next().inspect_err(|e| {
@@ -145,7 +144,8 @@ impl Maintenance<'_> {
     }
 }
 
-/// Has an arena ready where a memtable is being filled. Stores that are only read keep none. Failing is harmless: whoever rotates asks again.
+/// Prepares an arena for each keyspace whose memtable is being filled; a store that is only read
+/// needs none. A failure is harmless, because the leader asks for the arena again when it rotates.
 fn prepare_arena(catalog: &Catalog) {
     for keyspace in catalog.keyspaces().by_id.values() {
         let settings = keyspace.settings();
@@ -159,8 +159,8 @@ fn prepare_arena(catalog: &Catalog) {
     }
 }
 
-/// Flushes the keyspace that needs the oldest part of the log while the log is longer than its
-/// bound.
+/// If the log is longer than `log_bytes_max`, seals the memtable of the keyspace that needs the
+/// oldest part of the log.
 fn bound_log(commit: &Commit) -> Result<()> {
     let start = commit.catalog().log_start_without(&[]).segment;
     commit
@@ -186,10 +186,10 @@ fn bound_log(commit: &Commit) -> Result<()> {
     Ok(())
 }
 
-/// Tries whether there is room again: a prepared segment and a committed edit.
+/// If the store is in `NoSpace`, tries whether there is room again: for a log segment and an edit.
 fn leave_no_space(parts: &Parts) -> Result<()> {
     if !parts.env.health().is_no_space() {
-        // The manifest may have failed to grow for another reason.
+        // Edits may wait for another reason that kept the manifest from growing.
         return parts.catalog.commit_pending(&mut parts.catalog.role());
     }
     install_unflushed(&parts.jobs, &parts.unflushed)?;
@@ -201,7 +201,7 @@ fn leave_no_space(parts: &Parts) -> Result<()> {
     if !planted::is(Bug::NoSpaceIsForGood) && parts.env.health().clear_no_space() {
         parts.env.pressure().notify();
         parts.env.work().notify();
-        // An open on the full disk may have used the reserves up.
+        // An open on the full disk may have used up the reserves.
         crate::catalog::reserve::make(&parts.catalog)?;
     }
     Ok(())

@@ -1,13 +1,13 @@
-//! The store's own tasks: they are started here, and ended by [`close`].
+//! The background tasks of a store. They are started here and ended by [`close`].
 //!
-//! What it is: `background_tasks` workers ([`worker`]) take work from the schedule. With two or
-//! more, the first takes flushes only, so that a long compaction never keeps a memtable from its
-//! flush. One task does the maintenance ([`maintenance`]). The sync that `SyncMode::Interval`
-//! promises has to be done in time, so it is a task of its own ([`crate::wal::interval`]).
+//! `background_tasks` workers ([`worker`]) take work from the schedule. If there are two or more,
+//! the first one takes only flushes, so that long compactions never delay a flush. One task does
+//! the maintenance ([`maintenance`]). The sync that `SyncMode::Interval` promises has a deadline,
+//! so it has a task of its own ([`crate::wal::interval`]).
 //!
-//! Invariants: tasks hold the parts that they need, and end by themselves once the store is being
-//! closed; nothing waits for a task while it holds a lock that the task may want. Every wait here
-//! has a bound, so a missed notification costs a delay, never a hang.
+//! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
+//! closed. Nobody waits for a task while holding a lock that the task may want. Every wait here has
+//! a bound, so a missed notification costs a delay, never a hang.
 //!
 //! Threading: runtime tasks.
 
@@ -33,7 +33,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Of a store that is opened for reading: there are no tasks.
+    /// For a store that is open for reading, which has no tasks.
     pub(crate) fn without_tasks(parts: &Parts) -> Background {
         Background {
             parts: parts.clone(),
@@ -45,14 +45,14 @@ impl Background {
     /// Starts the tasks.
     ///
     /// # Errors
-    /// `Io` if the process may have no more threads. The store is closed then.
+    /// `Io` if the process may not start more threads. The store is then closed.
     pub(crate) fn start(parts: &Parts) -> Result<Background> {
-        published::forget_inherited(&parts.env);
+        published::delete_inherited(&parts.env);
         let background = Background::without_tasks(parts);
         match background.spawn_all() {
             Ok(()) => Ok(background),
             Err(error) => {
-                // Those that have begun are waited for.
+                // This ends the tasks that were started.
                 background.stop();
                 Err(error)
             }
@@ -79,7 +79,7 @@ impl Background {
         let wal = parts.wal.clone();
         self.spawn("silt-sync", move || {
             let run = || crate::wal::interval::run(&wal, interval);
-            // The sync that it was in is of unknown outcome.
+            // It is unknown whether the sync that panicked has succeeded.
             if let Err(error) = guarded(wal.env(), || "the sync of the log".into(), run) {
                 let error = error.with_kind(ErrorKind::Poisoned);
                 wal.env().health().poison(&error);

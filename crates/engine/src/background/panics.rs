@@ -15,11 +15,11 @@ use crate::types::event::Event;
 /// store takes no more writes, because their work stays undone.
 const PANICS_MAX: u32 = LASTING_FAILURES;
 
-/// Runs `work`, and turns a panic in it into an error. In a simulated run a panic ends the run, and
-/// the stack of a killed process is unwound to its end: neither is caught.
+/// Runs `work` and turns a panic in it into an error. In a simulated run a panic ends the run, and
+/// a simulated kill unwinds the stacks of all tasks, so panics are not caught there.
 ///
-/// The locks that `work` held are released. So whatever lies under a lock must be whole between any
-/// two calls that may panic, or say that it is not, as the manifest
+/// The locks that `work` held are released. So what a lock guards must be consistent between any
+/// two calls that may panic, or record that it is not, as the manifest
 /// ([`Catalog::check_manifest_is_whole`]) and the leader's role do.
 pub(super) fn guarded<T>(
     env: &Env,
@@ -42,7 +42,7 @@ pub(super) fn guarded<T>(
     })
 }
 
-/// Counts a panic of a task, the `count`-th in a row.
+/// Handles a panic of a task, the `count`-th in a row: the last allowed one poisons the store.
 pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     catalog.check_manifest_is_whole();
     if count >= PANICS_MAX {
@@ -54,8 +54,8 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     }
 }
 
-/// Counts and reports the failure of a task, and pauses: a job that failed is due again at once,
-/// and the pause keeps a lasting failure from spinning.
+/// Counts and reports the failure of a task, then pauses. A failed job is due again at once, so
+/// without the pause a job that always fails would make the worker spin.
 pub(super) fn failed(env: &Env, error: Error) {
     env.metrics().job_failed_count.add(1);
     tracing::warn!(%error, "a flush or compaction failed, it runs again");
@@ -66,8 +66,8 @@ pub(super) fn failed(env: &Env, error: Error) {
     pause(env, Duration::from_millis(100));
 }
 
-/// Sleeps, but not through a close.
+/// Sleeps until `duration` has passed or the store is being closed.
 fn pause(env: &Env, duration: Duration) {
-    // It is notified once, when the tasks are to end.
+    // This is notified only once, when the tasks are to end.
     env.ending().wait_past(0, duration);
 }

@@ -1,8 +1,8 @@
-//! Workers: they wait for work of the schedule and run it.
+//! Workers: they wait until the schedule has work, and run it.
 //!
-//! A failed job runs again after a pause. A worker ends when the store closes.
+//! A failed job is retried after a pause. A worker ends when the store closes.
 //!
-//! Threading: one runtime task a worker.
+//! Threading: each worker is a runtime task.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::jobs::Jobs;
 use crate::jobs::schedule::{self, Task};
 use crate::types::error::ErrorKind;
 
-/// How long a worker waits at most before it looks for work again.
+/// The longest time that a worker waits before it looks for work again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The life of a worker. `flush_only`: it takes no compactions.
+/// The life of a worker. With `flush_only` it takes no compactions.
 pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
     let mut panics = 0;
     loop {
@@ -35,7 +35,7 @@ pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
     }
 }
 
-/// Waits for one task and runs it. False: the store closes.
+/// Waits for one task and runs it. Returns false if the store is being closed.
 fn work(jobs: &Jobs, flush_only: bool) -> bool {
     let task = loop {
         let seen = jobs.env().work().count();
@@ -67,14 +67,14 @@ fn run(jobs: &Jobs, mut task: Task) {
         panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &task));
         Err(error)
     });
-    // Before anybody can find that nothing runs any more.
+    // This comes before `finish`: a caller that finds no job running must see the full disk.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {
         jobs.env().health().set_no_space(error);
     }
     schedule::finish(jobs, task, &result);
-    // Work for a keyspace that is gone has not failed: it is not wanted any more.
+    // A job of a dropped keyspace has not failed: its result is no longer wanted.
     if let Err(error) = result
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {

@@ -1,4 +1,4 @@
-//! What a store tells of itself: plain data, cheap enough to be asked every second.
+//! Statistics of an open store: plain data, cheap enough to be collected every second.
 
 pub(crate) mod published;
 #[cfg(feature = "metrics")]
@@ -23,71 +23,71 @@ use crate::types::event::OptionDifference;
 use crate::types::metrics::LatencySummary;
 use crate::types::pressure::Cause;
 
-/// One level of a keyspace.
+/// The statistics of one level of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LevelStats {
-    /// Level-0: runs; else 1 if it has tables.
+    /// Runs. Levels 1 to 6 have one run, or none if they are empty.
     pub run_count: u64,
     /// Tables.
     pub table_count: u64,
-    /// Bytes of their files.
+    /// Bytes of the tables' files.
     pub file_bytes: u64,
-    /// Raw bytes: user keys, values and 12 an entry.
+    /// Raw bytes: user keys, values and 12 bytes an entry.
     pub raw_bytes: u64,
-    /// Entries.
+    /// Entries, including deletes and overwritten versions.
     pub entry_count: u64,
     /// Range-delete fragments.
     pub range_delete_count: u64,
 }
 
-/// One keyspace.
+/// The statistics of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeyspaceStats {
-    /// Its name.
+    /// The keyspace's name.
     pub name: String,
-    /// Bytes used by its memtables.
+    /// Bytes that its memtables use.
     pub memtable_bytes: u64,
-    /// Memtables that wait for or are in their flush.
+    /// Memtables that are being flushed or wait for a flush.
     pub sealed_memtable_count: u64,
     /// Levels 0 to 6.
     #[serde(serialize_with = "numbered")]
     pub levels: Vec<LevelStats>,
 }
 
-/// A moment of a store. Counts are since it was opened.
+/// The statistics of an open store at one moment. Counts begin when the store is opened.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stats {
-    /// `good`, or why the store takes no writes. See also `jobs_failing`.
+    /// `good`, or the reason why the store takes no writes. See also `jobs_failing`.
     pub health: String,
     /// The published sequence number: every entry up to it can be read. It is not a count, because
     /// every open for writing continues about 2^28 above the last number, so that none is given
     /// twice. The counter `put_count` counts the entries that were written, `batch_count` the
     /// batches.
     pub published: u64,
-    /// Snapshots held, and the oldest one's number.
+    /// The number of snapshots that are held.
     pub snapshot_count: u64,
-    /// Number of the oldest snapshot.
+    /// The sequence number of the oldest snapshot.
     pub oldest_snapshot: Option<u64>,
-    /// By name.
+    /// The keyspaces, in the order of their ids.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// Named counters.
+    /// Counters by name.
     pub counters: BTreeMap<Cow<'static, str>, u64>,
-    /// Named latencies. Gets and puts: one call in sixteen is timed.
+    /// Latencies by name. Of gets and puts, one call in sixteen is timed.
     pub latencies: BTreeMap<Cow<'static, str>, LatencySummary>,
-    /// Delays of writers, totals by cause.
+    /// The total delays of writers, by cause.
     #[serde(serialize_with = "by_cause", deserialize_with = "known_causes")]
     pub delay_totals: Vec<(Cause, DelayTotal)>,
-    /// The last delays, and those that last.
+    /// The most recent delays of writers, including those that go on now.
     #[serde(deserialize_with = "known")]
     pub delays: Vec<Delay>,
-    /// Writers that wait now.
+    /// The number of writers that wait now.
     pub waiting_writer_count: u64,
     /// Running jobs.
     pub jobs: Vec<JobStats>,
-    /// Executors.
+    /// The executors, each with its measured speed.
     pub sides: Vec<SideStats>,
     /// The log.
     pub log: LogStats,
@@ -95,27 +95,28 @@ pub struct Stats {
     pub memory: MemoryStats,
     /// The space that all files take on disk, counted by listing the store's folders.
     pub space: SpaceStats,
-    /// Tables that only pinned views hold.
+    /// Obsolete tables that stay only because cursors and reads hold views with them.
     pub pinned_table_count: u64,
-    /// Bytes of their files.
+    /// Bytes of these tables' files.
     pub pinned_table_bytes: u64,
-    /// The error of the last job that failed since the store was opened. Jobs run again, so this
-    /// may be long past: see `jobs_failing`.
+    /// The error of the last job that failed since the store was opened. A failed job is retried,
+    /// so the problem may be long past: see `jobs_failing`.
     pub last_job_error: Option<String>,
     /// Why flushes or compactions fail, if the last three of either have failed. `health` may still
-    /// be `good`: the store takes writes as long as it has memory for them, and then writers wait.
+    /// be `good`, because the store takes writes as long as it has memory for them; then writers
+    /// wait.
     pub jobs_failing: Option<String>,
     /// Options in force that contradict the file `OPTIONS.toml` in the store's folder, as it was
     /// when the store was opened for writing.
     pub option_differences: Vec<OptionDifference>,
     /// Why that file could not be read, if it could not. The text begins with its path.
     pub options_file_error: Option<String>,
-    /// The keyspaces in the file that the store does not have yet: a name is mistyped, or the
-    /// keyspace will be created later.
+    /// The keyspaces in that file that the store does not have: their names are mistyped, or they
+    /// will be created later.
     pub options_of_no_keyspace: Vec<String>,
 }
 
-/// Levels with their numbers, for readers who leave some out.
+/// Writes each level with its number, for readers that leave some levels out.
 fn numbered<S: serde::Serializer>(levels: &[LevelStats], serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Numbered<'a> {
@@ -127,7 +128,7 @@ fn numbered<S: serde::Serializer>(levels: &[LevelStats], serializer: S) -> Resul
     serializer.collect_seq(levels.map(|(level, stats)| Numbered { level, stats }))
 }
 
-/// Totals as a map.
+/// Writes the totals as a map from the cause.
 fn by_cause<S: serde::Serializer>(
     totals: &[(Cause, DelayTotal)],
     serializer: S,
@@ -135,7 +136,7 @@ fn by_cause<S: serde::Serializer>(
     serializer.collect_map(totals.iter().map(|(cause, total)| (cause.word(), total)))
 }
 
-/// What [`by_cause`] wrote, but for causes of another version.
+/// Reads what [`by_cause`] wrote, without causes that only another version has.
 fn known_causes<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<(Cause, DelayTotal)>, D::Error> {
@@ -144,7 +145,7 @@ fn known_causes<'de, D: serde::Deserializer<'de>>(
     Ok(Cause::ALL.into_iter().filter_map(total).collect())
 }
 
-/// Elements that this build understands: another version may name causes that are not known here.
+/// Reads the elements that this build understands. Another version may name other causes.
 fn known<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -156,12 +157,13 @@ where
 }
 
 impl Stats {
-    /// A counter by name; 0 if there is none.
+    /// The counter called `name`; 0 if there is none.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
-    /// Bytes written to tables for each byte of user data, flush and compaction together. The log is counted apart.
+    /// The bytes that flushes and compactions wrote to tables, divided by the bytes of user data
+    /// that were written. The log is not included.
     pub fn write_amplification(&self) -> f64 {
         let user = self.counter("user_bytes").max(1);
         (self.counter("flush_out_bytes") + self.counter("compaction_out_bytes")) as f64
@@ -169,7 +171,7 @@ impl Stats {
     }
 }
 
-/// Levels 0 to 6 of a view.
+/// The statistics of levels 0 to 6 of a view.
 pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
     let mut levels = vec![LevelStats::default(); crate::types::limits::LEVEL_COUNT];
     for (number, level) in view.level_views() {
@@ -186,7 +188,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
     levels
 }
 
-/// The present statistics, with the space that the caller has counted.
+/// Collects the statistics. The caller has counted the space of the files.
 pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
     let (m, cache) = (&jobs.env().metrics(), &jobs.tree().tables().cache);
     let counters = [
@@ -305,7 +307,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         })
         .collect();
     let (pinned_table_count, pinned_table_bytes) = jobs.tree().tables().pinned(&current);
-    // Before the locks below, which last until all is put together.
+    // This comes before the locks below, which are held until the value is complete.
     let memory = crate::services::budget::memory(jobs);
     let jobs_failing = jobs
         .env()

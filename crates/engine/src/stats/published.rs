@@ -1,11 +1,14 @@
-//! Statistics that others read without opening the store: the file `STATS.json`.
+//! The file `STATS.json`: statistics of a store that another process has open for writing.
 //!
-//! What it is: a writer's maintenance task publishes its [`Stats`] once a second; [`read_published_stats`] reads them back, beside the live
-//! writer or after its end. The file is made of the same serialisation as [`Stats::to_json`].
+//! The writer's maintenance task writes its [`Stats`] to the file once a second.
+//! [`read_published_stats`] reads them, while the writer is alive or after it was killed. The file
+//! has the same form as [`Stats::to_json`].
 //!
-//! Invariants: publishing costs no sync and never fails anything (failures are counted); it ends before the lease is given back, and an
-//! orderly close deletes the file; what a kill leaves says when and by whom it was written. Unknown fields are ignored and missing ones are zero,
-//! so that a build reads the figures of its neighbours. Bytes of the file are never believed: what cannot be read is an error.
+//! Invariants: writing the file takes no sync and fails no other work (failures are counted). It
+//! ends before the lease is released, and a close deletes the file. A file that a kill left says
+//! when it was written and by which process. Unknown fields are ignored and missing fields are
+//! zero, so that one build can read the file of another. The bytes of the file are not trusted:
+//! what cannot be read is an error.
 //!
 //! Threading: the maintenance task writes; reading takes no lease.
 
@@ -25,25 +28,26 @@ use crate::stats::space::SpaceStats;
 use crate::types::error::{Error, Result};
 use crate::wal::Wal;
 
-/// A longer file is not read.
+/// The size of the largest file that is read.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// On a full disk, room below this is left to those who need it, in bytes.
+/// On a full disk, nothing is written while less than this is free, so that the store's own work
+/// can have it.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// A count of the files is repeated when this many times as long has passed as it took.
+/// The files are counted again when this many times the duration of the last count has passed.
 const COUNT_SHARE: u32 = 1000;
 
-/// The space that the files take, kept from one publication to the next. Counting lists the store's
-/// folders, which takes tens of milliseconds for ten thousand tables.
+/// The space that the files take, remembered from one write of the file to the next. Counting lists
+/// the store's folders, which takes tens of milliseconds for ten thousand tables.
 #[derive(Default)]
-pub(crate) struct Counted {
+pub(crate) struct SpaceCount {
     space: SpaceStats,
-    /// When it was counted, and how long that took.
+    /// When the files were counted last, and how long that took.
     last: Option<(Instant, Duration)>,
 }
 
-impl Counted {
+impl SpaceCount {
     /// The space, counted again if the last count is old enough.
     fn get(&mut self, wal: &Wal) -> SpaceStats {
         let now = wal.env().now();
@@ -57,18 +61,19 @@ impl Counted {
     }
 }
 
-/// Statistics that a writer has published.
+/// Statistics that a writer has written to `STATS.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct PublishedStats {
-    /// When, in microseconds since 1970. What is much older than `every_ms` was left by a writer that was killed.
+    /// When they were written, in microseconds since 1970. If that is much longer ago than
+    /// `every_ms`, the writer was killed.
     pub written_us: u64,
-    /// The writer's process.
+    /// The process id of the writer.
     pub pid: u32,
-    /// How often it publishes, in milliseconds: [`crate::Options::stats_publish_ms`].
+    /// The interval between two writes, in milliseconds: [`crate::Options::stats_publish_ms`].
     pub every_ms: u64,
-    /// The writer's version of siltstone.
+    /// The version of siltstone that the writer runs.
     pub version: String,
     /// The statistics, as [`crate::Store::stats`] returns them. Only `space` may be older: the
     /// files are counted again when a thousand times as long has passed as the last count took.
@@ -77,8 +82,9 @@ pub struct PublishedStats {
 }
 
 impl Stats {
-    /// All of it as one JSON object on one line: the fields under their names (units last), levels with their numbers, delays by cause, and the
-    /// write amplification. What `silt stats --json` prints and `STATS.json` holds.
+    /// The statistics as one JSON object on one line: the fields under their names, levels with
+    /// their numbers, delays by cause, and the write amplification. `silt stats --json` prints
+    /// this, and `STATS.json` holds it.
     pub fn to_json(&self) -> String {
         self.to_value().to_string()
     }
@@ -97,14 +103,15 @@ fn in_full<S: serde::Serializer>(
     stats.to_value().serialize(serializer)
 }
 
-/// How often statistics are published, if they are.
+/// The interval between two writes of the file; none if it is not written.
 pub(crate) fn interval(env: &Env) -> Option<Duration> {
     let ms = env.live().stats_publish_ms;
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
-/// An open for writing: what a killed writer left is not this one's. Failing is harmless, the file says whose it is.
-pub(crate) fn forget_inherited(env: &Env) {
+/// Deletes the file that a killed writer left. A failure is harmless, because the file says which
+/// process wrote it.
+pub(crate) fn delete_inherited(env: &Env) {
     let storage = &env.storages().manifest;
     let left = storage.list();
     if left.is_ok_and(|all| all.iter().any(|object| object.name == STATS)) {
@@ -112,12 +119,12 @@ pub(crate) fn forget_inherited(env: &Env) {
     }
 }
 
-/// Whether there is a file of published statistics that is this open's.
+/// Whether this open has written the file.
 #[derive(Default)]
 pub(crate) struct OwnFile(AtomicBool);
 
-/// Publishes the present statistics; a failure is counted.
-pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, counted: &mut Counted) {
+/// Writes the present statistics to the file; a failure is counted.
+pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
     let storage = &jobs.env().storages().manifest;
     if jobs.env().health().is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
@@ -132,7 +139,7 @@ pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, counted: &mut Counted) {
         },
         every_ms: jobs.env().live().stats_publish_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(jobs, counted.get(jobs.wal())),
+        stats: crate::stats::collect(jobs, count.get(jobs.wal())),
     };
     let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
     match storage.publish(jobs.env().epoch(), STATS, &bytes) {
@@ -143,19 +150,22 @@ pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, counted: &mut Counted) {
     }
 }
 
-/// Takes the file away: the store is being closed, and nothing publishes any more.
-pub(crate) fn withdraw(env: &Env, own: &OwnFile) {
+/// Deletes the file, if this open has written it. The store is being closed, and the task that
+/// writes the file has ended.
+pub(crate) fn delete_own(env: &Env, own: &OwnFile) {
     if !own.0.load(Ordering::Acquire) {
         return;
     }
     let _ = env.storages().manifest.delete(env.epoch(), STATS);
 }
 
-/// The statistics that the writer of the store in the folder `path` published last. Needs no lease, so it works beside a live writer;
-/// costs one small file.
+/// The statistics that the writer of the store in the folder `path` wrote last. The call takes no
+/// lease, so it works while another process has the store open for writing. It reads one small
+/// file.
 ///
 /// # Errors
-/// `NotFound` if there are none: no writer has the store open, or it has just opened it. `Corruption` if power loss tore the file.
+/// `NotFound` if there is no such file: no writer has the store open, or it has only just opened
+/// it, or [`crate::Options::stats_publish_ms`] is 0. `Corruption` if a loss of power tore the file.
 pub fn read_published_stats(path: impl AsRef<Path>) -> Result<PublishedStats> {
     let path = path.as_ref();
     let storage = FileStorage::open_existing(path)
@@ -163,7 +173,7 @@ pub fn read_published_stats(path: impl AsRef<Path>) -> Result<PublishedStats> {
     read_published_stats_from(&storage)
 }
 
-/// As [`read_published_stats`], from the storage where the manifest lies.
+/// Like [`read_published_stats`], from the storage of the manifest.
 ///
 /// # Errors
 /// As [`read_published_stats`].
@@ -174,7 +184,10 @@ pub fn read_published_stats_from(storage: &dyn Storage) -> Result<PublishedStats
             storage.describe()
         ))
         .in_file(STATS)
-        .advice("a store that is open for writing publishes them once a second; open a closed one to see its levels"),
+        .advice(
+            "a store that is open for writing publishes them once a second; open a closed one to \
+             see its levels",
+        ),
         _ => e.into(),
     })?;
     let torn = |why: String| {
@@ -221,8 +234,9 @@ mod tests {
             damaged[at] ^= 0x15;
             let _ = read(&damaged);
         }
-        // Of another version: more fields, fewer, and causes that are not known here.
-        let other = br#"{"pid":7,"colour":"red","stats":{"published":9,"health":"good","delay_totals":{"moon":{"count":3},"l0_stop":{"count":4}},
+        // The file of another version: it has other fields, and causes that are unknown here.
+        let other = br#"{"pid":7,"colour":"red","stats":{"published":9,"health":"good",
+            "delay_totals":{"moon":{"count":3},"l0_stop":{"count":4}},
             "keyspaces":[{"name":"a","levels":[{"table_count":2}]}],"counters":{"new_count":5}}}"#;
         let found = read(other).unwrap();
         assert_eq!((found.pid, found.stats.published), (7, 9));

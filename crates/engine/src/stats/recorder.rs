@@ -1,13 +1,18 @@
-//! What a store counts, for the recorder of the `metrics` crate: feature `metrics`.
+//! Statistics for the recorder of the `metrics` crate (feature `metrics`).
 //!
-//! What it is: [`feed`] hands over the figures of [`Stats`], under the same names. The maintenance task calls it once a second, whether
-//! statistics are published or not; if no recorder is installed, nothing comes of it.
+//! [`feed`] passes the figures of [`Stats`] on, under the same names. The maintenance task calls it
+//! once a second, whether `STATS.json` is written or not. If no recorder is installed, it has no
+//! effect.
 //!
-//! Names: a counter `x` is `siltstone_x`, all with the label `store` (where its manifest lies); `siltstone_latency_ns` is a gauge with the labels
-//! `call` and `quantile` (0.5, 0.9, 0.99, 0.999, 1), `siltstone_latency_count` a counter; `siltstone_delay_count` and `siltstone_delay_us` are
-//! counters by `cause`; `siltstone_level_*` gauges by `keyspace` and `level`; `siltstone_memory_bytes` a gauge by `use`.
+//! Names, all with the label `store` (the place of the manifest):
+//! - a counter `x` of the statistics is the counter `siltstone_x`;
+//! - `siltstone_latency_ns` is a gauge with the labels `call` and `quantile` (0.5, 0.9, 0.99,
+//!   0.999, 1), and `siltstone_latency_count` a counter with the label `call`;
+//! - `siltstone_delay_count` and `siltstone_delay_us` are counters with the label `cause`;
+//! - `siltstone_level_*` are gauges with the labels `keyspace` and `level`;
+//! - `siltstone_memory_bytes` is a gauge with the label `use`.
 //!
-//! Threading: the maintenance task. No lock is held, so a recorder may do what it likes.
+//! Threading: the maintenance task. It holds no lock, so a recorder may take its time.
 
 use metrics::{counter, gauge};
 
@@ -15,9 +20,9 @@ use crate::jobs::Jobs;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
 
-/// Hands the present figures to the installed recorder.
+/// Passes the present figures to the installed recorder.
 pub(crate) fn feed(jobs: &Jobs) {
-    // The recorder gets no figures of `space`: they would take a listing of the folders.
+    // The recorder gets no figures of `space`, because they need a listing of the folders.
     let stats = crate::stats::collect(jobs, SpaceStats::default());
     record(&jobs.env().storages().manifest.describe(), &stats);
 }
@@ -25,7 +30,7 @@ pub(crate) fn feed(jobs: &Jobs) {
 fn record(store: &str, stats: &Stats) {
     let label = || ("store", store.to_string());
     for (name, n) in &stats.counters {
-        // The log's length falls as well.
+        // This one is a gauge, because the log's length also falls.
         if name == "log_live_bytes" {
             gauge!("siltstone_log_live_bytes", &[label()]).set(*n as f64);
         } else {

@@ -19,13 +19,13 @@ use crate::formats::log::format::parse_segment_name;
 use crate::formats::names::{self, Kind};
 use crate::wal::Wal;
 
-/// Files of one kind.
+/// The space that files of one kind take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Space {
-    /// Files.
+    /// The number of files.
     pub file_count: u64,
-    /// Their lengths in bytes.
+    /// The sum of their lengths in bytes.
     pub file_bytes: u64,
 }
 
@@ -50,14 +50,14 @@ impl Space {
 pub struct SpaceStats {
     /// Tables, including obsolete ones that readers hold or that are about to be deleted.
     pub tables: Space,
-    /// Log segments that a replay would read, including the current one and the space that was
+    /// Log segments that a replay would read. They include the current one with the space that is
     /// reserved in it.
     pub log_live: Space,
-    /// Log segments that are ready to be written next.
+    /// Log segments that were prepared to be written next.
     pub log_prepared: Space,
-    /// Obsolete log segments that are kept to be recycled, or about to be deleted.
+    /// Obsolete log segments that are kept to be recycled, or are about to be deleted.
     pub log_pooled: Space,
-    /// Space that is reserved for opening the store on a full disk.
+    /// Files that reserve space for opening the store on a full disk.
     pub reserves: Space,
     /// Manifests.
     pub manifests: Space,
@@ -66,7 +66,7 @@ pub struct SpaceStats {
 }
 
 impl SpaceStats {
-    /// The sum.
+    /// The sum of all kinds.
     pub fn total(&self) -> Space {
         self.parts()
             .into_iter()
@@ -74,7 +74,7 @@ impl SpaceStats {
             .fold(Space::default(), Space::plus)
     }
 
-    /// The parts, with readable names.
+    /// The space of each kind, with a name for people.
     pub fn parts(&self) -> [(&'static str, Space); 7] {
         [
             ("tables", self.tables),

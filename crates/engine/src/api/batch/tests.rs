@@ -41,7 +41,7 @@ fn golden_body() {
 }
 
 #[test]
-fn limits_are_refused_and_leave_the_batch_as_it_was() {
+fn a_refused_entry_leaves_the_batch_unchanged() {
     let mut batch = BatchBody::new();
     batch.put(7, &[1; MAX_KEY_BYTES], b"").unwrap();
     let before = batch.clone();
@@ -68,7 +68,7 @@ fn limits_are_refused_and_leave_the_batch_as_it_was() {
 }
 
 #[test]
-fn hostile_bodies_name_the_place_and_the_reason() {
+fn damaged_bodies_name_the_offset_and_the_reason() {
     let cases: &[(&[u8], usize, BadEntryReason)] = &[
         (b"\x03", 0, BadEntryReason::Kind(3)),
         (b"\x00\x01\x01a\x09", 4, BadEntryReason::Kind(9)),
@@ -124,10 +124,14 @@ fn entry() -> impl Strategy<Value = (u8, u32, Vec<u8>, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn what_goes_in_comes_out(entries in prop::collection::vec(entry(), 0..30)) {
+    fn decoding_returns_what_was_encoded(entries in prop::collection::vec(entry(), 0..30)) {
         let mut batch = BatchBody::new();
         let mut model = Vec::new();
         for (kind, keyspace, key, value) in entries {
@@ -160,14 +164,18 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_or_fail_and_encode_to_themselves(bytes in prop::collection::vec(0u8..8, 0..60)) {
+    fn any_bytes_decode_or_fail_and_encode_to_themselves(
+        bytes in prop::collection::vec(0u8..8, 0..60)
+    ) {
         if let Ok(batch) = BatchBody::from_bytes(bytes.clone()) {
             let mut again = BatchBody::new();
             for entry in batch.iter() {
                 match entry.kind {
                     EntryKind::Delete => again.delete(entry.keyspace, entry.key),
                     EntryKind::Put => again.put(entry.keyspace, entry.key, entry.value),
-                    EntryKind::RangeDelete => again.delete_range(entry.keyspace, entry.key, entry.value),
+                    EntryKind::RangeDelete => {
+                        again.delete_range(entry.keyspace, entry.key, entry.value)
+                    }
                 }
                 .unwrap();
             }
