@@ -127,7 +127,7 @@ impl Maintenance<'_> {
             })?;
         }
         prepare_arena(&parts.catalog);
-        crate::services::budget::keep(&parts.jobs)?;
+        crate::services::budget::enforce(&parts.jobs)?;
         let published = parts.tree.snapshots().published();
         if published + CEILING_STEP / 2 > parts.catalog.ceiling() {
             parts.catalog.raise_ceiling(published)?;

@@ -1,15 +1,21 @@
-//! The memory budget: what the store has in memory, and what goes when that is too much.
+//! The memory budget: how much memory the store uses, and what is freed when that is too much.
 //!
-//! What it is: [`memory`] adds up what memtables, cached blocks, open tables and running jobs hold, each counted where it is allocated.
-//! [`keep`] is the maintenance task's: with `memory_bytes_max` set the cache may hold what the others leave; if even they are too much, arenas kept
-//! for reuse go, then readers of tables below level 1, then the largest active memtable is sealed, so that its flush frees it. What cannot be
-//! done without (a memtable that is written, a job's buffers, filters of the upper levels) is used all the same; `memory_over_count` says how often.
+//! [`memory`] adds up what memtables, cached blocks, open tables and running jobs hold. Each of
+//! these is counted where it is allocated. The maintenance task calls [`enforce`]. If
+//! `memory_bytes_max` is set, the block cache may hold what the others leave. If the others alone
+//! are too much, first readers of tables below level 1 are closed, then the largest active memtable
+//! is sealed, so that its flush frees it. Memory that the store cannot do without (the active
+//! memtables, the buffers of jobs, the filters of the upper levels) is used even above the budget;
+//! `memory_over_count` counts the rounds in which that was so.
 //!
-//! Invariants: nobody waits for memory, so nothing can wait for ever; one memtable a round is sealed, and only of a keyspace without a sealed one, so
-//! a small budget does not end in a heap of tiny runs. With a budget memtables take their memory page by page, so that it counts what is used.
+//! Invariants: nobody waits for memory, so nothing can wait for ever. At most one memtable is
+//! sealed in a round, and only in a keyspace without a sealed one, so that a small budget does not
+//! lead to many tiny runs. With a budget, no arenas are kept for reuse, and memtables take their
+//! memory page by page, so that only the memory in use counts.
 //!
-//! Threading: the maintenance task alone, about once a second and whenever a log segment is half full; between two rounds the sum may be over by what
-//! was written and read meanwhile.
+//! Threading: only the maintenance task calls [`enforce`], about once a second and whenever a log
+//! segment is half full. Between two rounds, the sum may exceed the budget by what was written and
+//! read meanwhile.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +24,11 @@ use crate::jobs::Jobs;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
-/// A memtable with less is not worth a run of its own, in bytes of its entries.
+/// A memtable is not sealed if its entries have fewer bytes, because a run of its own would not be
+/// worth it.
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
-/// What is in memory now.
+/// The memory in use now.
 pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
     for keyspace in jobs.catalog().keyspaces().by_id.values() {
@@ -45,8 +52,8 @@ pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
     }
 }
 
-/// One round: gives back what is too much.
-pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
+/// One round: frees what exceeds the budget.
+pub(crate) fn enforce(jobs: &Jobs) -> Result<()> {
     let max = jobs.env().live().memory_bytes_max;
     let cache = &jobs.tree().tables().cache;
     if max == 0 {
@@ -71,7 +78,7 @@ pub(crate) fn keep(jobs: &Jobs) -> Result<()> {
     seal_largest(jobs.commit())
 }
 
-/// Seals the largest active memtable, if it is worth it.
+/// Seals the largest active memtable, if that is worth a run.
 fn seal_largest(commit: &Commit) -> Result<()> {
     let map = commit.catalog().keyspaces();
     let largest = map
@@ -90,36 +97,37 @@ fn seal_largest(commit: &Commit) -> Result<()> {
     Ok(())
 }
 
-/// Memory by use, in bytes.
+/// The memory that an open store uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryStats {
-    /// Arenas of memtables, in use or kept.
+    /// Arenas of memtables, in use or kept for reuse.
     pub arena_bytes: u64,
-    /// What range deletes in memtables take beside the arenas.
+    /// Range deletes in memtables, which lie outside of the arenas.
     pub range_delete_bytes: u64,
     /// Cached blocks.
     pub block_cache_bytes: u64,
     /// Filters, indexes and range deletes of open tables.
     pub table_bytes: u64,
-    /// Of memtables what counts for `memory_bytes_max`: arenas that are in memory whole, of others
-    /// what was written to them, and range deletes.
+    /// The part of the memtables that counts for `memory_bytes_max`: arenas that are entirely in
+    /// memory, what was written to other arenas, and range deletes.
     pub memtable_bytes: u64,
     /// Buffers of running jobs.
     pub job_bytes: u64,
-    /// What the block cache may hold now.
+    /// What the block cache may hold at most now.
     pub block_cache_capacity_bytes: u64,
-    /// `memory_bytes_max`; 0: none.
+    /// The option `memory_bytes_max`; 0 means that there is no budget.
     pub max_bytes: u64,
 }
 
 impl MemoryStats {
-    /// What counts for `memory_bytes_max`: memtables, cached blocks, open tables, buffers of jobs.
+    /// The sum that counts for `memory_bytes_max`: memtables, cached blocks, open tables and
+    /// buffers of jobs.
     pub fn counted_bytes(&self) -> u64 {
         self.memtable_bytes + self.block_cache_bytes + self.table_bytes + self.job_bytes
     }
 
-    /// How much more that is than `memory_bytes_max` allows.
+    /// How much this sum exceeds `memory_bytes_max`.
     pub fn over_bytes(&self) -> u64 {
         match self.max_bytes {
             0 => 0,

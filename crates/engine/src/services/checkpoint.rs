@@ -1,17 +1,23 @@
-//! Checkpoints: the whole store at one moment, as a store of its own.
+//! Checkpoints: the whole store at one moment, written as an independent store (RFC 3, section 4).
 //!
-//! What it is (RFC 3, section 4): in the leader's turn the memtables are rotated and the views of all keyspaces pinned: one state, batches
-//! over keyspaces included. From then on writers go on. Then the views' tables get a second name in the target (links, where the file system
-//! has them), their memtables are written as tables by flush jobs of the checkpoint's own, and a manifest with a store id of its own names it
-//! all, together with an empty log.
+//! In one leader's turn, the memtables of all keyspaces are rotated and the views are pinned. This
+//! is the *moment* of the checkpoint: no batch is in it only in part. Writers go on from then on.
+//! Then the views' tables are imported into the target (by links, if the file system has them),
+//! their memtables are written as tables by flush jobs of the checkpoint, and a manifest with a
+//! store id of its own is written, which names these tables and an empty log.
 //!
 //! Invariants:
-//! - The pinned views hold their tables: nothing that the source does meanwhile takes them away.
-//! - The target has no `CURRENT` before everything else in it is durable: until then an open refuses it as unfinished.
-//! - Nothing shared is ever written again: tables are immutable, log segments (which are recycled) are never linked.
-//! - The source's log is synced through the cut, so that no power loss leaves the source older than its checkpoint.
+//! - The pinned views hold their tables, so nothing that the source store does meanwhile deletes
+//!   them.
+//! - The target has no `CURRENT` before everything else in it is durable. Until then, an open
+//!   refuses it as unfinished.
+//! - Nothing that both stores share is written again: tables are immutable, and log segments, which
+//!   are recycled, are never linked.
+//! - The source's log is synced through the moment of the checkpoint, so a loss of power cannot
+//!   leave the source older than its checkpoint.
 //!
-//! Threading: the caller's task; the leader's role and `Catalog::changes` are held for the cut only.
+//! Threading: the caller's task. It holds the leader's role and the lock of keyspace changes only
+//! while it pins the views.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,22 +43,25 @@ use crate::types::error::{Error, Result, closed};
 use crate::types::event::{CheckpointReport, Event};
 use crate::types::limits::KeyspaceId;
 
-/// One moment of the store.
-struct Cut {
+/// The store at one moment.
+struct Moment {
     published: u64,
+    /// Where the log ended.
     end: crate::formats::log::Position,
-    /// What the manifest knew just before.
+    /// The manifest's state just before.
     state: Arc<StoreState>,
-    /// Creates that wait for room.
+    /// Creates whose edits waited for room.
     creates: BTreeMap<KeyspaceId, CreateKeyspace>,
     keyspaces: Vec<(Arc<KeyspaceCore>, Arc<KeyspaceView>)>,
 }
 
-/// Takes the views of all keyspaces between two groups of writes, with everything written so far in sealed memtables or below.
-fn cut(commit: &Commit) -> Result<Cut> {
-    // Nobody creates, drops or ingests between the state and the views.
-    let _ddl = commit.catalog().changes();
-    // Under the lock: a create that met a failed sync has poisoned the store, and left a keyspace that the state does not know.
+/// Pins the views of all keyspaces between two groups of writes. Everything written so far is then
+/// in sealed memtables or in tables.
+fn pin_moment(commit: &Commit) -> Result<Moment> {
+    // Nobody creates, drops or ingests between reading the state and pinning the views.
+    let _changes = commit.catalog().changes();
+    // This is checked under the lock: a create whose sync failed has poisoned the store, and has
+    // left a keyspace that the state does not know.
     commit.env().health().check_manifest()?;
     let (state, creates) = {
         let role = commit.catalog().role();
@@ -63,7 +72,8 @@ fn cut(commit: &Commit) -> Result<Cut> {
         )
     };
     let mut lead = commit.lead();
-    // Asked again: the leader before may have poisoned the store with its work half done.
+    // This is checked again, because the previous leader may have poisoned the store with its work
+    // half done.
     if let Err(error) = commit.env().health().check_manifest() {
         lead.finish();
         return Err(error);
@@ -80,7 +90,8 @@ fn cut(commit: &Commit) -> Result<Cut> {
     {
         lead.finish();
     }
-    // In a simulated run others get their chance right here: what is a moment must be one because of the role, not by luck.
+    // A simulated run may switch to another task here. The leader's role alone must make this one
+    // moment.
     commit.env().runtime().yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
     let (published, end) = (
@@ -91,7 +102,7 @@ fn cut(commit: &Commit) -> Result<Cut> {
         lead.finish();
     }
     rotated?;
-    Ok(Cut {
+    Ok(Moment {
         published,
         end,
         state,
@@ -111,18 +122,18 @@ pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<Checkpoint
     let epoch = lease.epoch();
     prepare(&**target, epoch)?;
     let report = fill(jobs, target, epoch).inspect_err(|_| {
-        // What is left over is marked as unfinished; its space is worth more to others.
+        // The marker stays, so nothing takes the target for a store. This frees the space.
         let _ = clear(&**target, epoch);
     })?;
     // An open ignores a marker that stays.
     let _ = target
         .delete(epoch, PARTIAL)
         .and_then(|()| target.sync_dir(epoch));
-    emit(jobs.env(), target.describe(), report);
+    emit_written(jobs.env(), target.describe(), report);
     Ok(report)
 }
 
-fn emit(env: &Env, folder: String, report: CheckpointReport) {
+fn emit_written(env: &Env, folder: String, report: CheckpointReport) {
     tracing::info!(
         published = report.published,
         table_count = report.table_count,
@@ -132,7 +143,8 @@ fn emit(env: &Env, folder: String, report: CheckpointReport) {
     env.events().emit(|| Event::Checkpointed { folder, report });
 }
 
-/// Makes sure that the target is empty or an unfinished checkpoint, and marks it.
+/// Checks that the target is empty or an unfinished checkpoint, marks it as unfinished, and empties
+/// it.
 fn prepare(target: &dyn Storage, epoch: Epoch) -> Result<()> {
     let names: Vec<String> = target.list()?.into_iter().map(|o| o.name).collect();
     let is_partial =
@@ -142,7 +154,7 @@ fn prepare(target: &dyn Storage, epoch: Epoch) -> Result<()> {
     }
     if !is_partial {
         target.create(epoch, PARTIAL)?;
-        // The marker is durable before anything that it speaks of.
+        // The marker is durable before the files that it marks.
         target.sync_dir(epoch)?;
     }
     clear(target, epoch)
@@ -158,7 +170,7 @@ fn not_empty(place: &str) -> Error {
 /// Deletes everything but the marker.
 fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
     let objects = target.list()?;
-    // The pointer first: without it nothing of the rest is missed.
+    // The pointer is deleted first: without it, no open needs the other files.
     for object in objects.iter().filter(|o| o.name == manifest::CURRENT_NAME) {
         target.delete(epoch, &object.name)?;
         target.sync_dir(epoch)?;
@@ -172,32 +184,35 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 }
 
 fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
-    let cut = cut(jobs.commit())?;
+    let moment = pin_moment(jobs.commit())?;
     if !planted::is(Bug::CheckpointAheadOfLog) {
-        jobs.wal().sync_log_through(cut.end)?;
+        jobs.wal().sync_log_through(moment.end)?;
     }
     let mut report = CheckpointReport {
-        published: cut.published,
-        keyspace_count: cut.keyspaces.len() as u64,
+        published: moment.published,
+        keyspace_count: moment.keyspaces.len() as u64,
         ..CheckpointReport::default()
     };
     let open_number = jobs.runner().open_number + 1;
     let runner = jobs.runner().onto(target, epoch, open_number);
-    let mut next_id = jobs.catalog().next_table_id().max(cut.state.next_table_id);
+    let mut next_id = jobs
+        .catalog()
+        .next_table_id()
+        .max(moment.state.next_table_id);
     let mut state = StoreState {
         next_table_id: next_id,
-        sequence_ceiling: jobs.catalog().ceiling().max(cut.state.sequence_ceiling),
+        sequence_ceiling: jobs.catalog().ceiling().max(moment.state.sequence_ceiling),
         open_number,
         created_us: jobs.env().runtime().unix_micros(),
-        next_keyspace_id: cut.state.next_keyspace_id,
+        next_keyspace_id: moment.state.next_keyspace_id,
         ..StoreState::new()
     };
     let mut edit = Edit::default();
-    for (keyspace, view) in &cut.keyspaces {
+    for (keyspace, view) in &moment.keyspaces {
         state.next_keyspace_id = state.next_keyspace_id.max(keyspace.id + 1);
         state
             .keyspaces
-            .insert(keyspace.id, Arc::new(cut.describe(keyspace, view)?));
+            .insert(keyspace.id, Arc::new(moment.describe(keyspace, view)?));
         for (_, level) in view.level_views() {
             for table in level.level.tables() {
                 check_going_on(jobs.env())?;
@@ -207,7 +222,8 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             }
         }
         let mut runs = Vec::new();
-        // The first source is the memtable that was made for the cut: what is written to it is not in the checkpoint.
+        // The first source is the memtable that was made by the rotation. What is written to it is
+        // not in the checkpoint.
         for source in view.sources.iter().skip(1).rev() {
             let (seqs, tables) = match source {
                 Source::Run(run) if !run.pending => continue,
@@ -219,7 +235,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                         keyspace.id,
                         &keyspace.load_settings().all,
                         &mem.mem,
-                        cut.published,
+                        moment.published,
                     )?;
                     report.written_table_count += written.len() as u64;
                     report.written_bytes += written.iter().map(|t| t.file_bytes).sum::<u64>();
@@ -238,7 +254,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             next_id += 1;
         }
         edit.keyspaces
-            .push(keyspace_edit(keyspace.id, &runs, cut.published));
+            .push(keyspace_edit(keyspace.id, &runs, moment.published));
     }
     edit.next_table_id = Some(next_id);
     check_going_on(jobs.env())?;
@@ -248,14 +264,15 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
     Ok(report)
 }
 
-impl Cut {
-    /// What a manifest says of a keyspace, before what is unsettled in its view.
+impl Moment {
+    /// The state of a keyspace for the new manifest, without what is unsettled in its view.
     fn describe(&self, keyspace: &KeyspaceCore, view: &KeyspaceView) -> Result<KeyspaceState> {
         let (created_sequence, options) = match self.state.keyspace(keyspace.id) {
             Some(known) => (known.created_sequence, known.options.clone()),
             None => match self.creates.get(&keyspace.id) {
                 Some(create) => (create.sequence, create.options.clone()),
-                // The map has it, so its record is in the log, and its edit follows at once or waits for room.
+                // A keyspace in the map has its record in the log, and its edit follows at once or
+                // waits for room. So one of the two knows it.
                 None => {
                     return Err(Error::not_found(format!(
                         "keyspace `{}` is in neither the manifest nor what it waits for",
@@ -274,7 +291,8 @@ impl Cut {
     }
 }
 
-/// A checkpoint ends with the store: after its lease is gone others may delete what the views name.
+/// Refuses to go on if the store is being closed: once its lease is released, another process may
+/// delete what the views name.
 fn check_going_on(env: &Env) -> Result<()> {
     if env.is_closing() {
         return Err(closed());
@@ -288,22 +306,23 @@ fn import(env: &Env, target: &dyn Storage, epoch: Epoch, name: &str) -> Result<(
         .map_err(|e| Error::from(e).context(format!("taking {name} into a checkpoint")))
 }
 
-/// Writes a checkpoint into the folder `folder`, which must not exist or be empty. It is built in `folder.partial`, and renamed when whole.
+/// Writes a checkpoint into the folder `folder`, which must not exist, or be empty. It is built in
+/// `folder.partial`, which is renamed when the checkpoint is complete.
 pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = %folder.display()).entered();
     jobs.env().health().check_manifest()?;
-    let told = |e: siltstone_storage::StorageError| {
+    let with_context = |e: siltstone_storage::StorageError| {
         Error::from(e).context(format!("writing a checkpoint to {}", folder.display()))
     };
     if files::folder_entries(folder)
-        .map_err(told)?
+        .map_err(with_context)?
         .is_some_and(|names| !names.is_empty())
     {
         return Err(not_empty(&folder.display().to_string()));
     }
     refuse_within(jobs.env().storages(), folder, "a checkpoint")?;
     let partial = partial_path(folder)?;
-    let strange = |found: String| {
+    let no_checkpoint = |found: String| {
         Error::invalid_argument(format!(
             "{} is where the checkpoint would be built, and it is no unfinished checkpoint",
             partial.display()
@@ -315,17 +334,20 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
     let descriptors = &jobs.tree().tables().descriptors;
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
-        .map_err(told)?;
+        .map_err(with_context)?;
     let storage = descriptors.wrap(Arc::new(storage));
-    let lease = storage.lease(LEASE).map_err(told)?;
-    // Looked at under the lease: another checkpoint to this name may have come to its end meanwhile, and its folder have moved.
+    let lease = storage.lease(LEASE).map_err(with_context)?;
+    // This is checked under the lease: another checkpoint to the same name may have ended
+    // meanwhile, and its folder may have been renamed.
     let names = descriptors
         .retry(|| files::folder_entries(&partial))
-        .map_err(told)?
-        .ok_or_else(|| strange("nothing: another checkpoint has just taken it".to_string()))?;
+        .map_err(with_context)?
+        .ok_or_else(|| {
+            no_checkpoint("nothing: another checkpoint has just taken it".to_string())
+        })?;
     let listed: Vec<String> = storage
         .list()
-        .map_err(told)?
+        .map_err(with_context)?
         .into_iter()
         .map(|o| o.name)
         .collect();
@@ -333,17 +355,17 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .iter()
         .find(|n| !listed.contains(n) && !files::is_own_name(n));
     if let Some(foreign) = foreign {
-        return Err(strange(format!("`{foreign}`")));
+        return Err(no_checkpoint(format!("`{foreign}`")));
     }
     if !listed.is_empty() && !listed.iter().any(|n| n == PARTIAL) {
-        return Err(strange(format!("`{}`", listed[0])));
+        return Err(no_checkpoint(format!("`{}`", listed[0])));
     }
     if listed.iter().any(|n| n == manifest::CURRENT_NAME) {
-        // It was whole but for the renaming; its moment has passed.
+        // An earlier checkpoint was complete, but not renamed. Its moment has passed.
         storage
             .delete(lease.epoch(), manifest::CURRENT_NAME)
             .and_then(|()| storage.sync_dir(lease.epoch()))
-            .map_err(told)?;
+            .map_err(with_context)?;
     }
     let target = storage;
     let epoch = lease.epoch();
@@ -352,7 +374,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .and_then(|report| {
             descriptors
                 .retry(|| files::rename_folder(&partial, folder))
-                .map_err(told)?;
+                .map_err(with_context)?;
             Ok(report)
         });
     match written {
@@ -360,19 +382,19 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
             let _ = target
                 .delete(epoch, PARTIAL)
                 .and_then(|()| target.sync_dir(epoch));
-            emit(jobs.env(), folder.display().to_string(), report);
+            emit_written(jobs.env(), folder.display().to_string(), report);
             Ok(report)
         }
         Err(error) => {
-            take_back(&*target, epoch, &partial, folder);
+            remove_failed(&*target, epoch, &partial, folder);
             Err(error)
         }
     }
 }
 
-/// After a failure: deletes what was written, and the folder, as far as the system lets us. The renaming may have happened all the same, when
-/// only its sync failed.
-fn take_back(target: &dyn Storage, epoch: Epoch, partial: &Path, folder: &Path) {
+/// Deletes what a failed checkpoint wrote, and its folder, as far as the system lets it. If only
+/// the sync of the renaming failed, the folder has its new name.
+fn remove_failed(target: &dyn Storage, epoch: Epoch, partial: &Path, folder: &Path) {
     let renamed = matches!(files::folder_entries(partial), Ok(None));
     let _ = clear(target, epoch);
     let _ = target.delete(epoch, PARTIAL);
@@ -408,7 +430,7 @@ mod tests {
             if renamed {
                 std::fs::rename(&partial, &folder).unwrap();
             }
-            take_back(&target, lease.epoch(), &partial, &folder);
+            remove_failed(&target, lease.epoch(), &partial, &folder);
             let left = files::folder_entries(at.path()).unwrap().unwrap();
             assert_eq!(left, Vec::<String>::new(), "renamed: {renamed}");
         }

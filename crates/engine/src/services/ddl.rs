@@ -1,14 +1,15 @@
-//! Create and drop of keyspaces: records of the log whose manifest edits follow outside the write
-//! queue, as those of ingests do ([`crate::services::ingest`]).
+//! Create and drop of keyspaces.
 //!
-//! What it is (RFC 1, section 7): each is announced in the log ([`crate::commit::announce`]), and
-//! becomes visible with its record; then its edit is committed ([`crate::catalog::pending`]).
+//! Each is announced by a record in the log ([`crate::commit::announce`]) and becomes visible with
+//! that record. Then its manifest edit is committed outside of the write queue
+//! ([`crate::catalog::pending`]), like that of an ingest ([`crate::services::ingest`]). RFC 1,
+//! section 7, has the reasons.
 //!
-//! Invariants: one at a time, so edits come in the order of their numbers; ids are never reused; a
-//! keyspace's edit precedes edits that build on it (flushes wait in the same queue:
-//! [`Catalog::commit_edit`] puts pending edits first).
+//! Invariants: one change is made at a time, so edits come in the order of their numbers. Ids are
+//! never reused. The edit of a create precedes the edits that build on it, because
+//! [`Catalog::commit_edit`] puts pending edits first.
 //!
-//! Threading: any thread; waits for its turn like a writer, and for the log's sync.
+//! Threading: any thread, which waits for its turn like a writer, and then for a sync of the log.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 }
 
 /// Creates a keyspace with options of its own: those that the store was opened with for this name,
-/// and `options` above them.
+/// overridden by `options`.
 pub(crate) fn create(
     commit: &Commit,
     name: &str,
@@ -60,8 +61,8 @@ pub(crate) fn create(
     let mut stored = StoredOptions::new();
     own.store_into(&mut stored);
     let settings = Settings::new(own, &live, tree.arenas());
-    // Under the lock: one whose edit is in doubt has given away an id that the manifest's state
-    // does not have.
+    // This is checked under the lock: if the edit of an earlier create is in doubt, the store is
+    // poisoned, and the manifest's state does not know the id that was given away.
     env.health().check()?;
     if catalog.keyspaces().by_name.contains_key(name) {
         return Err(
@@ -72,7 +73,7 @@ pub(crate) fn create(
     let id = next_id(catalog);
     let Some(next_id) = id.checked_add(1) else {
         return Err(
-            Error::unsupported("the store has given its last keyspace id")
+            Error::unsupported("the store has used its last keyspace id")
                 .advice("copy the data to a new store"),
         );
     };
@@ -118,7 +119,7 @@ pub(crate) fn create(
     Ok(keyspace)
 }
 
-/// The id of the next keyspace. The manifest's state may not have the latest: an id is given away by
+/// The id of the next keyspace. The manifest's state may be behind, because an id is given away by
 /// the record of its create, before an edit says so.
 fn next_id(catalog: &Catalog) -> KeyspaceId {
     if planted::is(Bug::ReuseKeyspaceIds) {
@@ -135,13 +136,13 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     env.health().check_manifest()?;
     keyspace.check()?;
     let dropped = match catalog.waits_for_room() {
-        // The log that is replayed is not the one being written, so the manifest alone takes the
-        // drop, as if there were no room.
+        // Replayed data waits for room, and the next open replays the inherited log and not the one
+        // that is written now. So only the manifest can take the drop, as if there were no room.
         true => drop_by_edit(commit, keyspace),
         false => match announce_drop(commit, keyspace) {
             Ok(announced) => Ok(Some(announced)),
-            // There is no room for the record. The reserved bytes of the manifest have room for the
-            // edit.
+            // There is no room for the record, but the reserved bytes of the manifest have room for
+            // the edit.
             Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
                 drop_by_edit(commit, keyspace)
             }
@@ -162,10 +163,10 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     Ok(())
 }
 
-/// Announces a drop in the log. Until the drop is durable, the keyspace may come back after power
-/// loss with everything that was synced. So the log is kept from its oldest unflushed record on,
-/// because its sources are about to leave the map of keyspaces, which
-/// [`Catalog::log_start_without`] looks at.
+/// Announces a drop in the log. Until the drop is durable, the keyspace may come back after a loss
+/// of power, with everything that was synced. So this holds the log from the keyspace's oldest
+/// unflushed record on: [`Catalog::log_start_without`] sees only keyspaces in the map, and this one
+/// is about to leave it.
 fn announce_drop(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Announced> {
     let record = Announcement {
         kind: RecordKind::KeyspaceDrop,
@@ -191,9 +192,9 @@ fn announce_drop(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Announ
     Ok(announced)
 }
 
-/// Drops a keyspace without a record in the log. Only the edit has it, so nothing changes before
-/// the edit is durable. The log is synced before that: then what is durable stays a prefix of what
-/// was written, and a sync that fails leaves the keyspace as it was.
+/// Drops a keyspace without a record in the log, so nothing changes before the edit is durable. The
+/// log is synced first: what is durable is then still a prefix of what was written, and a failed
+/// sync leaves the keyspace unchanged.
 fn drop_by_edit(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Option<Announced>> {
     let lead = commit.lead();
     let dropped = (|| {

@@ -5,7 +5,6 @@
 
 pub(crate) mod budget;
 pub(crate) mod checkpoint;
-
 pub(crate) mod ddl;
 pub(crate) mod ingest;
 pub(crate) mod options_differ;

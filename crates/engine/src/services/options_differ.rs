@@ -4,15 +4,15 @@
 //! A program uses it only if it passes [`Options::load`] to [`crate::Store::open`]. If it passes
 //! other options, those of the operator are not in force. That is no error, because it may be
 //! intended, but it must be visible: an open for writing reads the file, and what contradicts it is
-//! traced, emitted as [`Event::OptionsDiffer`], and part of [`crate::Stats`]. The same goes for a
-//! keyspace in the file that the store does not have: its name may be a mistake, or the keyspace
-//! may be created later, with these options.
+//! traced, emitted as [`Event::OptionsDiffer`], and part of [`crate::Stats`]. A keyspace in the
+//! file that the store does not have is reported in the same ways: its name may be a mistake, or
+//! the keyspace may be created later, with these options.
 //!
-//! Invariants: only options that the file sets can differ. The file never keeps a store from being
-//! opened: if it cannot be read, that is reported in the same three ways. The error begins with the
-//! path of the file.
+//! Invariants: only options that the file sets can differ. The file never prevents an open: if it
+//! cannot be read, that is reported in the same three ways. The error begins with the path of the
+//! file.
 //!
-//! Threading: the file is read once, by the open; comparing takes no lock.
+//! Threading: the open reads the file once; comparing takes no lock.
 
 use crate::catalog::Catalog;
 use crate::env::Env;
@@ -21,7 +21,7 @@ use crate::types::event::{Event, OptionDifference};
 use crate::types::options::file::OPTIONS;
 use crate::types::options::{Options, OptionsFile, Scope, Setting, Value, settings};
 
-/// Whether an option is about one open only, and not about the store.
+/// Whether an option says something only about one open, and nothing about the store.
 fn is_of_one_open(setting: &Setting) -> bool {
     ["create_if_missing", "error_if_exists"].contains(&setting.name)
 }
@@ -33,7 +33,7 @@ pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
     };
     let mut all = of_store(&catalog.env().live(), file);
     let map = catalog.keyspaces();
-    for (name, wished) in &file.options.keyspaces {
+    for (name, in_file) in &file.options.keyspaces {
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
             continue;
         };
@@ -41,7 +41,7 @@ pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
         for setting in settings() {
             let pair = (
                 setting.keyspace_value(&in_force),
-                setting.keyspace_value(wished),
+                setting.keyspace_value(in_file),
             );
             if let (Some(value), Some(file_value)) = pair {
                 all.extend(difference(Some(name), setting, &value, &file_value));
@@ -51,7 +51,7 @@ pub(crate) fn differences(catalog: &Catalog) -> Vec<OptionDifference> {
     all
 }
 
-/// The keyspaces that the file has options for and that the store does not have (yet).
+/// The keyspaces that the file has options for but the store does not have.
 pub(crate) fn of_no_keyspace(catalog: &Catalog) -> Vec<String> {
     let Ok(Some(file)) = &catalog.env().options_file() else {
         return Vec::new();
@@ -69,8 +69,8 @@ fn of_store(in_force: &Options, file: &OptionsFile) -> Vec<OptionDifference> {
     let compare = |setting: &Setting| {
         let value = setting.value(in_force);
         // An empty folder means the one that was chosen when the store was created.
-        let is_open = setting.unit == "folder" && value == Value::Text(String::new());
-        (!is_open).then(|| difference(None, setting, &value, &setting.value(&file.options)))?
+        let is_not_given = setting.unit == "folder" && value == Value::Text(String::new());
+        (!is_not_given).then(|| difference(None, setting, &value, &setting.value(&file.options)))?
     };
     settings().iter().filter(set).filter_map(compare).collect()
 }

@@ -25,6 +25,6 @@ pub(crate) struct Parts {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) commit: Arc<Commit>,
     pub(crate) jobs: Arc<Jobs>,
-    /// What was replayed and waits for room.
+    /// Replayed data that waits for room.
     pub(crate) unflushed: Arc<Unflushed>,
 }

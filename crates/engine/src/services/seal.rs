@@ -1,14 +1,17 @@
-//! When an active memtable is sealed although it is not full: its range deletes would give space back.
+//! Seals an active memtable before it is full, if its range deletes would free space.
 //!
-//! What it is: a range delete takes a few bytes of a memtable, so alone it would wait there for the memtable to fill, for days perhaps, while the
-//! tables that it covers keep their space. The maintenance task watches memtables with range deletes ([`Watch`]) and seals one that is *worth* it
-//! ([`is_worth`]) when nothing was written to it for [`QUIET`], or [`PATIENCE`] after the first change since it was looked at: a flush writes little, and
-//! what it covers is then dropped or compacted as ever (`compaction/pick_deletes.rs`).
+//! A range delete takes only a few bytes of a memtable. So it could stay there for days until the
+//! memtable is full, while the tables that it covers keep their space. The maintenance task watches
+//! memtables with range deletes ([`Watch`]). It judges a memtable when nothing was written to it
+//! for [`QUIET`], or when [`PATIENCE`] has passed since the first change after it was judged last.
+//! If [`frees_enough`], it seals the memtable. The flush writes little, and what it covers is then
+//! dropped or compacted like anything that range deletes cover (`tree/pick`).
 //!
-//! Invariants: what is written for it is at most an eighth of what it covers; a memtable is judged at most once in [`QUIET`], so a hundred thousand
-//! range deletes cost little; times are the runtime's.
+//! Invariants: a flush that is made for this writes at most an eighth of what it covers. A memtable
+//! is judged at most once in [`QUIET`], so even a hundred thousand range deletes cost little. All
+//! times are the runtime's.
 //!
-//! Threading: the maintenance task alone; it takes the lead to seal.
+//! Threading: the maintenance task alone, which takes the lead to seal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,31 +25,34 @@ use crate::tree::pick::{covered_bytes, joined_ranges};
 use crate::types::error::Result;
 use crate::types::limits::KeyspaceId;
 
-/// Nothing was written for so long: whoever deletes and goes on writing fills the memtable or pauses.
+/// A memtable is judged when nothing was written to it for this long. A program that goes on
+/// writing either fills the memtable or pauses.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// So long a range delete waits at most where few writes go on.
+/// A memtable to which a few writes go on is judged after this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Less than this is not worth a table and an edit, in bytes of tables.
-const WORTH_BYTES: u64 = 64 << 10;
+/// The least bytes of covered tables for which a memtable is sealed: fewer are not worth a table
+/// and an edit.
+const COVERED_MIN_BYTES: u64 = 64 << 10;
 
-/// As many times more must be covered than is written.
+/// At least this many times more bytes must be covered than the flush writes.
 const GAIN: u64 = 8;
 
-/// This part of a keyspace's tables is worth it, or a table's target.
+/// At least this part (one divided by it) of a keyspace's tables must be covered, or the target
+/// size of a table.
 const SHARE: u64 = 8;
 
-/// Ranges that are looked at: enough to see what is worth it.
+/// The number of ranges that are looked at, which are enough to judge a memtable.
 const RANGES_MAX: usize = 4096;
 
 /// An active memtable with range deletes.
 struct Watch {
-    /// Its source's id and its bytes, as they were when it was last looked at.
+    /// The id of its source, and its bytes when it was last looked at.
     source: u64,
     raw_bytes: u64,
-    /// When its bytes changed for the first time since it was judged, or it was first seen.
-    waits_since: Instant,
+    /// When its bytes first changed after it was judged last, or when it was first seen.
+    changed_since: Instant,
     /// When its bytes changed last.
     written: Instant,
     /// When it was judged last.
@@ -57,8 +63,8 @@ struct Watch {
 #[derive(Default)]
 pub(crate) struct Watches(BTreeMap<KeyspaceId, Watch>);
 
-/// Whether sealing the memtable lets enough go: the bytes that it covers, if so.
-pub(crate) fn is_worth(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u64) -> Option<u64> {
+/// Whether a flush of the memtable frees enough space to be worth it.
+fn frees_enough(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u64) -> bool {
     let mut ranges = joined_ranges(
         mem.range_deletes()
             .map(|d| KeyRange::half_open(d.start, d.end)),
@@ -66,24 +72,24 @@ pub(crate) fn is_worth(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u
     ranges.truncate(RANGES_MAX);
     let covered = covered_bytes(version, &ranges);
     let all: u64 = version.tables().map(|(_, t)| t.file_bytes).sum();
-    let gains = covered >= WORTH_BYTES && covered / GAIN >= mem.raw_bytes();
-    (gains && (covered >= table_bytes || covered >= all / SHARE)).then_some(covered)
+    let gains = covered >= COVERED_MIN_BYTES && covered / GAIN >= mem.raw_bytes();
+    gains && (covered >= table_bytes || covered >= all / SHARE)
 }
 
 impl Watch {
-    /// Whether it is time to judge it.
+    /// Whether it is time to judge the memtable.
     fn is_due(&self, now: Instant) -> bool {
         !self.is_judged()
-            && (now.since(self.written) >= QUIET || now.since(self.waits_since) >= PATIENCE)
+            && (now.since(self.written) >= QUIET || now.since(self.changed_since) >= PATIENCE)
     }
 
-    /// Whether nothing is new since it was judged.
+    /// Whether nothing was written since the memtable was judged.
     fn is_judged(&self) -> bool {
         self.judged.is_some_and(|judged| judged >= self.written)
     }
 }
 
-/// Looks at all keyspaces, and seals what is due and worth it.
+/// Seals the memtables of all keyspaces that are due and free enough space.
 pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> {
     let map = commit.catalog().keyspaces();
     watches.0.retain(|id, _| map.by_id.contains_key(id));
@@ -99,7 +105,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
         let fresh = || Watch {
             source: active.id,
             raw_bytes,
-            waits_since: now,
+            changed_since: now,
             written: now,
             judged: None,
         };
@@ -108,7 +114,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
             *watch = fresh();
         } else if watch.raw_bytes != raw_bytes {
             if watch.is_judged() {
-                watch.waits_since = now;
+                watch.changed_since = now;
             }
             (watch.raw_bytes, watch.written) = (raw_bytes, now);
         }
@@ -117,7 +123,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
         }
         watch.judged = Some(now);
         let table_bytes = keyspace.load_settings().all.table_bytes;
-        if is_worth(&active.mem, &view.version, table_bytes).is_none() {
+        if !frees_enough(&active.mem, &view.version, table_bytes) {
             continue;
         }
         if commit.seal([&**keyspace])? > 0 {

@@ -1,5 +1,5 @@
-//! Settings that change while the store is open: a store's, in memory, and a keyspace's, which are
-//! written to the manifest.
+//! Settings that change while the store is open. Those of the store change in memory; those of a
+//! keyspace are also written to the manifest.
 //!
 //! Threading: one change at a time, under the lock of keyspace changes.
 
@@ -19,7 +19,7 @@ use crate::types::options::keyspace::merged;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{Change, KeyspaceOptions, Options, Value, setting};
 
-/// The options of this open as they are now, and what each keyspace has of its own.
+/// The options of this open as they are now, with the own options of each keyspace.
 pub(crate) fn present(catalog: &Catalog) -> Options {
     let mut options = Options::clone(&catalog.env().live());
     options.keyspaces = catalog
@@ -44,7 +44,7 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
         ))
         .advice(format!("close the store and open it with another {name}")));
     }
-    let _ddl = jobs.catalog().changes();
+    let _changes = jobs.catalog().changes();
     jobs.env().check_open()?;
     let old = jobs.env().live();
     let mut options = Options::clone(&old);
@@ -67,17 +67,17 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
             value: Some(value),
         });
     }
-    changed(jobs.env());
+    notify_all(jobs.env());
     Ok(())
 }
 
-/// Changes what is set for a keyspace, and keeps it in the manifest.
+/// Changes the own options of a keyspace, and stores them in the manifest.
 pub(crate) fn set_keyspace(
     catalog: &Catalog,
     keyspace: &KeyspaceCore,
     change: impl FnOnce(&mut KeyspaceOptions) -> Result<()>,
 ) -> Result<()> {
-    let _ddl = catalog.changes();
+    let _changes = catalog.changes();
     catalog.env().check_open()?;
     catalog.env().health().check_manifest()?;
     keyspace.check()?;
@@ -89,8 +89,8 @@ pub(crate) fn set_keyspace(
     }
     {
         let mut role = catalog.role();
-        // A create that waits for room has its options in the edit that waits; whatever else is
-        // stored stays.
+        // If the create of the keyspace waits for room, its options are in the edit that waits.
+        // Stored options that this build does not know stay as they are.
         catalog.commit_pending(&mut role)?;
         let state = role.manifest.state().clone();
         let mut stored = match state.keyspace(keyspace.id) {
@@ -123,13 +123,13 @@ pub(crate) fn set_keyspace(
         &catalog.env().live(),
         catalog.tree().arenas(),
     ));
-    changed(catalog.env());
+    notify_all(catalog.env());
     Ok(())
 }
 
-/// Keeps what the options of this open wish for single keyspaces. Without room for that, it counts
-/// all the same until the store is closed.
-pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
+/// Stores the options that this open was given for single keyspaces. If there is no room for that,
+/// they are in force only until the store is closed.
+pub(crate) fn store_options_of_keyspaces(catalog: &Catalog) -> Result<()> {
     for (name, own) in &catalog.env().live().keyspaces {
         let map = catalog.keyspaces();
         let Some(keyspace) = map.by_name.get(name).and_then(|id| map.by_id.get(id)) else {
@@ -142,15 +142,15 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
             .ok()
             .and_then(Option::as_ref);
         let in_file = file.and_then(|file| file.options.keyspaces.get(name));
-        let kept = set_keyspace(catalog, keyspace, |kept| {
-            *kept = merged(name, kept, own, in_file)?;
+        let stored = set_keyspace(catalog, keyspace, |stored| {
+            *stored = merged(name, stored, own, in_file)?;
             Ok(())
         });
-        match kept {
+        match stored {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                let wished = merged(name, &keyspace.load_settings().own, own, in_file)?;
+                let merged = merged(name, &keyspace.load_settings().own, own, in_file)?;
                 keyspace.set_settings(Settings::new(
-                    wished,
+                    merged,
                     &catalog.env().live(),
                     catalog.tree().arenas(),
                 ));
@@ -161,8 +161,8 @@ pub(crate) fn keep_wishes(catalog: &Catalog) -> Result<()> {
     Ok(())
 }
 
-/// Tells those who wait for what a setting may have changed.
-pub(crate) fn changed(env: &Env) {
+/// Wakes all tasks that wait for something that a setting may have changed.
+fn notify_all(env: &Env) {
     env.pressure().notify();
     env.work().notify();
     env.maintenance().notify();

@@ -1,10 +1,12 @@
-//! Tables made outside a store, to be taken in by [`crate::Store::ingest`].
+//! Tables that are built outside a store, for [`crate::Store::ingest`].
 //!
-//! What it is: [`TableBuilder`] takes puts and deletes in ascending key order, cuts tables and blocks as the layout does (`siltstone_table::layout`),
-//! and writes finished, synced tables into a folder of the caller's. [`TableFolder`] is such a folder, [`TableFile`] one table in it.
+//! [`TableBuilder`] takes puts and deletes in ascending key order, begins tables and blocks where
+//! the layout says (`siltstone_table::layout`), and writes finished, synced tables into a folder of
+//! the caller. [`TableFolder`] is such a folder, [`TableFile`] one table in it.
 //!
-//! Invariants: all entries have sequence number 0, each key is there once, and no table says to which keyspace it belongs (RFC 3, section 5): a
-//! table that nobody ingested cannot be taken for data of a store. A table is named in the result only when its bytes and its name are synced.
+//! Invariants: all entries have sequence number 0, each key is there once, and no table says to
+//! which keyspace it belongs (RFC 3, section 5). So a table that nobody ingested cannot be taken
+//! for data of a store. The result names a table only when its bytes and its name are synced.
 //!
 //! Threading: a builder has one owner; folders and files are plain handles.
 
@@ -36,10 +38,10 @@ pub struct TableFolder {
 }
 
 impl TableFolder {
-    /// The folder `path`, which must be there.
+    /// Opens the folder `path`, which must exist.
     ///
     /// # Errors
-    /// `NotFound` if it is not, `InvalidArgument` if it is no folder, or I/O.
+    /// `NotFound` if it does not exist, `InvalidArgument` if it is not a folder, or I/O.
     pub fn open(path: impl AsRef<Path>) -> Result<TableFolder> {
         let path = path.as_ref();
         let storage = FileStorage::open_existing(path).map_err(|e| {
@@ -48,7 +50,7 @@ impl TableFolder {
         Ok(TableFolder::on(Arc::new(storage), Epoch::default()))
     }
 
-    /// The folder `path`, made if it is not there.
+    /// Opens the folder `path`, and creates it if it does not exist.
     ///
     /// # Errors
     /// As [`TableFolder::open`].
@@ -59,12 +61,13 @@ impl TableFolder {
         Ok(TableFolder::on(Arc::new(storage), Epoch::default()))
     }
 
-    /// A storage of the caller's. `epoch` is passed with every change, as [`Storage`] says.
+    /// Uses a storage of the caller as the folder. Every call that changes it gets `epoch`, as
+    /// [`Storage`] requires.
     pub fn on(storage: Arc<dyn Storage>, epoch: Epoch) -> TableFolder {
         TableFolder { storage, epoch }
     }
 
-    /// The table called `name`. Nothing is looked at yet.
+    /// The table called `name`. This does not check that there is such a file.
     pub fn file(&self, name: &str) -> TableFile {
         TableFile {
             folder: self.clone(),
@@ -76,7 +79,8 @@ impl TableFolder {
         &self.storage
     }
 
-    /// The same folder, with calls that may close files of a store's tables for a descriptor.
+    /// The same folder. If the process has no file descriptor left, its calls close files of the
+    /// store's tables and try again.
     pub(crate) fn wrapped(&self, descriptors: &Arc<Descriptors>) -> TableFolder {
         TableFolder::on(descriptors.wrap(self.storage.clone()), self.epoch)
     }
@@ -124,12 +128,12 @@ impl TableFile {
         Ok(files)
     }
 
-    /// Its name in the folder.
+    /// The table's name in its folder.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The folder.
+    /// The folder that the table is in.
     pub fn folder(&self) -> &TableFolder {
         &self.folder
     }
@@ -159,11 +163,12 @@ impl TableFile {
 /// How tables are built. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableOptions {
-    /// Target size of a table: raw bytes (user keys, values and 12 an entry), a power of two.
+    /// Target size of a table in raw bytes (user keys, values and 12 bytes an entry): a power of
+    /// two, at least 4096.
     pub table_bytes: u64,
-    /// Target size of a block: raw bytes, a power of two, 512 to 32768.
+    /// Target size of a block in raw bytes: a power of two from 512 to 32768.
     pub block_bytes: u32,
-    /// Filter bits a key, 0 to 20; 0: no filter.
+    /// Filter bits for each key, 0 to 20; 0 means no filter.
     pub bloom_bits_per_key: u32,
     /// How blocks are compressed.
     pub compression: Compression,
@@ -175,7 +180,8 @@ impl Default for TableOptions {
     }
 }
 
-/// As a keyspace with these settings writes the tables of its deepest level: where nothing overlaps, an ingested table goes down there as it is.
+/// The options with which a keyspace with these settings writes the tables of its deepest level. An
+/// ingested table moves down there unchanged if nothing overlaps it.
 impl From<&KeyspaceSettings> for TableOptions {
     fn from(settings: &KeyspaceSettings) -> TableOptions {
         TableOptions {
@@ -215,7 +221,7 @@ impl TableOptions {
         }
         let (codec, level) = codec_of(self.compression);
         Ok(WriterOptions {
-            // Above 20 the writer refuses by name.
+            // The writer refuses more than 20 with an error that names the option.
             bits_per_key: u8::try_from(self.bloom_bits_per_key).unwrap_or(u8::MAX),
             codec,
             level,
@@ -229,19 +235,19 @@ impl TableOptions {
 /// A finished, synced table.
 #[derive(Clone, Debug)]
 pub struct BuiltTable {
-    /// Where it is.
+    /// Where the table is.
     pub file: TableFile,
-    /// Entries: puts and deletes.
+    /// Entries, which are puts and deletes.
     pub entry_count: u64,
-    /// Deletes among them.
+    /// Deletes among the entries.
     pub delete_count: u64,
-    /// Raw bytes: user keys, values and 12 an entry.
+    /// Raw bytes: user keys, values and 12 bytes an entry.
     pub raw_bytes: u64,
-    /// Bytes of its file.
+    /// Bytes of the table's file.
     pub file_bytes: u64,
-    /// Its first key.
+    /// The first key.
     pub smallest_key: Vec<u8>,
-    /// Its last key.
+    /// The last key.
     pub largest_key: Vec<u8>,
 }
 
@@ -252,11 +258,12 @@ struct Open {
     name: String,
 }
 
-/// Builds tables that [`crate::Store::ingest`] takes, out of keys in ascending order. A table that
-/// reaches its size ends, and the next one begins.
+/// Builds tables for [`crate::Store::ingest`], out of keys in ascending order. When a table reaches
+/// its target size, it ends and the next one begins.
 ///
-/// Cost: memory for one output buffer (2 MiB), one block, the index, and eight bytes a key of a table. Whatever is not finished by
-/// [`TableBuilder::finish`] leaves files behind; [`TableBuilder::abandon`] deletes them (dropping a builder does not).
+/// A builder takes memory for one output buffer (2 MiB), one block, the index, and eight bytes for
+/// each key of a table. A builder that is dropped leaves the files that it has created;
+/// [`TableBuilder::abandon`] deletes them.
 ///
 /// ```
 /// use siltstone::{IngestMode, Options, Store, TableBuilder, TableFolder, TableOptions};
@@ -285,22 +292,24 @@ pub struct TableBuilder {
     layout: Layout<'static>,
     open: Option<Open>,
     buffers: WriterBuffers,
-    /// Raw bytes of the open table's entries, and where its current block ends.
+    /// Raw bytes of the open table's entries.
     raw_bytes: u64,
+    /// The raw bytes at which its current block ends.
     block_end: u64,
     last_key: Option<Vec<u8>>,
-    /// Files created, the open one included.
+    /// The files that were created, including the open one.
     created: Vec<String>,
     tables: Vec<BuiltTable>,
-    /// Why it takes nothing more.
+    /// The error after which the builder takes no more entries.
     failed: Option<Error>,
 }
 
 impl TableBuilder {
-    /// A builder that writes `PREFIX-00000.table`, `PREFIX-00001.table`, ... into `folder`. Nothing is created before the first entry.
+    /// A builder that writes `PREFIX-00000.table`, `PREFIX-00001.table` and so on into `folder`. No
+    /// file is created before the first entry.
     ///
     /// # Errors
-    /// `InvalidArgument` for options out of their limits.
+    /// `InvalidArgument` for options outside their limits.
     pub fn new(folder: &TableFolder, prefix: &str, options: TableOptions) -> Result<TableBuilder> {
         let writer_options = options.writer_options()?;
         Ok(TableBuilder {
@@ -320,21 +329,22 @@ impl TableBuilder {
         })
     }
 
-    /// The options that it was made with.
+    /// The options that the builder was made with.
     pub fn options(&self) -> TableOptions {
         self.options
     }
 
-    /// Adds a value. `key` must be above every key before it.
+    /// Adds a key with its value. The key must be greater than every earlier key.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not (both keys are named; the builder goes on), or for a key over 65,535 bytes or a value over 1 GiB;
-    /// after any other error the builder takes nothing more.
+    /// `InvalidArgument` if the key is not greater (the error shows both keys), for a key over
+    /// 65,535 bytes, and for a value over 1 GiB; the builder can then be used further. After any
+    /// other error, every call returns that error.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.add(key.as_ref(), Kind::Put, value.as_ref())
     }
 
-    /// Adds a delete: once ingested, it hides whatever the keyspace has under `key`.
+    /// Adds a delete: once ingested, it deletes what the keyspace has under `key`.
     ///
     /// # Errors
     /// As [`TableBuilder::put`].
@@ -431,10 +441,12 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Finishes the last table and syncs all names. Without entries there are no tables. Tables are disjoint, in key order.
+    /// Finishes the last table and syncs the names of all tables. The tables are disjoint and in
+    /// key order. If no entry was added, there are none.
     ///
     /// # Errors
-    /// Those of the storage. Everything that was created is deleted then, as far as the storage lets us.
+    /// An earlier error of the builder, or one of the storage. All files that were created are then
+    /// deleted, as far as the storage lets it.
     pub fn finish(mut self) -> Result<Vec<BuiltTable>> {
         let finished = match self.failed.take() {
             Some(failed) => Err(failed),
@@ -454,7 +466,7 @@ impl TableBuilder {
         }
     }
 
-    /// Deletes everything that it has created, as far as the storage lets it.
+    /// Deletes all files that the builder has created, as far as the storage lets it.
     pub fn abandon(mut self) {
         self.open = None;
         for name in std::mem::take(&mut self.created) {
@@ -473,7 +485,7 @@ impl std::fmt::Debug for TableBuilder {
     }
 }
 
-/// A folder that holds no such table.
+/// The error if a file cannot be imported, mostly because it does not exist.
 #[cold]
 pub(crate) fn no_table(file: &TableFile, error: siltstone_storage::StorageError) -> Error {
     let error = Error::from(error);

@@ -1,10 +1,11 @@
-//! What a table must be to be ingested.
+//! Checks that a table can be ingested.
 //!
-//! What it is: [`verify`] reads the *imported* table whole, every block and every section, and holds it against the rules (RFC 3, section 5): number 0
-//! in every entry, each key once, puts and deletes only, no range deletes, no keyspace. What it finds is told with the name that the caller
-//! gave: the imported one is deleted right after.
+//! [`verify`] reads all of the *imported* table, every block and every section, and checks the
+//! rules (RFC 3, section 5): every entry has number 0, each key is there once, there are only puts
+//! and deletes and no range deletes, and the table names no keyspace. Errors have the file's name
+//! that the caller gave, because the imported file is deleted right after.
 //!
-//! Threading: one task; memory for one block, the index, the filter and eight bytes a key.
+//! Threading: one task. It takes memory for one block, the index, the filter and eight bytes a key.
 
 use siltstone_storage::{ReadFile, Storage};
 use siltstone_table::footer::{FOOTER_BYTES, MAGIC};
@@ -14,7 +15,8 @@ use crate::formats::version::{KeyRange, TableMeta};
 use crate::services::table_builder::TableFile;
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// Verifies the object `name` of the store's tables, imported from `file`, and describes it as table `id`.
+/// Verifies the object `name` in the storage of the tables, which was imported from `file`. Returns
+/// its description as table `id`.
 pub(crate) fn verify(
     storage: &dyn Storage,
     name: &str,
@@ -24,7 +26,8 @@ pub(crate) fn verify(
     read(storage, name, id).map_err(|error| error.in_file(file.shown()))
 }
 
-/// Refuses a file that does not end as tables do. It is only damaged if it ever was a table.
+/// Refuses a file that does not end as tables do. It may be a damaged table, or never have been
+/// one.
 fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
     let (len, mut end) = (file.len(), MAGIC.map(|_| 0));
     let is_long_enough = len >= FOOTER_BYTES as u64;
@@ -39,8 +42,8 @@ fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
         _ => format!("a file of {len} bytes with another end"),
     };
     Err(
-        // The same error as for damage: a table that was cut off looks like a file that never was
-        // one.
+        // This is the error for damage too, because a table that was cut off looks like a file that
+        // never was a table.
         Error::new(
             ErrorKind::Corruption,
             "a file cannot be ingested: it is no table, or not a whole one",
@@ -49,7 +52,7 @@ fn refuse_other_files(file: &dyn ReadFile) -> Result<()> {
         .found(found)
         .advice(
             "ingest tables that TableBuilder or `silt export` made; `silt load` takes text, and \
-                 a table that was cut off must come from another copy",
+             a table that was cut off must come from another copy",
         ),
     )
 }
@@ -65,7 +68,8 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
     let table = TableReader::open(opened, options)
         .map_err(|e| Error::from(e).context("a table cannot be ingested"))?;
     let p = table.properties();
-    // The properties are asked first: a table of another store is whole, and reading all of it tells nothing more.
+    // The properties are checked first, because a table of another store is sound: reading all of
+    // it would find nothing more.
     let refused = |what: &str, expected: &str, found: String| {
         Err(
             Error::invalid_argument(format!("a table cannot be ingested: {what}"))
@@ -102,7 +106,7 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
             p.range_deletes.to_string(),
         );
     }
-    // Saturating: nothing holds these counts together before the blocks were read.
+    // Saturating, because these counts may contradict each other until the blocks were read.
     let others = p.entries.saturating_sub(p.puts.saturating_add(p.deletes));
     if others != 0 {
         return refused(
@@ -117,7 +121,7 @@ fn read(storage: &dyn Storage, name: &str, id: u64) -> Result<TableMeta> {
             .context("a table cannot be ingested")
             .advice("build it again, or take it from another copy"));
     }
-    // The check has compared counts and keys with the entries.
+    // The check has compared the counts and the first and last key with the entries.
     let (Some(first), Some(last)) = (&p.smallest_key, &p.largest_key) else {
         return refused("it is empty", "at least one entry", "none".into());
     };

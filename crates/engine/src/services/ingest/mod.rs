@@ -1,21 +1,25 @@
-//! Ingest: finished tables from outside, taken in above everything that their keyspaces hold, over several keyspaces at once.
+//! Ingest: adds finished tables from outside to several keyspaces at once, above everything that
+//! these keyspaces hold (RFC 3, section 5).
 //!
-//! What it is (RFC 3, section 5): every file is imported under a name of the store's first, an
-//! orphan until the log speaks of it, and the imported one is verified
-//! ([`crate::services::ingest::check`]): nobody else can change it any more. Then one leader's turn
-//! seals the memtables concerned, gives the runs their numbers, writes one record over all
-//! keyspaces, shows the runs and publishes them together; the edit follows as a create's does.
+//! First every file is imported under a name of the store. It is an orphan until a log record names
+//! it. Then the imported file is verified ([`crate::services::ingest::check`]), because nobody else
+//! can change it any more. Then one leader's turn seals the memtables concerned, gives the runs
+//! their numbers, writes one record over all keyspaces, adds the runs to the views and publishes
+//! them together. The manifest's edit follows as that of a create does.
 //!
 //! Invariants:
 //! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first
 //!   run begins where its last source ends. The slot of its last run ends at the record's last
-//!   number, so that neighbouring slots meet even if another keyspace brought more runs.
-//! - What was imported is deleted again when the ingest fails, unless the record may be in the log: a replay looks for the files that it names.
+//!   number, so that neighbouring slots meet even if another keyspace has more runs.
+//! - If the ingest fails, what was imported is deleted, unless the record may be in the log: a
+//!   replay needs the files that the record names.
 //! - With *move*, the caller's files are deleted only after the log is synced through the record: a
 //!   crash before that would leave the only copy as an orphan of the store.
-//! - Files come to the store's folder outside of all roles; closing waits for that ([`Guests`]), so nothing is written after the lease is gone.
+//! - Files are written to the store's folder without a role. A close waits for that
+//!   ([`IngestInFlight`]), so nothing is written after the lease is released.
 //!
-//! Threading: any thread; importing and verifying hold no lock, the commit takes the roles that a create takes.
+//! Threading: any thread. Importing and verifying hold no lock; the commit takes the same roles as
+//! a create.
 
 pub(crate) mod check;
 
@@ -42,37 +46,41 @@ use crate::types::error::{Error, Result, closed};
 use crate::types::event::Event;
 use crate::types::limits::KeyspaceId;
 
-/// How the files of an ingest come into the store.
+/// How an ingest imports its files into the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum IngestMode {
-    /// As a second name of the same file, where file system and folders allow it; else as a copy. Nobody may write to the file
-    /// afterwards.
+    /// By a hard link, which gives the file a second name, if the file system and the folders allow
+    /// it, and by a copy otherwise. Nobody may write to the file afterwards.
     #[default]
     Link,
-    /// As a copy: the files stay the caller's.
+    /// By a copy. The caller may do anything with the original files afterwards.
     Copy,
-    /// As with [`IngestMode::Link`]; once the ingest is durable, the caller's names are deleted.
+    /// Like [`IngestMode::Link`]; once the ingest is durable, the caller's files are deleted.
     Move,
 }
 
-/// What an ingest did.
+/// The result of an ingest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IngestReport {
-    /// The sequence number from which on its entries are seen, all of them. 0 if there was nothing to take in.
+    /// The sequence number from which on all ingested entries are visible. 0 if there were no
+    /// files.
     pub number: u64,
-    /// Tables taken in.
+    /// Tables that were ingested.
     pub table_count: u64,
-    /// Entries in them, deletes included.
+    /// Entries in these tables, including deletes.
     pub entry_count: u64,
-    /// Bytes of their files.
+    /// Bytes of these tables' files.
     pub file_bytes: u64,
-    /// The most runs of one keyspace: 1, unless files of a keyspace overlap each other.
+    /// The largest number of runs that one keyspace got. It is 1 unless files of a keyspace
+    /// overlap.
     pub run_count: u64,
-    /// With [`IngestMode::Move`]: names that could not be deleted. The ingest has happened all the same.
+    /// With [`IngestMode::Move`], the files that could not be deleted. The ingest has succeeded
+    /// nevertheless.
     pub left: Vec<String>,
 }
 
-/// Tables for one keyspace: runs, oldest first, each of disjoint tables. They lie in the store's folder, synced, and so do their names.
+/// Tables for one keyspace: runs of disjoint tables, oldest first. The tables are in the store's
+/// folder, and they and their names are synced.
 pub(crate) struct Part {
     pub(crate) keyspace: Arc<KeyspaceCore>,
     pub(crate) runs: Vec<Vec<Arc<TableMeta>>>,
@@ -91,15 +99,17 @@ fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
     }
 }
 
-/// Takes tables that lie in the store's folder, synced, into their keyspaces: one record, published together. Gives the last number.
+/// Adds synced tables in the store's folder to their keyspaces, by one record and published
+/// together. Returns the last number.
 pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64, Failed> {
     for part in parts {
-        // An ingest brings the keyspace as near to its limits as the run of a full memtable does.
+        // An ingest waits like a writer who fills a memtable, because it adds a run as a flush
+        // does.
         let bytes = || part.keyspace.load_settings().all.memtable_bytes;
         crate::commit::write::wait_for_keyspace(commit, &part.keyspace, bytes)
             .map_err(Failed::before_the_record)?;
     }
-    let _ddl = commit.catalog().changes();
+    let _changes = commit.catalog().changes();
     commit
         .env()
         .health()
@@ -123,8 +133,8 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         let mut ingest = decode_ingest(&body, first)?;
         let mut fresh = Vec::new();
         for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
-            // The active memtable is empty: its slot is joined to the first run's, so that
-            // neighbouring ranges still meet.
+            // The active memtable is empty. Its slot becomes a part of the first run's, so that
+            // neighbouring slots still meet.
             if !planted::is(Bug::IngestLeavesHole)
                 && let Some(run) = runs.first_mut()
             {
@@ -157,8 +167,8 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
     Ok(ingest.last)
 }
 
-/// Puts the runs into the views, each keyspace's under an empty memtable of `fresh`, and takes their
-/// keys out of the gaps.
+/// Adds the runs to the views, each keyspace's below an empty memtable of `fresh`, and removes
+/// their keys from the gaps.
 fn show_runs(tree: &Tree, parts: &[Part], ingest: &Ingest, fresh: Vec<Arc<MemSource>>) {
     for ((part, (_, runs)), fresh) in parts.iter().zip(&ingest.parts).zip(fresh) {
         part.keyspace.replace_view(|view| {
@@ -176,7 +186,7 @@ fn show_runs(tree: &Tree, parts: &[Part], ingest: &Ingest, fresh: Vec<Arc<MemSou
             KeyspaceView::build(unsettled, view.version.clone(), tree.tables(), Some(view))
         });
     }
-    // This must come before the numbers are published: rule G2 of `gaps`.
+    // This must come before the numbers are published (rule G2 of `tree/gaps`).
     for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
         let gaps = &part.keyspace.gaps;
         if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
@@ -191,7 +201,7 @@ fn show_runs(tree: &Tree, parts: &[Part], ingest: &Ingest, fresh: Vec<Arc<MemSou
     }
 }
 
-/// The parts with ids for their runs.
+/// The parts, with new ids for their runs.
 fn numbered(catalog: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
     let id = || catalog.take_table_ids(1);
     parts
@@ -203,9 +213,11 @@ fn numbered(catalog: &Catalog, parts: &[Part]) -> Vec<NumberedPart> {
         .collect()
 }
 
-/// Runs of disjoint tables, oldest first: a table lies above every earlier one that it overlaps, and as low as that allows.
+/// Divides tables into runs of disjoint tables, oldest first. A table is put into the oldest run
+/// that is above all earlier tables that it overlaps.
 pub(crate) fn runs_of(tables: Vec<Arc<TableMeta>>) -> Vec<Vec<Arc<TableMeta>>> {
-    // By first key, each run's last keys: tables of a run are disjoint, so one neighbour is enough to ask.
+    // For each run, the last key of each table by its first key. The tables of a run are disjoint,
+    // so only one neighbour can overlap.
     let mut bounds: Vec<BTreeMap<Key, Key>> = Vec::new();
     let mut runs: Vec<Vec<Arc<TableMeta>>> = Vec::new();
     for table in tables {
@@ -227,8 +239,9 @@ pub(crate) fn runs_of(tables: Vec<Arc<TableMeta>>) -> Vec<Vec<Arc<TableMeta>>> {
     runs
 }
 
-/// Takes a file in under a second name. Bytes that somebody else wrote may not have been synced yet. If that sync fails, no later one of the same
-/// file can be believed, whoever asks for it: the file is written anew, under the store's name only, and so are those that come after it.
+/// Imports a file by a link. Its bytes may not have been synced yet, so it is synced here. If that
+/// sync fails, no later sync of the same file can be trusted, because the kernel reports the error
+/// only once. The file is then copied, and so are all files that come after it.
 fn link(
     env: &crate::env::Env,
     name: &str,
@@ -247,24 +260,28 @@ fn link(
         return Err(error);
     }
     env.ingests().set_links_fail();
-    tracing::warn!(%error, file = from_name, "a linked table could not be synced, tables are copied from here on");
+    tracing::warn!(
+        %error,
+        file = from_name,
+        "a linked table could not be synced, tables are copied from here on"
+    );
     tables.delete(env.epoch(), name)?;
     copy_object(&**tables, env.epoch(), name, from, from_name)
 }
 
-/// What was imported so far.
+/// The files that were imported so far.
 struct Imported<'a> {
     jobs: &'a Jobs,
     names: Vec<String>,
 }
 
 impl Imported<'_> {
-    /// Takes one file in under `name` and verifies it there.
+    /// Imports one file under `name` and verifies it there.
     fn import(&mut self, file: &TableFile, name: String, how: IngestMode) -> Result<TableMeta> {
         let jobs = self.jobs;
         let tables = &jobs.env().storages().tables;
         let from = file.folder().storage();
-        // Noted before the call: an import that fails may leave a part behind.
+        // This is noted before the import, because a failed import may leave a part of the file.
         self.names.push(name.clone());
         let imported = match how {
             IngestMode::Link | IngestMode::Move if !jobs.env().ingests().links_fail() => {
@@ -277,7 +294,8 @@ impl Imported<'_> {
         crate::services::ingest::check::verify(&**tables, &name, id, file)
     }
 
-    /// Deletes all of it. What cannot be deleted now is tried again later, and at the latest by the next open.
+    /// Deletes all of them. If a deletion fails, it is tried again later, at the latest by the next
+    /// open.
     fn delete(self) {
         let tables = &self.jobs.env().storages().tables;
         let mut left = Vec::new();
@@ -291,7 +309,8 @@ impl Imported<'_> {
     }
 }
 
-/// See [`Store::ingest`](crate::Store::ingest). The keyspaces are this store's.
+/// See [`Store::ingest`](crate::Store::ingest). The caller has checked that the keyspaces are this
+/// store's.
 pub(crate) fn ingest(
     jobs: &Jobs,
     files: &[(&Arc<KeyspaceCore>, &[TableFile])],
@@ -354,7 +373,8 @@ pub(crate) fn ingest(
     jobs.env().metrics().ingest_count.add(1);
     jobs.env().metrics().ingest_bytes.add(report.file_bytes);
     if how == IngestMode::Move {
-        // The commit has synced the log through the record, and the names of what was imported before.
+        // The commit has synced the log through the record, and before that the names of the
+        // imported files.
         for file in files.iter().flat_map(|(_, files)| *files) {
             match file.delete() {
                 Err(e) if e.kind != StorageErrorKind::NotFound => report.left.push(file.shown()),
@@ -371,22 +391,22 @@ fn import_all(
     how: IngestMode,
 ) -> Result<(Vec<Part>, IngestReport)> {
     let jobs = imported.jobs;
-    // Names of an attempt that nobody else has.
+    // No other attempt has names with this prefix.
     let prefix = jobs.runner().next_prefix();
-    // A keyspace that is named twice has its lists one after the other.
+    // If a keyspace is named twice, the files of the second list come after those of the first.
     let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
         BTreeMap::new();
     let mut report = IngestReport::default();
-    for (place, (keyspace, file)) in files
+    for (index, (keyspace, file)) in files
         .iter()
         .flat_map(|(keyspace, files)| files.iter().map(move |file| (keyspace, file)))
         .enumerate()
     {
-        // A close need not wait for all of it.
+        // So that a close need not wait for all files.
         jobs.env().check_open()?;
-        let place = u32::try_from(place)
+        let index = u32::try_from(index)
             .map_err(|_| Error::invalid_argument("an ingest of more than 2^32 tables"))?;
-        let meta = imported.import(file, prefix.table_name(0, place), how)?;
+        let meta = imported.import(file, prefix.table_name(0, index), how)?;
         report.table_count += 1;
         report.entry_count += meta.entries;
         report.file_bytes += meta.file_bytes;

@@ -1,4 +1,4 @@
-//! The division into runs.
+//! Tests of the division into runs.
 
 use super::*;
 use crate::formats::log::bodies::tests::table;

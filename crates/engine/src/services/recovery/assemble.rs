@@ -1,6 +1,6 @@
-//! The last step of an open: its findings become the parts of the open store.
+//! The last step of an open: makes the parts of the open store.
 //!
-//! Nothing here makes a storage call but reading the file of options.
+//! The only storage call here reads the file of options.
 //!
 //! Threading: the opening thread.
 
@@ -34,7 +34,7 @@ struct Keyspaces {
     next_source_id: u64,
 }
 
-/// Makes the parts, which then share what the opening held alone.
+/// Makes the parts out of the results of the earlier steps.
 pub(super) fn assemble(
     opening: Opening,
     log: LogWriter,
@@ -113,8 +113,8 @@ fn keyspaces_of(
         let active = MemSource::new(next_source_id, mem, installed.published);
         next_source_id += 1;
         let mut unsettled = vec![Source::Memtable(active)];
-        for waiting in installed.unflushed.iter().flat_map(|data| data.of(*id)) {
-            unsettled.push(waiting.source(next_source_id, tables));
+        for replayed in installed.unflushed.iter().flat_map(|data| data.of(*id)) {
+            unsettled.push(replayed.in_view(next_source_id, tables));
             next_source_id += 1;
         }
         let view = KeyspaceView::build(unsettled, keyspace.version.clone(), tables, None);

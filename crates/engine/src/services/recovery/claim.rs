@@ -1,7 +1,8 @@
-//! The first step of an open: the lease, the manifest, and everything that would refuse the open.
+//! The first step of an open: takes the lease, reads the manifest, and makes all checks that can
+//! refuse the open.
 //!
-//! Invariant: a folder that has no store, and may get none, is left as it is. Nothing inherited is
-//! changed.
+//! Invariant: a folder without a store, in which none may be created, is not changed. Nothing that
+//! an earlier open left is changed.
 //!
 //! Threading: the opening thread.
 
@@ -31,12 +32,12 @@ use crate::types::options::{DirectIo, Options};
 /// What a store is opened for.
 pub(crate) enum Purpose {
     Writing,
-    /// On storages that change nothing (`overlay`) and keep to this budget: no tasks, and every
-    /// change is refused. With the storages below them.
+    /// On storages that change nothing (`overlay`) and keep to this budget; the second field has
+    /// the storages below them. There are no tasks, and every change is refused.
     Reading(ReplayBudget, Storages),
 }
 
-/// A store that is being opened: what its parts will be made of, and what was found.
+/// A store that is being opened: what its parts will be made of, and what was read.
 pub(super) struct Opening {
     pub(super) storages: Storages,
     pub(super) guards: Guards,
@@ -48,15 +49,15 @@ pub(super) struct Opening {
     pub(super) lease: Box<dyn Lease>,
     pub(super) epoch: Epoch,
     pub(super) store_id: StoreId,
-    /// There was no store.
+    /// Whether there was no store before.
     pub(super) is_new: bool,
-    /// The state in the manifest that was found, or that of a new store.
+    /// The state in the inherited manifest, or that of a new store.
     pub(super) old: StoreState,
     pub(super) open_number: u64,
     pub(super) runner: JobRunner,
     pub(super) metrics: Metrics,
     pub(super) arenas: Arenas,
-    /// Of an open for reading, the storages beneath.
+    /// For an open for reading, the storages below the overlay.
     pub(super) below: Option<Storages>,
     pub(super) budget: ReplayBudget,
 }
@@ -68,7 +69,7 @@ impl Opening {
     }
 }
 
-/// Takes the lease, reads the manifest, and checks that this store may be opened so.
+/// Takes the lease, reads the manifest, and checks that the store may be opened with these options.
 pub(super) fn claim(
     storages: &Storages,
     runtime: Runtime,
@@ -87,8 +88,7 @@ pub(super) fn claim(
     };
     let is_reading = below.is_some();
     let may_create = options.create_if_missing && !is_reading;
-    // This is checked before the lease is taken, which leaves a file: a folder that is no store is
-    // left as it is.
+    // This is checked before the lease is taken, because taking the lease creates a file.
     if !may_create
         && manifest::read_current(&*storages.manifest).is_ok_and(|current| current.is_none())
     {
@@ -154,7 +154,7 @@ fn claim_folders(
     let claim = Claim::inspect(&storages.folders(), current, || random_id(runtime))?;
     if recovered.is_none() {
         refuse_headless_data(storages)?;
-        // Whoever made the folders, an earlier open that was killed or a user, need not have made
+        // An earlier open that was killed, or the user, may have created the folders without making
         // their names durable.
         for (folder, _) in storages.folders() {
             folder.sync_place(epoch)?;

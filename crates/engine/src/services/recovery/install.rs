@@ -1,8 +1,8 @@
-//! Installing what was replayed: the manifest that an open writes anew, out of kept space if there
-//! is no other.
+//! Installs the replayed data: the open writes a new manifest, into reserved space if there is no
+//! other room.
 //!
-//! Invariant: replayed data and the log's new start come by the same edit. Without room for the
-//! data, it waits ([`UnflushedData`]), and the log keeps its start.
+//! Invariant: one edit installs both the replayed data and the log's new start. If there is no room
+//! for the data, it waits ([`UnflushedData`]), and the log keeps its start.
 //!
 //! Threading: the opening thread.
 
@@ -31,7 +31,8 @@ pub(super) fn write_manifest(
     store_id: StoreId,
     state: Arc<StoreState>,
 ) -> Result<Manifest> {
-    // Tables' names, and the log's first segment's, before the manifest that names them.
+    // The names of the tables and of the log's first segment are durable before the manifest that
+    // refers to them.
     storages.tables.sync_dir(epoch)?;
     storages.log.sync_dir(epoch)?;
     let create = |space| {
@@ -46,7 +47,8 @@ pub(super) fn write_manifest(
     };
     match create(Space::Fresh) {
         Err(error) if error.is_no_space() => {
-            // The pointer's replacement is a new object for a moment: its room is given up first, whatever the manifest is made of.
+            // Replacing the pointer takes a new object for a moment, so the space reserved for it
+            // is freed first, wherever the manifest gets its space.
             let freed = reserve::find(&*storages.manifest, crate::formats::names::CURRENT_RESERVE)?
                 .is_some();
             if freed {
@@ -57,7 +59,7 @@ pub(super) fn write_manifest(
             }
             match reserve::find_manifest(&*storages.manifest)? {
                 Some(name) => create(Space::Recycle(name)),
-                // An open before this one has used it up, and had no room for another.
+                // An earlier open has used the reserve, and had no room for another.
                 None if freed => create(Space::Fresh),
                 None => Err(error),
             }
@@ -66,19 +68,19 @@ pub(super) fn write_manifest(
     }
 }
 
-/// A manifest that has everything that was replayed, or almost everything.
+/// The new manifest, and the replayed data that it does not have for want of room.
 pub(super) struct Installed {
     pub(super) manifest: Manifest,
-    /// The highest number that may be given.
+    /// The highest sequence number that may be used.
     pub(super) ceiling: u64,
-    /// The last number that was given.
+    /// The last sequence number that counts as used.
     pub(super) published: u64,
-    /// What the manifest does not have, for want of room.
+    /// The replayed data that the manifest does not have.
     pub(super) unflushed: Option<UnflushedData>,
 }
 
 /// Writes the manifest of this open. If there is no room for the replayed data, the data waits, and
-/// the manifest says what can be said without it.
+/// the manifest gets only creates, drops and counters.
 pub(super) fn install(
     opening: &Opening,
     log: &LogWriter,
@@ -104,7 +106,7 @@ pub(super) fn install(
         write_manifest(&opening.storages, opening.epoch, opening.store_id, state)
     };
     let log_start = log.chain_start();
-    let edit = with_numbers(replayed.installing(), Some(log_start), log_start.position());
+    let edit = with_numbers(replayed.whole_edit(), Some(log_start), log_start.position());
     if planted::is(Bug::DeleteBeforeManifest) {
         for number in old.log_start.segment..u64::from(log.first_segment()) {
             let name = segment_name(number as u32);
@@ -113,7 +115,7 @@ pub(super) fn install(
     }
     #[cfg(feature = "planted")]
     if planted::is(Bug::RecoverOneByOne) && replayed.no_space.is_none() {
-        // The first keyspace's data and the log's new start in an edit of their own, before the others'.
+        // The first keyspaces' data and the log's new start come in an edit of their own.
         let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
         write(Edit {
             keyspaces,
@@ -126,11 +128,11 @@ pub(super) fn install(
     };
     let (manifest, unflushed) = match written {
         Ok(manifest) => (manifest, None),
-        // No room for the tables, or none for a manifest that names them: the data waits. (A new
-        // store has nothing that could wait, and no log but the one that it begins.)
+        // There is no room for the tables, or for a manifest that names them, so the data waits. (A
+        // new store has no data that could wait, and no log but the one that it begins.)
         Err(cause) if cause.is_no_space() && !opening.is_new => {
             let (start, synced) = start_while_waiting(opening, log, history)?;
-            let manifest = write(with_numbers(replayed.waiting(), start, synced))?;
+            let manifest = write(with_numbers(replayed.edit_without_data(), start, synced))?;
             (manifest, Some(replayed.into_unflushed(cause)))
         }
         Err(error) => return Err(error),
@@ -143,8 +145,9 @@ pub(super) fn install(
     })
 }
 
-/// Where the log starts, if that changes, and through where it is synced, while replayed data waits
-/// for room: a replay must find the data again, in a log that is synced through its end.
+/// While replayed data waits for room, a replay must find it again, in a log that is synced through
+/// its end. Returns the log's new start, if it changes, and the position through which it is
+/// synced.
 fn start_while_waiting(
     opening: &Opening,
     log: &LogWriter,
@@ -155,17 +158,17 @@ fn start_while_waiting(
         segment: history.end.segment.into(),
         offset: history.end.offset.into(),
     };
-    // What the manifest is about to say (creates and drops) comes after these records. A log that
-    // is synced through its end already, as that of a closed store is, may have parts that cannot
-    // be read.
+    // The creates and drops that the manifest is about to get come after these records, so the
+    // records are made durable first. That is left out if the log is synced through its end
+    // already, as that of a closed store is, because such a log may have parts that cannot be read.
     if synced > old.log_synced {
         let inherited = old.log_start.segment as u32..log.first_segment();
         sync_inherited(&opening.storages, opening.epoch, inherited)?;
     }
     let log_start = log.chain_start();
     Ok(match &history.passed {
-        // Only a closed store passes over a segment that is missing, and the new manifest is that
-        // of an open one: it starts the log behind that segment.
+        // Only the replay of a closed store passes over a missing segment. The new manifest is that
+        // of an open store, so the log must start behind that segment.
         Some(passed) if !passed.keeps_start && !planted::is(Bug::LostStartIsKept) => {
             match passed.next {
                 Some(next) => (Some(next), synced),

@@ -1,16 +1,17 @@
-//! Opening a store: create it, or bring it back after whatever happened.
+//! Opening a store: creates it, or recovers it after a close, a kill or a loss of power (RFC 1,
+//! section 8).
 //!
-//! What it is (RFC 1, section 8), in the order of [`open`]: the lease and the manifest
-//! ([`claim`]); replay of the log into memtables, spilled to tables when they are full; a new log;
-//! then one edit, in a manifest written whole anew, that installs all keyspaces' replayed data and
-//! the log's new start ([`install`]); the parts of the open store ([`assemble`]). Only after the
-//! manifest is durable is anything deleted ([`orphans`]) and is the store handed out.
+//! [`open`] takes these steps. It takes the lease and reads the manifest ([`claim`]). It replays
+//! the log into memtables, and writes those that are full to tables ([`replay`]). It begins a new
+//! log. It writes a new manifest with one edit, which installs the replayed data of all keyspaces
+//! and the log's new start ([`install`]). It makes the parts of the open store ([`assemble`]). Only
+//! when the manifest is durable are files deleted ([`orphans`]) and is the store returned.
 //!
 //! Invariants:
-//! - Until the new manifest is current, nothing inherited is changed: a crash at any call leaves
+//! - Until the new manifest is current, nothing inherited is changed, so a crash at any call leaves
 //!   what was there, plus orphans.
-//! - Inherited segments need no sync of their own: what was read from them is in synced tables
-//!   before `open` returns, and nothing is acknowledged before that.
+//! - Inherited segments need no sync of their own, because what was read from them is in synced
+//!   tables before `open` returns, and nothing is acknowledged before that.
 //!
 //! Threading: one thread until the parts exist.
 
@@ -50,7 +51,7 @@ use orphans::{delete_orphans, delete_segments_behind};
 pub(crate) use replay::ReplayBudget;
 use replay::{Finished, History, Replay};
 
-/// Opens or creates.
+/// Opens the store, or creates it.
 pub(crate) fn open(
     storages: &Storages,
     runtime: Runtime,
@@ -70,13 +71,13 @@ pub(crate) fn open(
         return Ok(parts);
     }
     clean_up(&parts)?;
-    crate::services::settings::keep_wishes(&parts.catalog)?;
+    crate::services::settings::store_options_of_keyspaces(&parts.catalog)?;
     crate::services::options_differ::report(&parts.catalog);
     Ok(parts)
 }
 
-/// Brings back what the log holds. Segments behind its end are deleted: no later replay would read
-/// them, and on a full disk their space is wanted.
+/// Replays the log. Segments behind its end are deleted: no later replay would read them, and on a
+/// full disk their space is needed.
 fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
     let old = &opening.old;
     let mut replay = Replay::new(opening)?;
@@ -121,12 +122,12 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
     Ok((replay.finish(old)?, history))
 }
 
-/// Begins a log of this open, behind the segments that were there.
+/// Begins the log of this open, behind the inherited segments.
 fn start_log(opening: &Opening) -> Result<LogWriter> {
     let (storages, old) = (&opening.storages, &opening.old);
     let health = opening.health.clone();
     let segment_bytes = match opening.is_reading() {
-        // Nothing is written to the new segment, which lies in memory.
+        // The new segment is in memory, and nothing is written to it.
         true => MIN_SEGMENT_BYTES,
         false => opening.options.log_segment_bytes,
     };
@@ -146,8 +147,8 @@ fn start_log(opening: &Opening) -> Result<LogWriter> {
     Ok(log)
 }
 
-/// Deletes what earlier opens left, unless replayed data waits for room: then the inherited log
-/// and tables stay, and only old manifests go.
+/// Deletes what earlier opens left. If replayed data waits for room, the inherited log and tables
+/// stay, and only old manifests are deleted.
 fn clean_up(parts: &Parts) -> Result<()> {
     let state = parts.catalog.role().manifest.state().clone();
     if !parts.unflushed.hold_log(&parts.catalog, &state) {
@@ -159,7 +160,7 @@ fn clean_up(parts: &Parts) -> Result<()> {
     reserve::make(&parts.catalog)
 }
 
-/// Says that replay passed over damage in a part of the log that nothing needs.
+/// Counts, traces and emits that replay passed over damage in a part of the log that nothing needs.
 fn emit_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, events: &Events) {
     metrics.passed_log_damage_count.add(1);
     metrics.passed_log_damage_bytes.add(passed.bytes());
@@ -170,7 +171,7 @@ fn emit_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, ev
     });
 }
 
-/// Says that replay discarded whole records, which stand behind one that is torn or damaged.
+/// Counts, traces and emits that replay discarded whole records behind a torn or damaged one.
 fn count_discarded(report: &ReplayReport, metrics: &Metrics, events: &Events) {
     let discarded = &report.discarded;
     if discarded.record_count == 0 {

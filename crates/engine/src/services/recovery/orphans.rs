@@ -1,9 +1,10 @@
-//! What earlier opens left behind: names that must not come back, and files that nothing names.
+//! What earlier opens left: names that must not be used again, and files that nothing refers to.
 //!
-//! Invariant: nothing is deleted before the state that does not name it is durable (log segments behind history's end aside, which no replay
-//! would read).
+//! Invariant: a file is deleted only when the state that does not name it is durable. The exception
+//! are log segments behind the end of the log, which no replay would read.
 //!
-//! Threading: at open one task; after an open on a full disk beside the store's work.
+//! Threading: the opening task; after an open on a full disk, the maintenance task, while the store
+//! is in use.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -19,18 +20,20 @@ use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
 use crate::jobs::Jobs;
 use crate::types::error::{Error, Result};
 
-/// No more opens than this have come to nothing since a manifest was written: a name that is farther ahead is none that an open gave.
+/// At most this many opens can have failed since the manifest was written. A table's name with a
+/// number farther ahead was not given by an open.
 const MAX_FAILED_OPENS: u64 = 1 << 32;
 
-/// Above the last open's number and above that of every table found, so that a name never comes back.
+/// The number of this open. It is above that of the last open and that of every table in the
+/// folder, so that no name is used twice.
 pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<u64> {
-    let believed = old.open_number.saturating_add(MAX_FAILED_OPENS);
+    let plausible = old.open_number.saturating_add(MAX_FAILED_OPENS);
     let found = storages
         .tables
         .list()?
         .iter()
         .filter_map(|o| open_number_of(&o.name))
-        .filter(|n| *n <= believed)
+        .filter(|n| *n <= plausible)
         .max()
         .unwrap_or(0);
     let next = old.open_number.max(found).saturating_add(1);
@@ -44,8 +47,9 @@ pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<
     Ok(next)
 }
 
-/// Tables that the state names and that are not there: either they were lost, or the state is older than the folder, because the manifest has
-/// lost its end without a trace. Then what replaced them lies there too, as orphans, which are deleted once the store is open.
+/// Refuses a state that names tables which do not exist. Either they were lost, or the state is
+/// older than the folder, because the manifest has lost its last edits without a trace. In that
+/// case the tables that replaced them look like orphans, which an open would delete.
 pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> Result<()> {
     let there: BTreeSet<String> = storages
         .tables
@@ -59,7 +63,8 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
                 return Err(Error::corruption(
                     &table.name,
                     format!(
-                        "a table of keyspace `{}` is missing: it was deleted, or the manifest has lost its last edits",
+                        "a table of keyspace `{}` is missing: it was deleted, or the manifest has \
+                         lost its last edits",
                         keyspace.name
                     ),
                 )
@@ -78,7 +83,7 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
 
 /// Refuses a store whose tables have another format version. The manifest does not say which they
 /// have, but all tables of a store have the same, so this looks at the oldest one. Without this
-/// check such a store opened, took writes, answered no read, and failed at every compaction.
+/// check, such a store would open and take writes, but every read and every compaction would fail.
 ///
 /// # Errors
 /// `Unsupported`. Anything else that is wrong with the table is found when it is read.
@@ -98,7 +103,8 @@ pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> R
     }
 }
 
-/// Deletes the segments behind the end of history: what was discarded, and chains of opens that came to nothing.
+/// Deletes the log segments behind the end of the log: discarded records, and the segments of opens
+/// that failed.
 pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u32) -> Result<()> {
     let mut deleted = false;
     for object in storages.log.list()? {
@@ -107,7 +113,7 @@ pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u3
             deleted = true;
         }
     }
-    // Some storages give space back only with the durable deletion.
+    // Some storages free the space only when the deletion is durable.
     if deleted {
         Ok(storages.log.sync_dir(epoch)?)
     } else {
@@ -115,9 +121,9 @@ pub(super) fn delete_segments_behind(storages: &Storages, epoch: Epoch, last: u3
     }
 }
 
-/// Makes what was read from the inherited log durable, oldest segment first. It is written again
-/// before the sync, because the sync may have failed at an earlier open: the kernel reports such an
-/// error once, and a second sync would succeed without writing anything.
+/// Makes the inherited log durable, oldest segment first. Each segment is written again before its
+/// sync, because that sync may have failed at an earlier open. The kernel reports such an error
+/// only once, and a second sync would succeed without writing anything.
 pub(super) fn sync_inherited(
     storages: &Storages,
     epoch: Epoch,
@@ -132,9 +138,10 @@ pub(super) fn sync_inherited(
     Ok(())
 }
 
-/// Deletes what earlier opens left and the new state does not name. After an open on a full disk it runs beside the store's work: names of
-/// this open are none of its business (outputs of running jobs, which nothing names yet), nor are tables that have or had a handle (views from
-/// before a compaction hold them, and the sweep deletes them in its time).
+/// Deletes tables that earlier opens left and that the new state does not name. After an open on a
+/// full disk, this runs while the store is in use. So it leaves tables of this open alone, which
+/// may be outputs of running jobs that nothing names yet. It also leaves tables with a handle
+/// alone: older views may hold them, and the sweep deletes them later.
 pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
     let named: BTreeSet<&str> = state
         .keyspaces
@@ -161,7 +168,7 @@ pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
             Ok(()) => {
                 jobs.env().metrics().deleted_file_count.add(1);
             }
-            // The sweep was faster.
+            // The sweep has deleted it meanwhile.
             Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }

@@ -1,13 +1,17 @@
-//! A storage that changes nothing: what a reader of a store writes stays in memory, over what it reads.
+//! A storage over another one that keeps all changes in memory, for stores that are opened for
+//! reading.
 //!
-//! What it is: recovery brings a store back by writing (a manifest whole anew, tables of what the log holds, a fresh segment). A store that is opened
-//! for reading runs the very same recovery on an [`Overlay`], so it sees exactly what a writer's open would have kept: new objects are
-//! kept in memory, deleted ones are hidden, and no changing call ever reaches the storage below. Its lease is a share of the writer's.
+//! Recovery writes: a new manifest, tables with what the log holds, a new log segment. An open for
+//! reading runs the same recovery on an [`Overlay`], so it sees exactly what an open for writing
+//! would recover. New objects are kept in memory, deleted objects are hidden, and no changing call
+//! reaches the storage below. The lease is a shared one, which excludes a writer.
 //!
-//! Invariants: the storage below gets `lease_shared`, `open`, `list` and reads, nothing else; objects below are never renamed or written to
-//! (refused); what is kept in memory stays within a budget, past which calls fail by name.
+//! Invariants: of the storage below, only `lease_shared`, `open`, `list` and reads are called.
+//! Renaming or writing to objects below is refused. The objects in memory stay within a budget; a
+//! call that would exceed it fails.
 //!
-//! Threading: as any storage; the list of hidden names is behind a runtime mutex, never held over a call.
+//! Threading: like any storage. A runtime mutex guards the list of hidden names; it is not held
+//! over a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use crate::formats::directories::Storages;
 use crate::formats::names;
 use crate::services::recovery::ReplayBudget;
 
-/// What is kept in memory, and how much of it may be.
+/// The objects in memory, and the budget for them.
 #[derive(Clone)]
 struct Kept {
     memory: MemoryStorage,
@@ -36,8 +40,9 @@ impl Kept {
             return Ok(());
         }
         let detail = format!(
-            "what the log holds does not fit in memory: a reader keeps at most {bytes_max} bytes; set replay_bytes_max to more, or open the \
-             store for writing once, which makes tables of it"
+            "what the log holds does not fit in memory: a reader keeps at most {bytes_max} bytes; \
+             set replay_bytes_max to more, or open the store for writing once, which makes tables \
+             of it"
         );
         Err(StorageError::new(StorageErrorKind::Io, op, name, detail))
     }
@@ -47,13 +52,14 @@ impl Kept {
 struct Overlay {
     below: Arc<dyn Storage>,
     kept: Kept,
-    /// Names below that were deleted or replaced.
+    /// The names of objects below that were deleted or replaced.
     hidden: Mutex<BTreeSet<String>>,
-    /// Whether a share of the lease keeps writers out.
+    /// Whether a shared lease excludes writers.
     is_leased: Arc<AtomicBool>,
 }
 
-/// Lays an overlay over each storage; storages that are one stay one. Each keeps to the budget by itself.
+/// Makes an overlay over each storage; equal storages get the same overlay. Each overlay has the
+/// budget to itself.
 pub(crate) fn over(storages: &Storages, runtime: &Runtime, budget: &ReplayBudget) -> Storages {
     let is_leased = Arc::new(AtomicBool::new(true));
     storages.map(|below| {
@@ -69,7 +75,7 @@ pub(crate) fn over(storages: &Storages, runtime: &Runtime, budget: &ReplayBudget
     })
 }
 
-/// A share of the lease below, and the epoch of what is kept in memory.
+/// The shared lease of the storage below, and the epoch of the objects in memory.
 struct OverlayLease {
     memory: Box<dyn Lease>,
     _below: Box<dyn SharedLease>,
@@ -115,7 +121,7 @@ impl Overlay {
         StorageError::new(kind, op, name, detail)
     }
 
-    /// Objects below are changed by hiding them, never by another name.
+    /// Refuses to change an object of the storage below; only objects in memory are changed.
     fn check_kept(&self, op: &'static str, name: &str) -> Result<()> {
         if self.is_kept(name)? {
             Ok(())
@@ -124,7 +130,7 @@ impl Overlay {
         }
     }
 
-    /// Opens an object where it is, with the call that the reader chose.
+    /// Opens an object in memory or below, by the call `open`.
     fn open_as(
         &self,
         name: &str,
@@ -137,7 +143,7 @@ impl Overlay {
             return Err(self.error(StorageErrorKind::NotFound, "open", name));
         }
         open(&*self.below).map_err(|error| {
-            // What no writer deletes was not there.
+            // A writer never deletes these, so they did not exist before either.
             let stays = [names::DIRECTORIES, names::OWNER].contains(&name);
             if error.kind != StorageErrorKind::NotFound
                 || self.is_leased.load(Ordering::Acquire)
@@ -145,8 +151,9 @@ impl Overlay {
             {
                 return error;
             }
-            let detail = "it is gone, and the store was opened without a lease, because the folder is mounted read-only and has none: \
-                          a writer on another mount may have deleted it; open the store again";
+            let detail = "it is gone, and the store was opened without a lease, because the folder \
+                          is mounted read-only and has none: a writer on another mount may have \
+                          deleted it; open the store again";
             StorageError::new(StorageErrorKind::Io, "open", name, detail)
         })
     }
@@ -196,7 +203,7 @@ impl Storage for Overlay {
     }
 
     fn sync_object(&self, _epoch: Epoch, _name: &str) -> Result<()> {
-        // A reader makes nothing durable: a torn tail is as torn for the next one.
+        // A reader makes nothing durable.
         Ok(())
     }
 
@@ -270,7 +277,7 @@ impl Storage for Overlay {
     }
 }
 
-/// An object in memory, whose growth is counted.
+/// An object in memory, whose growth is checked against the budget.
 struct OverlayFile {
     inner: Arc<dyn WriteFile>,
     kept: Kept,

@@ -1,9 +1,11 @@
-//! Replay: log records become memtables, memtables become runs.
+//! Replay of the log: its records become memtables, and these become runs.
 //!
-//! What it is: applies what the log holds to memtables, and flushes those that are full (or that a covered range ends) to tables that nothing
-//! refers to yet; without room for tables they are kept, up to a budget. At the end it gives recovery's one edit.
+//! Entries are inserted into memtables. A memtable that is full, or that reaches a covered range,
+//! is flushed to tables that nothing refers to yet. If there is no room for tables, memtables are
+//! kept in memory, up to a budget. The result is the one edit of recovery.
 //!
-//! Invariant: what an installed source covers is skipped, and a replayed source lies in one gap between covered ranges, so it straddles none.
+//! Invariant: entries that an installed source covers are skipped. A replayed source lies in one
+//! gap between covered ranges, so its range overlaps none of them.
 //!
 //! Threading: one task.
 
@@ -17,7 +19,7 @@ use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
 
 use super::claim::Opening;
-use super::unflushed::{UnflushedData, Waiting, keyspace_edit};
+use super::unflushed::{ReplayedSource, UnflushedData, keyspace_edit};
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::log::{PassedDamage, Position, Record, RecordKind};
 use crate::formats::version::{
@@ -31,30 +33,31 @@ use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 use crate::types::options::{KeyspaceOptions, Options};
 
-/// Replayed data is kept in memory without room for tables up to this many memtables.
+/// The number of full memtables for which the replay always has a budget.
 const HELD_MEMTABLES: u64 = 8;
 
-/// What replay may keep in memory, in bytes. Grows with the keyspaces that it meets; the storages of a reader (`overlay`) keep to it too.
+/// How many bytes a replay may keep in memory. It grows with the memtables of the keyspaces in the
+/// store. The storages of an open for reading (`overlay`) keep to it too.
 #[derive(Clone)]
 pub(crate) struct ReplayBudget(Arc<AtomicU64>);
 
 impl ReplayBudget {
-    /// As the options say, before any keyspace is known.
+    /// The budget that the options give, before any keyspace is known.
     pub(crate) fn of(options: &Options) -> ReplayBudget {
         let memtables = options.memtable_bytes.saturating_mul(HELD_MEMTABLES);
         let log = options.log_bytes_max.max(options.replay_bytes_max);
         ReplayBudget::fixed(log.max(memtables))
     }
 
-    /// So many bytes.
+    /// A budget of this many bytes.
     pub(crate) fn fixed(bytes: u64) -> ReplayBudget {
         ReplayBudget(Arc::new(AtomicU64::new(bytes)))
     }
 
-    /// A keyspace may have memtables of this size.
+    /// Makes room for memtables of this size.
     fn allow_memtables_of(&self, bytes: u64) {
-        let wanted = bytes.saturating_mul(HELD_MEMTABLES);
-        self.0.fetch_max(wanted, Ordering::AcqRel);
+        let least = bytes.saturating_mul(HELD_MEMTABLES);
+        self.0.fetch_max(least, Ordering::AcqRel);
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -64,7 +67,7 @@ impl ReplayBudget {
 
 /// The log as replay found it.
 pub(super) struct History {
-    /// Where it ends; the beginning of everything for a new store.
+    /// Where it ends; for a new store, the position zero.
     pub(super) end: Position,
     /// Damage that replay passed over, because nothing needs that part of the log.
     pub(super) passed: Option<PassedDamage>,
@@ -73,22 +76,23 @@ pub(super) struct History {
 /// A keyspace's replayed data so far.
 struct Replayed {
     settings: Arc<Settings>,
-    /// What installed sources and finished replayed ones cover.
+    /// The ranges of installed sources and of finished replayed ones.
     covered: SeqSet,
-    /// The memtable being filled, and the number before its first possible one.
+    /// The memtable that is being filled, and the sequence number before the first that it can
+    /// hold.
     filling: Option<(Arc<Memtable>, u64)>,
     last_seq: u64,
-    /// Ids are given at the end, above every id that the log names.
+    /// The replayed sources, oldest first. They get ids at the end, above every id in the log.
     runs: Vec<(SeqRange, Sealed)>,
 }
 
-/// A replayed source: tables that nothing refers to yet, or, without room for them, its memtable.
+/// A replayed source: tables that nothing refers to yet, or its memtable if there was no room.
 enum Sealed {
     Tables(Vec<OutputTable>),
     Held(Arc<Memtable>),
 }
 
-/// Applies log records to memtables, and turns those into runs.
+/// Applies log records to memtables, and writes these as runs.
 pub(super) struct Replay<'a> {
     jobs: &'a JobRunner,
     options: &'a Options,
@@ -100,7 +104,7 @@ pub(super) struct Replay<'a> {
     edit: Edit,
     ingested: Vec<(KeyspaceId, Run)>,
     last_seq: u64,
-    /// Set once a table found no room; from then on memtables are kept, up to the budget.
+    /// Set once there was no room for a table. From then on memtables are kept, up to the budget.
     no_space: Option<Error>,
     held_bytes: u64,
     budget: ReplayBudget,
@@ -133,7 +137,7 @@ impl<'a> Replay<'a> {
         Ok(replay)
     }
 
-    /// A keyspace that records may be for.
+    /// Adds a keyspace to which records may apply.
     fn begin(&mut self, id: KeyspaceId, covered: SeqSet, stored: &StoredOptions) -> Result<()> {
         let own = KeyspaceOptions::from_stored(stored)?;
         let settings = Settings::new(own, self.options, self.arenas);
@@ -150,10 +154,10 @@ impl<'a> Replay<'a> {
             RecordKind::KeyspaceCreate => {
                 let (id, name, options) =
                     crate::formats::log::bodies::decode_create(record.payload)
-                        .map_err(|e| placed(e, record))?;
+                        .map_err(|e| located(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if id < self.next_keyspace_id {
-                    // The manifest has it, or has dropped it again.
+                    // The manifest knows the keyspace, or has dropped it again.
                     return Ok(());
                 }
                 self.next_keyspace_id = id.checked_add(1).ok_or_else(|| {
@@ -165,7 +169,7 @@ impl<'a> Replay<'a> {
                 let mut covered = SeqSet::new();
                 covered.insert(SeqRange::new(0, first));
                 self.begin(id, covered, &options)
-                    .map_err(|e| placed(e.context(format!("keyspace `{name}`")), record))?;
+                    .map_err(|e| located(e.context(format!("keyspace `{name}`")), record))?;
                 self.edit.create.push(CreateKeyspace {
                     id,
                     name: name.to_string(),
@@ -176,13 +180,14 @@ impl<'a> Replay<'a> {
             }
             RecordKind::KeyspaceDrop => {
                 let id = crate::formats::log::bodies::decode_drop(record.payload)
-                    .map_err(|e| placed(e, record))?;
+                    .map_err(|e| located(e, record))?;
                 self.last_seq = self.last_seq.max(first);
                 if planted::is(Bug::DropIsForgotten) {
                     return Ok(());
                 }
                 if let Some(replayed) = self.keyspaces.remove(&id) {
-                    // They have this open's names: no later look for orphans of earlier opens would find what was spilled.
+                    // These tables have names of this open, so the search for orphans of earlier
+                    // opens would not find them.
                     for (_, sealed) in &replayed.runs {
                         if let Sealed::Tables(tables) = sealed {
                             self.jobs.discard(tables);
@@ -200,7 +205,7 @@ impl<'a> Replay<'a> {
             }
             RecordKind::Ingest => {
                 let ingest = crate::formats::log::bodies::decode_ingest(record.payload, first)
-                    .map_err(|e| placed(e, record))?;
+                    .map_err(|e| located(e, record))?;
                 self.last_seq = self.last_seq.max(ingest.last);
                 self.next_table_id = self.next_table_id.max(ingest.next_table_id());
                 if planted::is(Bug::CheckIngestsAtOnce) {
@@ -209,7 +214,8 @@ impl<'a> Replay<'a> {
                         .try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
                 }
                 for (id, runs) in ingest.parts {
-                    // Parts of dropped keyspaces are left out. One edit installs all others, so either all of them are covered or none.
+                    // Parts for dropped keyspaces are skipped. One edit installs all other parts,
+                    // so either all of them are covered or none.
                     let Some(replayed) = self.keyspaces.get(&id) else {
                         continue;
                     };
@@ -255,7 +261,7 @@ impl<'a> Replay<'a> {
                     }
                 }
                 Some(_) => self.insert(id, seq, &entry).map_err(|e| match e.file() {
-                    None if e.is_corruption() => placed(e, record),
+                    None if e.is_corruption() => located(e, record),
                     _ => e,
                 })?,
             }
@@ -284,7 +290,8 @@ impl<'a> Replay<'a> {
         let replayed = self.keyspaces.get_mut(&id).expect("looked at it");
         if replayed.filling.is_none() {
             let min_bytes = Memtable::arena_bytes_for(1, entry.key.len(), entry.value.len());
-            // The log may hold one entry of each of a thousand keyspaces.
+            // The log may hold a single entry for each of a thousand keyspaces, so the first
+            // memtable of a keyspace takes its memory lazily.
             let arenas = &replayed.settings.arenas;
             let arena = if replayed.runs.is_empty() {
                 arenas.take_lazily(min_bytes)
@@ -349,9 +356,17 @@ impl<'a> Replay<'a> {
                 if self.held_bytes > self.budget.bytes() {
                     let cause = self.no_space.clone().expect("set above");
                     return Err(cause
-                        .context("the log holds more than fits in memory, and there is no room for tables")
-                        .expected(format!("at most {} bytes of replayed data without room (replay_bytes_max)", self.budget.bytes()))
-                        .advice("free some space, or set replay_bytes_max to more and open again"));
+                        .context(
+                            "the log holds more than fits in memory, and there is no room for \
+                             tables",
+                        )
+                        .expected(format!(
+                            "at most {} bytes of replayed data without room (replay_bytes_max)",
+                            self.budget.bytes()
+                        ))
+                        .advice(
+                            "free some space, or set replay_bytes_max to more and open again",
+                        ));
                 }
                 replayed.runs.push((seqs, Sealed::Held(mem)));
             }
@@ -359,13 +374,13 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Ends the replay: what is left in memtables goes to tables too, where there is room.
+    /// Ends the replay: the last memtables become tables too, if there is room.
     pub(super) fn finish(mut self, old: &StoreState) -> Result<Finished> {
         let ids: Vec<_> = self.keyspaces.keys().copied().collect();
         for id in ids {
             self.seal(id)?;
         }
-        // Every number up to the ceiling may have been given, somewhere.
+        // Every number up to the ceiling may have been used.
         let given = if planted::is(Bug::ReuseNumbers) {
             0
         } else if planted::is(Bug::LostNumbersComeBack) {
@@ -384,17 +399,17 @@ impl<'a> Replay<'a> {
                 check_ingested(self.jobs.outputs(), table)?;
             }
         }
-        let mut keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>> = BTreeMap::new();
+        let mut keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>> = BTreeMap::new();
         for (id, replayed) in self.keyspaces {
-            let waiting = keyspaces.entry(id).or_default();
+            let sources = keyspaces.entry(id).or_default();
             for (seqs, sealed) in replayed.runs {
-                waiting.push(match sealed {
-                    Sealed::Held(mem) => Waiting::Held { mem, seqs },
+                sources.push(match sealed {
+                    Sealed::Held(mem) => ReplayedSource::Memtable { mem, seqs },
                     Sealed::Tables(tables) => {
                         let run_id = self.next_table_id;
                         self.next_table_id += 1;
                         let metas = JobRunner::metas(tables, &mut self.next_table_id);
-                        Waiting::Run(Run {
+                        ReplayedSource::Run(Run {
                             id: run_id,
                             seqs,
                             tables: Level::new(metas)?,
@@ -405,7 +420,7 @@ impl<'a> Replay<'a> {
             let mut i = 0;
             while i < ingested.len() {
                 if ingested[i].0 == id {
-                    waiting.push(Waiting::Run(ingested.swap_remove(i).1));
+                    sources.push(ReplayedSource::Run(ingested.swap_remove(i).1));
                 } else {
                     i += 1;
                 }
@@ -422,29 +437,28 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The result of a replay: the one edit of recovery, or what is left of it while data waits for
-/// room.
+/// The result of a replay.
 pub(super) struct Finished {
     /// Creates, drops and counters.
     edit: Edit,
     /// The last number that counts as published.
     pub(super) published: u64,
-    /// What was replayed of each keyspace, oldest first.
-    keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
-    /// There was no room for all tables.
+    /// The replayed sources of each keyspace, oldest first.
+    keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>>,
+    /// The error if there was no room for all tables.
     pub(super) no_space: Option<Error>,
 }
 
 impl Finished {
-    /// The edit that installs everything: there was room for all tables.
-    pub(super) fn installing(&self) -> Edit {
+    /// The edit that installs everything, for which all sources must be tables.
+    pub(super) fn whole_edit(&self) -> Edit {
         let mut edit = self.edit.clone();
-        for (id, waiting) in &self.keyspaces {
-            let runs: Vec<Run> = waiting
+        for (id, sources) in &self.keyspaces {
+            let runs: Vec<Run> = sources
                 .iter()
-                .filter_map(|w| match w {
-                    Waiting::Run(run) => Some(run.clone()),
-                    Waiting::Held { .. } => None,
+                .filter_map(|source| match source {
+                    ReplayedSource::Run(run) => Some(run.clone()),
+                    ReplayedSource::Memtable { .. } => None,
                 })
                 .collect();
             edit.keyspaces
@@ -453,13 +467,13 @@ impl Finished {
         edit
     }
 
-    /// The edit while the data waits. It holds only creates, drops and counters: data and the log's
-    /// start come together, later.
-    pub(super) fn waiting(&self) -> Edit {
+    /// The edit if the data waits for room. It has only creates, drops and counters, because the
+    /// data must come together with the log's new start.
+    pub(super) fn edit_without_data(&self) -> Edit {
         self.edit.clone()
     }
 
-    /// What waits for room.
+    /// The data that waits for room.
     pub(super) fn into_unflushed(self, cause: Error) -> UnflushedData {
         UnflushedData {
             cause,
@@ -482,8 +496,8 @@ impl Replayed {
     }
 }
 
-/// What is wrong with a record, and where that is.
-fn placed(error: Error, record: &Record<'_>) -> Error {
+/// Adds the file and the offset of a record to an error.
+fn located(error: Error, record: &Record<'_>) -> Error {
     error
         .in_file(file_of(record))
         .at(record.position.offset.into())
@@ -493,7 +507,8 @@ fn file_of(record: &Record<'_>) -> String {
     crate::formats::log::format::segment_name(record.position.segment)
 }
 
-/// The gap between covered ranges that `seq` lies in: the number before its first one, and its last one.
+/// The gap between covered ranges that `seq` lies in: the number before the gap, and its last
+/// number.
 fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
     let ranges = covered.ranges();
     let i = ranges.partition_point(|r| r.hi < seq);
@@ -502,16 +517,20 @@ fn gap(covered: &SeqSet, seq: u64) -> (u64, u64) {
     (lo, hi)
 }
 
-/// A table of an ingest whose edit was lost: its file was synced before the record was written, so it must be there, whole.
+/// Checks a table of an ingest whose edit is not durable. Its file was synced before the record was
+/// written, so it must exist and be whole.
 fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
     let file = storage.open(&table.name).map_err(|e| match e.kind {
         StorageErrorKind::NotFound => Error::corruption(
             &table.name,
-            "a table of an ingest in the log is missing: it was deleted, or the manifest has lost its last edits",
+            "a table of an ingest in the log is missing: it was deleted, or the manifest has lost \
+             its last edits",
         )
         .expected("the table that the log names")
         .found("no file of this name")
-        .advice("put the file back from a copy, or make a new store of what is left with `silt repair`"),
+        .advice(
+            "put the file back from a copy, or make a new store of what is left with `silt repair`",
+        ),
         _ => Error::from(e).with_kind(ErrorKind::Corruption),
     })?;
     let reader = TableReader::open(
@@ -536,7 +555,7 @@ fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
     .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
 }
 
-/// The largest number in what the manifest names.
+/// The largest sequence number that the manifest knows of.
 fn found_in(state: &StoreState) -> u64 {
     let of_one = |keyspace: &Arc<crate::formats::version::KeyspaceState>| {
         let ranges = keyspace.version.covered().ranges();

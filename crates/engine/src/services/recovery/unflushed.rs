@@ -1,11 +1,10 @@
-//! Replayed data that waits for room, after an open on a full disk: it is readable, the inherited
-//! log has it, and one edit installs all of it together with the log's new start.
+//! Replayed data that waits for room after an open on a full disk. It can be read, and it is still
+//! in the inherited log.
 //!
-//! Invariant: data and the log's start come by the same edit; before that edit, the inherited log
-//! is what a replay reads.
+//! Invariant: one edit installs all of the data together with the log's new start. Before that
+//! edit, a replay reads the inherited log.
 //!
-//! Threading: [`install_unflushed`] is the maintenance task's; the lock on the data keeps others
-//! out.
+//! Threading: the maintenance task calls [`install_unflushed`]. A lock guards the data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +28,16 @@ use crate::tree::view::{MemSource, RunView, Source};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 
-/// Replayed data that waits for room: readable, in the inherited log, and not in the manifest.
+/// Replayed data that is in the inherited log and not in the manifest.
 pub(super) struct UnflushedData {
     pub(super) cause: Error,
     pub(super) published: u64,
-    pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<Waiting>>,
-    /// Keeps the inherited log.
+    pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>>,
+    /// What holds the inherited log.
     pub(super) hold: u64,
 }
 
-/// The data that waits for room after an open on a full disk, if any does.
+/// The replayed data that waits for room, if there is any.
 pub(crate) struct Unflushed {
     data: Mutex<Option<UnflushedData>>,
 }
@@ -50,8 +49,8 @@ impl Unflushed {
         }
     }
 
-    /// Keeps the log from where `state` starts it, and lets writes wait for room. Returns false if
-    /// no data waits.
+    /// Holds the log from the start that `state` says, and puts the store into `NoSpace`. Returns
+    /// false if no data waits.
     pub(super) fn hold_log(&self, catalog: &Catalog, state: &StoreState) -> bool {
         let mut data = self.data.lock();
         let Some(data) = &mut *data else {
@@ -64,24 +63,25 @@ impl Unflushed {
     }
 }
 
+/// A source that was replayed: a run of tables, or a memtable for which there was no room.
 #[derive(Clone)]
-pub(super) enum Waiting {
+pub(super) enum ReplayedSource {
     Run(Run),
-    Held { mem: Arc<Memtable>, seqs: SeqRange },
+    Memtable { mem: Arc<Memtable>, seqs: SeqRange },
 }
 
 impl UnflushedData {
-    pub(super) fn of(&self, id: KeyspaceId) -> &[Waiting] {
+    pub(super) fn of(&self, id: KeyspaceId) -> &[ReplayedSource] {
         self.keyspaces.get(&id).map_or(&[], Vec::as_slice)
     }
 }
 
-impl Waiting {
-    /// As a source of a view: no flush takes it, no compaction passes it.
-    pub(super) fn source(&self, id: u64, tables: &TableSet) -> Source {
+impl ReplayedSource {
+    /// The source in a view. No flush takes it, and no compaction merges across it.
+    pub(super) fn in_view(&self, id: u64, tables: &TableSet) -> Source {
         match self {
-            Waiting::Run(run) => Source::Run(RunView::new(run, tables, true)),
-            Waiting::Held { mem, seqs } => {
+            ReplayedSource::Run(run) => Source::Run(RunView::new(run, tables, true)),
+            ReplayedSource::Memtable { mem, seqs } => {
                 let source = MemSource::new(id, mem.clone(), seqs.lo);
                 source.held.store(true, Ordering::Release);
                 source.seal(seqs.hi);
@@ -91,14 +91,14 @@ impl Waiting {
     }
 }
 
-/// Tries again to install what waits for room: everything, by one edit, with the log's new start.
+/// Tries again to install the data: all of it, by one edit, with the log's new start.
 pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()> {
     let mut slot = unflushed.data.lock();
     let Some(data) = &*slot else { return Ok(()) };
     let mut written = Vec::new();
     if let Err(error) = write_unflushed(jobs, data, &mut written) {
         if !jobs.env().health().is_poisoned() {
-            // See `flush`: an edit in doubt keeps its tables.
+            // If the store is poisoned, the edit may be durable, so its tables must stay.
             for (_, tables) in &written {
                 jobs.runner().discard(tables);
             }
@@ -115,7 +115,8 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     reserve::make(jobs.catalog())
 }
 
-/// Flushes what waits, and installs it. `written` gets the tables that it writes, by keyspace.
+/// Flushes the memtables of the data, and installs everything. `written` gets the tables that are
+/// written, by keyspace.
 fn write_unflushed(
     jobs: &Jobs,
     data: &UnflushedData,
@@ -126,16 +127,16 @@ fn write_unflushed(
         ..Edit::default()
     };
     let mut changed = Vec::new();
-    for (id, waiting) in &data.keyspaces {
-        // Dropped meanwhile: that is one way to make room.
+    for (id, sources) in &data.keyspaces {
+        // The keyspace may have been dropped meanwhile, to make room.
         let Ok(keyspace) = jobs.catalog().keyspace_by_id(*id) else {
             continue;
         };
         let mut runs = Vec::new();
-        for waiting in waiting {
-            match waiting {
-                Waiting::Run(run) => runs.push(run.clone()),
-                Waiting::Held { mem, seqs } => {
+        for source in sources {
+            match source {
+                ReplayedSource::Run(run) => runs.push(run.clone()),
+                ReplayedSource::Memtable { mem, seqs } => {
                     let tables = jobs.runner().flush_for_recovery(
                         *id,
                         &keyspace.load_settings().all,
@@ -184,7 +185,8 @@ fn write_unflushed(
     Ok(())
 }
 
-/// The edit that installs replayed runs of one keyspace; everything up to `published` is then covered.
+/// The edit that installs replayed runs of one keyspace. Everything up to `published` is then
+/// covered.
 pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
     let add = runs.iter().flat_map(|run| {
         let slot = RunSlot {
