@@ -17,10 +17,10 @@ use crate::jobs::schedule::JobStats;
 use crate::jobs::sides::SideStats;
 use crate::services::budget::MemoryStats;
 use crate::stats::space::SpaceStats;
-use crate::tree::view::{KeyspaceView, Source};
+use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Error;
 use crate::types::event::OptionDifference;
-use crate::types::metrics::LatencySummary;
+use crate::types::metrics::{LatencySummary, Metrics};
 use crate::types::pressure::Cause;
 
 /// The statistics of one level of a keyspace.
@@ -188,8 +188,8 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
     levels
 }
 
-/// Collects the statistics. The caller has counted the space of the files.
-pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
+/// All counters by name.
+fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
     let (m, cache) = (&jobs.env().metrics(), &jobs.tree().tables().cache);
     let counters = [
         ("get_count", m.get_count.get()),
@@ -265,7 +265,11 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         ("stats_unpublished_count", m.stats_unpublished_count.get()),
         ("event_lost_count", jobs.env().events().lost_count()),
     ];
-    let counters = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
+    counters.map(|(name, n)| (Cow::Borrowed(name), n)).into()
+}
+
+/// All latencies by name.
+fn latencies(m: &Metrics) -> BTreeMap<Cow<'static, str>, LatencySummary> {
     let latencies = [
         ("get", m.get_time.summary()),
         ("multi_get", m.multi_get_time.summary()),
@@ -275,27 +279,32 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         ("compaction", m.compaction_time.summary()),
         ("sync", m.sync_time.summary()),
     ];
-    let latencies = latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into();
+    latencies.map(|(name, l)| (Cow::Borrowed(name), l)).into()
+}
+
+/// The statistics of one keyspace.
+fn keyspace_stats(keyspace: &KeyspaceCore) -> KeyspaceStats {
+    let view = keyspace.pin();
+    let mut memtable_bytes = 0;
+    for source in &view.sources {
+        if let Source::Memtable(mem) = source {
+            memtable_bytes += mem.mem.used_bytes();
+        }
+    }
+    KeyspaceStats {
+        name: keyspace.name.clone(),
+        memtable_bytes,
+        sealed_memtable_count: view.sealed_count as u64,
+        levels: level_stats(&view),
+    }
+}
+
+/// Collects the statistics. The caller has counted the space of the files.
+pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
+    let counters = counters(jobs);
+    let latencies = latencies(jobs.env().metrics());
     let map = jobs.catalog().keyspaces();
-    let keyspaces = map
-        .by_id
-        .values()
-        .map(|keyspace| {
-            let view = keyspace.pin();
-            let mut memtable_bytes = 0;
-            for source in &view.sources {
-                if let Source::Memtable(mem) = source {
-                    memtable_bytes += mem.mem.used_bytes();
-                }
-            }
-            KeyspaceStats {
-                name: keyspace.name.clone(),
-                memtable_bytes,
-                sealed_memtable_count: view.sealed_count as u64,
-                levels: level_stats(&view),
-            }
-        })
-        .collect();
+    let keyspaces = map.by_id.values().map(|k| keyspace_stats(k)).collect();
     let current = map
         .by_id
         .values()
