@@ -1,7 +1,7 @@
 //! What earlier opens left: names that must not be used again, and files that nothing refers to.
 //!
-//! Invariant: a file is deleted only when the state that does not name it is durable. The exception
-//! are log segments behind the end of the log, which no replay would read.
+//! Invariant: a file is deleted only when the state that does not name it is durable. Only log
+//! segments behind the end of the log go earlier, because no replay would read them.
 //!
 //! Threading: the opening task; after an open on a full disk, the maintenance task, while the store
 //! is in use.
