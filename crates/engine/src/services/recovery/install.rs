@@ -113,7 +113,6 @@ pub(super) fn install(
             let _ = opening.storages.log.delete(opening.epoch, &name);
         }
     }
-    #[cfg(feature = "planted")]
     if planted::is(Bug::RecoverOneByOne) && replayed.no_space.is_none() {
         // The first keyspaces' data and the log's new start come in an edit of their own.
         let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
