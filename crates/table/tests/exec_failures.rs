@@ -206,6 +206,7 @@ type Change = (&'static str, fn(&mut Job));
 #[test]
 fn unsupported_jobs_are_declined_with_a_reason() {
     let w = world();
+    assert_eq!(CpuExecutor::new().accepts(&w.job), Ok(()));
     let changes: &[Change] = &[
         ("layout version", |j| j.layout_version = 9),
         ("extension ttl", |j| {
@@ -236,9 +237,11 @@ fn unsupported_jobs_are_declined_with_a_reason() {
     for (reason, change) in changes {
         let mut job = w.job.clone();
         change(&mut job);
+        let not_accepted = CpuExecutor::new().accepts(&job).unwrap_err();
         match CpuExecutor::new().run(&job, &w.context()) {
             Err(ExecError::Declined { reason: found }) => {
-                assert!(found.contains(reason), "{found}")
+                assert!(found.contains(reason), "{found}");
+                assert_eq!(found, not_accepted);
             }
             other => panic!("{reason}: {other:?}"),
         }

@@ -349,10 +349,31 @@ fn damaged_tables_and_those_of_another_job_are_made_again() {
     for table in &outcome.tables {
         w.storage.delete(epoch(), &table.name).unwrap();
     }
-    // Nobody goes on: the names are told, once.
+    // No further attempt: the names are given, once.
     let handover = fail_after(3);
     let mut names = handover.end();
     names.sort();
     assert_eq!(names, w.outputs());
     assert_eq!(handover.end(), Vec::<String>::new());
+}
+
+/// The caller gives up an attempt that still runs, and ends its handover. When the attempt fails
+/// later, it leaves nothing and deletes what it made; when it succeeds, it adopts nothing.
+#[test]
+fn an_attempt_that_ends_after_its_handover_leaves_nothing() {
+    let w = world();
+    for parallel in [1, 2] {
+        let handover = Arc::new(Handover::new(&w.runtime));
+        assert_eq!(handover.end(), Vec::<String>::new());
+        w.faults.clear();
+        let rule = w.faults.add(Rule::on(OpKind::Create, IO).nth(4));
+        w.attempt(10, parallel, Some(&handover), None).unwrap_err();
+        assert_eq!(w.faults.fired_count(rule), 1);
+        w.faults.clear();
+        assert_eq!(handover.left_count(), 0);
+        assert_eq!(w.outputs(), Vec::<String>::new());
+        let outcome = w.attempt(11, parallel, Some(&handover), None).unwrap();
+        assert_eq!(handover.adopted_count(), 0);
+        w.check(&outcome, 11, "after the end");
+    }
 }

@@ -1,7 +1,8 @@
 //! The host's cores.
 //!
-//! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with `max_parallel > 1` it has up to
-//! `max_parallel - 1` helpers, which take subjobs in order from one counter.
+//! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with
+//! `max_parallel > 1` it has up to `max_parallel - 1` helpers, which take subjobs in order from one
+//! counter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,33 +29,6 @@ impl CpuExecutor {
     /// A new executor.
     pub fn new() -> CpuExecutor {
         CpuExecutor
-    }
-
-    /// Whether this executor can run the job at all.
-    ///
-    /// # Errors
-    /// `Declined`, with what it lacks.
-    pub fn accepts(job: &Job) -> Result<(), ExecError> {
-        if job.layout_version != LAYOUT_VERSION {
-            return Err(ExecError::declined(format!(
-                "layout version {}, this executor has {LAYOUT_VERSION}",
-                job.layout_version
-            )));
-        }
-        if let Some(extension) = job.extensions.first() {
-            return Err(ExecError::declined(format!(
-                "extension {} version {} is not known",
-                extension.name, extension.version
-            )));
-        }
-        if let Some(input) = job.inputs.iter().find(|i| i.kind == InputKind::Unsorted) {
-            return Err(ExecError::declined(format!(
-                "input {} is unsorted",
-                input.name
-            )));
-        }
-        job.check()
-            .map_err(|reason| ExecError::declined(format!("malformed job: {reason}")))
     }
 }
 
@@ -109,8 +83,28 @@ impl Executor for CpuExecutor {
         Side::Host
     }
 
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        if job.layout_version != LAYOUT_VERSION {
+            return Err(format!(
+                "layout version {}, this executor has {LAYOUT_VERSION}",
+                job.layout_version
+            ));
+        }
+        if let Some(extension) = job.extensions.first() {
+            return Err(format!(
+                "extension {} version {} is not known",
+                extension.name, extension.version
+            ));
+        }
+        if let Some(input) = job.inputs.iter().find(|i| i.kind == InputKind::Unsorted) {
+            return Err(format!("input {} is unsorted", input.name));
+        }
+        let checked = job.check();
+        checked.map_err(|reason| format!("malformed job: {reason}"))
+    }
+
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
-        CpuExecutor::accepts(job)?;
+        self.accepts(job).map_err(ExecError::declined)?;
         let created = Created::new(&ctx.runtime);
         let adopted = match &ctx.handover {
             Some(handover) => adopt(job, ctx, handover, &created),
@@ -141,8 +135,9 @@ impl Executor for CpuExecutor {
         if ctx.runtime.is_simulated() {
             shared.work();
         } else {
-            // What unwinds here goes on below, when no helper writes any more. Subjobs share lists under locks only, each change of which is one
-            // call, and of a job that panicked nothing is used.
+            // The panic is resumed below, when no helper writes any more. Subjobs share lists under
+            // locks only, each change of a list is one call, and nothing of a job that panicked is
+            // used.
             panic = catch_unwind(AssertUnwindSafe(|| shared.work())).err();
             if panic.is_some() {
                 shared.abandoned.store(true, Ordering::Relaxed);
@@ -173,8 +168,8 @@ impl Executor for CpuExecutor {
 /// How many blocks of each adopted table are verified.
 const ADOPTED_BLOCKS: usize = 8;
 
-/// Takes over what an earlier attempt of the job left: verified as tables from outside are, under this attempt's names. What does not hold is
-/// deleted, and made anew.
+/// Takes over what an earlier attempt of the job left, under this attempt's names. It is verified
+/// as tables from outside are; what does not hold is deleted and made anew.
 fn adopt(
     job: &Job,
     ctx: &ExecContext,
@@ -234,13 +229,14 @@ fn adopt(
     adopted
 }
 
-/// Leaves finished tables to the next attempt, if there may be one that wants them, and deletes all others.
+/// Leaves finished tables to the next attempt, if there can be one, and deletes all others.
 fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part>) {
     let storage_said = match error {
         ExecError::Failed(TableError::Storage(error)) => Some(error),
         _ => None,
     };
-    // Without room finished tables keep what a flush or the log may need; without the lease nothing here is ours.
+    // Without room, finished tables would keep space that a flush or the log may need. Without the
+    // lease nothing here is ours.
     let in_the_way =
         storage_said.is_some_and(|e| e.is_no_space() || e.kind == StorageErrorKind::Fenced);
     let handover = shared.ctx.handover.as_ref();
@@ -254,14 +250,16 @@ fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part
                 .flat_map(|p| p.tables.iter().map(|t| &t.name[..]))
                 .collect();
             shared.created.delete_all_but(&shared.ctx, &kept);
-            handover.leave(shared.job.identity(), parts);
+            for name in handover.leave(shared.job.identity(), parts) {
+                let _ = shared.ctx.outputs.delete(shared.ctx.epoch, &name);
+            }
         }
         None => shared.created.delete_all_but(&shared.ctx, &BTreeSet::new()),
     }
 }
 
-/// Puts the subjobs' results together; the first failure by subjob counts, and one that was only abandoned never
-/// hides the reason.
+/// Puts the subjobs' results together. The first failure by subjob counts, and a subjob that was
+/// only abandoned never hides the reason.
 fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, ExecError> {
     if panicked {
         return Err(TableError::Misuse("a subjob's task panicked; its job failed").into());

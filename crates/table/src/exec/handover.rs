@@ -1,15 +1,21 @@
 //! What a failed or cancelled attempt leaves to the next attempt of the identical job.
 //!
-//! What it is: a [`Handover`] stands in the context of all attempts of one job. An attempt that ends without an outcome leaves its finished,
-//! synced tables there, with the place where each subjob goes on: the first key of its next table and the layout's sums there. The next attempt
-//! takes them, reads and verifies them as tables from outside, gives them its own names, and begins behind them. Whoever ends the matter deletes
-//! what is left.
+//! What it is: a [`Handover`] stands in the context of all attempts of one job. An attempt that
+//! ends without an outcome leaves its finished, synced tables there, with the place where each
+//! subjob goes on: the first key of its next table and the layout's sums there. The next attempt
+//! takes them, verifies them as tables from outside, gives them its own names, and begins behind
+//! them.
+//! [`Handover::end`] closes the handover and names what is left in it, so that the caller deletes
+//! that; an attempt that returns later leaves nothing.
 //!
-//! Invariants: only a job of the same identity is gone on with: its bytes are equal but for the output prefix, so its tables are. Nothing is left
-//! by an attempt in which any sync failed (what a failed sync lost need not show when it is read), that found no room (its tables would keep
-//! what others need), or whose task panicked. Tables in a handover have the names of an attempt that is over; nothing refers to them.
+//! Invariants: only a job of the same identity is continued: its bytes are equal but for the
+//! output prefix, so its tables are. Nothing is left by an attempt in which any sync failed (what a
+//! failed sync lost need not show when it is read), that found no room (its tables would take the
+//! room that others need), or whose task panicked. Tables in a handover have the names of an
+//! attempt that is over; nothing refers to them.
 //!
-//! Threading: one attempt at a time has it; a runtime mutex, no I/O under it.
+//! Threading: one attempt at a time uses it, but one that was given up may return beside the next
+//! one. A runtime mutex; no I/O under it.
 
 use siltstone_storage::{Mutex, Runtime};
 
@@ -57,6 +63,16 @@ struct Left {
     job: u128,
     parts: Vec<Part>,
     adopted: u64,
+    is_closed: bool,
+}
+
+impl Left {
+    /// Empties it; the names of the tables that were in it.
+    fn take_names(&mut self) -> Vec<String> {
+        let parts = std::mem::take(&mut self.parts);
+        let tables = parts.into_iter().flat_map(|part| part.tables);
+        tables.map(|table| table.name).collect()
+    }
 }
 
 /// See the module.
@@ -82,27 +98,37 @@ impl Handover {
         self.left.lock().adopted
     }
 
-    /// Ends the matter: the names of what was left, to be deleted.
+    /// Closes the handover: no further attempt takes or leaves anything. Gives the names of the
+    /// tables that were left, which the caller deletes.
     pub fn end(&self) -> Vec<String> {
-        let parts = std::mem::take(&mut self.left.lock().parts);
-        let tables = parts.into_iter().flat_map(|p| p.tables);
-        tables.map(|t| t.name).collect()
+        let mut left = self.left.lock();
+        left.is_closed = true;
+        left.take_names()
     }
 
-    /// What was left for the job of this identity; of another one, only the names.
+    /// Takes what was left for the job of this identity. If it was left for another job, gives the
+    /// names of the tables, which the caller deletes.
     pub(super) fn take(&self, job: u128) -> Result<Vec<Part>, Vec<String>> {
-        if self.left.lock().job != job {
-            return Err(self.end());
+        let mut left = self.left.lock();
+        if left.job != job {
+            return Err(left.take_names());
         }
-        Ok(std::mem::take(&mut self.left.lock().parts))
+        Ok(std::mem::take(&mut left.parts))
     }
 
     pub(super) fn adopted(&self, count: usize) {
         self.left.lock().adopted += count as u64;
     }
 
-    pub(super) fn leave(&self, job: u128, parts: Vec<Part>) {
+    /// Leaves finished tables to the next attempt. Gives the names of those that no attempt will
+    /// take, which the caller deletes: all of them if the handover is closed.
+    #[must_use]
+    pub(super) fn leave(&self, job: u128, parts: Vec<Part>) -> Vec<String> {
         let mut left = self.left.lock();
         (left.job, left.parts) = (job, parts);
+        if left.is_closed {
+            return left.take_names();
+        }
+        Vec::new()
     }
 }

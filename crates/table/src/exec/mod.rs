@@ -1,19 +1,29 @@
 //! Executors: whoever turns a job into tables.
 //!
-//! [`Executor::run`] resolves a job's inputs through an [`ExecContext`], writes output tables that nothing refers to
-//! yet, and returns an [`Outcome`]. It never installs anything. It may decline (it lacks something that the job names),
-//! be cancelled, or fail; then nothing of its output counts, and the host's cores can run the same job.
+//! [`Executor::run`] resolves a job's inputs through an [`ExecContext`], writes output tables that
+//! nothing refers to yet, and returns an [`Outcome`]. It never installs anything. It may decline a
+//! job because it lacks something that the job names, be cancelled, or fail. Then nothing of its
+//! output counts, and the host's cores can run the same job.
+//!
+//! Before a job is given to an executor, its methods [`accepts`](Executor::accepts),
+//! [`slots`](Executor::slots), [`parallelism`](Executor::parallelism) and
+//! [`state`](Executor::state) say what it can do now. They answer at once, from memory.
 //!
 //! What an executor promises when it returns an outcome:
-//! - **E1** Every output object is complete and synced, and so are the names (one `sync_dir` at the end). The caller
-//!   need not sync anything before it installs.
-//! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits), whoever runs it and
-//!   however many subjobs run at once.
-//! - **E3** Every input block was verified before anything in it was believed, unless the job says otherwise.
-//! - **E4** After an error it has tried to delete what it created, but for finished tables that it left in the context's [`Handover`]. Whatever
-//!   else is left is an orphan by name.
+//! - **E1** Every output object is complete and synced, and so are the names (one `sync_dir` at the
+//!   end). The caller need not sync anything before it installs.
+//! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits),
+//!   whoever runs it and however many subjobs run at once.
+//! - **E3** Every input block was verified before anything in it was believed, unless the job says
+//!   otherwise.
+//! - **E4** After an error it has tried to delete what it created, except finished tables that it
+//!   left in the context's [`Handover`]. Whatever else is left is an orphan by name.
 //!
-//! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's runtime.
+//! While it runs a job, it shows signs of life: a count of [`Progress`] rises, or it calls
+//! [`Progress::beat`], at least every ten seconds.
+//!
+//! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's
+//! runtime.
 
 pub mod cpu;
 mod handover;
@@ -110,8 +120,8 @@ pub trait EntryStream: Send {
 
 /// A stream input: opened once for each subjob that overlaps it.
 pub trait StreamSource: Send + Sync {
-    /// First and last user key, where they are known without reading all of it: they let keys be compared by fewer
-    /// bytes. Must hold if given.
+    /// First and last user key, where they are known without reading all of it: they let keys be
+    /// compared by fewer bytes. They must hold if they are given.
     fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)>;
 
     /// All its range deletes.
@@ -192,7 +202,7 @@ impl Inputs for InputMap {
     }
 }
 
-/// How far a job is; written by the executor, read by anybody.
+/// How far a job is. The executor writes it, anybody reads it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Entries read.
@@ -203,8 +213,33 @@ pub struct Progress {
     pub bytes_out: AtomicU64,
     /// Output tables finished.
     pub tables: AtomicU64,
-    /// Memory that the job has for blocks and tables on their way, in bytes, as it was at its last block.
+    /// Memory of this process that the job uses for blocks and unfinished tables, in bytes, as of
+    /// its last block. The memory of a device is not part of it.
     pub buffer_bytes: AtomicU64,
+    /// Signs of life that no other count shows: see [`Progress::beat`].
+    pub beats: AtomicU64,
+}
+
+impl Progress {
+    /// Shows that the job is alive although none of the counts rises, for example while it waits
+    /// for a rate limit or for a device's queue.
+    #[inline]
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that differs from an earlier one if the job has shown a sign of life in between.
+    pub fn signs_of_life(&self) -> u64 {
+        let counts = [
+            &self.entries,
+            &self.bytes_in,
+            &self.bytes_out,
+            &self.tables,
+            &self.beats,
+        ];
+        let load = |count: &&AtomicU64| count.load(Ordering::Relaxed);
+        counts.iter().map(load).fold(0, u64::wrapping_add)
+    }
 }
 
 /// Asks a running job to stop. The job checks it once per block.
@@ -231,8 +266,8 @@ impl CancelToken {
 
 /// Who limits what jobs read and write in a second.
 pub trait Throttle: Send + Sync {
-    /// The job has read and written this many bytes of tables since it told last. Returns when it may go on, or soon after `stop` says that
-    /// it shall end.
+    /// The job reports that it has read and written this many bytes of tables since its last call.
+    /// Returns when the job may continue, or soon after `stop` says that it should end.
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
 }
 
@@ -255,7 +290,8 @@ pub struct ExecContext {
     pub max_parallel: usize,
     /// Told what the job reads and writes; `None`: nobody limits it.
     pub throttle: Option<Arc<dyn Throttle>>,
-    /// What attempts of the job leave each other; `None`: each begins anew and deletes all that it made when it fails.
+    /// What attempts of the job leave each other; `None`: each attempt begins anew, and deletes all
+    /// that it made when it fails.
     pub handover: Option<Arc<Handover>>,
 }
 
@@ -281,7 +317,31 @@ impl ExecContext {
     }
 }
 
+/// Whether an executor can be given jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ExecutorState {
+    /// Yes.
+    #[default]
+    Ready,
+    /// Not yet, and why: it compiles its kernels, say.
+    Starting(String),
+    /// No, and why: its link is down, say.
+    Down(String),
+}
+
+impl fmt::Display for ExecutorState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExecutorState::Ready => f.write_str("ready"),
+            ExecutorState::Starting(reason) => write!(f, "starting: {reason}"),
+            ExecutorState::Down(reason) => write!(f, "down: {reason}"),
+        }
+    }
+}
+
 /// Runs jobs. See the module for what it promises.
+///
+/// The defaults describe an executor that takes every job and runs one at a time.
 pub trait Executor: Send + Sync {
     /// A word for statistics: `cpu`, `cuda`, a device's name.
     fn name(&self) -> &str;
@@ -289,9 +349,85 @@ pub trait Executor: Send + Sync {
     /// Where it computes.
     fn side(&self) -> Side;
 
+    /// Whether it can run this job. The caller has not decided yet where the job is cut, so the
+    /// job has no hard cuts, and it may get later snapshots before it runs.
+    ///
+    /// # Errors
+    /// What the executor lacks, for the statistics.
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        let _ = job;
+        Ok(())
+    }
+
+    /// How many jobs it runs at once, as of now.
+    fn slots(&self) -> usize {
+        1
+    }
+
+    /// How many subjobs of one job it runs at once: jobs for it are cut into as many, if they are
+    /// large enough.
+    fn parallelism(&self) -> usize {
+        1
+    }
+
+    /// Whether it can be given jobs now.
+    fn state(&self) -> ExecutorState {
+        ExecutorState::Ready
+    }
+
     /// Runs a job to its end.
     ///
     /// # Errors
     /// [`ExecError`]; no output counts then.
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Plain;
+
+    impl Executor for Plain {
+        fn name(&self) -> &str {
+            "plain"
+        }
+        fn side(&self) -> Side {
+            Side::Gpu
+        }
+        fn run(&self, _: &Job, _: &ExecContext) -> Result<Outcome, ExecError> {
+            Err(ExecError::Cancelled)
+        }
+    }
+
+    #[test]
+    fn the_defaults_describe_one_job_at_a_time() {
+        assert_eq!((Plain.slots(), Plain.parallelism()), (1, 1));
+        assert_eq!(Plain.state(), ExecutorState::Ready);
+        let down = ExecutorState::Down("no link".into());
+        assert_eq!(down.to_string(), "down: no link");
+    }
+
+    #[test]
+    fn every_count_is_a_sign_of_life() {
+        let progress = Progress::default();
+        let mut seen = vec![progress.signs_of_life()];
+        progress.beat();
+        seen.push(progress.signs_of_life());
+        for count in [
+            &progress.entries,
+            &progress.bytes_in,
+            &progress.bytes_out,
+            &progress.tables,
+        ] {
+            count.fetch_add(1, Ordering::Relaxed);
+            seen.push(progress.signs_of_life());
+        }
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+        // Memory goes up and down, and says nothing.
+        progress.buffer_bytes.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(seen.last(), Some(&progress.signs_of_life()));
+        progress.bytes_in.store(u64::MAX, Ordering::Relaxed);
+        progress.signs_of_life();
+    }
 }
