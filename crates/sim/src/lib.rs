@@ -14,6 +14,7 @@
 //! - [`checker`]: compares whole contents with the model.
 //! - [`linear`]: decides whether a history of overlapping operations has an order.
 //! - [`executors`]: executors that fail and lie.
+//! - [`device`]: an executor with slots that takes time.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`reduce`]: leaves out everything that a failure does not need.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
@@ -24,6 +25,7 @@
 
 pub mod checker;
 pub mod coverage;
+pub mod device;
 pub mod executors;
 pub mod fuzzing;
 pub mod linear;
