@@ -10,7 +10,8 @@ use siltstone_storage::planted::{self, Bug};
 
 use super::panics::{failed, guarded, panicked};
 use crate::jobs::Jobs;
-use crate::jobs::schedule::{self, Task};
+use crate::jobs::schedule;
+use crate::jobs::work::Work;
 use crate::types::error::ErrorKind;
 
 /// The longest time that a worker waits before it looks for work again.
@@ -35,36 +36,29 @@ pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
     }
 }
 
-/// Waits for one task and runs it. Returns false if the store is being closed.
+/// Waits for work and does it. False: the store closes.
 fn work(jobs: &Jobs, flush_only: bool) -> bool {
-    let task = loop {
+    let work = loop {
         let seen = jobs.env().work().count();
         if jobs.env().is_closing() {
             schedule::end_unfinished(jobs);
             return false;
         }
-        if let Some(task) = schedule::next(jobs, flush_only) {
-            break task;
+        if let Some(work) = schedule::next(jobs, flush_only) {
+            break work;
         }
         jobs.env().job_ended().notify();
         jobs.env().work().wait_past(seen, LOOK_AGAIN);
     };
-    run(jobs, task);
+    run(jobs, work);
     true
 }
 
-fn run(jobs: &Jobs, mut task: Task) {
-    let what = task.what();
-    let guarded = guarded(
-        jobs.env(),
-        || what,
-        || match &mut task {
-            Task::Flush(flush) => crate::jobs::flush::run(jobs, flush),
-            Task::Compaction(compaction) => crate::jobs::install::run(jobs, compaction),
-        },
-    );
+fn run(jobs: &Jobs, mut work: Work) {
+    let what = work.describe();
+    let guarded = guarded(jobs.env(), || what, || jobs.run(&mut work));
     let result = guarded.unwrap_or_else(|error| {
-        panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &task));
+        panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &work));
         Err(error)
     });
     // This comes before `finish`: a caller that finds no job running must see the full disk.
@@ -73,8 +67,8 @@ fn run(jobs: &Jobs, mut task: Task) {
     {
         jobs.env().health().set_no_space(error);
     }
-    schedule::finish(jobs, task, &result);
-    // A job of a dropped keyspace has not failed: its result is no longer wanted.
+    schedule::finish(jobs, work, &result);
+    // Work for a keyspace that is gone has not failed: it is not wanted any more.
     if let Err(error) = result
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {

@@ -1,7 +1,8 @@
 //! Building jobs and having them executed.
 //!
-//! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open number that fences names) and numbers attempts;
-//! it turns a memtable or a [`Choice`] into a [`Job`], gives it to a side ([`Sides`]), and verifies what comes back.
+//! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open
+//! number that fences names) and numbers attempts. It turns a memtable or a [`Choice`] into a
+//! [`Begun`] job, gives that to a side ([`Sides`]), and verifies what comes back.
 //!
 //! Invariants: a job holds everything that decides its output; published number and snapshots were
 //! taken together (RFC 1, V6); an attempt number is given once; an outcome that leaves here is
@@ -69,6 +70,39 @@ pub(crate) struct JobRunner {
     pub(crate) rate: Arc<RateLimit>,
 }
 
+/// A job that was begun, for all its attempts. As long as it lasts its reservation stands, so
+/// nothing is installed where the job counted on nothing (RFC 1, V5), and it keeps its number and
+/// its snapshots: those that came later are above it (V6).
+pub(crate) struct Begun {
+    job: Job,
+    inputs: Arc<dyn Inputs>,
+    /// Of a flush: what its tables are compared with, and how much of them.
+    compared: Option<(Arc<dyn StreamSource>, Sample)>,
+    /// What attempts leave each other; none if each begins anew.
+    handover: Option<Arc<Handover>>,
+    /// Tables that were left when the last attempt began.
+    left_count: usize,
+}
+
+impl Begun {
+    /// Whether the last attempt left tables that were not there before. Call this once per attempt.
+    pub(crate) fn has_left_more(&mut self) -> bool {
+        let left_count = self.handover.as_ref().map_or(0, |h| h.left_count());
+        let before = std::mem::replace(&mut self.left_count, left_count);
+        left_count > before
+    }
+
+    /// Tables that attempts took over from those before them.
+    pub(crate) fn adopted_count(&self) -> u64 {
+        self.handover.as_ref().map_or(0, |h| h.adopted_count())
+    }
+
+    /// No further attempt: the names of what the last one left.
+    pub(crate) fn end(self) -> Vec<String> {
+        self.handover.map_or(Vec::new(), |h| h.end())
+    }
+}
+
 /// Everything of a flush that is not the memtable.
 pub(crate) struct FlushSpec<'a> {
     pub(crate) keyspace: KeyspaceId,
@@ -78,6 +112,18 @@ pub(crate) struct FlushSpec<'a> {
     pub(crate) snapshots: Vec<u64>,
     /// Boundaries that later merges will meet: those of level 1.
     pub(crate) soft_cuts: Vec<Vec<u8>>,
+}
+
+/// Everything that the job of a compaction is made from.
+pub(crate) struct CompactionSpec<'a> {
+    pub(crate) version: &'a KeyspaceVersion,
+    pub(crate) settings: &'a KeyspaceSettings,
+    pub(crate) choice: &'a Choice,
+    pub(crate) published: u64,
+    pub(crate) snapshots: Vec<u64>,
+    /// Where older data outside the job may lie.
+    pub(crate) older: Vec<KeyRange>,
+    pub(crate) inputs: Arc<dyn Inputs>,
 }
 
 impl JobRunner {
@@ -197,16 +243,10 @@ impl JobRunner {
         }
     }
 
-    /// A flush: one stream, everything older may hold anything.
-    pub(crate) fn flush(
-        &self,
-        spec: FlushSpec<'_>,
-        progress: &Arc<Progress>,
-        cancel: &CancelToken,
-    ) -> std::result::Result<Outcome, JobError> {
-        let (Some(min_seq), Some(max_seq)) = (spec.mem.min_seq(), spec.mem.max_seq()) else {
-            return Ok(Outcome::default());
-        };
+    /// The job of a flush: one stream, and everything older may hold anything. None if there is
+    /// nothing in the memtable.
+    pub(crate) fn begin_flush(&self, spec: FlushSpec<'_>) -> Option<Begun> {
+        let (min_seq, max_seq) = spec.mem.min_seq().zip(spec.mem.max_seq())?;
         let mut job = self.job(
             spec.keyspace,
             spec.settings,
@@ -235,23 +275,14 @@ impl JobRunner {
         });
         let mut inputs = InputMap::new();
         inputs.add_stream(0, &name, stream.clone());
-        let inputs: Arc<dyn Inputs> = Arc::new(inputs);
-        let sample = self.flush_sample();
-        let accept = |job: &Job, outcome: &Outcome, side: Side| {
-            let accepted = self.accept(job, outcome, side, &*inputs)?;
-            if accepted.is_err() || sample == Sample::None || planted::is(Bug::BelieveOutcomes) {
-                return Ok(accepted);
-            }
-            match verify_stream(job, outcome, &*stream, &*self.outputs, sample, cancel) {
-                Ok(verified) => Ok(verified.map_err(|rejected| rejected.reason)),
-                Err(ExecError::Failed(error)) => {
-                    Err(Error::from(error).context("reading a flushed table back"))
-                }
-                Err(ExecError::Cancelled | ExecError::Declined { .. }) => Err(cancelled()),
-            }
-        };
-        // A memtable makes a table or two: nothing is worth being handed over.
-        self.execute_as(&job, inputs.clone(), progress, cancel, None, &accept)
+        Some(Begun {
+            job,
+            inputs: Arc::new(inputs),
+            compared: Some((stream, self.flush_sample())),
+            // A memtable makes a table or two: nothing is worth being handed over.
+            handover: None,
+            left_count: 0,
+        })
     }
 
     /// A flush before the store exists: nobody reads, no snapshots.
@@ -270,21 +301,23 @@ impl JobRunner {
             snapshots: Vec::new(),
             soft_cuts: Vec::new(),
         };
-        Ok(self
-            .flush(spec, &Arc::default(), &CancelToken::new())?
-            .tables)
+        let Some(begun) = self.begin_flush(spec) else {
+            return Ok(Vec::new());
+        };
+        let outcome = self.execute(&begun, &Arc::default(), &CancelToken::new())?;
+        Ok(outcome.tables)
     }
 
-    /// The job of a choice.
-    pub(crate) fn compaction_job(
+    /// The job of a compaction. `anchors` gives keys that divide a table into parts of about equal
+    /// size.
+    pub(crate) fn begin_compaction(
         &self,
-        version: &KeyspaceVersion,
-        settings: &KeyspaceSettings,
-        choice: &Choice,
-        (published, snapshots): (u64, Vec<u64>),
-        older: &[KeyRange],
+        spec: CompactionSpec<'_>,
         anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
-    ) -> Job {
+    ) -> Begun {
+        let CompactionSpec {
+            version, choice, ..
+        } = spec;
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
         let min_bytes = self.subjob_min_bytes.load(Ordering::Relaxed);
@@ -300,10 +333,10 @@ impl JobRunner {
             .collect();
         let mut job = self.job(
             version.id(),
-            settings,
+            spec.settings,
             choice.to,
-            published,
-            snapshots,
+            spec.published,
+            spec.snapshots,
             !soft.is_empty(),
         );
         for (run, input) in choice.inputs.iter().enumerate() {
@@ -323,67 +356,34 @@ impl JobRunner {
                 });
             }
         }
-        job.older = older.iter().map(job_range).collect();
+        job.older = spec.older.iter().map(job_range).collect();
         job.bounds = bounds;
         job.hard_cuts = hard;
         job.soft_cuts = soft;
-        job
+        Begun {
+            job,
+            inputs: spec.inputs,
+            compared: None,
+            handover: Some(Arc::new(Handover::new(&self.runtime))),
+            left_count: 0,
+        }
     }
 
-    /// Has the job executed, and verifies the outcome. Attempts with the same `handover` go on behind each other's tables.
+    /// Has an attempt of a job made, and verifies its outcome. Attempts of a job that has a
+    /// handover resume behind each other's tables.
     pub(crate) fn execute(
         &self,
-        job: &Job,
-        inputs: Arc<dyn Inputs>,
+        begun: &Begun,
         progress: &Arc<Progress>,
         cancel: &CancelToken,
-        handover: Option<&Arc<Handover>>,
     ) -> std::result::Result<Outcome, JobError> {
-        let accept =
-            |job: &Job, outcome: &Outcome, side: Side| self.accept(job, outcome, side, &*inputs);
-        self.execute_as(job, inputs.clone(), progress, cancel, handover, &accept)
-    }
-
-    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part
-    /// of its tables back, and compares their range deletes with those of the inputs.
-    fn accept(
-        &self,
-        job: &Job,
-        outcome: &Outcome,
-        side: Side,
-        inputs: &dyn Inputs,
-    ) -> Result<Accepted> {
-        if planted::is(Bug::BelieveOutcomes) {
-            return Ok(Ok(()));
+        let mut job = begun.job.clone();
+        if begun.handover.is_some() {
+            job.output = self.next_prefix();
         }
-        let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes; any other is asked for blocks.
-        if verified.is_ok() && side != Side::Host {
-            let sample = Sample::Blocks(SAMPLED_BLOCKS);
-            let failed = |e| Error::from(e).context("reading an executor's table back");
-            verified =
-                verify_tables(job, outcome, &*self.outputs, &TrustSyncs, sample).map_err(failed)?;
-            if verified.is_ok() {
-                verified =
-                    verify_range_deletes(job, outcome, inputs, &*self.outputs).map_err(failed)?;
-            }
-        }
-        Ok(verified.map_err(|rejected| rejected.reason))
-    }
-
-    /// As [`JobRunner::execute`], with what `accept` says of an outcome.
-    fn execute_as(
-        &self,
-        job: &Job,
-        inputs: Arc<dyn Inputs>,
-        progress: &Arc<Progress>,
-        cancel: &CancelToken,
-        handover: Option<&Arc<Handover>>,
-        accept: &dyn Fn(&Job, &Outcome, Side) -> Result<Accepted>,
-    ) -> std::result::Result<Outcome, JobError> {
         let context = ExecContext {
             runtime: self.runtime.clone(),
-            inputs,
+            inputs: begun.inputs.clone(),
             outputs: self.outputs.clone(),
             epoch: self.epoch,
             progress: progress.clone(),
@@ -391,13 +391,56 @@ impl JobRunner {
             max_parallel: self.subjobs_max(),
             throttle: Some(Arc::new(Spender {
                 limit: self.rate.clone(),
-                // Whoever reads a stream flushes: writers wait for it.
-                waits: job.inputs.iter().all(|i| i.kind == InputKind::Table),
+                // Writers wait for flushes, so flushes do not wait.
+                waits: begun.compared.is_none(),
             })),
-            handover: handover.cloned(),
+            handover: begun.handover.clone(),
         };
+        let accept =
+            |job: &Job, outcome: &Outcome, side| self.accept(begun, job, outcome, side, cancel);
         self.sides
-            .run(job, &context, &|| self.next_prefix(), accept)
+            .run(&job, &context, &|| self.next_prefix(), &accept)
+    }
+
+    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part
+    /// of its tables back, and compares their range deletes with those of the inputs. Tables of a
+    /// flush are compared with the memtable.
+    fn accept(
+        &self,
+        begun: &Begun,
+        job: &Job,
+        outcome: &Outcome,
+        side: Side,
+        cancel: &CancelToken,
+    ) -> Result<Accepted> {
+        if planted::is(Bug::BelieveOutcomes) {
+            return Ok(Ok(()));
+        }
+        let outputs = &*self.outputs;
+        let mut verified = verify_outcome(job, outcome);
+        // The host's own executor syncs and checks what it writes; any other is asked for blocks.
+        if verified.is_ok() && side != Side::Host {
+            let sample = Sample::Blocks(SAMPLED_BLOCKS);
+            let failed = |e| Error::from(e).context("reading an executor's table back");
+            verified = verify_tables(job, outcome, outputs, &TrustSyncs, sample).map_err(failed)?;
+            if verified.is_ok() {
+                verified =
+                    verify_range_deletes(job, outcome, &*begun.inputs, outputs).map_err(failed)?;
+            }
+        }
+        if let Some((stream, sample)) = &begun.compared
+            && verified.is_ok()
+            && *sample != Sample::None
+        {
+            verified = match verify_stream(job, outcome, &**stream, outputs, *sample, cancel) {
+                Ok(verified) => verified,
+                Err(ExecError::Failed(error)) => {
+                    return Err(Error::from(error).context("reading a flushed table back"));
+                }
+                Err(ExecError::Cancelled | ExecError::Declined { .. }) => return Err(cancelled()),
+            };
+        }
+        Ok(verified.map_err(|rejected| rejected.reason))
     }
 
     /// Deletes the outputs of an outcome that will not be installed.

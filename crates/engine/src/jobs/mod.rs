@@ -6,11 +6,13 @@
 pub(crate) mod build;
 pub(crate) mod flush;
 pub(crate) mod install;
+mod life;
 pub(crate) mod manual;
 pub(crate) mod rate;
 pub mod schedule;
 pub mod sides;
 pub(crate) mod wait;
+pub(crate) mod work;
 
 use std::sync::Arc;
 

@@ -1,15 +1,18 @@
-//! What the workers do next: flushes first, then whatever compaction is due, with reservations so that several run at once.
+//! What the workers do next: flushes first, then whatever compaction is due.
 //!
-//! What it is: `next` is asked by a worker that is free. It looks for a sealed memtable, then for a manual request, then asks
-//! `pick` for each keyspace in turn (then `pick_deletes`, once no level is due), and reserves what it gives out. `finish` takes the reservation back,
-//! but from a compaction that failed and finished tables before: it stands, with everything that its job was made from, until another attempt has
-//! gone on behind these tables, made none, or was cancelled.
+//! What it is: a free worker asks [`next`]. It looks for a sealed memtable, then for a manual
+//! request, then asks `pick` for each keyspace in turn, and `pick_deletes` once no level is due.
+//! What it gives out is reserved, so that several jobs run at once. [`finish`] takes the
+//! reservation back, unless the work is a compaction that failed and finished tables: then the
+//! reservation stands, with everything that the job was made from, until another attempt has
+//! resumed behind these tables, has made none, or was cancelled.
 //!
-//! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are disjoint (`pick` sees them all, under this
-//! lock); the version, the unsettled slots and the reservations that a choice is made from are read under the lock, so
-//! what a job counts as older cannot shrink behind its back (RFC 1, V5).
+//! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are
+//! disjoint (`pick` sees them all, under this lock); the version, the unsettled slots and the
+//! reservations that a choice is made from are read under the lock, so what a job counts as older
+//! cannot shrink behind its back (RFC 1, V5).
 //!
-//! Threading: one mutex (`Core::schedule`); no I/O under it.
+//! Threading: one mutex (`Jobs::schedule`); no I/O under it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,48 +21,18 @@ use std::sync::atomic::Ordering;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
-use super::install::{Cause, CompactionTask};
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::flush::FlushTask;
+use crate::jobs::work::{Compaction, Reason, What, Work};
 use crate::tree::Tree;
 use crate::tree::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
+use crate::tree::settings::Settings;
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
-
-/// Work for one worker.
-pub(crate) enum Task {
-    Flush(FlushTask),
-    Compaction(Box<CompactionTask>),
-}
-
-impl Task {
-    fn kind(&self) -> JobKind {
-        match self {
-            Task::Flush(_) => JobKind::Flush,
-            Task::Compaction(_) => JobKind::Compaction,
-        }
-    }
-
-    /// For people.
-    pub(crate) fn what(&self) -> String {
-        match self {
-            Task::Flush(task) => format!("a flush of keyspace `{}`", task.keyspace.name),
-            Task::Compaction(task) => format!("a compaction of keyspace `{}`", task.keyspace.name),
-        }
-    }
-
-    fn keyspace(&self) -> KeyspaceId {
-        match self {
-            Task::Flush(task) => task.keyspace.id,
-            Task::Compaction(task) => task.keyspace.id,
-        }
-    }
-}
 
 /// A running job as `stats` shows it.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -80,8 +53,10 @@ pub struct JobStats {
     pub bytes_out: u64,
 }
 
+/// Work that has not ended, as others see it.
 struct Running {
     id: u64,
+    kind: JobKind,
     keyspace: KeyspaceId,
     name: String,
     what: String,
@@ -104,7 +79,7 @@ pub(crate) struct Schedule {
     /// Those that wait for their next attempt are among them: their reservations stand.
     running: Vec<Running>,
     /// Compactions whose last attempt failed and left tables to the next one.
-    unfinished: Vec<CompactionTask>,
+    unfinished: Vec<Work>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
     /// Keyspaces take turns.
@@ -118,9 +93,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Whether a job of this kind runs.
     fn runs(&self, kind: JobKind) -> bool {
-        let is_flush = kind == JobKind::Flush;
-        let mut running = self.running.iter();
-        running.any(|r| (r.id & FLUSH_ID != 0) == is_flush)
+        self.running.iter().any(|r| r.kind == kind)
     }
 
     pub(crate) fn new() -> Schedule {
@@ -141,17 +114,81 @@ impl Schedule {
         self.next_id
     }
 
-    /// Gives up the unfinished compactions that `which` says. They are to be ended without the lock.
+    /// Gives up the unfinished work that `which` selects. The caller ends it without the lock.
     #[must_use]
-    fn give_up(&mut self, which: impl Fn(&CompactionTask) -> bool) -> Vec<CompactionTask> {
-        let (given_up, kept) = std::mem::take(&mut self.unfinished)
-            .into_iter()
-            .partition(|task| which(task));
+    fn give_up(&mut self, which: impl Fn(&Work) -> bool) -> Vec<Work> {
+        let unfinished = std::mem::take(&mut self.unfinished).into_iter();
+        let (given_up, kept): (Vec<Work>, Vec<Work>) = unfinished.partition(which);
         self.unfinished = kept;
-        let given_up: Vec<CompactionTask> = given_up;
-        self.running
-            .retain(|r| !given_up.iter().any(|task| task.id == r.id));
+        let running = &mut self.running;
+        running.retain(|r| !given_up.iter().any(|work| work.id == r.id));
         given_up
+    }
+
+    /// Notes work that was picked, and gives it to the caller.
+    fn start(
+        &mut self,
+        keyspace: &Arc<KeyspaceCore>,
+        what: What,
+        reservation: Option<Reservation>,
+    ) -> Work {
+        let work = Work {
+            id: self.new_id(),
+            keyspace: keyspace.clone(),
+            what,
+            progress: Arc::default(),
+            cancel: CancelToken::new(),
+            begun: None,
+        };
+        let described = match &work.what {
+            What::Flush(_) => "flush".into(),
+            What::Compaction(compaction) => {
+                let choice = &compaction.choice;
+                let (kind, from, to) = (choice.kind, choice.from, choice.to);
+                format!("{kind:?} {from} -> {to}: {}", choice.reason)
+            }
+        };
+        self.running.push(Running {
+            id: work.id,
+            kind: work.kind(),
+            keyspace: keyspace.id,
+            name: keyspace.name.clone(),
+            what: described,
+            reservation,
+            progress: work.progress.clone(),
+            cancel: work.cancel.clone(),
+        });
+        work
+    }
+
+    /// Notes a compaction that was picked, and gives it to the caller.
+    fn start_compaction(
+        &mut self,
+        keyspace: &Arc<KeyspaceCore>,
+        state: PickState,
+        choice: Choice,
+        reason: Reason,
+    ) -> Work {
+        let reservation = choice.reservation();
+        let compaction = Compaction {
+            choice,
+            version: state.view.version.clone(),
+            unsettled: state.unsettled,
+            reason,
+        };
+        let what = What::Compaction(Box::new(compaction));
+        self.start(keyspace, what, Some(reservation))
+    }
+
+    /// What picks for a keyspace are made from.
+    fn pick_state(&self, keyspace: &KeyspaceCore) -> PickState {
+        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
+        PickState {
+            reserved: self.reservations(keyspace.id),
+            unsettled: unsettled(&view),
+            settings,
+            view,
+        }
     }
 
     fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
@@ -180,6 +217,25 @@ impl Schedule {
     }
 }
 
+/// What picks for one keyspace are made from, as of one moment.
+struct PickState {
+    view: Arc<KeyspaceView>,
+    settings: Arc<Settings>,
+    reserved: Vec<Reservation>,
+    unsettled: Vec<SeqRange>,
+}
+
+impl PickState {
+    fn input(&self) -> PickInput<'_> {
+        PickInput {
+            version: &self.view.version,
+            options: &self.settings.pick,
+            jobs: &self.reserved,
+            unsettled: &self.unsettled,
+        }
+    }
+}
+
 /// Slots of what is not installed.
 fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
     if planted::is(Bug::IgnoreUnsettled) {
@@ -192,8 +248,14 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
         .collect()
 }
 
+/// The keyspaces after the last one served, then the others.
+fn in_turn(map: &KeyspaceMap, turn: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceCore>> {
+    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
+    after.map(|(_, keyspace)| keyspace)
+}
+
 /// The next piece of work, reserved for the caller.
-pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
+pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Work> {
     #[cfg(feature = "planted")]
     if planted::is(Bug::UnseededOrder) {
         jobs.env.runtime().yield_point_at(planted::unseeded());
@@ -206,8 +268,8 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
         return None;
     }
     for keyspace in map.by_id.values() {
-        if let Some(task) = next_flush(&mut schedule, keyspace) {
-            return Some(Task::Flush(task));
+        if let Some(work) = next_flush(&mut schedule, keyspace) {
+            return Some(work);
         }
     }
     if !schedule.runs(JobKind::Flush) {
@@ -224,45 +286,28 @@ pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Task> {
             jobs.env.work().notify();
             return None;
         }
-    } else if let Some(task) = schedule.unfinished.pop() {
-        return Some(Task::Compaction(Box::new(task)));
+    } else if let Some(work) = schedule.unfinished.pop() {
+        return Some(work);
     }
-    if let Some(task) = next_manual(&mut schedule) {
-        return Some(Task::Compaction(task));
+    if let Some(work) = next_manual(&mut schedule) {
+        return Some(work);
     }
     if schedule.paused {
         return None;
     }
-    // Keyspaces after the last one served come first.
-    let turn = schedule.turn;
-    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
-    for (id, keyspace) in after {
-        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
-        let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
-        let input = PickInput {
-            version: &view.version,
-            options: &settings.pick,
-            jobs: &reserved,
-            unsettled: &unsettled,
-        };
-        if let Some(choice) = pick::pick(&input) {
-            schedule.turn = *id;
-            return Some(Task::Compaction(start(
-                &mut schedule,
-                keyspace,
-                &view,
-                choice,
-                unsettled,
-                Cause::Due,
-            )));
+    for keyspace in in_turn(&map, schedule.turn) {
+        let state = schedule.pick_state(keyspace);
+        if let Some(choice) = pick::pick(&state.input()) {
+            schedule.turn = keyspace.id;
+            return Some(schedule.start_compaction(keyspace, state, choice, Reason::Due));
         }
     }
     drop(schedule);
-    next_for_deletes(jobs, &map).map(Task::Compaction)
+    next_for_deletes(jobs, &map)
 }
 
 /// Work that is only worth it for what was deleted: nothing else is due.
-fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask>> {
+fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Work> {
     // Tables are opened without the lock.
     for keyspace in map.by_id.values() {
         for handle in with_range_deletes(&keyspace.pin()) {
@@ -275,29 +320,12 @@ fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Box<CompactionTask
     if schedule.paused {
         return None;
     }
-    let turn = schedule.turn;
-    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
-    for (id, keyspace) in after {
-        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
-        let (reserved, unsettled) = (schedule.reservations(*id), unsettled(&view));
-        let input = PickInput {
-            version: &view.version,
-            options: &settings.pick,
-            jobs: &reserved,
-            unsettled: &unsettled,
-        };
-        let deletes = deletes(&jobs.tree, &schedule, &view);
-        if let Some(choice) = pick::pick_deletes(&input, &deletes) {
-            schedule.turn = *id;
-            let cause = Cause::Deletes;
-            return Some(start(
-                &mut schedule,
-                keyspace,
-                &view,
-                choice,
-                unsettled,
-                cause,
-            ));
+    for keyspace in in_turn(map, schedule.turn) {
+        let state = schedule.pick_state(keyspace);
+        let deletes = deletes(&jobs.tree, &schedule, &state.view);
+        if let Some(choice) = pick::pick_deletes(&state.input(), &deletes) {
+            schedule.turn = keyspace.id;
+            return Some(schedule.start_compaction(keyspace, state, choice, Reason::Deletes));
         }
     }
     if !schedule.runs(JobKind::Compaction) {
@@ -339,14 +367,15 @@ pub(crate) fn remember_futile(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
     const REMEMBERED_MAX: usize = 4096;
     let mut schedule = jobs.schedule.lock();
     schedule.futile.extend(tables.iter().map(|t| t.id));
-    // The oldest ids are those of tables that have probably gone; forgetting one costs one more attempt.
+    // The oldest ids are those of tables that have probably gone. Forgetting one costs one more
+    // attempt.
     while schedule.futile.len() > REMEMBERED_MAX {
         schedule.futile.pop_first();
     }
 }
 
-fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<FlushTask> {
-    // Its create edit goes first; whoever commits that wakes us.
+fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<Work> {
+    // Its create edit goes first, and a notification follows that.
     if !keyspace.is_created() {
         return None;
     }
@@ -358,159 +387,80 @@ fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<F
         .find(|m| !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire))?
         .clone();
     source.flushing.store(true, Ordering::Release);
-    let task = FlushTask {
-        keyspace: keyspace.clone(),
-        source,
-        progress: Arc::default(),
-        cancel: CancelToken::new(),
-    };
-    let id = task.source.id;
-    schedule.running.push(Running {
-        id: FLUSH_ID | id,
-        keyspace: keyspace.id,
-        name: keyspace.name.clone(),
-        what: "flush".into(),
-        reservation: None,
-        progress: task.progress.clone(),
-        cancel: task.cancel.clone(),
-    });
-    Some(task)
+    Some(schedule.start(keyspace, What::Flush(source), None))
 }
 
-/// Ids of flushes are those of their memtables, with this bit.
-const FLUSH_ID: u64 = 1 << 63;
-
-fn next_manual(schedule: &mut Schedule) -> Option<Box<CompactionTask>> {
-    let mut i = 0;
-    while i < schedule.manual.len() {
-        let (keyspace, range) = (
-            schedule.manual[i].keyspace.clone(),
-            schedule.manual[i].range.clone(),
-        );
-        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
-        let (reserved, unsettled) = (schedule.reservations(keyspace.id), unsettled(&view));
-        let input = PickInput {
-            version: &view.version,
-            options: &settings.pick,
-            jobs: &reserved,
-            unsettled: &unsettled,
-        };
-        if !schedule.manual[i].done {
-            match pick::pick_manual(&input, &range) {
-                ManualStep::Job(choice) => {
-                    return Some(start(
-                        schedule,
-                        &keyspace,
-                        &view,
-                        choice,
-                        unsettled,
-                        Cause::Manual,
-                    ));
-                }
-                ManualStep::Wait => {}
-                ManualStep::Done => schedule.manual[i].done = true,
-            }
+fn next_manual(schedule: &mut Schedule) -> Option<Work> {
+    for i in 0..schedule.manual.len() {
+        let request = &schedule.manual[i];
+        if request.done {
+            continue;
         }
-        i += 1;
+        let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
+        let state = schedule.pick_state(&keyspace);
+        match pick::pick_manual(&state.input(), &range) {
+            ManualStep::Job(choice) => {
+                return Some(schedule.start_compaction(&keyspace, state, choice, Reason::Manual));
+            }
+            ManualStep::Wait => {}
+            ManualStep::Done => schedule.manual[i].done = true,
+        }
     }
     None
 }
 
-fn start(
-    schedule: &mut Schedule,
-    keyspace: &Arc<KeyspaceCore>,
-    view: &KeyspaceView,
-    choice: Choice,
-    unsettled: Vec<SeqRange>,
-    cause: Cause,
-) -> Box<CompactionTask> {
-    let id = schedule.new_id();
-    let task = Box::new(CompactionTask {
-        id,
-        keyspace: keyspace.clone(),
-        reservation: choice.reservation(),
-        version: view.version.clone(),
-        unsettled,
-        cause,
-        progress: Arc::default(),
-        cancel: CancelToken::new(),
-        begun: None,
-        choice,
-    });
-    schedule.running.push(Running {
-        id,
-        keyspace: keyspace.id,
-        name: keyspace.name.clone(),
-        what: format!(
-            "{:?} {} -> {}: {}",
-            task.choice.kind, task.choice.from, task.choice.to, task.choice.reason
-        ),
-        reservation: Some(task.reservation.clone()),
-        progress: task.progress.clone(),
-        cancel: task.cancel.clone(),
-    });
-    task
-}
-
-/// Deletes what these compactions left. Not under the schedule's lock.
-fn end(jobs: &Jobs, tasks: Vec<CompactionTask>) {
-    for mut task in tasks {
-        jobs.runner.discard_names(&task.end());
+/// Ends work and deletes what its attempts left. Not under the schedule's lock.
+fn end(jobs: &Jobs, works: Vec<Work>) {
+    for mut work in works {
+        jobs.runner.discard_names(&work.end());
     }
 }
 
-/// Ends all compactions that wait for another attempt: a worker's last deed when the store closes.
+/// Ends all work that waits for another attempt. A worker calls this last when the store closes.
 pub(crate) fn end_unfinished(jobs: &Jobs) {
     let given_up = jobs.schedule.lock().give_up(|_| true);
     end(jobs, given_up);
 }
 
-/// A task panicked: what it made is of no use, no further attempt goes on behind it. How many of its kind and keyspace have, in a row.
-pub(crate) fn count_panic(jobs: &Jobs, task: &Task) -> u32 {
-    match task {
-        Task::Flush(flush) => flush.cancel.cancel(),
-        Task::Compaction(compaction) => compaction.cancel.cancel(),
-    }
+/// Work panicked: what it made is of no use, and no further attempt resumes behind it. Returns the
+/// number of panics in a row of its kind and keyspace.
+pub(crate) fn count_panic(jobs: &Jobs, work: &Work) -> u32 {
+    work.cancel.cancel();
     let mut schedule = jobs.schedule.lock();
-    let count = schedule
-        .panicked
-        .entry((task.kind(), task.keyspace()))
-        .or_insert(0);
+    let of = (work.kind(), work.keyspace.id);
+    let count = schedule.panicked.entry(of).or_insert(0);
     *count = count.saturating_add(1);
     *count
 }
 
-/// Takes a task's reservation back, unless another attempt is to be made, and tells who waits.
-pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
-    let (kind, keyspace) = (task.kind(), task.keyspace());
-    let id = match &task {
-        Task::Flush(flush) => FLUSH_ID | flush.source.id,
-        Task::Compaction(compaction) => compaction.id,
-    };
+/// Takes the work's reservation back, unless another attempt is to be made, and wakes those who
+/// wait.
+pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
+    let (id, kind, keyspace) = (work.id, work.kind(), work.keyspace.id);
     // A flushed memtable is dropped before the schedule shows that nothing runs any more: a caller
     // that waited for that finds its memory given back.
-    let mut task = match task {
-        Task::Flush(flush) if result.is_ok() => {
-            drop(flush);
+    let mut work = match (&work.what, result) {
+        (What::Flush(_), Ok(())) => {
+            drop(work);
             None
         }
-        task => Some(task),
+        _ => Some(work),
     };
-    let goes_on = match &mut task {
-        Some(Task::Compaction(compaction)) => result.is_err() && compaction.goes_on(),
-        _ => false,
+    let may_resume = match &mut work {
+        Some(work) => result.is_err() && work.may_resume(),
+        None => false,
     };
     let mut schedule = jobs.schedule.lock();
-    if let Some(Task::Flush(flush)) = &task {
-        flush.source.flushing.store(false, Ordering::Release);
+    if let Some(Work {
+        what: What::Flush(source),
+        ..
+    }) = &work
+    {
+        source.flushing.store(false, Ordering::Release);
     }
     // Asked again under the lock: whoever cancels jobs looks for unfinished ones under it.
-    let goes_on = goes_on
-        && match &task {
-            Some(Task::Compaction(compaction)) => !compaction.cancel.is_cancelled(),
-            _ => false,
-        };
-    if !goes_on {
+    let resumed = work.take_if(|work| may_resume && !work.cancel.is_cancelled());
+    if resumed.is_none() {
         schedule.running.retain(|r| r.id != id);
     }
     // Under the schedule's lock: nobody sees that nothing runs and misses a failure.
@@ -525,19 +475,10 @@ pub(crate) fn finish(jobs: &Jobs, task: Task, result: &Result<()>) {
     }
     jobs.env.work().notify();
     jobs.env.job_ended().notify();
-    match task {
-        Some(Task::Compaction(compaction)) if goes_on => schedule.unfinished.push(*compaction),
-        Some(Task::Compaction(compaction)) => {
-            // The task's views and tables are let go without the lock.
-            drop(schedule);
-            end(jobs, vec![*compaction]);
-        }
-        Some(Task::Flush(flush)) => {
-            drop(schedule);
-            drop(flush);
-        }
-        None => {}
-    }
+    schedule.unfinished.extend(resumed);
+    // The work's views and tables are let go without the lock.
+    drop(schedule);
+    end(jobs, work.into_iter().collect());
 }
 
 /// Cancels the running jobs of a dropped keyspace.
@@ -546,7 +487,7 @@ pub(crate) fn cancel_keyspace(jobs: &Jobs, keyspace: KeyspaceId) {
     for running in schedule.running.iter().filter(|r| r.keyspace == keyspace) {
         running.cancel.cancel();
     }
-    let given_up = schedule.give_up(|task| task.keyspace.id == keyspace);
+    let given_up = schedule.give_up(|work| work.keyspace.id == keyspace);
     drop(schedule);
     end(jobs, given_up);
 }
@@ -572,17 +513,11 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let settings = keyspace.load_settings();
-        let unsettled = unsettled(&view);
-        let input = PickInput {
-            version: &view.version,
-            options: &settings.pick,
-            jobs: &[],
-            unsettled: &unsettled,
-        };
+        let state = schedule.pick_state(keyspace);
+        let view = &state.view;
         // What range deletes cover is learned by a worker that finds nothing else to do.
-        pick::pick(&input).is_none()
-            && with_range_deletes(&view).all(|handle| handle.deleted_ranges().is_some())
-            && pick::pick_deletes(&input, &deletes(&jobs.tree, &schedule, &view)).is_none()
+        pick::pick(&state.input()).is_none()
+            && with_range_deletes(view).all(|handle| handle.deleted_ranges().is_some())
+            && pick::pick_deletes(&state.input(), &deletes(&jobs.tree, &schedule, view)).is_none()
     })
 }

@@ -1,0 +1,321 @@
+//! The life of a piece of work, once a task has taken it: its job begins, is executed and verified;
+//! what it made is installed, counted and reported.
+//!
+//! What it is: [`Jobs::run`], for flushes and compactions alike. A compaction that fails can be run
+//! again, and resumes behind the tables that its last attempt finished.
+//!
+//! Invariants: F1 the log is synced through the memtable's last record before a flush is installed.
+//! Nothing of a flush is installed before a part of its tables (`flush_verify`) was read back and
+//! compared with the memtable: until then the log holds what the memtable has.
+//!
+//! Threading: any task; the manifest role orders the edits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_storage::Instant;
+use siltstone_storage::planted::{self, Bug};
+use siltstone_table::job::outcome::{Counters, Outcome};
+
+use crate::env::Env;
+use crate::formats::version::{KeyRange, KeyspaceVersion, TableMeta};
+use crate::jobs::Jobs;
+use crate::jobs::build::{Begun, CompactionSpec, FlushSpec};
+use crate::jobs::schedule;
+use crate::jobs::work::{Compaction, Reason, What, Work};
+use crate::tree::pick::{Choice, ChoiceKind, older_ranges, soft_cuts, targets};
+use crate::tree::view::{KeyspaceCore, MemSource};
+use crate::types::error::{Error, Result};
+use crate::types::event::Event;
+
+impl Jobs {
+    /// Does a piece of work.
+    ///
+    /// # Errors
+    /// Nothing was installed then, and the work can be run again.
+    pub(crate) fn run(&self, work: &mut Work) -> Result<()> {
+        let _span = span(work).entered();
+        let start = self.env.now();
+        let outcome = match &work.what {
+            What::Compaction(compaction) if compaction.is_edit() => Outcome::default(),
+            _ => self.execute(work)?,
+        };
+        if let What::Flush(source) = &work.what {
+            self.sync_log_of(source)?;
+        }
+        let out_bytes = outcome.tables.iter().map(|t| t.file_bytes).sum();
+        let installed = self.install(work, outcome.tables)?;
+        let made = Made {
+            counters: outcome.counters,
+            tables: installed,
+            out_bytes,
+        };
+        match &work.what {
+            What::Flush(_) => report_flush(&self.env, work, &made, start),
+            What::Compaction(compaction) => self.report_compaction(work, compaction, &made, start),
+        }
+        Ok(())
+    }
+
+    /// Runs the job of a piece of work, and verifies its outcome.
+    fn execute(&self, work: &mut Work) -> Result<Outcome> {
+        if work.begun.is_none() {
+            work.begun = match &work.what {
+                What::Flush(source) => self.begin_flush(&work.keyspace, source),
+                What::Compaction(compaction) => {
+                    Some(self.begin_compaction(&work.keyspace, compaction))
+                }
+            };
+        }
+        let Some(begun) = &work.begun else {
+            // There is nothing in the memtable.
+            return Ok(Outcome::default());
+        };
+        let adopted_before = begun.adopted_count();
+        let executed = self.runner.execute(begun, &work.progress, &work.cancel);
+        let adopted = begun.adopted_count() - adopted_before;
+        let metrics = &self.env.metrics();
+        metrics.adopted_table_count.add(adopted);
+        metrics.resumed_job_count.add(u64::from(adopted > 0));
+        executed.map_err(|failed| {
+            if let What::Flush(source) = &work.what
+                && failed.rejected
+            {
+                count_rejection(&self.env, &work.keyspace, source, &failed.error);
+            }
+            failed.error
+        })
+    }
+
+    /// The job of a flush; none if there is nothing in the memtable.
+    fn begin_flush(&self, keyspace: &KeyspaceCore, source: &MemSource) -> Option<Begun> {
+        let (published, snapshots) = self.tree.snapshots().for_job();
+        // Level-0 runs are cut where the base level is, so that a table of the run meets few tables
+        // of that level.
+        let version = keyspace.view().version.clone();
+        let settings = keyspace.load_settings();
+        let base = targets(&version, &settings.pick, &[]).base;
+        self.runner.begin_flush(FlushSpec {
+            keyspace: keyspace.id,
+            settings: &settings.all,
+            mem: &source.mem,
+            published,
+            snapshots,
+            soft_cuts: base_cuts(&version, base, source),
+        })
+    }
+
+    /// The job of a compaction.
+    fn begin_compaction(&self, keyspace: &KeyspaceCore, compaction: &Compaction) -> Begun {
+        let Compaction {
+            choice,
+            version,
+            unsettled,
+            ..
+        } = compaction;
+        let (mut published, mut snapshots) = self.tree.snapshots().for_job();
+        if planted::is(Bug::JobKeepsNewestOnly) {
+            (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
+        }
+        let mut older = older_ranges(version, choice, unsettled);
+        if planted::is(Bug::OlderByNumber) {
+            let oldest = choice.tables().map(|t| t.visible_seqs().0).min();
+            older = version
+                .tables()
+                .filter(|(_, t)| Some(t.visible_seqs().1) < oldest)
+                .map(|(_, t)| t.bounds.clone())
+                .collect();
+        }
+        let tables = &self.tree.tables();
+        let inputs = tables.inputs(choice.tables().cloned().collect());
+        let anchors = |table: &TableMeta| tables.anchors(table);
+        let settings = keyspace.load_settings();
+        let spec = CompactionSpec {
+            version,
+            settings: &settings.all,
+            choice,
+            published,
+            snapshots,
+            older,
+            inputs,
+        };
+        self.runner.begin_compaction(spec, &anchors)
+    }
+
+    /// F1: another keyspace's half of a batch must not be lost when this half is in a table.
+    fn sync_log_of(&self, source: &MemSource) -> Result<()> {
+        if planted::is(Bug::FlushWithoutLogSync) {
+            return Ok(());
+        }
+        let mut through = source.last_position();
+        if planted::is(Bug::SyncShortOfFlush) {
+            through.offset = 0;
+        }
+        self.wal.sync_log_through(through)
+    }
+
+    fn count_compaction(&self, compaction: &Compaction, made: &Made) {
+        let choice = &compaction.choice;
+        if compaction.reason == Reason::Deletes && gave_nothing_back(choice, &made.tables) {
+            schedule::remember_futile(self, &made.tables);
+        }
+        count_dropped(&self.env, &made.counters);
+        let m = &self.env.metrics();
+        m.compaction_in_bytes.add(choice.input_bytes);
+        m.compaction_out_bytes.add(made.out_bytes);
+        m.compaction_count.add(1);
+        if choice.kind == ChoiceKind::IntraL0 {
+            m.intra_l0_count.add(1);
+        }
+        match compaction.reason {
+            Reason::Due => 0,
+            Reason::Deletes => m.delete_compaction_count.add(1),
+            Reason::Manual => m.manual_count.add(1),
+        };
+    }
+
+    /// Counts a compaction that was installed, and emits its event.
+    fn report_compaction(&self, work: &Work, compaction: &Compaction, made: &Made, start: Instant) {
+        let (env, choice) = (&self.env, &compaction.choice);
+        let m = &env.metrics();
+        match choice.kind {
+            ChoiceKind::TrivialMove => {
+                m.trivial_move_count.add(1);
+            }
+            ChoiceKind::Drop => {
+                m.dropped_table_count.add(choice.tables().count() as u64);
+            }
+            _ => self.count_compaction(compaction, made),
+        }
+        let took = env.now().since(start);
+        if !compaction.is_edit() {
+            m.compaction_time.record(took);
+            for table in &made.tables {
+                let created = || table.created(&work.keyspace.name, choice.to);
+                env.events().emit(created);
+            }
+        }
+        tracing::debug!(
+            out_bytes = made.out_bytes,
+            out_table_count = made.tables.len(),
+            duration_us = took.as_micros() as u64,
+            "compacted"
+        );
+        env.events().emit(|| Event::Compacted {
+            keyspace: work.keyspace.name.clone(),
+            reason: choice.reason.clone(),
+            from_level: choice.from,
+            to_level: choice.to,
+            in_table_count: choice.tables().count() as u64,
+            in_bytes: choice.input_bytes,
+            out_table_count: made.tables.len() as u64,
+            out_bytes: made.out_bytes,
+            duration_us: took.as_micros() as u64,
+        });
+    }
+}
+
+/// What a piece of work made, once it is installed.
+struct Made {
+    counters: Counters,
+    tables: Vec<Arc<TableMeta>>,
+    /// Bytes of the tables that a job wrote.
+    out_bytes: u64,
+}
+
+fn span(work: &Work) -> tracing::Span {
+    match &work.what {
+        What::Flush(_) => tracing::debug_span!("flush", keyspace = &*work.keyspace.name),
+        What::Compaction(compaction) => tracing::debug_span!(
+            "compaction",
+            keyspace = &*work.keyspace.name,
+            from_level = compaction.choice.from,
+            to_level = compaction.choice.to,
+            in_bytes = compaction.choice.input_bytes,
+            reason = &*compaction.choice.reason,
+        ),
+    }
+}
+
+/// After this many rejected flushes of one memtable the store refuses writes.
+const REJECTIONS_MAX: u32 = 3;
+
+/// Counts a flush whose tables do not hold what the memtable holds. The flush runs again. One that
+/// is rejected each time would be so for ever, while log and memory grow, so the store then refuses
+/// writes. The log has everything that the memtable has, and reads go on.
+fn count_rejection(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
+    let count = source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
+    if count >= REJECTIONS_MAX {
+        let name = &keyspace.name;
+        env.health().poison(&error.clone().context(format!(
+            "keyspace `{name}` cannot be flushed: {count} times in a row its tables did not hold \
+             what was written (the log keeps all of it)"
+        )));
+    }
+}
+
+/// Where the level above the base level is cut, within the keys of a memtable.
+fn base_cuts(version: &KeyspaceVersion, base: u8, source: &MemSource) -> Vec<Vec<u8>> {
+    let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else {
+        return Vec::new();
+    };
+    let range = KeyRange::closed(first, last);
+    let cuts = soft_cuts(version, base - 1, &range);
+    let mut cuts: Vec<Vec<u8>> = cuts.into_iter().map(Vec::from).collect();
+    cuts.dedup();
+    cuts
+}
+
+/// Whether tables that were rewritten in place have as many tombstones as before. (Tables that go
+/// down a level come nearer to what their tombstones delete.)
+fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
+    let count = |t: &Arc<TableMeta>| t.deletes + t.range_deletes;
+    let before: u64 = choice.tables().map(count).sum();
+    choice.kind == ChoiceKind::Rewrite && outputs.iter().map(count).sum::<u64>() >= before
+}
+
+/// Counts a flush that was installed, and emits its event.
+fn report_flush(env: &Env, work: &Work, made: &Made, start: Instant) {
+    count_dropped(env, &made.counters);
+    let in_bytes = made.counters.raw_bytes_read;
+    let m = &env.metrics();
+    m.flush_in_bytes.add(in_bytes);
+    let took = env.now().since(start);
+    m.flush_out_bytes.add(made.out_bytes);
+    m.flush_count.add(1);
+    m.flush_time.record(took);
+    tracing::debug!(
+        in_bytes,
+        out_bytes = made.out_bytes,
+        table_count = made.tables.len(),
+        duration_us = took.as_micros() as u64,
+        "flushed"
+    );
+    env.events().emit(|| Event::Flushed {
+        keyspace: work.keyspace.name.clone(),
+        in_bytes,
+        out_bytes: made.out_bytes,
+        table_count: made.tables.len() as u64,
+        duration_us: took.as_micros() as u64,
+    });
+}
+
+/// Adds what a job dropped to the store's counts.
+fn count_dropped(env: &Env, counters: &Counters) {
+    let m = &env.metrics();
+    m.dropped_shadowed_count.add(counters.shadowed);
+    m.dropped_tombstone_count.add(counters.tombstones);
+    m.dropped_covered_count.add(counters.covered);
+    m.dropped_fragment_count.add(counters.fragments_dropped);
+    if counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read >= LARGE_JOB_BYTES
+        && !env.runtime().is_simulated()
+    {
+        crate::types::allocator::give_back_free_pages();
+    }
+}
+
+/// After a job of this size, free pages are given back to the system.
+const LARGE_JOB_BYTES: u64 = 4 << 20;
+
+/// The memory that a range delete takes in a job, about.
+const RANGE_DELETE_BYTES: u64 = 400;
