@@ -97,7 +97,10 @@ impl Background {
             // store's data is in the log and in tables.
             let _ = handle.join();
         }
-        // Ingests in flight notice the close soon, and delete what they began to write.
+        if let Some(slots) = &self.slots {
+            slots.end();
+        }
+        // Callers that bring files in see the close soon, and delete what they began to write.
         env.ingests().wait_until_none_left();
         last();
         tree.tables().set_closed();

@@ -5,12 +5,14 @@
 //!
 //! Threading: one runtime task, which works in rounds: when it is notified, and once a second.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
 use siltstone_storage::planted::{self, Bug};
 
 use super::panics::{failed, guarded, panicked};
+use super::slots::Slots;
 use crate::catalog::Catalog;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::obsolete::delete_obsolete;
@@ -30,7 +32,8 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 struct Maintenance<'a> {
     parts: &'a Parts,
     own_file: &'a OwnFile,
-    /// When `STATS.json` was written last.
+    slots: Option<&'a Arc<Slots>>,
+    /// When statistics were published last.
     last_published: Instant,
     /// When the metrics recorder was fed last.
     #[cfg(feature = "metrics")]
@@ -43,13 +46,14 @@ struct Maintenance<'a> {
 }
 
 /// The life of the task, until the store closes.
-pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
+pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, slots: Option<&Arc<Slots>>) {
     let env = &parts.env;
     let opened = env.now();
     let mut maintenance = Maintenance {
         parts,
         own_file,
-        // A store that is closed soon after it was opened need not write the file.
+        slots,
+        // A store that is opened, used a little and closed need not publish anything.
         last_published: opened,
         #[cfg(feature = "metrics")]
         last_fed: opened,
@@ -119,6 +123,9 @@ impl Maintenance<'_> {
         let parts = self.parts;
         // This frees space, so it comes before the steps that may need some.
         delete_obsolete(&parts.catalog);
+        if let Some(slots) = self.slots {
+            slots.delete_abandoned();
+        }
         if parts.wal.log().needs_prepare() {
             parts.wal.log().prepare_next().inspect_err(|e| {
                 if e.is_no_space() {

@@ -14,12 +14,14 @@
 mod close;
 mod maintenance;
 mod panics;
+mod slots;
 mod worker;
 
 use std::sync::Arc;
 
 use panics::guarded;
 use siltstone_storage::{JoinHandle, Mutex};
+use slots::Slots;
 
 use crate::services::parts::Parts;
 use crate::stats::published::{self, OwnFile};
@@ -29,6 +31,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub(crate) struct Background {
     parts: Parts,
     own_file: Arc<OwnFile>,
+    /// Of the sides besides the host; none if there are none.
+    slots: Option<Arc<Slots>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -38,6 +42,7 @@ impl Background {
         Background {
             parts: parts.clone(),
             own_file: Arc::default(),
+            slots: None,
             handles: parts.env.runtime().mutex(Vec::new()),
         }
     }
@@ -48,7 +53,11 @@ impl Background {
     /// `Io` if the process may not start more threads. The store is then closed.
     pub(crate) fn start(parts: &Parts) -> Result<Background> {
         published::delete_inherited(&parts.env);
-        let background = Background::without_tasks(parts);
+        let has_others = parts.jobs.runner().sides.has_others();
+        let background = Background {
+            slots: has_others.then(|| Slots::new(&parts.jobs)),
+            ..Background::without_tasks(parts)
+        };
         match background.spawn_all() {
             Ok(()) => Ok(background),
             Err(error) => {
@@ -65,13 +74,18 @@ impl Background {
         for i in 0..workers {
             let jobs = parts.jobs.clone();
             let flush_only = i == 0 && workers > 1;
+            let slots = self.slots.clone();
             self.spawn(&format!("silt-worker-{i}"), move || {
-                worker::worker(&jobs, flush_only);
+                worker::worker(&jobs, slots.as_ref(), flush_only);
             })?;
         }
+        if let Some(slots) = self.slots.clone() {
+            self.spawn("silt-place", move || slots.place())?;
+        }
         let (all, own_file) = (parts.clone(), self.own_file.clone());
+        let slots = self.slots.clone();
         self.spawn("silt-maintenance", move || {
-            maintenance::maintain(&all, &own_file);
+            maintenance::maintain(&all, &own_file, slots.as_ref());
         })?;
         let Some(interval) = parts.wal.sync_interval() else {
             return Ok(());

@@ -4,24 +4,33 @@
 //!
 //! Threading: each worker is a runtime task.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::planted::{self, Bug};
 
 use super::panics::{failed, guarded, panicked};
+use super::slots::Slots;
 use crate::jobs::Jobs;
+use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
+use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
-use crate::types::error::ErrorKind;
+use crate::types::error::{ErrorKind, Result};
 
-/// The longest time that a worker waits before it looks for work again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a worker waits at most before it looks for work again.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The life of a worker. With `flush_only` it takes no compactions.
-pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
+/// The life of a worker. `flush_only`: it takes no compactions. It starts work in the slots of
+/// other sides, but runs only work of the host.
+pub(super) fn worker(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) {
     let mut panics = 0;
     loop {
-        match guarded(jobs.env(), || "a worker".into(), || work(jobs, flush_only)) {
+        match guarded(
+            jobs.env(),
+            || "a worker".into(),
+            || work(jobs, slots, flush_only),
+        ) {
             Ok(true) => panics = 0,
             Ok(false) => return,
             Err(error) => {
@@ -37,31 +46,50 @@ pub(super) fn worker(jobs: &Jobs, flush_only: bool) {
 }
 
 /// Waits for work and does it. False: the store closes.
-fn work(jobs: &Jobs, flush_only: bool) -> bool {
+fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
     let work = loop {
         let seen = jobs.env().work().count();
         if jobs.env().is_closing() {
-            schedule::end_unfinished(jobs);
+            schedule::end_returned(jobs);
             return false;
         }
-        if let Some(work) = schedule::next(jobs, flush_only) {
+        if let Some(work) = take(jobs, Taker::Worker { flush_only }) {
             break work;
         }
         jobs.env().job_ended().notify();
         jobs.env().work().wait_past(seen, LOOK_AGAIN);
     };
-    run(jobs, work);
+    match slots {
+        Some(slots) if work.placed.side != jobs.runner().sides.host() => slots.start(work),
+        _ => run(jobs, work),
+    }
     true
 }
 
 fn run(jobs: &Jobs, mut work: Work) {
     let what = work.describe();
-    let guarded = guarded(jobs.env(), || what, || jobs.run(&mut work));
-    let result = guarded.unwrap_or_else(|error| {
-        panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &work));
-        Err(error)
-    });
-    // This comes before `finish`: a caller that finds no job running must see the full disk.
+    let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
+    conclude(jobs, work, false, result);
+}
+
+/// Ends a piece of work, or returns it for another attempt. `is_hung`: the attempt was cancelled
+/// for its silence.
+pub(super) fn conclude(
+    jobs: &Jobs,
+    work: Work,
+    is_hung: bool,
+    result: Result<std::result::Result<(), Stopped>>,
+) {
+    let result = match result {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Stopped::Failed(error))) => Err(error),
+        Ok(Err(Stopped::Elsewhere)) => return schedule::put_back(jobs, work, is_hung),
+        Err(error) => {
+            panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &work));
+            Err(error)
+        }
+    };
+    // Before anybody can find that nothing runs any more.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {

@@ -24,6 +24,9 @@ pub(crate) enum JobKind {
     Compaction,
 }
 
+/// The number of kinds.
+pub(crate) const JOB_KINDS: usize = 2;
+
 /// The failures since the last success.
 pub(crate) struct Failures {
     counts: Mutex<Counts>,
@@ -33,8 +36,8 @@ pub(crate) struct Failures {
 struct Counts {
     /// The failures of all kinds since the last success, or since a caller began to wait.
     in_a_row: u32,
-    /// The failures of each [`JobKind`] since its last success, or since none of it was due.
-    by_kind: [u32; 2],
+    /// By [`JobKind`], since the last success of that kind or since nothing of it was due.
+    by_kind: [u32; JOB_KINDS],
     last: Option<Error>,
 }
 

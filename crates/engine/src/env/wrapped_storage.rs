@@ -49,6 +49,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
 
     /// Called after a lease with this epoch was taken.
     fn leased(&self, _epoch: Epoch) {}
+
+    /// Gives the file that a call opened for writing, as the caller gets it.
+    fn opened(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        file
+    }
 }
 
 /// A storage whose calls go through a wrapper.
@@ -91,13 +96,16 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         self.open_with(|s| s.lease_shared(name))
     }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.change(Call::Create(name), epoch, |s, e| s.create(e, name))
+        let file = self.change(Call::Create(name), epoch, |s, e| s.create(e, name))?;
+        Ok(self.0.opened(file))
     }
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        self.change(Call::Create(name), epoch, |s, e| s.create_direct(e, name))
+        let file = self.change(Call::Create(name), epoch, |s, e| s.create_direct(e, name))?;
+        Ok(self.0.opened(file))
     }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
-        self.change(Call::Create(new), epoch, |s, e| s.recycle(e, old, new))
+        let file = self.change(Call::Create(new), epoch, |s, e| s.recycle(e, old, new))?;
+        Ok(self.0.opened(file))
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.change(Call::Open, epoch, |s, e| s.sync_object(e, name))

@@ -1,13 +1,11 @@
-//! Building jobs and having them executed.
+//! Building jobs.
 //!
 //! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open
 //! number that fences names) and numbers attempts. It turns a memtable or a [`Choice`] into a
-//! [`Begun`] job, gives that to a side ([`Sides`]), and verifies what comes back.
+//! [`Job`]. How a job is executed and verified is in [`crate::jobs::attempt`].
 //!
 //! Invariants: a job holds everything that decides its output; published number and snapshots were
-//! taken together (RFC 1, V6); an attempt number is given once; an outcome that leaves here is
-//! verified, structurally always, by reading tables back if its executor is not of this process,
-//! and by comparing them with the memtable if it is a flush (`flush_verify`).
+//! taken together (RFC 1, V6); an attempt number is given once.
 //!
 //! Threading: shared by all workers.
 
@@ -17,35 +15,31 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::compress::Codec;
-use siltstone_table::error::TableError;
-use siltstone_table::exec::{
-    CancelToken, EntryStream, ExecContext, ExecError, Executor, Handover, InputMap, Inputs,
-    Progress, Side, StreamEntry, StreamSource,
-};
-use siltstone_table::job::fragments::verify_range_deletes;
-use siltstone_table::job::outcome::{Outcome, OutputTable};
-use siltstone_table::job::verify::{
-    Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
-};
+use siltstone_table::exec::{CancelToken, Executor, InputMap, StreamSource};
+use siltstone_table::job::outcome::OutputTable;
+use siltstone_table::job::verify::Sample;
 use siltstone_table::job::{
     DropRules, FormatOptions, Input, InputKind, Job, KeyBounds, LAYOUT_VERSION, OutputLimits,
     OutputPrefix,
 };
-use siltstone_table::retain::{KeyRange as JobRange, RangeDelete, RangeEnd};
+use siltstone_table::retain::{KeyRange as JobRange, RangeEnd};
 
-use super::rate::{RateLimit, Spender};
+use super::rate::RateLimit;
 use crate::formats::directories::Storages;
 use crate::formats::version::meta::meta_of;
 use crate::formats::version::{End, Key, KeyRange, KeyspaceVersion, TableMeta};
-use crate::jobs::sides::{Accepted, JobError, Sides, cancelled};
-use crate::tree::memtable::{Memtable, MemtableIter};
+use crate::jobs::attempt::Attempt;
+use crate::jobs::begun::Begun;
+use crate::jobs::sides::{Ended, SideId, Sides};
+use crate::jobs::stream::MemtableSource;
+use crate::tree::memtable::Memtable;
 use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::limits::KeyspaceId;
 use crate::types::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
 
-/// Blocks of each table that are read back when the executor is not of this process.
-const SAMPLED_BLOCKS: usize = 8;
+/// The name of a flush's only input.
+const STREAM: &str = "memtable";
 
 /// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
 const COMPARED_BLOCKS: usize = 16;
@@ -55,9 +49,9 @@ const SUBJOB_MIN_BYTES: u64 = 8 << 20;
 
 /// See the module.
 pub(crate) struct JobRunner {
-    runtime: Runtime,
+    pub(super) runtime: Runtime,
     outputs: Arc<dyn Storage>,
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
@@ -68,39 +62,6 @@ pub(crate) struct JobRunner {
     pub(crate) sides: Sides,
     /// What compactions may read and write in a second.
     pub(crate) rate: Arc<RateLimit>,
-}
-
-/// A job that was begun, for all its attempts. As long as it lasts its reservation stands, so
-/// nothing is installed where the job counted on nothing (RFC 1, V5), and it keeps its number and
-/// its snapshots: those that came later are above it (V6).
-pub(crate) struct Begun {
-    job: Job,
-    inputs: Arc<dyn Inputs>,
-    /// Of a flush: what its tables are compared with, and how much of them.
-    compared: Option<(Arc<dyn StreamSource>, Sample)>,
-    /// What attempts leave each other; none if each begins anew.
-    handover: Option<Arc<Handover>>,
-    /// Tables that were left when the last attempt began.
-    left_count: usize,
-}
-
-impl Begun {
-    /// Whether the last attempt left tables that were not there before. Call this once per attempt.
-    pub(crate) fn has_left_more(&mut self) -> bool {
-        let left_count = self.handover.as_ref().map_or(0, |h| h.left_count());
-        let before = std::mem::replace(&mut self.left_count, left_count);
-        left_count > before
-    }
-
-    /// Tables that attempts took over from those before them.
-    pub(crate) fn adopted_count(&self) -> u64 {
-        self.handover.as_ref().map_or(0, |h| h.adopted_count())
-    }
-
-    /// No further attempt: the names of what the last one left.
-    pub(crate) fn end(self) -> Vec<String> {
-        self.handover.map_or(Vec::new(), |h| h.end())
-    }
 }
 
 /// Everything of a flush that is not the memtable.
@@ -123,7 +84,6 @@ pub(crate) struct CompactionSpec<'a> {
     pub(crate) snapshots: Vec<u64>,
     /// Where older data outside the job may lie.
     pub(crate) older: Vec<KeyRange>,
-    pub(crate) inputs: Arc<dyn Inputs>,
 }
 
 impl JobRunner {
@@ -163,7 +123,7 @@ impl JobRunner {
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
-            subjobs_max: AtomicUsize::new(self.subjobs_max()),
+            subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(&self.runtime, Vec::new()),
@@ -199,8 +159,12 @@ impl JobRunner {
         &self.outputs
     }
 
-    fn subjobs_max(&self) -> usize {
-        self.subjobs_max.load(Ordering::Relaxed)
+    /// The number of subjobs that a job for this side is cut into at most.
+    pub(crate) fn parallelism(&self, side: SideId) -> usize {
+        if side == self.sides.host() {
+            return self.subjobs_max.load(Ordering::Relaxed);
+        }
+        self.sides.parallelism(side)
     }
 
     /// Names of an attempt that nobody else has.
@@ -239,29 +203,32 @@ impl JobRunner {
             ),
             format: format_of(settings, to),
             extensions: Vec::new(),
-            output: self.next_prefix(),
+            // Each attempt gets one.
+            output: OutputPrefix {
+                epoch: self.open_number,
+                attempt: 0,
+            },
         }
     }
 
     /// The job of a flush: one stream, and everything older may hold anything. None if there is
     /// nothing in the memtable.
-    pub(crate) fn begin_flush(&self, spec: FlushSpec<'_>) -> Option<Begun> {
+    pub(crate) fn flush_job(&self, spec: &FlushSpec<'_>) -> Option<Job> {
         let (min_seq, max_seq) = spec.mem.min_seq().zip(spec.mem.max_seq())?;
         let mut job = self.job(
             spec.keyspace,
             spec.settings,
             0,
             spec.published,
-            spec.snapshots,
+            spec.snapshots.clone(),
             !spec.soft_cuts.is_empty(),
         );
-        let name = "memtable".to_string();
         job.older = vec![JobRange::everything()];
-        job.soft_cuts = spec.soft_cuts;
+        job.soft_cuts = spec.soft_cuts.clone();
         job.inputs.push(Input {
             kind: InputKind::Stream,
             location: 0,
-            name: name.clone(),
+            name: STREAM.to_string(),
             run: 0,
             len_bytes: 0,
             digest: 0,
@@ -270,19 +237,19 @@ impl JobRunner {
             clip: KeyBounds::everything(),
             seq_override: None,
         });
+        Some(job)
+    }
+
+    /// Begins a flush. None if there is nothing in the memtable.
+    pub(crate) fn begin_flush(&self, spec: &FlushSpec<'_>) -> Option<Begun> {
+        let job = self.flush_job(spec)?;
         let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource {
             mem: spec.mem.clone(),
         });
         let mut inputs = InputMap::new();
-        inputs.add_stream(0, &name, stream.clone());
-        Some(Begun {
-            job,
-            inputs: Arc::new(inputs),
-            compared: Some((stream, self.flush_sample())),
-            // A memtable makes a table or two: nothing is worth being handed over.
-            handover: None,
-            left_count: 0,
-        })
+        inputs.add_stream(0, STREAM, stream.clone());
+        let sample = self.flush_sample();
+        Some(Begun::flush(job, Arc::new(inputs), stream, sample))
     }
 
     /// A flush before the store exists: nobody reads, no snapshots.
@@ -301,27 +268,34 @@ impl JobRunner {
             snapshots: Vec::new(),
             soft_cuts: Vec::new(),
         };
-        let Some(begun) = self.begin_flush(spec) else {
+        let Some(begun) = self.begin_flush(&spec) else {
             return Ok(Vec::new());
         };
-        let outcome = self.execute(&begun, &Arc::default(), &CancelToken::new())?;
-        Ok(outcome.tables)
+        let attempt = Attempt {
+            side: self.sides.host(),
+            output: self.next_prefix(),
+            progress: Arc::default(),
+            cancel: CancelToken::new(),
+            gate: None,
+            adopted_before: 0,
+        };
+        let outcome = self.run_attempt(&attempt, &begun);
+        Ok(outcome.map_err(Ended::into_error)?.tables)
     }
 
-    /// The job of a compaction. `anchors` gives keys that divide a table into parts of about equal
-    /// size.
-    pub(crate) fn begin_compaction(
+    /// The job of a compaction, cut into at most `parallelism` subjobs. `anchors` gives keys that
+    /// divide a table into parts of about equal size.
+    pub(crate) fn compaction_job(
         &self,
-        spec: CompactionSpec<'_>,
+        spec: &CompactionSpec<'_>,
+        parallelism: usize,
         anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
-    ) -> Begun {
-        let CompactionSpec {
-            version, choice, ..
-        } = spec;
+    ) -> Job {
+        let (version, choice) = (spec.version, spec.choice);
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
         let min_bytes = self.subjob_min_bytes.load(Ordering::Relaxed);
-        let hard: Vec<Vec<u8>> = hard_cuts(choice, self.subjobs_max(), min_bytes, anchors)
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, parallelism, min_bytes, anchors)
             .into_iter()
             .filter(inside)
             .map(Vec::from)
@@ -336,7 +310,7 @@ impl JobRunner {
             spec.settings,
             choice.to,
             spec.published,
-            spec.snapshots,
+            spec.snapshots.clone(),
             !soft.is_empty(),
         );
         for (run, input) in choice.inputs.iter().enumerate() {
@@ -360,87 +334,7 @@ impl JobRunner {
         job.bounds = bounds;
         job.hard_cuts = hard;
         job.soft_cuts = soft;
-        Begun {
-            job,
-            inputs: spec.inputs,
-            compared: None,
-            handover: Some(Arc::new(Handover::new(&self.runtime))),
-            left_count: 0,
-        }
-    }
-
-    /// Has an attempt of a job made, and verifies its outcome. Attempts of a job that has a
-    /// handover resume behind each other's tables.
-    pub(crate) fn execute(
-        &self,
-        begun: &Begun,
-        progress: &Arc<Progress>,
-        cancel: &CancelToken,
-    ) -> std::result::Result<Outcome, JobError> {
-        let mut job = begun.job.clone();
-        if begun.handover.is_some() {
-            job.output = self.next_prefix();
-        }
-        let context = ExecContext {
-            runtime: self.runtime.clone(),
-            inputs: begun.inputs.clone(),
-            outputs: self.outputs.clone(),
-            epoch: self.epoch,
-            progress: progress.clone(),
-            cancel: cancel.clone(),
-            max_parallel: self.subjobs_max(),
-            throttle: Some(Arc::new(Spender {
-                limit: self.rate.clone(),
-                // Writers wait for flushes, so flushes do not wait.
-                waits: begun.compared.is_none(),
-            })),
-            handover: begun.handover.clone(),
-        };
-        let accept =
-            |job: &Job, outcome: &Outcome, side| self.accept(begun, job, outcome, side, cancel);
-        self.sides
-            .run(&job, &context, &|| self.next_prefix(), &accept)
-    }
-
-    /// Verifies an outcome as a value. If its executor is not the host's own, it also reads a part
-    /// of its tables back, and compares their range deletes with those of the inputs. Tables of a
-    /// flush are compared with the memtable.
-    fn accept(
-        &self,
-        begun: &Begun,
-        job: &Job,
-        outcome: &Outcome,
-        side: Side,
-        cancel: &CancelToken,
-    ) -> Result<Accepted> {
-        if planted::is(Bug::BelieveOutcomes) {
-            return Ok(Ok(()));
-        }
-        let outputs = &*self.outputs;
-        let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes; any other is asked for blocks.
-        if verified.is_ok() && side != Side::Host {
-            let sample = Sample::Blocks(SAMPLED_BLOCKS);
-            let failed = |e| Error::from(e).context("reading an executor's table back");
-            verified = verify_tables(job, outcome, outputs, &TrustSyncs, sample).map_err(failed)?;
-            if verified.is_ok() {
-                verified =
-                    verify_range_deletes(job, outcome, &*begun.inputs, outputs).map_err(failed)?;
-            }
-        }
-        if let Some((stream, sample)) = &begun.compared
-            && verified.is_ok()
-            && *sample != Sample::None
-        {
-            verified = match verify_stream(job, outcome, &**stream, outputs, *sample, cancel) {
-                Ok(verified) => verified,
-                Err(ExecError::Failed(error)) => {
-                    return Err(Error::from(error).context("reading a flushed table back"));
-                }
-                Err(ExecError::Cancelled | ExecError::Declined { .. }) => return Err(cancelled()),
-            };
-        }
-        Ok(verified.map_err(|rejected| rejected.reason))
+        job
     }
 
     /// Deletes the outputs of an outcome that will not be installed.
@@ -518,69 +412,5 @@ fn job_range(range: &KeyRange) -> JobRange {
             End::Excluded(key) => RangeEnd::Before(key.to_vec()),
             End::Unbounded => RangeEnd::Unbounded,
         },
-    }
-}
-
-/// A sealed memtable as a job's stream.
-struct MemtableSource {
-    mem: Arc<Memtable>,
-}
-
-impl StreamSource for MemtableSource {
-    fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        Some((
-            self.mem.first_key()?.to_vec(),
-            self.mem.last_key()?.to_vec(),
-        ))
-    }
-
-    fn range_deletes(&self) -> std::result::Result<Vec<RangeDelete>, TableError> {
-        Ok(self
-            .mem
-            .range_deletes()
-            .map(|d| RangeDelete {
-                start: d.start.to_vec(),
-                end: d.end.to_vec(),
-                seq: d.seq,
-            })
-            .collect())
-    }
-
-    fn open(&self, bounds: &KeyBounds) -> std::result::Result<Box<dyn EntryStream>, TableError> {
-        let mut iter = self.mem.iter();
-        iter.seek(&bounds.start, u64::MAX >> 8);
-        Ok(Box::new(MemtableStream {
-            iter,
-            end: bounds.end.clone(),
-            started: false,
-        }))
-    }
-}
-
-struct MemtableStream {
-    iter: MemtableIter,
-    end: Option<Vec<u8>>,
-    started: bool,
-}
-
-impl EntryStream for MemtableStream {
-    fn next_entry(&mut self) -> std::result::Result<Option<StreamEntry<'_>>, TableError> {
-        if self.started && self.iter.is_valid() {
-            self.iter.next();
-        }
-        self.started = true;
-        if !self.iter.is_valid()
-            || self
-                .end
-                .as_deref()
-                .is_some_and(|end| self.iter.key() >= end)
-        {
-            return Ok(None);
-        }
-        Ok(Some(StreamEntry {
-            user_key: self.iter.key(),
-            trailer: self.iter.seq() << 8 | u64::from(self.iter.kind()),
-            value: self.iter.value(),
-        }))
     }
 }

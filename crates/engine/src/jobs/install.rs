@@ -84,7 +84,7 @@ impl Jobs {
         catalog.commit_edit(&mut role, edit)?;
         refresh_view(&self.tree, &role, &work.keyspace, &[source.id]);
         for table in &metas {
-            let events = &self.env.events();
+            let events = self.env.events();
             events.tell(|| table.created(&work.keyspace.name, 0));
         }
         if out_of_order {

@@ -15,31 +15,163 @@ use std::sync::atomic::Ordering;
 
 use siltstone_storage::Instant;
 use siltstone_storage::planted::{self, Bug};
+use siltstone_table::exec::Handover;
+use siltstone_table::job::Job;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
 use crate::formats::version::{KeyRange, KeyspaceVersion, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::build::{Begun, CompactionSpec, FlushSpec};
+use crate::jobs::attempt::{Attempt, Prepared};
+use crate::jobs::begun::Begun;
+use crate::jobs::build::{CompactionSpec, FlushSpec};
+use crate::jobs::gate::Gate;
 use crate::jobs::schedule;
+use crate::jobs::sides::{Ended, SideId, Trouble, cancelled};
 use crate::jobs::work::{Compaction, Reason, What, Work};
 use crate::tree::pick::{Choice, ChoiceKind, older_ranges, soft_cuts, targets};
+use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::error::{Error, Result};
 use crate::types::event::Event;
 
+/// Why an attempt did not do its work.
+pub(crate) enum Stopped {
+    /// The host failed with it, or it is not wanted any more.
+    Failed(Error),
+    /// Another side failed with it, which is counted. The work goes back.
+    Elsewhere,
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Stopped {
+        Stopped::Failed(error)
+    }
+}
+
 impl Jobs {
-    /// Does a piece of work.
+    /// Does a piece of work where it was placed.
     ///
     /// # Errors
     /// Nothing was installed then, and the work can be run again.
-    pub(crate) fn run(&self, work: &mut Work) -> Result<()> {
+    pub(crate) fn run(&self, work: &mut Work) -> std::result::Result<(), Stopped> {
         let _span = span(work).entered();
         let start = self.env.now();
-        let outcome = match &work.what {
-            What::Compaction(compaction) if compaction.is_edit() => Outcome::default(),
-            _ => self.execute(work)?,
+        let outcome = match self.begin(work) {
+            None => Outcome::default(),
+            Some(attempt) => {
+                let executed = self.prepare(work, &attempt).execute();
+                self.judge(work, &attempt, executed, start)?
+            }
         };
+        Ok(self.complete(work, outcome, start)?)
+    }
+
+    /// Begins an attempt of the work's job. None if there is no job: because the work is only an
+    /// edit, or because there is nothing in the memtable.
+    pub(crate) fn begin(&self, work: &mut Work) -> Option<Attempt> {
+        if work.is_edit() {
+            return None;
+        }
+        let side = work.placed.side;
+        if work.begun.is_none() {
+            work.begun = match &work.what {
+                What::Flush(source) => {
+                    let settings = work.keyspace.load_settings();
+                    let spec = self.flush_spec(&work.keyspace, source, &settings);
+                    self.runner.begin_flush(&spec)
+                }
+                What::Compaction(compaction) => {
+                    Some(self.begin_compaction(&work.keyspace, compaction, side))
+                }
+            };
+        }
+        let begun = work.begun.as_ref()?;
+        let output = match &work.last_output {
+            Some(last) if planted::is(Bug::OneAttemptForAll) => last.clone(),
+            _ => self.runner.next_prefix(),
+        };
+        work.last_output = Some(output.clone());
+        Some(Attempt {
+            side,
+            output,
+            progress: work.progress.clone(),
+            cancel: work.cancel.clone(),
+            gate: None,
+            adopted_before: begun.adopted_count(),
+        })
+    }
+
+    /// As [`Jobs::begin`], for an executor that is not the host's own: there is a gate between it
+    /// and the store.
+    pub(crate) fn begin_elsewhere(&self, work: &mut Work) -> Option<(Attempt, Prepared)> {
+        let mut attempt = self.begin(work)?;
+        let begun = work.begun.as_ref()?;
+        attempt.gate = Some(Gate::new(self.env.runtime(), begun.inputs.clone()));
+        let prepared = self.prepare(work, &attempt);
+        Some((attempt, prepared))
+    }
+
+    fn prepare(&self, work: &Work, attempt: &Attempt) -> Prepared {
+        let begun = work.begun.as_ref().expect("an attempt has a job");
+        self.runner.prepare(attempt, begun)
+    }
+
+    /// Verifies what an attempt made, and counts how it ended.
+    pub(crate) fn judge(
+        &self,
+        work: &mut Work,
+        attempt: &Attempt,
+        executed: std::result::Result<Outcome, Ended>,
+        start: Instant,
+    ) -> std::result::Result<Outcome, Stopped> {
+        let begun = work.begun.as_ref().expect("an attempt has a job");
+        let adopted = begun.adopted_count() - attempt.adopted_before;
+        let metrics = self.env.metrics();
+        metrics.adopted_table_count.add(adopted);
+        metrics.resumed_job_count.add(u64::from(adopted > 0));
+        let runner = &self.runner;
+        let verified = executed.and_then(|outcome| {
+            runner.verify(attempt, begun, &outcome)?;
+            Ok(outcome)
+        });
+        let sides = &runner.sides;
+        let ended = match verified {
+            Ok(outcome) => {
+                let ns = self.env.now().since(start).as_nanos() as u64;
+                sides.count_believed(attempt.side, work.kind(), work.bytes(), ns);
+                // Another side has done what they failed with.
+                for suspect in work.suspects.drain(..).filter(|s| *s != attempt.side) {
+                    sides.count_trouble(suspect, Trouble::Failure);
+                }
+                return Ok(outcome);
+            }
+            Err(ended) => ended,
+        };
+        let is_host = attempt.side == sides.host();
+        let is_cancelled = matches!(ended, Ended::Cancelled) || work.cancel.is_cancelled();
+        if !is_host && is_cancelled {
+            return Err(cancelled().into());
+        }
+        sides.count_ended(attempt.side, &ended);
+        if !is_host {
+            if ended.may_be_the_stores() {
+                work.suspects.push(attempt.side);
+            }
+            return Err(Stopped::Elsewhere);
+        }
+        let is_rejected = matches!(ended, Ended::Rejected(_));
+        let error = ended.into_error();
+        if let What::Flush(source) = &work.what
+            && is_rejected
+        {
+            count_rejection(&self.env, &work.keyspace, source, &error);
+        }
+        Err(error.into())
+    }
+
+    /// Installs what the job of a piece of work made, and reports it.
+    pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
         if let What::Flush(source) = &work.what {
             self.sync_log_of(source)?;
         }
@@ -57,56 +189,65 @@ impl Jobs {
         Ok(())
     }
 
-    /// Runs the job of a piece of work, and verifies its outcome.
-    fn execute(&self, work: &mut Work) -> Result<Outcome> {
-        if work.begun.is_none() {
-            work.begun = match &work.what {
-                What::Flush(source) => self.begin_flush(&work.keyspace, source),
-                What::Compaction(compaction) => {
-                    Some(self.begin_compaction(&work.keyspace, compaction))
-                }
-            };
-        }
-        let Some(begun) = &work.begun else {
-            // There is nothing in the memtable.
-            return Ok(Outcome::default());
-        };
-        let adopted_before = begun.adopted_count();
-        let executed = self.runner.execute(begun, &work.progress, &work.cancel);
-        let adopted = begun.adopted_count() - adopted_before;
-        let metrics = &self.env.metrics();
-        metrics.adopted_table_count.add(adopted);
-        metrics.resumed_job_count.add(u64::from(adopted > 0));
-        executed.map_err(|failed| {
-            if let What::Flush(source) = &work.what
-                && failed.rejected
-            {
-                count_rejection(&self.env, &work.keyspace, source, &failed.error);
+    /// Which sides would run the job of what was picked. Not to be called under a lock.
+    pub(super) fn ask_sides(&self, keyspace: &KeyspaceCore, what: &What) -> Vec<bool> {
+        let job = match what {
+            What::Flush(source) => {
+                let settings = keyspace.load_settings();
+                self.runner
+                    .flush_job(&self.flush_spec(keyspace, source, &settings))
             }
-            failed.error
-        })
+            What::Compaction(compaction) => Some(self.compaction_job(keyspace, compaction, 1)),
+        };
+        match job {
+            Some(job) => self.runner.sides.ask(&job),
+            // There is nothing to execute.
+            None => self.runner.sides.nobody(),
+        }
     }
 
-    /// The job of a flush; none if there is nothing in the memtable.
-    fn begin_flush(&self, keyspace: &KeyspaceCore, source: &MemSource) -> Option<Begun> {
+    /// Everything that the job of a flush is made from.
+    fn flush_spec<'a>(
+        &self,
+        keyspace: &KeyspaceCore,
+        source: &'a MemSource,
+        settings: &'a Settings,
+    ) -> FlushSpec<'a> {
         let (published, snapshots) = self.tree.snapshots().for_job();
         // Level-0 runs are cut where the base level is, so that a table of the run meets few tables
         // of that level.
         let version = keyspace.view().version.clone();
-        let settings = keyspace.load_settings();
         let base = targets(&version, &settings.pick, &[]).base;
-        self.runner.begin_flush(FlushSpec {
+        FlushSpec {
             keyspace: keyspace.id,
             settings: &settings.all,
             mem: &source.mem,
             published,
             snapshots,
             soft_cuts: base_cuts(&version, base, source),
-        })
+        }
     }
 
-    /// The job of a compaction.
-    fn begin_compaction(&self, keyspace: &KeyspaceCore, compaction: &Compaction) -> Begun {
+    fn begin_compaction(
+        &self,
+        keyspace: &KeyspaceCore,
+        compaction: &Compaction,
+        side: SideId,
+    ) -> Begun {
+        let tables = compaction.choice.tables().cloned().collect();
+        let inputs = self.tree.tables().inputs(tables);
+        let parallelism = self.runner.parallelism(side);
+        let job = self.compaction_job(keyspace, compaction, parallelism);
+        Begun::compaction(job, inputs, Handover::new(self.env.runtime()))
+    }
+
+    /// The job of a compaction, cut into at most `parallelism` subjobs.
+    fn compaction_job(
+        &self,
+        keyspace: &KeyspaceCore,
+        compaction: &Compaction,
+        parallelism: usize,
+    ) -> Job {
         let Compaction {
             choice,
             version,
@@ -126,9 +267,6 @@ impl Jobs {
                 .map(|(_, t)| t.bounds.clone())
                 .collect();
         }
-        let tables = &self.tree.tables();
-        let inputs = tables.inputs(choice.tables().cloned().collect());
-        let anchors = |table: &TableMeta| tables.anchors(table);
         let settings = keyspace.load_settings();
         let spec = CompactionSpec {
             version,
@@ -137,9 +275,9 @@ impl Jobs {
             published,
             snapshots,
             older,
-            inputs,
         };
-        self.runner.begin_compaction(spec, &anchors)
+        let anchors = |table: &TableMeta| self.tree.tables().anchors(table);
+        self.runner.compaction_job(&spec, parallelism, &anchors)
     }
 
     /// F1: another keyspace's half of a batch must not be lost when this half is in a table.
@@ -160,7 +298,7 @@ impl Jobs {
             schedule::remember_futile(self, &made.tables);
         }
         count_dropped(&self.env, &made.counters);
-        let m = &self.env.metrics();
+        let m = self.env.metrics();
         m.compaction_in_bytes.add(choice.input_bytes);
         m.compaction_out_bytes.add(made.out_bytes);
         m.compaction_count.add(1);
@@ -177,7 +315,7 @@ impl Jobs {
     /// Counts a compaction that was installed, and emits its event.
     fn report_compaction(&self, work: &Work, compaction: &Compaction, made: &Made, start: Instant) {
         let (env, choice) = (&self.env, &compaction.choice);
-        let m = &env.metrics();
+        let m = env.metrics();
         match choice.kind {
             ChoiceKind::TrivialMove => {
                 m.trivial_move_count.add(1);
@@ -278,7 +416,7 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
 fn report_flush(env: &Env, work: &Work, made: &Made, start: Instant) {
     count_dropped(env, &made.counters);
     let in_bytes = made.counters.raw_bytes_read;
-    let m = &env.metrics();
+    let m = env.metrics();
     m.flush_in_bytes.add(in_bytes);
     let took = env.now().since(start);
     m.flush_out_bytes.add(made.out_bytes);
@@ -302,7 +440,7 @@ fn report_flush(env: &Env, work: &Work, made: &Made, start: Instant) {
 
 /// Adds what a job dropped to the store's counts.
 fn count_dropped(env: &Env, counters: &Counters) {
-    let m = &env.metrics();
+    let m = env.metrics();
     m.dropped_shadowed_count.add(counters.shadowed);
     m.dropped_tombstone_count.add(counters.tombstones);
     m.dropped_covered_count.add(counters.covered);

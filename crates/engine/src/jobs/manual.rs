@@ -9,7 +9,8 @@ use crate::tree::pick::ManualRange;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Result, reversed_range};
 
-/// Flushes, then takes everything between `start` and `end` down to the deepest level that has data there.
+/// Flushes, then takes everything between `start` and `end` down to the deepest level that has
+/// data there.
 pub(crate) fn compact_range(
     jobs: &Jobs,
     keyspace: &Arc<KeyspaceCore>,

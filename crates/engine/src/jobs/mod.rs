@@ -3,14 +3,20 @@
 //!
 //! Nothing here knows the calls of users.
 
+mod attempt;
+mod begun;
 pub(crate) mod build;
+mod choice;
 pub(crate) mod flush;
+pub(crate) mod gate;
 pub(crate) mod install;
-mod life;
+pub(crate) mod life;
 pub(crate) mod manual;
 pub(crate) mod rate;
 pub mod schedule;
 pub mod sides;
+mod stream;
+pub(crate) mod take;
 pub(crate) mod wait;
 pub(crate) mod work;
 

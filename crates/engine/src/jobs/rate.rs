@@ -1,11 +1,13 @@
 //! The rate at which compactions read and write: one token bucket for all of a store's jobs.
 //!
-//! What it is: executors tell what they have read and written since they told last ([`Throttle`]). A compaction then waits until the
-//! bucket is out of debt; a flush only counts: it goes first, and compactions pay for it. Telling afterwards keeps sums exact whatever
-//! the size of a piece, and nobody must know a piece's size before.
+//! What it is: executors tell what they have read and written since they told last ([`Throttle`]).
+//! A compaction then waits until the bucket is out of debt; a flush only counts: it goes first,
+//! and compactions pay for it. Telling afterwards keeps sums exact whatever the size of a piece,
+//! and nobody must know a piece's size before.
 //!
-//! Invariants: over any span of time, what compactions begin after the bucket is full for once is at most the rate times the span, and
-//! [`BURST`] of it, and one piece a task. Waits are in the runtime's time, end when the job shall end, and notice a changed rate.
+//! Invariants: over any span of time, what compactions begin after the bucket is full for once is
+//! at most the rate times the span, and [`BURST`] of it, and one piece a task. Waits are in the
+//! runtime's time, end when the job shall end, and notice a changed rate.
 //!
 //! Threading: one mutex, taken once a block of a job; nothing is called under it.
 
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
-use siltstone_table::exec::Throttle;
+use siltstone_table::exec::{Progress, Throttle};
 
 use crate::types::metrics::Counter;
 
@@ -117,16 +119,22 @@ impl RateLimit {
     }
 }
 
-/// What a job of one kind pays with.
+/// What one attempt of a job spends with.
 pub(crate) struct Spender {
     pub(crate) limit: Arc<RateLimit>,
-    /// Flushes do not.
+    /// Flushes do not wait.
     pub(crate) waits: bool,
+    /// A wait for the rate is a sign of life.
+    pub(crate) progress: Arc<Progress>,
 }
 
 impl Throttle for Spender {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
-        self.limit.spend(bytes, self.waits, stop);
+        let stop = || {
+            self.progress.beat();
+            stop()
+        };
+        self.limit.spend(bytes, self.waits, &stop);
     }
 }
 

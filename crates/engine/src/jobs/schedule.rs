@@ -1,34 +1,34 @@
-//! What the workers do next: flushes first, then whatever compaction is due.
+//! What runs, and what is reserved for it.
 //!
-//! What it is: a free worker asks [`next`]. It looks for a sealed memtable, then for a manual
-//! request, then asks `pick` for each keyspace in turn, and `pick_deletes` once no level is due.
-//! What it gives out is reserved, so that several jobs run at once. [`finish`] takes the
-//! reservation back, unless the work is a compaction that failed and finished tables: then the
-//! reservation stands, with everything that the job was made from, until another attempt has
-//! resumed behind these tables, has made none, or was cancelled.
+//! What it is: [`take`](crate::jobs::take) reserves what it gives out here, so that several jobs
+//! run at once. [`finish`] takes the reservation back, unless the work is a compaction that failed
+//! and finished tables: then it waits for another attempt, which resumes behind these tables. Work
+//! that another side than the host failed with waits likewise ([`put_back`]). While work waits,
+//! its reservation stands, with everything that its job was made from.
 //!
-//! Invariants: a memtable is flushed by one worker at a time; reservations of running jobs are
-//! disjoint (`pick` sees them all, under this lock); the version, the unsettled slots and the
-//! reservations that a choice is made from are read under the lock, so what a job counts as older
-//! cannot shrink behind its back (RFC 1, V5).
+//! Invariants: a memtable is flushed by one task at a time; reservations of running jobs are
+//! disjoint (`pick` sees them all, under this lock).
 //!
 //! Threading: one mutex (`Jobs::schedule`); no I/O under it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use siltstone_storage::Instant;
 use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::{CancelToken, Progress};
 
-use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::work::{Compaction, Reason, What, Work};
+use crate::jobs::choice::{RunningJob, remaining};
+use crate::jobs::sides::{SideId, cancelled};
+use crate::jobs::take::PickState;
+use crate::jobs::work::{Placed, What, Work};
 use crate::tree::Tree;
-use crate::tree::pick::{self, Choice, Deletes, ManualRange, ManualStep, PickInput, Reservation};
-use crate::tree::settings::Settings;
+use crate::tree::pick::{self, Deletes, ManualRange, Reservation};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
@@ -60,7 +60,11 @@ struct Running {
     keyspace: KeyspaceId,
     name: String,
     what: String,
+    /// Bytes of its inputs.
+    bytes: u64,
     reservation: Option<Reservation>,
+    /// None while it waits for another attempt.
+    placed: Option<Placed>,
     progress: Arc<Progress>,
     cancel: CancelToken,
 }
@@ -78,12 +82,13 @@ pub(crate) struct Schedule {
     panicked: BTreeMap<(JobKind, KeyspaceId), u32>,
     /// Those that wait for their next attempt are among them: their reservations stand.
     running: Vec<Running>,
-    /// Compactions whose last attempt failed and left tables to the next one.
-    unfinished: Vec<Work>,
+    /// Work that waits for another attempt: because it has finished tables behind which that one
+    /// resumes, or because another side than the host failed.
+    pub(super) returned: Vec<Work>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
     /// Keyspaces take turns.
-    turn: KeyspaceId,
+    pub(super) turn: KeyspaceId,
     /// Tables whose rewriting for their tombstones gave nothing back: not begun again.
     futile: BTreeSet<u64>,
     /// Tests stop automatic compaction.
@@ -92,7 +97,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Whether a job of this kind runs.
-    fn runs(&self, kind: JobKind) -> bool {
+    pub(super) fn runs(&self, kind: JobKind) -> bool {
         self.running.iter().any(|r| r.kind == kind)
     }
 
@@ -100,7 +105,7 @@ impl Schedule {
         Schedule {
             panicked: BTreeMap::new(),
             running: Vec::new(),
-            unfinished: Vec::new(),
+            returned: Vec::new(),
             manual: Vec::new(),
             next_id: 1,
             turn: 0,
@@ -114,84 +119,80 @@ impl Schedule {
         self.next_id
     }
 
-    /// Gives up the unfinished work that `which` selects. The caller ends it without the lock.
+    /// Gives up the returned work that `which` selects. The caller ends it without the lock.
     #[must_use]
-    fn give_up(&mut self, which: impl Fn(&Work) -> bool) -> Vec<Work> {
-        let unfinished = std::mem::take(&mut self.unfinished).into_iter();
-        let (given_up, kept): (Vec<Work>, Vec<Work>) = unfinished.partition(which);
-        self.unfinished = kept;
+    pub(super) fn give_up(&mut self, which: impl Fn(&Work) -> bool) -> Vec<Work> {
+        let returned = std::mem::take(&mut self.returned).into_iter();
+        let (given_up, kept): (Vec<Work>, Vec<Work>) = returned.partition(which);
+        self.returned = kept;
         let running = &mut self.running;
         running.retain(|r| !given_up.iter().any(|work| work.id == r.id));
         given_up
     }
 
-    /// Notes work that was picked, and gives it to the caller.
-    fn start(
-        &mut self,
-        keyspace: &Arc<KeyspaceCore>,
-        what: What,
-        reservation: Option<Reservation>,
-    ) -> Work {
-        let work = Work {
-            id: self.new_id(),
-            keyspace: keyspace.clone(),
-            what,
-            progress: Arc::default(),
-            cancel: CancelToken::new(),
-            begun: None,
-        };
-        let described = match &work.what {
-            What::Flush(_) => "flush".into(),
+    /// Reserves work that was picked and is started now.
+    pub(super) fn start(&mut self, work: &mut Work, placed: Placed) {
+        work.id = self.new_id();
+        let (described, reservation) = match &work.what {
+            What::Flush(source) => {
+                source.flushing.store(true, Ordering::Release);
+                ("flush".into(), None)
+            }
             What::Compaction(compaction) => {
                 let choice = &compaction.choice;
                 let (kind, from, to) = (choice.kind, choice.from, choice.to);
-                format!("{kind:?} {from} -> {to}: {}", choice.reason)
+                let described = format!("{kind:?} {from} -> {to}: {}", choice.reason);
+                (described, Some(choice.reservation()))
             }
         };
+        work.placed = placed.clone();
         self.running.push(Running {
             id: work.id,
             kind: work.kind(),
-            keyspace: keyspace.id,
-            name: keyspace.name.clone(),
+            keyspace: work.keyspace.id,
+            name: work.keyspace.name.clone(),
             what: described,
+            bytes: work.bytes(),
             reservation,
+            placed: Some(placed),
             progress: work.progress.clone(),
             cancel: work.cancel.clone(),
         });
-        work
     }
 
-    /// Notes a compaction that was picked, and gives it to the caller.
-    fn start_compaction(
-        &mut self,
-        keyspace: &Arc<KeyspaceCore>,
-        state: PickState,
-        choice: Choice,
-        reason: Reason,
-    ) -> Work {
-        let reservation = choice.reservation();
-        let compaction = Compaction {
-            choice,
-            version: state.view.version.clone(),
-            unsettled: state.unsettled,
-            reason,
-        };
-        let what = What::Compaction(Box::new(compaction));
-        self.start(keyspace, what, Some(reservation))
-    }
-
-    /// What picks for a keyspace are made from.
-    fn pick_state(&self, keyspace: &KeyspaceCore) -> PickState {
-        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
-        PickState {
-            reserved: self.reservations(keyspace.id),
-            unsettled: unsettled(&view),
-            settings,
-            view,
+    /// Starts returned work again.
+    pub(super) fn restart(&mut self, work: &mut Work, placed: Placed) {
+        work.placed = placed.clone();
+        if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
+            running.placed = Some(placed);
         }
     }
 
-    fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
+    /// The work that waits for another attempt has none.
+    fn unplace(&mut self, work: &Work) {
+        if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
+            running.placed = None;
+            running.progress = work.progress.clone();
+            running.cancel = work.cancel.clone();
+        }
+    }
+
+    /// The jobs that a side runs.
+    pub(super) fn running_on(&self, side: SideId, now: Instant) -> Vec<RunningJob> {
+        let of = |running: &Running| {
+            let placed = running.placed.as_ref().filter(|p| p.side == side)?;
+            let elapsed = now.since(placed.begun);
+            let read = running.progress.bytes_in.load(Ordering::Relaxed);
+            let expected = Duration::from_nanos(placed.expected_ns);
+            Some(RunningJob {
+                kind: running.kind,
+                remaining: remaining(elapsed, read, running.bytes, expected),
+            })
+        };
+        self.running.iter().filter_map(of).collect()
+    }
+
+    pub(super) fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
         self.running
             .iter()
             .filter(|r| r.keyspace == keyspace)
@@ -217,27 +218,8 @@ impl Schedule {
     }
 }
 
-/// What picks for one keyspace are made from, as of one moment.
-struct PickState {
-    view: Arc<KeyspaceView>,
-    settings: Arc<Settings>,
-    reserved: Vec<Reservation>,
-    unsettled: Vec<SeqRange>,
-}
-
-impl PickState {
-    fn input(&self) -> PickInput<'_> {
-        PickInput {
-            version: &self.view.version,
-            options: &self.settings.pick,
-            jobs: &self.reserved,
-            unsettled: &self.unsettled,
-        }
-    }
-}
-
 /// Slots of what is not installed.
-fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
+pub(super) fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
     if planted::is(Bug::IgnoreUnsettled) {
         return Vec::new();
     }
@@ -248,94 +230,8 @@ fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
         .collect()
 }
 
-/// The keyspaces after the last one served, then the others.
-fn in_turn(map: &KeyspaceMap, turn: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceCore>> {
-    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
-    after.map(|(_, keyspace)| keyspace)
-}
-
-/// The next piece of work, reserved for the caller.
-pub(crate) fn next(jobs: &Jobs, flush_only: bool) -> Option<Work> {
-    #[cfg(feature = "planted")]
-    if planted::is(Bug::UnseededOrder) {
-        jobs.env.runtime().yield_point_at(planted::unseeded());
-    }
-    let map = jobs.catalog.keyspaces();
-    let mut schedule = jobs.schedule.lock();
-    // Under the lock: a job that poisons the store does so before it leaves the schedule, so what
-    // it could not do is not begun again.
-    if jobs.env.health().check_manifest().is_err() {
-        return None;
-    }
-    for keyspace in map.by_id.values() {
-        if let Some(work) = next_flush(&mut schedule, keyspace) {
-            return Some(work);
-        }
-    }
-    if !schedule.runs(JobKind::Flush) {
-        jobs.env.failures().forget_kind(JobKind::Flush);
-    }
-    if flush_only {
-        return None;
-    }
-    if schedule.paused {
-        let given_up = schedule.give_up(|_| true);
-        if !given_up.is_empty() {
-            drop(schedule);
-            end(jobs, given_up);
-            jobs.env.work().notify();
-            return None;
-        }
-    } else if let Some(work) = schedule.unfinished.pop() {
-        return Some(work);
-    }
-    if let Some(work) = next_manual(&mut schedule) {
-        return Some(work);
-    }
-    if schedule.paused {
-        return None;
-    }
-    for keyspace in in_turn(&map, schedule.turn) {
-        let state = schedule.pick_state(keyspace);
-        if let Some(choice) = pick::pick(&state.input()) {
-            schedule.turn = keyspace.id;
-            return Some(schedule.start_compaction(keyspace, state, choice, Reason::Due));
-        }
-    }
-    drop(schedule);
-    next_for_deletes(jobs, &map)
-}
-
-/// Work that is only worth it for what was deleted: nothing else is due.
-fn next_for_deletes(jobs: &Jobs, map: &KeyspaceMap) -> Option<Work> {
-    // Tables are opened without the lock.
-    for keyspace in map.by_id.values() {
-        for handle in with_range_deletes(&keyspace.pin()) {
-            if handle.deleted_ranges().is_none() {
-                jobs.tree.tables().learn_deleted_ranges(handle);
-            }
-        }
-    }
-    let mut schedule = jobs.schedule.lock();
-    if schedule.paused {
-        return None;
-    }
-    for keyspace in in_turn(map, schedule.turn) {
-        let state = schedule.pick_state(keyspace);
-        let deletes = deletes(&jobs.tree, &schedule, &state.view);
-        if let Some(choice) = pick::pick_deletes(&state.input(), &deletes) {
-            schedule.turn = keyspace.id;
-            return Some(schedule.start_compaction(keyspace, state, choice, Reason::Deletes));
-        }
-    }
-    if !schedule.runs(JobKind::Compaction) {
-        jobs.env.failures().forget_kind(JobKind::Compaction);
-    }
-    None
-}
-
 /// The tables of a view that have range deletes.
-fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHandle>> {
+pub(super) fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHandle>> {
     view.level_views()
         .filter(|(_, level)| level.has_range_deletes)
         .flat_map(|(_, level)| &level.handles)
@@ -343,7 +239,7 @@ fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &Arc<TableHan
 }
 
 /// What `pick_deletes` knows besides the version.
-fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
+pub(super) fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
     let published = tree.snapshots().published();
     let mut oldest_read = tree
         .snapshots()
@@ -374,50 +270,15 @@ pub(crate) fn remember_futile(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
     }
 }
 
-fn next_flush(schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<Work> {
-    // Its create edit goes first, and a notification follows that.
-    if !keyspace.is_created() {
-        return None;
-    }
-    let view = keyspace.view();
-    // Oldest first.
-    let source = view
-        .sealed()
-        .rev()
-        .find(|m| !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire))?
-        .clone();
-    source.flushing.store(true, Ordering::Release);
-    Some(schedule.start(keyspace, What::Flush(source), None))
-}
-
-fn next_manual(schedule: &mut Schedule) -> Option<Work> {
-    for i in 0..schedule.manual.len() {
-        let request = &schedule.manual[i];
-        if request.done {
-            continue;
-        }
-        let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
-        let state = schedule.pick_state(&keyspace);
-        match pick::pick_manual(&state.input(), &range) {
-            ManualStep::Job(choice) => {
-                return Some(schedule.start_compaction(&keyspace, state, choice, Reason::Manual));
-            }
-            ManualStep::Wait => {}
-            ManualStep::Done => schedule.manual[i].done = true,
-        }
-    }
-    None
-}
-
 /// Ends work and deletes what its attempts left. Not under the schedule's lock.
-fn end(jobs: &Jobs, works: Vec<Work>) {
+pub(super) fn end(jobs: &Jobs, works: Vec<Work>) {
     for mut work in works {
         jobs.runner.discard_names(&work.end());
     }
 }
 
 /// Ends all work that waits for another attempt. A worker calls this last when the store closes.
-pub(crate) fn end_unfinished(jobs: &Jobs) {
+pub(crate) fn end_returned(jobs: &Jobs) {
     let given_up = jobs.schedule.lock().give_up(|_| true);
     end(jobs, given_up);
 }
@@ -458,7 +319,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     {
         source.flushing.store(false, Ordering::Release);
     }
-    // Asked again under the lock: whoever cancels jobs looks for unfinished ones under it.
+    // Asked again under the lock: whoever cancels jobs looks for returned work under it.
     let resumed = work.take_if(|work| may_resume && !work.cancel.is_cancelled());
     if resumed.is_none() {
         schedule.running.retain(|r| r.id != id);
@@ -475,10 +336,44 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     }
     jobs.env.work().notify();
     jobs.env.job_ended().notify();
-    schedule.unfinished.extend(resumed);
+    if let Some(work) = &resumed {
+        schedule.unplace(work);
+    }
+    schedule.returned.extend(resumed);
     // The work's views and tables are let go without the lock.
     drop(schedule);
     end(jobs, work.into_iter().collect());
+}
+
+/// Another side than the host has failed with the work: it waits for its next attempt, elsewhere or
+/// on the host.
+///
+/// `was_hung`: the attempt was cancelled for its silence, and not because the work is unwanted.
+pub(crate) fn put_back(jobs: &Jobs, mut work: Work, was_hung: bool) {
+    let side = work.placed.side;
+    if let Some(is_allowed) = work.allowed.get_mut(side) {
+        *is_allowed = false;
+    }
+    match &mut work.begun {
+        Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),
+        // There is nothing to resume, so the job begins anew: cut for the side that runs it.
+        begun => *begun = None,
+    }
+    let mut schedule = jobs.schedule.lock();
+    let is_cancelled = work.cancel.is_cancelled() && !was_hung;
+    let is_closing = jobs.env.is_closing();
+    if is_cancelled || is_closing || work.keyspace.is_dropped() {
+        drop(schedule);
+        return finish(jobs, work, &Err(cancelled()));
+    }
+    if was_hung {
+        work.cancel = CancelToken::new();
+    }
+    work.progress = Arc::default();
+    schedule.unplace(&work);
+    schedule.returned.push(work);
+    jobs.env.work().notify();
+    jobs.env.job_ended().notify();
 }
 
 /// Cancels the running jobs of a dropped keyspace.
@@ -513,7 +408,7 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let state = schedule.pick_state(keyspace);
+        let state = PickState::of(keyspace, Vec::new());
         let view = &state.view;
         // What range deletes cover is learned by a worker that finds nothing else to do.
         pick::pick(&state.input()).is_none()

@@ -1,0 +1,338 @@
+//! Jobs elsewhere: each runs in a task of its own, and holds no worker.
+//!
+//! What it is: [`Slots::start`] spawns a task for one piece of work that was placed on another
+//! side than the host. The task has the executor run the job; then it verifies, installs and
+//! reports as a worker does, and ends. The placing task ([`Slots::place`]) fills free slots while
+//! all workers are busy, and watches the attempts: one that shows no sign of life, or that ignores
+//! that it was cancelled, is *abandoned*, and its work goes back ([RFC
+//! 7](../../../../docs/rfc/0007-slots.md), sections 4 and 7).
+//!
+//! Invariants: while an attempt is being executed, its work lies in its slot. Whoever takes it out
+//! ends the attempt: the slot's task when the executor returns, or whoever abandons it. So an
+//! outcome that comes after that is never installed. When [`Slots::end`] returns, no task of a slot
+//! changes anything any more, although the task of one that was abandoned may still exist: it holds
+//! nothing of the store but a gate that is shut.
+//!
+//! Threading: the placing task and the closing thread hold the list and one slot's lock for moments
+//! only, and make no storage calls under them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use siltstone_storage::{Instant, Mutex};
+use siltstone_table::exec::{CancelToken, Progress};
+use siltstone_table::job::OutputPrefix;
+use siltstone_table::job::outcome::Outcome;
+
+use super::panics::guarded;
+use super::worker::{LOOK_AGAIN, conclude};
+use crate::env::failures::JobKind;
+use crate::env::notify::Notify;
+use crate::jobs::Jobs;
+use crate::jobs::gate::Gate;
+use crate::jobs::life::Stopped;
+use crate::jobs::schedule;
+use crate::jobs::sides::Ended;
+use crate::jobs::take::{Taker, take};
+use crate::jobs::work::Work;
+
+/// For how long an attempt that was cancelled may go on.
+const CANCEL_TAKES: Duration = Duration::from_secs(2);
+
+/// For how long an attempt may show no sign of life: at least the time, and at least the multiple
+/// of the time that its job was expected to take.
+const fn silence_of(kind: JobKind) -> (Duration, u32) {
+    match kind {
+        // Writers wait for it.
+        JobKind::Flush => (Duration::from_secs(2), 8),
+        JobKind::Compaction => (Duration::from_secs(30), 16),
+    }
+}
+
+/// The jobs of a store that run elsewhere.
+pub(super) struct Slots {
+    jobs: Arc<Jobs>,
+    taken: Mutex<Vec<Arc<Slot>>>,
+    /// A slot became free.
+    freed: Notify,
+    /// What abandoned attempts may have left in the folder of tables.
+    abandoned: Mutex<Vec<Abandoned>>,
+}
+
+/// An attempt whose executor had not returned when it was given up.
+struct Abandoned {
+    gate: Arc<Gate>,
+    /// What the names of its tables begin with.
+    output: Option<OutputPrefix>,
+    /// Tables that attempts before it had left.
+    names: Vec<String>,
+}
+
+/// A slot that is taken.
+struct Slot {
+    kind: JobKind,
+    side: usize,
+    expected: Duration,
+    attempt: Mutex<Option<Watched>>,
+}
+
+/// An attempt that an executor has in hand.
+struct Watched {
+    work: Work,
+    gate: Arc<Gate>,
+    progress: Arc<Progress>,
+    cancel: CancelToken,
+    /// The signs of life when they last changed, and when that was.
+    signs: u64,
+    changed: Instant,
+    cancelled: Option<Instant>,
+    /// It was cancelled because it had shown no sign of life.
+    is_hung: bool,
+}
+
+impl Slots {
+    pub(super) fn new(jobs: &Arc<Jobs>) -> Arc<Slots> {
+        let runtime = jobs.env().runtime();
+        Arc::new(Slots {
+            jobs: jobs.clone(),
+            taken: runtime.mutex(Vec::new()),
+            freed: Notify::new(runtime),
+            abandoned: runtime.mutex(Vec::new()),
+        })
+    }
+
+    /// The placing task. It ends when the store is being closed.
+    pub(super) fn place(self: &Arc<Slots>) {
+        let jobs = &self.jobs;
+        loop {
+            let seen = jobs.env().work().count();
+            if jobs.env().is_closing() {
+                return;
+            }
+            self.watch(jobs.env().health().check_manifest().is_ok());
+            match take(jobs, Taker::Placer) {
+                Some(work) => self.start(work),
+                None => {
+                    jobs.env().work().wait_past(seen, LOOK_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Starts work in a slot of its side.
+    pub(super) fn start(self: &Arc<Slots>, work: Work) {
+        let runtime = self.jobs.env().runtime();
+        let slot = Arc::new(Slot {
+            kind: work.kind(),
+            side: work.placed.side,
+            expected: Duration::from_nanos(work.placed.expected_ns),
+            attempt: runtime.mutex(None),
+        });
+        self.taken.lock().push(slot.clone());
+        let name = self.jobs.runner().sides.executor(slot.side).name();
+        let in_hand = Arc::new(runtime.mutex(Some(work)));
+        let spawned = {
+            let (slots, slot, in_hand) = (self.clone(), slot.clone(), in_hand.clone());
+            let run = move || {
+                let work = in_hand.lock().take();
+                drop(in_hand);
+                if let Some(work) = work {
+                    run(slots, &slot, work);
+                }
+            };
+            runtime.spawn(&format!("silt-slot-{name}"), run)
+        };
+        if spawned.is_err() {
+            self.free(&slot);
+            let work = in_hand.lock().take();
+            if let Some(work) = work {
+                schedule::put_back(&self.jobs, work, false);
+            }
+        }
+    }
+
+    /// Ends an attempt whose executor has returned: verifies and installs what it made, or returns
+    /// the work.
+    fn conclude(
+        &self,
+        slot: &Arc<Slot>,
+        mut work: Work,
+        is_hung: bool,
+        end: impl FnOnce(&Jobs, &mut Work) -> std::result::Result<(), Stopped>,
+    ) {
+        let what = work.describe();
+        let result = guarded(self.jobs.env(), || what, || end(&self.jobs, &mut work));
+        conclude(&self.jobs, work, is_hung, result);
+        self.free(slot);
+    }
+
+    fn free(&self, slot: &Arc<Slot>) {
+        self.taken.lock().retain(|s| !Arc::ptr_eq(s, slot));
+        self.freed.notify();
+        self.jobs.env().work().notify();
+    }
+
+    /// Abandons the attempts that are due for it. `is_sound`: what they make can be installed.
+    fn watch(&self, is_sound: bool) {
+        let now = self.jobs.env().now();
+        let taken = self.taken.lock().clone();
+        for slot in taken {
+            let mut attempt = slot.attempt.lock();
+            if let Some(watched) = &mut *attempt
+                && watched.is_due(&slot, now, is_sound)
+                && let Some(watched) = attempt.take()
+            {
+                drop(attempt);
+                self.abandon(&slot, watched);
+            }
+        }
+    }
+
+    /// Gives an attempt up whose executor has not returned.
+    fn abandon(&self, slot: &Arc<Slot>, mut watched: Watched) {
+        watched.gate.shut();
+        self.abandoned.lock().push(Abandoned {
+            gate: watched.gate.clone(),
+            output: watched.work.last_output.clone(),
+            names: watched.work.end(),
+        });
+        let sides = &self.jobs.runner().sides;
+        sides.count_lost(slot.side);
+        if watched.is_hung {
+            sides.count_ended(slot.side, &Ended::Hung);
+        }
+        tracing::warn!(
+            executor = sides.executor(slot.side).name(),
+            work = watched.work.describe(),
+            "an executor does not return; its attempt is abandoned"
+        );
+        self.free(slot);
+        schedule::put_back(&self.jobs, watched.work, watched.is_hung);
+    }
+
+    /// Deletes what abandoned attempts left, once none of their calls is in progress. Maintenance
+    /// calls this; what is left at a close is deleted by the next open.
+    pub(super) fn delete_abandoned(&self) {
+        let all = std::mem::take(&mut *self.abandoned.lock());
+        let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|a| a.gate.is_idle());
+        self.abandoned.lock().extend(busy);
+        for Abandoned { output, names, .. } in idle {
+            let runner = self.jobs.runner();
+            runner.discard_names(&names);
+            if let Some(output) = output {
+                runner.discard_prefix(&output);
+            }
+        }
+    }
+
+    /// Ends all attempts, and waits until nothing of them can change anything any more. The store
+    /// is being closed, and nobody starts one.
+    pub(super) fn end(&self) {
+        let begin = self.jobs.env().now();
+        loop {
+            let seen = self.freed.count();
+            let taken = self.taken.lock().clone();
+            if taken.is_empty() {
+                break;
+            }
+            let is_late = self.jobs.env().now().since(begin) >= CANCEL_TAKES;
+            for slot in &taken {
+                let mut attempt = slot.attempt.lock();
+                if let Some(watched) = &*attempt {
+                    watched.cancel.cancel();
+                }
+                if is_late && let Some(watched) = attempt.take() {
+                    drop(attempt);
+                    self.abandon(slot, watched);
+                }
+            }
+            self.freed.wait_past(seen, Duration::from_millis(100));
+        }
+        let abandoned = std::mem::take(&mut *self.abandoned.lock());
+        for attempt in abandoned {
+            attempt.gate.wait_idle();
+        }
+    }
+}
+
+impl Watched {
+    /// Whether it is to be abandoned. Cancels it before that.
+    fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool) -> bool {
+        let signs = self.progress.signs_of_life();
+        if signs != self.signs {
+            (self.signs, self.changed) = (signs, now);
+        }
+        let (least, times) = silence_of(slot.kind);
+        let silent = now.since(self.changed) >= least.max(slot.expected * times);
+        if !self.cancel.is_cancelled() && (silent || !is_sound) {
+            self.is_hung = silent;
+            self.cancel.cancel();
+        }
+        if !self.cancel.is_cancelled() {
+            return false;
+        }
+        now.since(*self.cancelled.get_or_insert(now)) >= CANCEL_TAKES
+    }
+}
+
+/// The task of a slot.
+fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
+    let start = slots.jobs.env().now();
+    let what = work.describe();
+    let begin = || slots.jobs.begin_elsewhere(&mut work);
+    let (attempt, prepared) = match guarded(slots.jobs.env(), || what, begin) {
+        Ok(Some(begun)) => begun,
+        // There is nothing to execute.
+        Ok(None) => {
+            let complete = |jobs: &Jobs, work: &mut Work| {
+                Ok(jobs.complete(work, Outcome::default(), start)?)
+            };
+            return slots.conclude(slot, work, false, complete);
+        }
+        Err(error) => return slots.conclude(slot, work, false, |_, _| Err(error.into())),
+    };
+    *slot.attempt.lock() = Some(Watched {
+        gate: attempt.gate.clone().expect("it runs elsewhere"),
+        progress: attempt.progress.clone(),
+        cancel: attempt.cancel.clone(),
+        signs: attempt.progress.signs_of_life(),
+        changed: slots.jobs.env().now(),
+        cancelled: None,
+        is_hung: false,
+        work,
+    });
+    // While the executor has the job, this task keeps nothing of the store alive.
+    let weak: Weak<Slots> = Arc::downgrade(&slots);
+    drop(slots);
+    let executed = prepared.execute();
+    drop(prepared);
+    if let Some(gate) = &attempt.gate {
+        // Whatever the executor does from now on is not part of the attempt.
+        gate.shut();
+    }
+    let watched = slot.attempt.lock().take();
+    let Some(slots) = weak.upgrade() else { return };
+    let Some(mut watched) = watched else {
+        // It was abandoned.
+        slots.jobs.runner().sides.count_found(slot.side);
+        slots.jobs.env().work().notify();
+        return;
+    };
+    let is_hung = watched.is_hung;
+    if is_hung {
+        // It was cancelled for its silence. The work is still wanted.
+        watched.work.cancel = CancelToken::new();
+    }
+    slots.conclude(slot, watched.work, is_hung, |jobs, work| {
+        let executed = match (is_hung, executed) {
+            (true, Ok(outcome)) => {
+                jobs.runner().discard_outputs(&attempt, &outcome);
+                Err(Ended::Hung)
+            }
+            (true, Err(_)) => Err(Ended::Hung),
+            (false, executed) => executed,
+        };
+        let outcome = jobs.judge(work, &attempt, executed, start)?;
+        Ok(jobs.complete(work, outcome, start)?)
+    });
+}

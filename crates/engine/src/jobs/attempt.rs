@@ -1,0 +1,185 @@
+//! One attempt of a job: a side executes it, and the engine verifies what came back.
+//!
+//! Invariant: an outcome that leaves here is verified: structurally always; by reading tables back
+//! if an executor other than the host's own made any of them; and by comparing them with the
+//! memtable if it is a flush (`flush_verify`).
+//!
+//! Threading: any task; no lock is held.
+
+use std::sync::Arc;
+
+use siltstone_storage::planted::{self, Bug};
+use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
+use siltstone_table::job::fragments::verify_range_deletes;
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::verify::{
+    Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
+};
+use siltstone_table::job::{Job, OutputPrefix};
+
+use crate::jobs::begun::Begun;
+use crate::jobs::build::JobRunner;
+use crate::jobs::gate::Gate;
+use crate::jobs::rate::Spender;
+use crate::jobs::sides::{Ended, SideId, guarded, rejection};
+use crate::types::error::{Error, ErrorKind};
+
+/// Blocks of each table that are read back when its executor is not the host's own.
+const SAMPLED_BLOCKS: usize = 8;
+
+/// See the module.
+pub(crate) struct Attempt {
+    pub(crate) side: SideId,
+    /// What the names of its outputs begin with.
+    pub(crate) output: OutputPrefix,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) cancel: CancelToken,
+    /// What stands between an executor that is not the host's own and the store.
+    pub(crate) gate: Option<Arc<Gate>>,
+    /// Tables that earlier attempts of the job took over.
+    pub(crate) adopted_before: u64,
+}
+
+/// An attempt that is ready to be executed. It holds nothing of the store but what the executor may
+/// use.
+pub(crate) struct Prepared {
+    executor: Arc<dyn Executor>,
+    is_host: bool,
+    job: Job,
+    context: ExecContext,
+}
+
+impl Prepared {
+    /// Has the executor run the job. A panic of an executor that is not the host's own is a failure
+    /// of the attempt.
+    pub(crate) fn execute(&self) -> Result<Outcome, Ended> {
+        let run = || self.executor.run(&self.job, &self.context);
+        if self.is_host {
+            return Ok(run()?);
+        }
+        let panicked = || {
+            let message = format!("the executor {} panicked", self.executor.name());
+            Ended::Failed(Error::new(ErrorKind::Io, message).advice("report it to its makers"))
+        };
+        Ok(guarded(&self.context.runtime, run).ok_or_else(panicked)??)
+    }
+}
+
+impl JobRunner {
+    /// Executes a job and verifies its outcome.
+    pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
+        let outcome = self.prepare(attempt, begun).execute()?;
+        self.verify(attempt, begun, &outcome)?;
+        Ok(outcome)
+    }
+
+    /// Prepares an attempt of a job.
+    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> Prepared {
+        let (inputs, outputs) = match &attempt.gate {
+            Some(gate) => (gate.inputs(), gate.outputs(self.outputs())),
+            None => (begun.inputs.clone(), self.outputs().clone()),
+        };
+        let context = ExecContext {
+            runtime: self.runtime.clone(),
+            inputs,
+            outputs,
+            epoch: self.epoch,
+            progress: attempt.progress.clone(),
+            cancel: attempt.cancel.clone(),
+            max_parallel: self.parallelism(attempt.side),
+            throttle: Some(Arc::new(Spender {
+                limit: self.rate.clone(),
+                // Writers wait for flushes, so flushes do not wait.
+                waits: begun.compared.is_none(),
+                progress: attempt.progress.clone(),
+            })),
+            handover: begun.handover.clone(),
+        };
+        Prepared {
+            executor: self.sides.executor(attempt.side).clone(),
+            is_host: attempt.side == self.sides.host(),
+            job: begun.attempt(attempt.output.clone()),
+            context,
+        }
+    }
+
+    /// Verifies an outcome. The tables of one that is not believed are deleted.
+    pub(crate) fn verify(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        outcome: &Outcome,
+    ) -> Result<(), Ended> {
+        let job = begun.attempt(attempt.output.clone());
+        let verified = self.check(attempt, begun, &job, outcome);
+        if verified.is_err() {
+            self.discard_outputs(attempt, outcome);
+        }
+        verified
+    }
+
+    /// Deletes the tables of an outcome that is not believed. Whatever cannot be deleted now is
+    /// deleted at the next open. An outcome that lies about names must not make us delete what is
+    /// not its own.
+    pub(crate) fn discard_outputs(&self, attempt: &Attempt, outcome: &Outcome) {
+        let prefix = attempt.output.text();
+        let names = outcome.tables.iter().map(|table| &table.name);
+        for name in names.filter(|name| name.starts_with(&prefix)) {
+            let _ = self.outputs().delete(self.epoch, name);
+        }
+    }
+
+    /// Deletes whatever an attempt that was given up has left.
+    pub(crate) fn discard_prefix(&self, output: &OutputPrefix) {
+        let prefix = format!("{}-", output.text());
+        for object in self.outputs().list().unwrap_or_default() {
+            if object.name.starts_with(&prefix) {
+                let _ = self.outputs().delete(self.epoch, &object.name);
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        job: &Job,
+        outcome: &Outcome,
+    ) -> Result<(), Ended> {
+        if planted::is(Bug::BelieveOutcomes) {
+            return Ok(());
+        }
+        let outputs = &**self.outputs();
+        let mut verified = verify_outcome(job, outcome);
+        // The host's own executor syncs and checks what it writes; of any other, blocks are read
+        // back, and the range deletes are compared with those of the inputs.
+        let is_from_outside = attempt.side != self.sides.host() || begun.is_foreign();
+        if verified.is_ok() && is_from_outside {
+            let sample = Sample::Blocks(SAMPLED_BLOCKS);
+            let failed =
+                |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
+            verified = verify_tables(job, outcome, outputs, &TrustSyncs, sample).map_err(failed)?;
+            if verified.is_ok() {
+                verified =
+                    verify_range_deletes(job, outcome, &*begun.inputs, outputs).map_err(failed)?;
+            }
+        }
+        if let Some((stream, sample)) = &begun.compared
+            && verified.is_ok()
+            && *sample != Sample::None
+        {
+            let compared =
+                verify_stream(job, outcome, &**stream, outputs, *sample, &attempt.cancel);
+            verified = compared.map_err(|error| match error {
+                ExecError::Failed(error) => {
+                    Ended::Failed(Error::from(error).context("reading a flushed table back"))
+                }
+                ExecError::Cancelled | ExecError::Declined { .. } => Ended::Cancelled,
+            })?;
+        }
+        verified.map_err(|rejected| {
+            let executor = self.sides.executor(attempt.side).name();
+            Ended::Rejected(rejection(&rejected.reason, executor))
+        })
+    }
+}

@@ -1,0 +1,332 @@
+//! Which side runs a job: a pure function of what is known of the sides.
+//!
+//! What it is: [`choose`] compares when each side would have done the job, from how fast the side
+//! was lately and from what it runs now. The answer may be a side that is busy: then the job waits
+//! for it ([RFC 7](../../../../docs/rfc/0007-slots.md), section 5).
+//!
+//! Invariants: the host is always a candidate, so there is always an answer. A job that may not
+//! wait is given to a free slot or to the host. At most as many jobs wait for a side as it has
+//! slots. A side whose speed is not known gets one job of a kind at a time.
+//!
+//! Threading: pure functions.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::env::failures::{JOB_KINDS, JobKind};
+
+/// A job that a side runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunningJob {
+    pub(crate) kind: JobKind,
+    /// The time that it will probably still take.
+    pub(crate) remaining: Duration,
+}
+
+/// What is known of a side at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct SideView<'a> {
+    pub(crate) name: &'a str,
+    /// How many jobs it may have at once; 0: it is given none.
+    pub(crate) slots: usize,
+    pub(crate) running: Vec<RunningJob>,
+    /// Nanoseconds a byte, by kind; `None` if it must be measured.
+    pub(crate) speed: [Option<f64>; JOB_KINDS],
+    /// It has failed, and gets one job to show that it works again.
+    pub(crate) is_on_trial: bool,
+}
+
+/// A job that waits for a busy side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) side: usize,
+    pub(crate) kind: JobKind,
+    pub(crate) bytes: u64,
+}
+
+/// The job that a side is sought for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) kind: JobKind,
+    /// Bytes of its inputs.
+    pub(crate) bytes: u64,
+    /// Whether it may wait for a busy side. Writers or callers wait for those that may not.
+    pub(crate) may_wait: bool,
+    /// For each side, whether the job may be given to it: it accepts it and has not failed with it.
+    pub(crate) is_allowed: &'a [bool],
+}
+
+/// An answer of [`choose`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    /// The side, by its place in the list.
+    pub(crate) side: usize,
+    /// All its slots are taken: the job waits for it.
+    pub(crate) is_busy: bool,
+    /// When each candidate would have done the job, in words.
+    pub(crate) reason: String,
+}
+
+/// Chooses the side that will probably have done the job first. Of sides that are equally fast, the
+/// first one in the list is chosen. The host is the last one in the list.
+pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {
+    let host = sides.len() - 1;
+    let mut best: Option<(f64, usize, bool)> = None;
+    let mut reason = String::new();
+    for (i, side) in sides.iter().enumerate() {
+        let is_host = i == host;
+        if !is_host && !ask.is_allowed[i] {
+            continue;
+        }
+        let Some((wait, total)) = done_in(side, i, is_host, ask, waiting) else {
+            continue;
+        };
+        let separator = if reason.is_empty() { "" } else { ", " };
+        let _ = write!(reason, "{separator}{} {:.3} s", side.name, total / 1e9);
+        if best.is_none_or(|(least, ..)| total < least) {
+            best = Some((total, i, wait > 0.0));
+        }
+    }
+    let (_, side, is_busy) = best.unwrap_or((0.0, host, false));
+    Decision {
+        side,
+        is_busy,
+        reason,
+    }
+}
+
+/// The nanoseconds until a slot of the side is free, and until the side would have done the job.
+/// `None` if the side is no candidate.
+fn done_in(
+    side: &SideView<'_>,
+    index: usize,
+    is_host: bool,
+    ask: &Ask<'_>,
+    waiting: &[Waiting],
+) -> Option<(f64, f64)> {
+    let mut slots = side.slots;
+    if is_host {
+        slots = slots.max(1);
+    } else if slots == 0 || side.is_on_trial && !side.running.is_empty() {
+        return None;
+    }
+    let measured = side.speed[ask.kind as usize];
+    let is_being_measured = || side.running.iter().any(|job| job.kind == ask.kind);
+    if measured.is_none() && !is_host && is_being_measured() {
+        return None;
+    }
+    let mut count = 0;
+    let mut ends = free_at(side, slots);
+    for job in waiting.iter().filter(|job| job.side == index) {
+        count += 1;
+        let speed = side.speed[job.kind as usize].unwrap_or(0.0);
+        ends[0] += job.bytes as f64 * speed;
+        ends.sort_by(f64::total_cmp);
+    }
+    let wait = ends[0];
+    let may_wait = ask.may_wait && measured.is_some() && count < slots;
+    if wait > 0.0 && !is_host && !may_wait {
+        return None;
+    }
+    Some((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
+}
+
+/// In how many nanoseconds each slot is free, ascending. If the side runs more jobs than it has
+/// slots now, the slots are those of the jobs that end last.
+fn free_at(side: &SideView<'_>, slots: usize) -> Vec<f64> {
+    let of = |job: &RunningJob| (job.remaining.as_nanos() as f64).max(1.0);
+    let mut ends: Vec<f64> = side.running.iter().map(of).collect();
+    ends.resize(ends.len().max(slots), 0.0);
+    ends.sort_by(f64::total_cmp);
+    ends.split_off(ends.len() - slots)
+}
+
+/// The time that a job will probably still take, which has run for `elapsed` and has read `read` of
+/// `bytes`. It grows while nothing moves, so that nobody waits long behind a job that hangs.
+pub(crate) fn remaining(elapsed: Duration, read: u64, bytes: u64, expected: Duration) -> Duration {
+    if read == 0 || bytes == 0 {
+        return expected.saturating_sub(elapsed).max(elapsed);
+    }
+    let done = (read as f64 / bytes as f64).min(1.0);
+    elapsed.mul_f64((1.0 - done) / done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    fn job(kind: JobKind, seconds: f64) -> RunningJob {
+        RunningJob {
+            kind,
+            remaining: Duration::from_secs_f64(seconds),
+        }
+    }
+
+    /// A side that compacts at `ns` a byte and runs compactions that have these seconds to go.
+    fn side<'a>(name: &'a str, slots: usize, ns: f64, remaining: &[f64]) -> SideView<'a> {
+        let running = remaining.iter().map(|s| job(JobKind::Compaction, *s));
+        SideView {
+            name,
+            slots,
+            running: running.collect(),
+            speed: [Some(ns); JOB_KINDS],
+            is_on_trial: false,
+        }
+    }
+
+    fn of(bytes: u64) -> Ask<'static> {
+        Ask {
+            kind: JobKind::Compaction,
+            bytes,
+            may_wait: true,
+            is_allowed: &[true; 4],
+        }
+    }
+
+    /// Places jobs one after the other; those that wait stay in mind for the next ones.
+    fn places(sides: &[SideView<'_>], asks: &[Ask<'_>]) -> Vec<(usize, bool)> {
+        let mut waiting = Vec::new();
+        let place = |ask: &Ask<'_>| {
+            let decision = choose(sides, ask, &waiting);
+            if decision.is_busy {
+                waiting.push(Waiting {
+                    side: decision.side,
+                    kind: ask.kind,
+                    bytes: ask.bytes,
+                });
+            }
+            (decision.side, decision.is_busy)
+        };
+        asks.iter().map(place).collect()
+    }
+
+    /// The example of RFC 7, section 5.
+    #[test]
+    fn a_faster_side_does_not_get_every_job() {
+        let host = side("host", 1, 4.0, &[]);
+        let two = [side("gpu0", 2, 1.0, &[0.10, 0.30]), host.clone()];
+        let works = [of(134 * MB); 3];
+        assert_eq!(places(&two, &works), [(0, true), (0, true), (1, false)]);
+        let words = choose(&two, &works[0], &[]).reason;
+        assert_eq!(words, "gpu0 0.234 s, host 0.536 s");
+        let one = [side("gpu0", 1, 1.0, &[0.5]), host.clone()];
+        assert_eq!(places(&one, &works[..1]), [(1, false)]);
+        // A free slot is always worth it here, and a job that is done at once is, too.
+        let free = [side("gpu0", 2, 1.0, &[9.0]), host];
+        assert_eq!(places(&free, &works[..1]), [(0, false)]);
+    }
+
+    #[test]
+    fn equal_sides_are_taken_in_order_and_the_host_last() {
+        let sides = [
+            side("a", 1, 1.0, &[]),
+            side("b", 1, 1.0, &[]),
+            side("host", 1, 1.0, &[]),
+        ];
+        assert_eq!(choose(&sides, &of(MB), &[]).side, 0);
+        let only = |is_allowed| {
+            choose(
+                &sides,
+                &Ask {
+                    is_allowed,
+                    ..of(MB)
+                },
+                &[],
+            )
+            .side
+        };
+        assert_eq!(only(&[false, true, true]), 1);
+        assert_eq!(only(&[false, false, true]), 2);
+        assert_eq!(
+            only(&[false, false, false]),
+            2,
+            "the host is always allowed"
+        );
+    }
+
+    #[test]
+    fn what_may_not_wait_gets_a_free_slot_or_the_host() {
+        let sides = [side("gpu0", 1, 1.0, &[0.01]), side("host", 1, 9.0, &[])];
+        assert_eq!(places(&sides, &[of(100 * MB)]), [(0, true)]);
+        let urgent = Ask {
+            may_wait: false,
+            ..of(100 * MB)
+        };
+        assert_eq!(places(&sides, &[urgent]), [(1, false)]);
+        let free = [side("gpu0", 2, 1.0, &[0.01]), side("host", 1, 9.0, &[])];
+        assert_eq!(places(&free, &[urgent]), [(0, false)]);
+        // The host is waited for when there is nothing else.
+        let busy = [side("gpu0", 1, 1.0, &[5.0]), side("host", 1, 9.0, &[5.0])];
+        assert_eq!(places(&busy, &[urgent]), [(1, true)]);
+    }
+
+    #[test]
+    fn a_side_that_is_not_measured_gets_one_job_of_a_kind() {
+        let host = side("host", 1, 1.0, &[]);
+        let mut new = side("new", 4, 0.0, &[]);
+        new.speed = [None, None];
+        let at = |new: &SideView<'_>, ask: Ask<'_>| choose(&[new.clone(), host.clone()], &ask, &[]);
+        assert_eq!(at(&new, of(MB)).side, 0);
+        new.running.push(job(JobKind::Compaction, 1.0));
+        assert_eq!(at(&new, of(MB)).side, 1, "it is being measured");
+        let flush = Ask {
+            kind: JobKind::Flush,
+            may_wait: false,
+            ..of(MB)
+        };
+        assert_eq!(at(&new, flush).side, 0, "but not with flushes");
+        // Nobody waits for a side of which nothing is known.
+        new.slots = 1;
+        assert_eq!(
+            at(
+                &new,
+                Ask {
+                    may_wait: true,
+                    ..flush
+                }
+            )
+            .side,
+            1
+        );
+        // The host is measured like that, too.
+        let slow = side("slow", 1, 50.0, &[]);
+        let mut unknown = side("host", 1, 0.0, &[]);
+        unknown.speed = [None, None];
+        assert_eq!(choose(&[slow, unknown], &of(MB), &[]).side, 1);
+    }
+
+    #[test]
+    fn a_side_on_trial_gets_one_job_at_all() {
+        let mut sides = [side("gpu0", 4, 1.0, &[]), side("host", 1, 9.0, &[])];
+        sides[0].is_on_trial = true;
+        assert_eq!(choose(&sides, &of(MB), &[]).side, 0);
+        sides[0].running.push(job(JobKind::Flush, 0.001));
+        assert_eq!(choose(&sides, &of(MB), &[]).side, 1);
+    }
+
+    #[test]
+    fn slots_that_went_away_are_not_given_out() {
+        let host = side("host", 1, 100.0, &[]);
+        let gone = [side("gpu0", 0, 1.0, &[]), host.clone()];
+        assert_eq!(choose(&gone, &of(MB), &[]).side, 1);
+        // Three run and one slot is left: it is free when the last of them ends.
+        let fewer = [side("gpu0", 1, 1.0, &[1.0, 2.0, 3.0]), host];
+        let decision = choose(&fewer, &of(100 * MB), &[]);
+        assert_eq!(decision.reason, "gpu0 3.100 s, host 10.000 s");
+        assert_eq!((decision.side, decision.is_busy), (0, true));
+    }
+
+    #[test]
+    fn the_time_to_go_grows_while_nothing_moves() {
+        let s = Duration::from_secs;
+        let left = |elapsed, read| remaining(s(elapsed), read, 100, s(10));
+        assert_eq!([left(0, 0), left(4, 0), left(8, 0)], [s(10), s(6), s(8)]);
+        assert_eq!(left(500, 0), s(500));
+        // A quarter was read in two seconds.
+        assert_eq!(left(2, 25), s(6));
+        assert_eq!([left(2, 100), left(2, 1000)], [s(0), s(0)]);
+        assert_eq!(remaining(s(3), 7, 0, s(1)), s(3), "a flush reads no table");
+    }
+}

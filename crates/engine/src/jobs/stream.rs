@@ -1,0 +1,76 @@
+//! A sealed memtable as the input of a flush.
+//!
+//! Threading: shared; what is in a sealed memtable does not change.
+
+use std::sync::Arc;
+
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{EntryStream, StreamEntry, StreamSource};
+use siltstone_table::job::KeyBounds;
+use siltstone_table::retain::RangeDelete;
+
+use crate::tree::memtable::{Memtable, MemtableIter};
+
+/// A sealed memtable as a job's stream.
+pub(crate) struct MemtableSource {
+    pub(crate) mem: Arc<Memtable>,
+}
+
+impl StreamSource for MemtableSource {
+    fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((
+            self.mem.first_key()?.to_vec(),
+            self.mem.last_key()?.to_vec(),
+        ))
+    }
+
+    fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError> {
+        Ok(self
+            .mem
+            .range_deletes()
+            .map(|d| RangeDelete {
+                start: d.start.to_vec(),
+                end: d.end.to_vec(),
+                seq: d.seq,
+            })
+            .collect())
+    }
+
+    fn open(&self, bounds: &KeyBounds) -> Result<Box<dyn EntryStream>, TableError> {
+        let mut iter = self.mem.iter();
+        iter.seek(&bounds.start, u64::MAX >> 8);
+        Ok(Box::new(MemtableStream {
+            iter,
+            end: bounds.end.clone(),
+            started: false,
+        }))
+    }
+}
+
+struct MemtableStream {
+    iter: MemtableIter,
+    end: Option<Vec<u8>>,
+    started: bool,
+}
+
+impl EntryStream for MemtableStream {
+    fn next_entry(&mut self) -> Result<Option<StreamEntry<'_>>, TableError> {
+        if self.started && self.iter.is_valid() {
+            self.iter.next();
+        }
+        self.started = true;
+        if !self.iter.is_valid()
+            || self
+                .end
+                .as_deref()
+                .is_some_and(|end| self.iter.key() >= end)
+        {
+            return Ok(None);
+        }
+        Ok(Some(StreamEntry {
+            user_key: self.iter.key(),
+            trailer: self.iter.seq() << 8 | u64::from(self.iter.kind()),
+            value: self.iter.value(),
+        }))
+    }
+}

@@ -1,0 +1,458 @@
+//! What is done next, and by which side: a pick and a choice, under one lock.
+//!
+//! What it is: a task that is free calls [`take`]. It goes through returned work, sealed
+//! memtables, manual requests, due levels by keyspaces in turn, and at last work for what was
+//! deleted. For each it chooses a side. Work that the caller can start is reserved and given to
+//! it. Work that had better wait for a busy side, or for a worker, is left in the tree,
+//! unreserved, and picked again after the next event ([RFC 7](../../../../docs/rfc/0007-slots.md),
+//! section 4).
+//!
+//! Invariants: the version, the unsettled slots and the reservations that a choice is made from are
+//! read under the schedule's lock, so what a job counts as older cannot shrink behind its back (RFC
+//! 1, V5). A slot is counted as taken under the lock that it was chosen under. Executors are called
+//! without the lock.
+//!
+//! Threading: the schedule's mutex; no I/O under it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[cfg(feature = "planted")]
+use siltstone_storage::planted::{self, Bug};
+
+use crate::catalog::KeyspaceMap;
+use crate::env::failures::JobKind;
+use crate::formats::version::SeqRange;
+use crate::jobs::Jobs;
+use crate::jobs::choice::{Ask, SideView, Waiting, choose};
+use crate::jobs::schedule::{self, Schedule, deletes, unsettled, with_range_deletes};
+use crate::jobs::sides::SideId;
+use crate::jobs::work::{Compaction, Placed, Reason, What, Work};
+use crate::tree::pick::{self, Choice, ManualStep, PickInput, Reservation};
+use crate::tree::settings::Settings;
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
+use crate::types::limits::KeyspaceId;
+
+/// Who takes work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// It runs work on the host.
+    Worker {
+        /// It takes no compactions, so that no memtable waits for one.
+        flush_only: bool,
+    },
+    /// It only starts work elsewhere.
+    Placer,
+}
+
+/// The most work that one call leaves in the tree before it gives up.
+const LEFT_MAX: usize = 32;
+
+/// What picks for one keyspace are made from, as of one moment.
+pub(super) struct PickState {
+    pub(super) view: Arc<KeyspaceView>,
+    settings: Arc<Settings>,
+    reserved: Vec<Reservation>,
+    unsettled: Vec<SeqRange>,
+}
+
+impl PickState {
+    /// `reserved` are the reservations of the keyspace's work.
+    pub(super) fn of(keyspace: &KeyspaceCore, reserved: Vec<Reservation>) -> PickState {
+        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
+        PickState {
+            unsettled: unsettled(&view),
+            view,
+            settings,
+            reserved,
+        }
+    }
+
+    pub(super) fn input(&self) -> PickInput<'_> {
+        PickInput {
+            version: &self.view.version,
+            options: &self.settings.pick,
+            jobs: &self.reserved,
+            unsettled: &self.unsettled,
+        }
+    }
+
+    fn compaction(self, choice: Choice, reason: Reason) -> What {
+        What::Compaction(Box::new(Compaction {
+            choice,
+            version: self.view.version.clone(),
+            unsettled: self.unsettled,
+            reason,
+        }))
+    }
+}
+
+/// What tells one pick from another.
+type PickKey = (KeyspaceId, JobKind, Vec<u64>);
+
+fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
+    match what {
+        What::Flush(source) => (keyspace.id, JobKind::Flush, vec![source.id]),
+        What::Compaction(compaction) => {
+            let choice = &compaction.choice;
+            let tables = choice.tables().map(|table| table.id);
+            let ids = tables.chain([choice.to.into()]).collect();
+            (keyspace.id, JobKind::Compaction, ids)
+        }
+    }
+}
+
+/// An answer of [`Round::place`].
+enum Step {
+    /// The caller starts it there.
+    Start(Placed),
+    /// It stays where it is.
+    Leave,
+    /// Nobody has asked the executors whether they accept it.
+    Ask,
+}
+
+/// How a round ended.
+enum Found {
+    Work(Box<Work>),
+    /// The executors are to be asked about this, without the lock.
+    Question(Arc<KeyspaceCore>, What),
+    Nothing,
+}
+
+/// One walk over all that could be done.
+struct Round<'a> {
+    jobs: &'a Jobs,
+    taker: Taker,
+    /// Who accepts what, as far as it was asked.
+    answers: &'a BTreeMap<PickKey, Vec<bool>>,
+    /// The sides, without what they run. None: the host is the only one.
+    sides: Option<Vec<SideView<'a>>>,
+    /// Work that was left, and for whom.
+    waiting: Vec<Waiting>,
+    /// What it would reserve.
+    left: Vec<(KeyspaceId, Reservation)>,
+}
+
+/// The next piece of work, reserved for the caller.
+pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
+    #[cfg(feature = "planted")]
+    if planted::is(Bug::UnseededOrder) {
+        jobs.env.runtime().yield_point_at(planted::unseeded());
+    }
+    let mut answers = BTreeMap::new();
+    loop {
+        let round = Round {
+            jobs,
+            taker,
+            answers: &answers,
+            sides: jobs.runner.sides.view(),
+            waiting: Vec::new(),
+            left: Vec::new(),
+        };
+        match round.walk() {
+            Found::Work(work) => return Some(*work),
+            Found::Question(keyspace, what) => {
+                let accepted = jobs.ask_sides(&keyspace, &what);
+                answers.insert(key_of(&keyspace, &what), accepted);
+            }
+            Found::Nothing => return None,
+        }
+    }
+}
+
+/// The keyspaces after the last one served, then the others.
+fn in_turn(map: &KeyspaceMap, turn: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceCore>> {
+    let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
+    after.map(|(_, keyspace)| keyspace)
+}
+
+impl Round<'_> {
+    fn walk(mut self) -> Found {
+        let jobs = self.jobs;
+        let map = jobs.catalog.keyspaces();
+        let mut schedule = jobs.schedule.lock();
+        // Under the lock: a job that poisons the store does so before it leaves the schedule, so
+        // what it could not do is not begun again.
+        if jobs.env.health().check_manifest().is_err() {
+            return Found::Nothing;
+        }
+        if let Some(found) = self.flushes(&mut schedule, &map) {
+            return found;
+        }
+        if !schedule.runs(JobKind::Flush) && self.waiting.is_empty() {
+            jobs.env.failures().forget_kind(JobKind::Flush);
+        }
+        if self.taker == (Taker::Worker { flush_only: true }) {
+            return Found::Nothing;
+        }
+        if schedule.paused {
+            let given_up = schedule.give_up(|work| work.kind() == JobKind::Compaction);
+            if !given_up.is_empty() {
+                drop(schedule);
+                schedule::end(jobs, given_up);
+                jobs.env.work().notify();
+                return Found::Nothing;
+            }
+        } else if let Some(work) = self.returned(&mut schedule, JobKind::Compaction) {
+            return work;
+        }
+        if let Some(found) = self.manual(&mut schedule) {
+            return found;
+        }
+        if schedule.paused {
+            return Found::Nothing;
+        }
+        for keyspace in in_turn(&map, schedule.turn) {
+            let pick = |_: &Schedule, state: &PickState| pick::pick(&state.input());
+            if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Due, pick) {
+                return found;
+            }
+        }
+        drop(schedule);
+        self.for_deletes(&map)
+    }
+
+    /// Work that is only worth it for what was deleted: nothing else is due.
+    fn for_deletes(mut self, map: &KeyspaceMap) -> Found {
+        let jobs = self.jobs;
+        // Tables are opened without the lock.
+        for keyspace in map.by_id.values() {
+            for handle in with_range_deletes(&keyspace.pin()) {
+                if handle.deleted_ranges().is_none() {
+                    jobs.tree.tables().learn_deleted_ranges(handle);
+                }
+            }
+        }
+        let mut schedule = jobs.schedule.lock();
+        if schedule.paused {
+            return Found::Nothing;
+        }
+        for keyspace in in_turn(map, schedule.turn) {
+            let pick = |schedule: &Schedule, state: &PickState| {
+                let deletes = deletes(&jobs.tree, schedule, &state.view);
+                pick::pick_deletes(&state.input(), &deletes)
+            };
+            if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Deletes, pick) {
+                return found;
+            }
+        }
+        if !schedule.runs(JobKind::Compaction) && self.waiting.is_empty() {
+            jobs.env.failures().forget_kind(JobKind::Compaction);
+        }
+        Found::Nothing
+    }
+
+    /// Returned flushes, then the sealed memtables of each keyspace, the oldest first.
+    fn flushes(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
+        if let Some(found) = self.returned(schedule, JobKind::Flush) {
+            return Some(found);
+        }
+        for keyspace in map.by_id.values() {
+            // Its create edit goes first, and a notification follows that.
+            if !keyspace.is_created() {
+                continue;
+            }
+            let view = keyspace.view();
+            let is_free = |m: &&Arc<MemSource>| {
+                !m.flushing.load(Ordering::Acquire) && !m.held.load(Ordering::Acquire)
+            };
+            for source in view.sealed().rev().filter(is_free) {
+                let found = self.start(schedule, keyspace, What::Flush(source.clone()));
+                if found.is_some() {
+                    return found;
+                }
+                if self.is_full() {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Work of a kind that a side gave back.
+    fn returned(&mut self, schedule: &mut Schedule, kind: JobKind) -> Option<Found> {
+        for at in (0..schedule.returned.len()).rev() {
+            let work = &schedule.returned[at];
+            if work.kind() != kind {
+                continue;
+            }
+            let allowed = work.allowed.clone();
+            let step = self.place(schedule, work, Some(&allowed));
+            if let Step::Start(placed) = step {
+                let mut work = schedule.returned.remove(at);
+                schedule.restart(&mut work, placed);
+                return Some(Found::Work(Box::new(work)));
+            }
+        }
+        None
+    }
+
+    fn manual(&mut self, schedule: &mut Schedule) -> Option<Found> {
+        for at in 0..schedule.manual.len() {
+            let request = &schedule.manual[at];
+            if request.done {
+                continue;
+            }
+            let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
+            let state = self.pick_state(schedule, &keyspace);
+            match pick::pick_manual(&state.input(), &range) {
+                ManualStep::Job(choice) => {
+                    let what = state.compaction(choice, Reason::Manual);
+                    let found = self.start(schedule, &keyspace, what);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+                ManualStep::Wait => {}
+                ManualStep::Done => schedule.manual[at].done = true,
+            }
+        }
+        None
+    }
+
+    /// What `pick` finds in a keyspace.
+    fn compactions(
+        &mut self,
+        schedule: &mut Schedule,
+        keyspace: &Arc<KeyspaceCore>,
+        reason: Reason,
+        pick: impl Fn(&Schedule, &PickState) -> Option<Choice>,
+    ) -> Option<Found> {
+        while !self.is_full() {
+            let state = self.pick_state(schedule, keyspace);
+            let choice = pick(schedule, &state)?;
+            let found = self.start(schedule, keyspace, state.compaction(choice, reason));
+            if let Some(Found::Work(_)) = found {
+                schedule.turn = keyspace.id;
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn is_full(&self) -> bool {
+        self.left.len() + self.waiting.len() >= LEFT_MAX
+    }
+
+    /// What picks are made from, when what was left is taken for reserved.
+    fn pick_state(&self, schedule: &Schedule, keyspace: &KeyspaceCore) -> PickState {
+        let mut reserved = schedule.reservations(keyspace.id);
+        let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
+        reserved.extend(left.map(|(_, reservation)| reservation.clone()));
+        PickState::of(keyspace, reserved)
+    }
+
+    /// Starts work that was picked, unless it is left.
+    fn start(
+        &mut self,
+        schedule: &mut Schedule,
+        keyspace: &Arc<KeyspaceCore>,
+        what: What,
+    ) -> Option<Found> {
+        let mut work = Work::new(keyspace, what);
+        let allowed = match self.sides {
+            Some(_) if !work.is_edit() => self.answers.get(&key_of(keyspace, &work.what)),
+            _ => None,
+        };
+        match self.place(schedule, &work, allowed) {
+            Step::Start(placed) => {
+                work.allowed = allowed.cloned().unwrap_or_default();
+                schedule.start(&mut work, placed);
+                Some(Found::Work(Box::new(work)))
+            }
+            Step::Ask => Some(Found::Question(keyspace.clone(), work.what)),
+            Step::Leave => {
+                if let What::Compaction(compaction) = &work.what {
+                    self.left
+                        .push((keyspace.id, compaction.choice.reservation()));
+                }
+                None
+            }
+        }
+    }
+
+    /// Where the work goes, if it starts now.
+    fn place(&mut self, schedule: &Schedule, work: &Work, allowed: Option<&Vec<bool>>) -> Step {
+        let host = self.jobs.runner.sides.host();
+        let is_worker = matches!(self.taker, Taker::Worker { .. });
+        let mut placed = Placed {
+            side: host,
+            begun: self.jobs.env.now(),
+            ..Placed::default()
+        };
+        let Some(sides) = &self.sides else {
+            return Step::Start(placed);
+        };
+        if work.is_edit() {
+            return match is_worker {
+                true => Step::Start(placed),
+                false => Step::Leave,
+            };
+        }
+        let Some(allowed) = allowed else {
+            return Step::Ask;
+        };
+        let kind = work.kind();
+        let sides = self.with_running(schedule, sides, kind);
+        let ask = Ask {
+            kind,
+            bytes: work.bytes(),
+            may_wait: work.may_wait(),
+            is_allowed: allowed,
+        };
+        let decision = choose(&sides, &ask, &self.waiting);
+        let side = decision.side;
+        if match side == host {
+            true => is_worker,
+            false => !decision.is_busy,
+        } {
+            let speed = sides[side].speed[kind as usize].unwrap_or(0.0);
+            placed.side = side;
+            placed.reason = decision.reason;
+            placed.expected_ns = (ask.bytes as f64 * speed) as u64;
+            return Step::Start(placed);
+        }
+        self.waiting.push(Waiting {
+            side,
+            kind,
+            bytes: ask.bytes,
+        });
+        Step::Leave
+    }
+
+    /// The sides with what they run, and the host with the workers that take this kind.
+    fn with_running<'b>(
+        &self,
+        schedule: &Schedule,
+        sides: &[SideView<'b>],
+        kind: JobKind,
+    ) -> Vec<SideView<'b>> {
+        let host = sides.len() - 1;
+        let workers = self.jobs.env.options().background_tasks;
+        let workers = match kind {
+            JobKind::Flush => workers,
+            // One of several workers takes flushes only.
+            JobKind::Compaction => workers.max(2) - 1,
+        };
+        let now = self.jobs.env.now();
+        let with_running = |(id, side): (SideId, &SideView<'b>)| {
+            let running = schedule.running_on(id, now);
+            let slots = match (id == host, self.taker) {
+                (false, _) => side.slots,
+                (true, Taker::Placer) => workers as usize,
+                // It is free.
+                (true, Taker::Worker { .. }) => (workers as usize).max(running.len() + 1),
+            };
+            SideView {
+                running,
+                slots,
+                ..side.clone()
+            }
+        };
+        sides.iter().enumerate().map(with_running).collect()
+    }
+}

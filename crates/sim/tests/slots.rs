@@ -1,0 +1,325 @@
+//! Jobs on other sides than the host (`docs/rfc/0007-slots.md`), on an executor whose slots, speed
+//! and failures each test decides. Time is simulated: the host's compactions take as long as
+//! `background_bytes_per_s` says, and the executor's as long as its plan says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{Components, Keyspace, Options, Store};
+use siltstone_sim::device::{Device, Ending, Plan};
+use siltstone_storage::sim::{SimConfig, run};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+
+/// What the host's compactions read and write in a second.
+const HOST_BYTES_PER_S: u64 = 200_000;
+
+fn options() -> Options {
+    Options {
+        memtable_bytes: 1 << 20,
+        table_bytes: 256 << 10,
+        level1_bytes: 8 << 20,
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 64 << 20,
+        block_bytes: 1 << 10,
+        block_cache_bytes: 1 << 20,
+        background_bytes_per_s: HOST_BYTES_PER_S,
+        l0_trigger_count: 2,
+        background_tasks: 2,
+        ..Options::default()
+    }
+}
+
+fn simulated(story: impl FnOnce(World) + Send + 'static) {
+    let report = run(SimConfig::new(7), |rt| {
+        let storage = Arc::new(MemoryStorage::new(&rt));
+        story(World { rt, storage });
+    });
+    report.result.unwrap();
+}
+
+struct World {
+    rt: Runtime,
+    storage: Arc<MemoryStorage>,
+}
+
+impl World {
+    fn device(&self, plan: Plan) -> Arc<Device> {
+        Device::new(&self.rt, "device", plan)
+    }
+
+    fn open(&self, devices: &[&Arc<Device>]) -> Store {
+        let mut components = Components::on(self.storage.clone(), self.rt.clone());
+        for device in devices {
+            components.executors.push(Arc::clone(device) as _);
+        }
+        Store::open_with(components, options()).unwrap()
+    }
+
+    fn tables(&self) -> usize {
+        let names = self.storage.list().unwrap().into_iter().map(|o| o.name);
+        names.filter(|name| name.ends_with(".tbl")).count()
+    }
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("key{i:06}").into_bytes()
+}
+
+/// Two runs of level 0 that a compaction merges, about 640 KB in all.
+fn two_runs(keyspace: &Keyspace, model: &mut Model) {
+    for run in 0..2u64 {
+        for i in 0..400 {
+            let (key, value) = (key(i * 2 + run), vec![run as u8 + 1; 800]);
+            keyspace.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        keyspace.flush().unwrap();
+    }
+}
+
+fn check(keyspace: &Keyspace, model: &Model) {
+    let found: Model = keyspace
+        .iter()
+        .unwrap()
+        .map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap())
+        .collect();
+    assert!(found == *model, "{} of {} keys", found.len(), model.len());
+}
+
+/// Keyspaces in which a compaction of level 0 is due, as soon as compactions are no longer paused.
+fn due(store: &Store, names: &[&str]) -> Vec<(Keyspace, Model)> {
+    store.core_for_tests().pause_compaction(true);
+    let made = names.iter().map(|name| {
+        let keyspace = store.create_keyspace(name).unwrap();
+        let mut model = Model::new();
+        two_runs(&keyspace, &mut model);
+        (keyspace, model)
+    });
+    made.collect()
+}
+
+/// Has the host and the device measured: the device gets the first compaction, because nothing is
+/// known of it, and then the host for the same reason.
+fn measure(world: &World, store: &Store, device: &Device) {
+    for name in ["first", "second"] {
+        let made = due(store, &[name]);
+        // The flushes are paid for.
+        world.rt.sleep(Duration::from_secs(60));
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        check(&made[0].0, &made[0].1);
+    }
+    assert_eq!(device.ran().len(), 1, "{:?}", device.ran());
+}
+
+fn two_slots() -> Plan {
+    Plan {
+        slots: 2,
+        job_time: Duration::from_secs(5),
+        takes_flushes: false,
+        ..Plan::default()
+    }
+}
+
+/// With one worker that compacts, three compactions run at once: two elsewhere and one on the host.
+/// Meanwhile flushes take no time.
+#[test]
+fn two_slots_hold_no_worker() {
+    simulated(|world| {
+        let device = world.device(two_slots());
+        let store = world.open(&[&device]);
+        measure(&world, &store, &device);
+        let made = due(&store, &["a", "b", "c", "d"]);
+        world.rt.sleep(Duration::from_secs(60));
+        store.core_for_tests().pause_compaction(false);
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!((device.running(), store.stats().jobs.len()), (2, 3));
+        let begin = world.rt.now();
+        let other = store.create_keyspace("other").unwrap();
+        for i in 0..20 {
+            other.put(&key(i), b"value").unwrap();
+            store.core_for_tests().pause_compaction(true);
+            other.flush().unwrap();
+            store.core_for_tests().pause_compaction(false);
+        }
+        assert!(world.rt.now().since(begin) < Duration::from_secs(1));
+        assert_eq!(device.running(), 2);
+        assert_eq!(store.stats().counter("flush_count"), 12 + 20);
+        store.wait_until_idle().unwrap();
+        for (keyspace, model) in &made {
+            check(keyspace, model);
+        }
+        assert_eq!(device.most_running(), 2);
+        assert_eq!(store.stats().counter("job_failed_count"), 0);
+        store.close().unwrap();
+        let store = world.open(&[]);
+        for (name, (_, model)) in ["a", "b", "c", "d"].iter().zip(&made) {
+            check(&store.keyspace(name).unwrap(), model);
+        }
+    });
+}
+
+/// A device that is four times as fast as the host gets what it has slots for, and the host the
+/// rest; one that is slower gets nothing once that is known.
+#[test]
+fn the_choice_follows_measured_speed_and_occupancy() {
+    for (job_time, of_four) in [(2, 3), (60, 0)] {
+        simulated(move |world| {
+            let device = world.device(Plan {
+                slots: 1,
+                job_time: Duration::from_secs(job_time),
+                ..two_slots()
+            });
+            let store = world.open(&[&device]);
+            measure(&world, &store, &device);
+            let made = due(&store, &["a", "b", "c", "d"]);
+            world.rt.sleep(Duration::from_secs(60));
+            store.core_for_tests().pause_compaction(false);
+            store.wait_until_idle().unwrap();
+            let ran = device.ran().len() - 1;
+            assert!(
+                ran.abs_diff(of_four) <= usize::from(of_four > 0),
+                "{ran} of 4"
+            );
+            assert!(of_four == 0 || ran < 4, "the host was idle");
+            for (keyspace, model) in &made {
+                check(keyspace, model);
+            }
+        });
+    }
+}
+
+/// A job is cut for the side that runs it.
+#[test]
+fn jobs_are_cut_for_their_side() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            parallelism: 3,
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        store.core_for_tests().set_subjob_min_bytes(10_000);
+        measure(&world, &store, &device);
+        assert_eq!(device.ran()[0].subjob_count, 3);
+    });
+}
+
+/// A device that fails is given three jobs, then one after each pause, which doubles. When it works
+/// again, it is given jobs as before. The host does what it does not.
+#[test]
+fn a_side_that_fails_is_suspended() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            endings: [Ending::Failed; 5].into(),
+            job_time: Duration::ZERO,
+            takes_flushes: true,
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        store.core_for_tests().pause_compaction(true);
+        let keyspace = store.default_keyspace().unwrap();
+        let flush = || {
+            keyspace.put(b"k", b"v").unwrap();
+            keyspace.flush().unwrap();
+            device.ran().len()
+        };
+        assert_eq!([flush(), flush(), flush()], [1, 2, 3]);
+        assert_eq!([flush(), flush()], [3, 3], "it is suspended");
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!([flush(), flush()], [4, 4], "one job to try it");
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!(flush(), 4, "for twice as long");
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!([flush(), flush()], [5, 5]);
+        world.rt.sleep(Duration::from_secs(4));
+        assert_eq!([flush(), flush()], [6, 7], "it works again");
+        let stats = store.stats();
+        assert_eq!(stats.counter("job_fallback_count"), 5);
+        assert_eq!(stats.counter("job_failed_count"), 0);
+    });
+}
+
+/// A device keeps a flush and a compaction and shows no sign of life. Both are done by the host,
+/// and what the device brings an hour later changes nothing.
+#[test]
+fn a_job_that_hangs_is_given_up() {
+    simulated(|world| {
+        let hang = Ending::Hang(Duration::from_secs(3600));
+        let device = world.device(Plan {
+            endings: [hang, hang].into(),
+            takes_flushes: true,
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        let begin = world.rt.now();
+        let made = due(&store, &["a"]);
+        let (keyspace, model) = &made[0];
+        let took = world.rt.now().since(begin);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        world.rt.sleep(Duration::from_secs(60));
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let took = world.rt.now().since(begin);
+        assert!(took < Duration::from_secs(180), "{took:?}");
+        assert_eq!(device.running(), 2, "both hang");
+        check(keyspace, model);
+        let tables = world.tables();
+        world.rt.sleep(Duration::from_secs(2 * 3600));
+        assert_eq!((device.running(), world.tables()), (0, tables));
+        check(keyspace, model);
+        assert_eq!(store.stats().counter("job_failed_count"), 0);
+        store.close().unwrap();
+        check(&world.open(&[]).keyspace("a").unwrap(), model);
+    });
+}
+
+/// A store closes while a job hangs elsewhere. What the executor does later changes nothing in the
+/// store that was opened meanwhile.
+#[test]
+fn a_close_does_not_wait_for_a_job_that_hangs() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            endings: [Ending::Hang(Duration::from_secs(100))].into(),
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        let made = due(&store, &["a"]);
+        store.core_for_tests().pause_compaction(false);
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!(device.running(), 1);
+        let begin = world.rt.now();
+        store.close().unwrap();
+        let took = world.rt.now().since(begin);
+        assert!(took <= Duration::from_secs(3), "{took:?}");
+        let store = world.open(&[]);
+        store.wait_until_idle().unwrap();
+        let tables = world.tables();
+        world.rt.sleep(Duration::from_secs(200));
+        assert_eq!((device.running(), world.tables()), (0, tables));
+        check(&store.keyspace("a").unwrap(), &made[0].1);
+        assert!(store.stats().counter("job_failed_count") == 0);
+    });
+}
+
+/// A device fails after it has finished two tables, and leaves them. The host adopts them, in the
+/// same job.
+#[test]
+fn the_host_resumes_what_another_side_began() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            endings: [Ending::FailedAfter(2)].into(),
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        let made = due(&store, &["a"]);
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let stats = store.stats();
+        assert_eq!(stats.counter("adopted_table_count"), 2);
+        assert_eq!(stats.counter("job_fallback_count"), 1);
+        check(&made[0].0, &made[0].1);
+    });
+}
