@@ -85,7 +85,7 @@ impl Jobs {
         refresh_view(&self.tree, &role, &work.keyspace, &[source.id]);
         for table in &metas {
             let events = self.env.events();
-            events.tell(|| table.created(&work.keyspace.name, 0));
+            events.emit(|| table.created(&work.keyspace.name, 0));
         }
         if out_of_order {
             self.env.metrics().out_of_order_install_count.add(1);
