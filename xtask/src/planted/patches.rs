@@ -284,7 +284,10 @@ pub fn renew(root: &Path, fault: &Fault) -> Result<String, String> {
         .find(|patch| patch.number == fault.number);
     let header = match &old {
         Some(old) => old.header().to_string(),
-        None => format!("{}.\n\n", fault.breaks),
+        None => {
+            let (first, rest) = fault.breaks.split_at(fault.breaks.len().min(1));
+            format!("{}{rest}.\n\n", first.to_uppercase())
+        }
     };
     let mut patch = Patch {
         number: fault.number,
@@ -518,7 +521,7 @@ mod tests {
         assert!(
             patches[0]
                 .text
-                .starts_with("a rule.\n\ndiff --git a/crates")
+                .starts_with("A rule.\n\ndiff --git a/crates")
         );
         apply(root, &patches, copy.path()).unwrap();
         let patched = std::fs::read_to_string(copy.path().join("crates/table/src/a.rs")).unwrap();

@@ -11,7 +11,6 @@ use crate::services::table_builder::{BuiltTable, TableBuilder, TableFolder, Tabl
 use crate::tree::iter::IterOptions;
 use crate::tree::snapshot::Snapshot;
 use crate::types::error::Result;
-use siltstone_storage::planted::{self, Bug};
 
 /// Each time that this many entries were copied, the export checks whether the store was closed.
 const CHECK_EVERY: u64 = 4096;
@@ -49,14 +48,6 @@ impl Keyspace {
         folder: &TableFolder,
         prefix: &str,
     ) -> Result<Vec<BuiltTable>> {
-        let newest;
-        let snapshot = match planted::is(Bug::ExportIgnoresSnapshot) {
-            true => {
-                newest = self.store().snapshot();
-                &newest
-            }
-            false => snapshot,
-        };
         let mut cursor = self.cursor_at(
             snapshot,
             IterOptions {

@@ -7,8 +7,6 @@
 //!
 //! Threading: the closing thread. It holds no lock while it waits for the tasks.
 
-use siltstone_storage::planted::{self, Bug};
-
 use super::Background;
 use crate::catalog::Catalog;
 use crate::catalog::edits::may_wait;
@@ -39,10 +37,7 @@ impl Background {
         if !refuse_changes(&self.parts.commit) {
             return Err(closed());
         }
-        let mut result = poisoned.and_then(|()| match planted::is(Bug::CloseWithoutSync) {
-            true => Ok(()),
-            false => wal.sync_log_through(wal.log().end()),
-        });
+        let mut result = poisoned.and_then(|()| wal.sync_log_through(wal.log().end()));
         self.end_tasks(|| {
             if result.is_ok() {
                 // The tasks have ended, so no edit follows this one.
@@ -115,9 +110,6 @@ impl Background {
 /// leader, an edit or a create that comes later finds the store closed, even if it passed a check
 /// before. Returns false if the store was being closed already.
 fn refuse_changes(commit: &Commit) -> bool {
-    if planted::is(Bug::CloseOutsideRoles) {
-        return commit.env().begin_closing();
-    }
     let _changes = commit.catalog().changes();
     let lead = commit.lead();
     let role = commit.catalog().role();
@@ -145,9 +137,6 @@ fn release(catalog: &Catalog) {
 /// If there is no room for the edit, the close still succeeds. Everything is durable; only damage
 /// at the end of this log would look like writes that were never synced, as after a kill.
 fn write_log_end(catalog: &Catalog) -> Result<()> {
-    if planted::is(Bug::CloseWithoutEnd) {
-        return Ok(());
-    }
     if catalog.env().health().is_poisoned() {
         return catalog.env().health().check_manifest();
     }
@@ -174,10 +163,7 @@ fn write_log_end(catalog: &Catalog) -> Result<()> {
 fn give_space_back(catalog: &Catalog) -> Result<()> {
     delete_old_manifests(catalog);
     // Segments that fit go to the pool, which `shrink` deletes.
-    let deleted = match planted::is(Bug::ObsoleteStaysAtClose) {
-        true => Ok(()),
-        false => delete_obsolete_segments(catalog),
-    };
+    let deleted = delete_obsolete_segments(catalog);
     let shrunk = catalog
         .wal()
         .log()

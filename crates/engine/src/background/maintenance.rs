@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use super::panics::{failed, guarded, panicked};
 use super::slots::Slots;
@@ -205,7 +205,7 @@ fn leave_no_space(parts: &Parts) -> Result<()> {
         let mut role = parts.catalog.role();
         parts.catalog.commit_pending(&mut role)?;
     }
-    if !planted::is(Bug::NoSpaceIsForGood) && parts.env.health().clear_no_space() {
+    if !planted!(NoSpaceIsForGood) && parts.env.health().clear_no_space() {
         parts.env.pressure().notify();
         parts.env.work().notify();
         // An open on the full disk may have used up the reserves.

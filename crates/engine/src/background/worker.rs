@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::planted::{self, Bug};
-
 use super::panics::{failed, guarded, panicked};
 use super::slots::Slots;
 use crate::jobs::Jobs;
@@ -100,9 +98,6 @@ pub(super) fn conclude(
     if let Err(error) = result
         && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
     {
-        if planted::is(Bug::TableSyncPoisons) {
-            jobs.env().health().poison(&error);
-        }
         failed(jobs.env(), error);
     }
     jobs.env().pressure().notify();

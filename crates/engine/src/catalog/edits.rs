@@ -10,8 +10,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::{Catalog, ManifestRole};
 use crate::formats::version::{Edit, KeyspaceVersion, LogPosition};
 use crate::tree::Tree;
@@ -89,10 +87,8 @@ impl Catalog {
                 return Err(error);
             }
             let done = role.pending.remove(0);
-            if !planted::is(Bug::PendingStaysUnsettled) {
-                for keyspace in &done.keyspaces {
-                    settle(&self.tree, role, keyspace);
-                }
+            for keyspace in &done.keyspaces {
+                settle(&self.tree, role, keyspace);
             }
             self.release_log(done.hold);
         }
@@ -106,10 +102,9 @@ impl Catalog {
         // before that chain. While replayed data waits for room, the log is the chain that the open
         // found, and a synced position beyond its end would look like damage.
         let replay_from = edit.log_start.unwrap_or(state.log_start).segment;
-        let beyond = u64::from(edit.closed && planted::is(Bug::CloseEndTooFar)) * 64;
         edit.log_synced = Some(LogPosition {
             segment: synced.segment.into(),
-            offset: u64::from(synced.offset) + beyond,
+            offset: u64::from(synced.offset),
         })
         .filter(|p| *p > state.log_synced && replay_from >= self.wal.log().first_segment().into());
         if edit.closed && edit.log_synced.is_none() {

@@ -5,8 +5,6 @@
 //!
 //! Threading: the holds are behind a mutex that is held over nothing else.
 
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::Catalog;
 use crate::formats::log::Position;
 use crate::formats::version::{LogStart, StoreState};
@@ -47,12 +45,7 @@ impl Catalog {
                 let mut needed: Vec<Position> = Vec::new();
                 for keyspace in self.keyspaces().by_id.values() {
                     needed.extend(keyspace.view().sources.iter().filter_map(|s| match s {
-                        Source::Memtable(m)
-                            if !done.contains(&m.id)
-                                && !planted::is(Bug::LogStartForgetsOthers) =>
-                        {
-                            m.first_position()
-                        }
+                        Source::Memtable(m) if !done.contains(&m.id) => m.first_position(),
                         _ => None,
                     }));
                 }

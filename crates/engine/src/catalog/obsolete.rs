@@ -4,8 +4,6 @@
 //! Threading: called by maintenance, an open and a close. Only the lock of the folder is held over
 //! a deletion.
 
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::types::error::Result;
@@ -52,9 +50,6 @@ pub(crate) fn delete_again(env: &Env) -> u64 {
 pub(crate) fn delete_old_manifests(catalog: &Catalog) {
     let old = catalog.role().manifest.take_obsolete();
     for name in old {
-        if planted::is(Bug::OldManifestStays) {
-            continue;
-        }
         let _ = catalog
             .env
             .storages()

@@ -10,8 +10,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::edits::{may_wait, settle};
 use crate::catalog::{Catalog, DROPPED_NAMES_MAX, ManifestRole};
 use crate::formats::log::Position;
@@ -38,13 +36,6 @@ pub(crate) struct PendingEdit {
     pub(crate) hold: u64,
 }
 
-impl PendingEdit {
-    /// Whether it was made for this keyspace.
-    pub(crate) fn concerns(&self, id: KeyspaceId) -> bool {
-        self.keyspaces.iter().any(|k| k.id == id)
-    }
-}
-
 impl Catalog {
     /// Syncs the log through the record, commits the edit, and releases the log. If the manifest
     /// cannot grow, the edit becomes pending. The call succeeds all the same, because the record is
@@ -57,12 +48,7 @@ impl Catalog {
     ) -> Result<()> {
         let Announced { end, hold } = announced;
         let result = (|| {
-            if !planted::is(Bug::EditBeforeLogSync) {
-                self.wal.sync_log_through(end)?;
-            }
-            if planted::is(Bug::UnpinnedOnceSynced) {
-                self.release_log(hold);
-            }
+            self.wal.sync_log_through(end)?;
             let mut role = self.role();
             let mut edit = edit;
             // Pending edits for a keyspace that is dropped now are not needed any more. If the
@@ -169,12 +155,7 @@ impl Catalog {
                     self.release_log(pending.hold);
                 }
                 (Some(_), None) => role.pending.push(pending),
-                (None, _)
-                    if is_empty
-                        || planted::is(Bug::DropTakesIngestAlong) && pending.concerns(id) =>
-                {
-                    self.release_log(pending.hold);
-                }
+                (None, _) if is_empty => self.release_log(pending.hold),
                 (None, _) => role.pending.push(pending),
             }
         }

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Condvar, Mutex, MutexGuard, Runtime};
 
 /// The most bytes of waiting batches that a leader takes into its group beside its own batch.
@@ -261,7 +261,7 @@ impl<W: Writers> Queue<W> {
     /// Calls `f` while nobody can begin to lead. Its argument says whether anybody leads now.
     pub(crate) fn with_led<R>(&self, f: impl FnOnce(bool) -> R) -> R {
         let state = self.state.lock();
-        f(state.led && !planted::is(Bug::GapTrustsLeader))
+        f(state.led && !planted!(GapTrustsLeader))
     }
 
     /// Passes the lead on to the first writer that waits.
@@ -278,9 +278,7 @@ impl<W: Writers> Queue<W> {
                 unreachable!("a writer in the queue waits")
             };
             *slot = Slot::Lead(batch);
-            if !planted::is(Bug::WaiterIsNotWoken) {
-                waiter.answered.notify_one();
-            }
+            waiter.answered.notify_one();
         }
     }
 
@@ -295,7 +293,7 @@ impl<W: Writers> Queue<W> {
                     break;
                 }
                 bytes += first.bytes;
-                sync = first.sync || sync && !planted::is(Bug::LastWishSyncs);
+                sync = first.sync || sync && !planted!(LastWishSyncs);
                 let waiter = state.waiting.pop_front().expect("looked at it");
                 work.group.push(waiter);
             }

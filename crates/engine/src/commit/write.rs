@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use siltstone_storage::Instant;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
@@ -130,14 +130,9 @@ pub(crate) fn write(
     }
     let timed = count_puts(&commit.env, &batch);
     let sync = options.sync || commit.wal.sync_every_write();
-    if !planted::is(Bug::StallInQueue) {
-        wait_for_pressure(commit, &batch)?;
-    }
+    wait_for_pressure(commit, &batch)?;
 
     let result = commit.queue.join(batch, sync, |leader, group, sync| {
-        if planted::is(Bug::StallInQueue) {
-            let _ = wait_for_pressure(commit, group.own());
-        }
         commit_group(commit, leader, group, sync);
     });
     record_put(&commit.env, timed);
@@ -373,9 +368,8 @@ fn make_room(
         // memtable that was rotated for them has room.)
         needs.clear();
         for (batch, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
-            let touches = |entry: Entry<'_>| {
-                entry.keyspace == refused || planted::is(Bug::OneRefusalFailsAll)
-            };
+            let touches =
+                |entry: Entry<'_>| entry.keyspace == refused || planted!(OneRefusalFailsAll);
             *result = if batch.iter().any(touches) {
                 Err(error.clone())
             } else {
@@ -442,15 +436,12 @@ fn commit_accepted(
         _ => {
             many = group
                 .iter()
-                .filter(|(_, r)| r.is_ok() || planted::is(Bug::RefusedBodiesLogged))
+                .filter(|(_, r)| r.is_ok() || planted!(RefusedBodiesLogged))
                 .map(|(b, _)| b.body())
                 .collect::<Vec<_>>();
             &many
         }
     };
-    if planted::is(Bug::PublishBeforeLog) {
-        commit.tree.snapshots().publish(first + count - 1);
-    }
     let end = commit
         .wal
         .append(RecordKind::Group, first, count, bodies, sync)
@@ -458,25 +449,17 @@ fn commit_accepted(
             // An empty memtable has no record, so it must not hold the log.
             needs
                 .iter()
-                .filter(|_| !planted::is(Bug::FailedGroupPins))
                 .for_each(|need| need.source.release_log_if_empty());
         })?;
     wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     commit.env.metrics().user_bytes.add(user_bytes as u64);
     leader.next_seq = first + count;
-    if planted::is(Bug::HalfABatchIsShown) {
-        commit.tree.snapshots().publish(first + count - 1);
-    }
-    apply(&commit.env, group, needs, first)
-        .inspect_err(|error| commit.env.health().poison(error))?;
+    apply(group, needs, first).inspect_err(|error| commit.env.health().poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
         if need.keyspace.gaps.is_armed() {
-            if planted::is(Bug::GapCutLate) {
-                commit.tree.snapshots().publish(first + count - 1);
-            }
             let puts = need.entries_of(group, EntryKind::Put);
             let keys = puts.map(|e| (e.key, e.key));
             let gaps = &need.keyspace.gaps;
@@ -518,7 +501,7 @@ fn wake_for_supplies(env: &Env, before: Position, end: Position) {
 }
 
 /// Applies the group's entries to their memtables, in the order of their numbers.
-fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
+fn apply(group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -530,10 +513,6 @@ fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()>
         let accepted = group
             .iter()
             .filter(|(_, r)| r.is_ok())
-            .take(match planted::is(Bug::GroupIsCutAt64) {
-                true => 64,
-                false => usize::MAX,
-            })
             .flat_map(|(b, _)| b.iter());
         accepted.enumerate().map(|(i, e)| (first + i as u64, e))
     };
@@ -543,10 +522,6 @@ fn apply(env: &Env, group: &Group<'_>, needs: &[Need], first: u64) -> Result<()>
     for need in needs {
         let id = need.keyspace.id;
         apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
-        if planted::is(Bug::HalfABatchIsShown) {
-            // No call of the storage and no lock lies here: others run.
-            env.runtime().sleep(std::time::Duration::from_micros(10));
-        }
     }
     Ok(())
 }

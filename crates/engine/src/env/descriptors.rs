@@ -25,7 +25,6 @@ use siltstone_storage::{Instant, Mutex, Result, Runtime, Storage, StorageErrorKi
 
 use crate::env::table_files::TableFile;
 use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
-use siltstone_storage::planted::{self, Bug};
 
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;
@@ -115,10 +114,7 @@ impl Descriptors {
         let mut waits = 0;
         for _ in 0..RETRIES_MAX {
             match call() {
-                Err(error)
-                    if error.kind == StorageErrorKind::TooManyOpen
-                        && !planted::is(Bug::HandlesRunOut) =>
-                {
+                Err(error) if error.kind == StorageErrorKind::TooManyOpen => {
                     if !self.give_back() {
                         let is_held = self.held.load(Ordering::Acquire) > 0;
                         if waits == WAITS_MAX || !is_held {
@@ -227,7 +223,6 @@ impl Wrapper for Retrying {
 
     fn make<T>(&self, call: Call<'_>, mut run: impl FnMut() -> Result<T>) -> Result<T> {
         match call {
-            Call::Create(_) | Call::Replace(_) if planted::is(Bug::CreationsGiveUp) => run(),
             Call::Open | Call::Create(_) | Call::Replace(_) => self.descriptors.retry(run),
             // These open nothing.
             Call::Rename(_) | Call::Delete(_) | Call::SyncDir => run(),

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::types::error::{Error, ErrorKind, Result, closed};
@@ -54,7 +54,7 @@ impl Health {
         if state == GOOD {
             Ok(())
         } else {
-            self.verdict(state, GOOD)
+            self.verdict(GOOD)
         }
     }
 
@@ -65,19 +65,16 @@ impl Health {
         if state <= NO_SPACE {
             Ok(())
         } else {
-            self.verdict(state, NO_SPACE)
+            self.verdict(NO_SPACE)
         }
     }
 
-    /// Reads state and cause under the lock, because they change together: since the state was
-    /// `seen`, there may be space again, or the store may be poisoned.
+    /// Reads state and cause under the lock, because they change together: since the caller read the
+    /// state, there may be space again, or the store may be poisoned.
     #[cold]
-    fn verdict(&self, seen: u8, allowed: u8) -> Result<()> {
+    fn verdict(&self, allowed: u8) -> Result<()> {
         let cause = self.cause.lock();
-        let state = match planted::is(Bug::HealthWithoutLock) {
-            true => seen,
-            false => self.state.load(Ordering::Acquire),
-        };
+        let state = self.state.load(Ordering::Acquire);
         match (state, &*cause) {
             (state, _) if state <= allowed => Ok(()),
             (POISONED, Some(cause)) => Err(Error::poisoned(cause)),
@@ -98,7 +95,7 @@ impl Health {
     /// Poisons the store, unless it is poisoned already: the first cause stays.
     pub(crate) fn poison(&self, cause: &Error) {
         let mut slot = self.cause.lock();
-        if self.state.load(Ordering::Acquire) >= POISONED || planted::is(Bug::PoisonIsForgotten) {
+        if self.state.load(Ordering::Acquire) >= POISONED || planted!(PoisonIsForgotten) {
             return;
         }
         *slot = Some(cause.clone());
@@ -182,10 +179,10 @@ impl Health {
         match state {
             GOOD => "good".into(),
             NO_SPACE => self
-                .verdict(state, GOOD)
+                .verdict(GOOD)
                 .map_or_else(|e| format!("no space: {e}"), |()| "good".into()),
             POISONED => self
-                .verdict(state, GOOD)
+                .verdict(GOOD)
                 .map_or_else(|e| e.to_string(), |()| "good".into()),
             READ_ONLY => "read only".into(),
             _ => "closed".into(),

@@ -25,7 +25,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use siltstone_storage::files::{self, FileStorage};
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Storage};
 
 use crate::commit::Commit;
@@ -84,12 +83,6 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
         .values()
         .map(|keyspace| lead.rotate(commit, keyspace))
         .collect();
-    let mut lead = Some(lead);
-    if planted::is(Bug::CutPinsLate)
-        && let Some(lead) = lead.take()
-    {
-        lead.finish();
-    }
     // A simulated run may switch to another task here. The leader's role alone must make this one
     // moment.
     commit.env().runtime().yield_point();
@@ -98,9 +91,7 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
         commit.tree().snapshots().published(),
         commit.wal().log().end(),
     );
-    if let Some(lead) = lead {
-        lead.finish();
-    }
+    lead.finish();
     rotated?;
     Ok(Moment {
         published,
@@ -185,9 +176,7 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 
 fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
     let moment = pin_moment(jobs.commit())?;
-    if !planted::is(Bug::CheckpointAheadOfLog) {
-        jobs.wal().sync_log_through(moment.end)?;
-    }
+    jobs.wal().sync_log_through(moment.end)?;
     let mut report = CheckpointReport {
         published: moment.published,
         keyspace_count: moment.keyspaces.len() as u64,
@@ -228,7 +217,6 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             let (seqs, tables) = match source {
                 Source::Run(run) if !run.pending => continue,
                 Source::Run(run) => (run.seqs, run.tables.level.clone()),
-                Source::Memtable(_) if planted::is(Bug::CheckpointWithoutMemtables) => continue,
                 Source::Memtable(mem) => {
                     check_going_on(jobs.env())?;
                     let written = runner.flush_for_recovery(

@@ -13,9 +13,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
-
-use crate::catalog::Catalog;
 use crate::catalog::pending::Announced;
 use crate::commit::Commit;
 use crate::commit::announce::{Announcement, Prepared};
@@ -29,7 +26,6 @@ use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::{Error, Result};
 use crate::types::event::Event;
-use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
 
@@ -70,7 +66,9 @@ pub(crate) fn create(
                 .advice("open it, or use another name"),
         );
     }
-    let id = next_id(catalog);
+    // The manifest's state may not have the latest id: an id is given away by the record of its
+    // create, before an edit says so.
+    let id = catalog.next_keyspace_id();
     let Some(next_id) = id.checked_add(1) else {
         return Err(
             Error::unsupported("the store has used its last keyspace id")
@@ -119,16 +117,6 @@ pub(crate) fn create(
     Ok(keyspace)
 }
 
-/// The id of the next keyspace. The manifest's state may be behind, because an id is given away by
-/// the record of its create, before an edit says so.
-fn next_id(catalog: &Catalog) -> KeyspaceId {
-    if planted::is(Bug::ReuseKeyspaceIds) {
-        let map = catalog.keyspaces();
-        return (1..).find(|id| !map.by_id.contains_key(id)).unwrap_or(1);
-    }
-    catalog.next_keyspace_id()
-}
-
 /// Drops a keyspace. A full disk does not prevent a drop, because a drop makes room.
 pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let (env, catalog, commit) = (jobs.env(), jobs.catalog(), jobs.commit());
@@ -143,9 +131,7 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
             Ok(announced) => Ok(Some(announced)),
             // There is no room for the record, but the reserved bytes of the manifest have room for
             // the edit.
-            Err(error) if error.is_no_space() && !planted::is(Bug::DropNeedsRoom) => {
-                drop_by_edit(commit, keyspace)
-            }
+            Err(error) if error.is_no_space() => drop_by_edit(commit, keyspace),
             Err(error) => Err(error),
         },
     };
@@ -176,7 +162,6 @@ fn announce_drop(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Announ
     let prepare = |_: &mut Lead<'_>, _| {
         let view = keyspace.pin();
         let oldest = view.sources.iter().filter_map(|s| match s {
-            _ if planted::is(Bug::DropDoesNotPin) => None,
             Source::Memtable(m) => m.first_position(),
             Source::Run(_) => None,
         });

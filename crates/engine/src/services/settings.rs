@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::formats::version::{Edit, KeyspaceEdit};
@@ -106,9 +104,7 @@ pub(crate) fn set_keyspace(
             }],
             ..Edit::default()
         };
-        if !planted::is(Bug::SettingIsNotKept) {
-            catalog.commit_edit(&mut role, edit)?;
-        }
+        catalog.commit_edit(&mut role, edit)?;
     }
     let old = keyspace.load_settings();
     for (name, value) in own.changes_from(&old.own) {

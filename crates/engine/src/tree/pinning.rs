@@ -20,7 +20,7 @@
 //!
 //! Threading: any thread may pin. Only the leader publishes and holds the log.
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use super::atomics::{AtomicU64, Ordering};
 
@@ -101,7 +101,7 @@ impl FirstPosition {
     /// A record is about to be appended at `position` or behind it.
     pub(crate) fn hold(&self, position: u64) {
         let pinned = self.0.load(Ordering::Relaxed);
-        if pinned > position || pinned != position && planted::is(Bug::PinMovesUp) {
+        if pinned > position || pinned != position && planted!(PinMovesUp) {
             self.0.store(position, Ordering::SeqCst);
         }
     }
@@ -123,10 +123,6 @@ pub(crate) fn log_start<I: IntoIterator<Item = u64>>(
     end: impl FnOnce() -> u64,
     held: impl FnOnce() -> I,
 ) -> u64 {
-    if planted::is(Bug::LogEndIsReadLate) {
-        let held: Vec<u64> = held().into_iter().collect();
-        return held.into_iter().fold(end(), u64::min);
-    }
     let end = end();
     held().into_iter().fold(end, u64::min)
 }

@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use super::pinning::PublishedNumber;
@@ -48,15 +47,8 @@ impl SnapshotRegistry {
     }
 
     pub(crate) fn take(self: &Arc<Self>) -> Snapshot {
-        #[cfg(feature = "planted")]
-        let early = self.published();
         let mut held = self.held.lock();
         let number = self.published();
-        #[cfg(feature = "planted")]
-        let number = match planted::is(Bug::SnapshotNumberBeforeLock) {
-            true => early,
-            false => number,
-        };
         *held.entry(number).or_insert(0) += 1;
         Snapshot {
             number,
@@ -126,9 +118,6 @@ impl Clone for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let mut held = self.registry.held.lock();
-        if planted::is(Bug::SnapshotStaysRegistered) && held.get(&self.number) > Some(&1) {
-            return;
-        }
         if let Some(count) = held.get_mut(&self.number) {
             *count -= 1;
             if *count == 0 {

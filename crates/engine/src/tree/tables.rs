@@ -35,7 +35,7 @@ use crate::tree::pick::joined_ranges;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::{Event, Events};
 use crate::types::options::{DirectIo, Options, Verify};
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 /// A table that a view names.
 pub(crate) struct TableHandle {
@@ -215,8 +215,7 @@ impl TableSet {
         handle: &Arc<TableHandle>,
     ) -> Result<Guard<Option<Arc<TableReader>>>> {
         let reader = self.reader_if_open(handle);
-        let has_filter =
-            |r: &Arc<TableReader>| !r.lacks_filter() || planted::is(Bug::UnreadFilterSaysNo);
+        let has_filter = |r: &Arc<TableReader>| !r.lacks_filter() || planted!(UnreadFilterSaysNo);
         if reader.as_ref().is_some_and(has_filter) {
             if !handle.used.load(Ordering::Relaxed) {
                 handle.used.store(true, Ordering::Relaxed);
@@ -387,21 +386,12 @@ impl TableSet {
         {
             let mut registry = self.registry.lock();
             registry.retain(|_, r| {
-                let held = r.handle.strong_count() > 0 || planted::is(Bug::KeepForEver);
+                let held = r.handle.strong_count() > 0 || planted!(KeepForEver);
                 if !held {
                     names.push(std::mem::take(&mut r.name));
                 }
                 held
             });
-        }
-        if planted::is(Bug::DeleteHeldTables) {
-            names.extend(
-                self.registry
-                    .lock()
-                    .values()
-                    .filter(|r| r.handle.strong_count() == 1)
-                    .map(|r| r.name.clone()),
-            );
         }
         if in_doubt() {
             self.to_delete.lock().append(&mut names);

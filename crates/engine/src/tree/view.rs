@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::formats::log::Position;
@@ -219,19 +218,9 @@ impl KeyspaceView {
                 .cloned()
                 .unwrap_or_else(|| Source::Run(RunView::new(run, tables, false)))
         }));
-        if planted::is(Bug::MemtablesAboveRuns) {
-            sources.sort_by_key(|s| (!s.is_unsettled(), std::cmp::Reverse(s.seqs().lo)));
-        } else {
-            sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
-        }
-        if let [_, .., a, b] = &mut sources[..]
-            && planted::is(Bug::RunsInWrongOrder)
-        {
-            std::mem::swap(a, b);
-        }
+        sources.sort_by_key(|s| std::cmp::Reverse(s.seqs().lo));
         debug_assert!(
-            cfg!(feature = "planted")
-                || sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi),
+            sources.windows(2).all(|w| w[0].seqs().lo >= w[1].seqs().hi),
             "sources overlap"
         );
         let levels = version

@@ -19,7 +19,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
 
 use crate::wal::Wal;
@@ -34,7 +33,6 @@ pub(crate) struct IntervalSync {
 
 impl IntervalSync {
     pub(crate) fn new(runtime: &Runtime, interval: Option<Duration>) -> IntervalSync {
-        let interval = interval.filter(|_| !planted::is(Bug::IntervalNeverSyncs));
         IntervalSync {
             interval,
             asleep: AtomicBool::new(false),

@@ -7,7 +7,7 @@ pub(crate) mod interval;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use crate::env::Env;
 use crate::formats::log::{LogWriter, Position, RecordKind};
@@ -80,7 +80,7 @@ impl Wal {
         }
         let payload: u64 = parts.iter().map(|p| p.len() as u64).sum();
         self.env.metrics().log_bytes.add(payload + 32);
-        if sync && !planted::is(Bug::AcknowledgeBeforeSync) {
+        if sync && !planted!(AcknowledgeBeforeSync) {
             self.sync_log_through(end)?;
         }
         Ok(end)

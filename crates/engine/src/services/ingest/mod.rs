@@ -26,7 +26,7 @@ pub(crate) mod check;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::storage::copy_object;
 use siltstone_storage::{Storage, StorageErrorKind};
 
@@ -135,9 +135,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         for (part, (_, runs)) in parts.iter().zip(&mut ingest.parts) {
             // The active memtable is empty. Its slot becomes a part of the first run's, so that
             // neighbouring slots still meet.
-            if !planted::is(Bug::IngestLeavesHole)
-                && let Some(run) = runs.first_mut()
-            {
+            if let Some(run) = runs.first_mut() {
                 run.seqs.lo = part.keyspace.view().active().lo;
             }
             let settings = part.keyspace.load_settings();
@@ -177,19 +175,17 @@ fn show_runs(tree: &Tree, parts: &[Part], ingest: &Ingest, fresh: Vec<Arc<MemSou
             // ingest, and a new one starts after it.
             unsettled.remove(0);
             unsettled.push(Source::Memtable(fresh));
-            if !planted::is(Bug::IngestVisibleAfterEdit) {
-                let runs = runs
-                    .iter()
-                    .map(|run| RunView::new(run, tree.tables(), true));
-                unsettled.extend(runs.map(Source::Run));
-            }
+            let runs = runs
+                .iter()
+                .map(|run| RunView::new(run, tree.tables(), true));
+            unsettled.extend(runs.map(Source::Run));
             KeyspaceView::build(unsettled, view.version.clone(), tree.tables(), Some(view))
         });
     }
     // This must come before the numbers are published (rule G2 of `tree/gaps`).
     for (part, (_, runs)) in parts.iter().zip(&ingest.parts) {
         let gaps = &part.keyspace.gaps;
-        if gaps.is_armed() && !planted::is(Bug::GapOutlivesIngest) {
+        if gaps.is_armed() && !planted!(GapOutlivesIngest) {
             let tables = runs.iter().flat_map(|run| run.tables.tables());
             let keys = tables.filter_map(|table| table.points.as_ref());
             gaps.invalidate(
@@ -250,9 +246,6 @@ fn link(
 ) -> siltstone_storage::Result<()> {
     let tables = &env.storages().tables;
     tables.import(env.epoch(), name, from, from_name)?;
-    if planted::is(Bug::IngestIsNotSynced) {
-        return Ok(());
-    }
     let Err(error) = tables.sync_object(env.epoch(), name) else {
         return Ok(());
     };
@@ -336,10 +329,6 @@ pub(crate) fn ingest(
     };
     if parts.is_empty() {
         return Ok(report);
-    }
-    if how == IngestMode::Move && planted::is(Bug::MoveDeletesFirst) {
-        let all = files.iter().flat_map(|(_, files)| *files);
-        all.for_each(|file| drop(file.delete()));
     }
     match commit(jobs.commit(), &parts) {
         Ok(number) => report.number = number,

@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_storage::{Epoch, Lease, Runtime};
 use siltstone_table::exec::Executor;
 
@@ -96,10 +95,7 @@ pub(super) fn claim(
         return Err(no_store(&storages, is_reading));
     }
     let lease = directories::lease(&storages)?;
-    let epoch = match planted::is(Bug::IgnoreLostLease) {
-        true => Epoch(u64::MAX),
-        false => lease.epoch(),
-    };
+    let epoch = lease.epoch();
     check_direct_io(&storages, options.direct_io)?;
     let recovered = manifest::recover(&*storages.manifest)?;
     match &recovered {

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use siltstone_storage::Epoch;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use super::claim::Opening;
 use super::orphans::sync_inherited;
@@ -19,7 +19,7 @@ use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::reserve;
 use crate::formats::directories::Storages;
 use crate::formats::log::LogWriter;
-use crate::formats::log::format::{MAX_SEQUENCE, segment_name};
+use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::manifest::{Manifest, Space, StoreId};
 use crate::formats::version::{Edit, LogPosition, LogStart, StoreState};
 use crate::types::error::{Error, Result};
@@ -90,10 +90,6 @@ pub(super) fn install(
     let old = &opening.old;
     let published = replayed.published;
     let ceiling = (published + CEILING_STEP).min(MAX_SEQUENCE);
-    let ceiling = match planted::is(Bug::LostNumbersComeBack) {
-        true => ceiling.max(old.sequence_ceiling),
-        false => ceiling,
-    };
     let with_numbers = |edit, log_start, synced| Edit {
         open_number: Some(opening.open_number),
         sequence_ceiling: Some(ceiling),
@@ -107,20 +103,6 @@ pub(super) fn install(
     };
     let log_start = log.chain_start();
     let edit = with_numbers(replayed.whole_edit(), Some(log_start), log_start.position());
-    if planted::is(Bug::DeleteBeforeManifest) {
-        for number in old.log_start.segment..u64::from(log.first_segment()) {
-            let name = segment_name(number as u32);
-            let _ = opening.storages.log.delete(opening.epoch, &name);
-        }
-    }
-    if planted::is(Bug::RecoverOneByOne) && replayed.no_space.is_none() {
-        // The first keyspaces' data and the log's new start come in an edit of their own.
-        let keyspaces = edit.keyspaces.iter().take(2).cloned().collect();
-        write(Edit {
-            keyspaces,
-            ..edit.clone()
-        })?;
-    }
     let written = match replayed.no_space.clone() {
         Some(no_room) => Err(no_room),
         None => write(edit),
@@ -168,12 +150,10 @@ fn start_while_waiting(
     Ok(match &history.passed {
         // Only the replay of a closed store passes over a missing segment. The new manifest is that
         // of an open store, so the log must start behind that segment.
-        Some(passed) if !passed.keeps_start && !planted::is(Bug::LostStartIsKept) => {
-            match passed.next {
-                Some(next) => (Some(next), synced),
-                None => (Some(log_start), log_start.position()),
-            }
-        }
+        Some(passed) if !passed.keeps_start && !planted!(LostStartIsKept) => match passed.next {
+            Some(next) => (Some(next), synced),
+            None => (Some(log_start), log_start.position()),
+        },
         _ => (None, synced),
     })
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use assemble::assemble;
 use claim::Opening;
 use siltstone_storage::Runtime;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::exec::Executor;
 
 use crate::catalog::obsolete::delete_old_manifests;
@@ -92,22 +92,11 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
             metrics.replayed_record_count.add(1);
             replay.apply(&record)
         })?;
-        if report.lacks_start() && !planted::is(Bug::MissingStartIsEmpty) {
+        if report.lacks_start() && !planted!(MissingStartIsEmpty) {
             return Err(no_first_segment(options.start.segment));
         }
         if let Some(passed) = &report.passed {
             emit_passed_damage(passed, old.closed, metrics, &opening.events);
-        }
-        let covered = old
-            .keyspaces
-            .values()
-            .filter_map(|k| Some(k.version.covered().ranges().last()?.hi))
-            .max();
-        if planted::is(Bug::SyncMarkIsNumber) && report.last_sequence < covered {
-            return Err(Error::corruption(
-                "log",
-                "the log ends before the number that was synced",
-            ));
         }
         count_discarded(&report, metrics, &opening.events);
         delete_segments_behind(storages, opening.epoch, report.end.segment)?;

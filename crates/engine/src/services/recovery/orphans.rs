@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use siltstone_storage::Epoch;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
 
@@ -150,9 +150,8 @@ pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
         .map(|(_, t)| t.name.as_str())
         .collect();
     for object in jobs.env().storages().tables.list()? {
-        let inherited = open_number_of(&object.name).is_some_and(|n| {
-            n < jobs.runner().open_number || planted::is(Bug::DeleteOutputsOfJobs)
-        });
+        let inherited = open_number_of(&object.name)
+            .is_some_and(|n| n < jobs.runner().open_number || planted!(DeleteOutputsOfJobs));
         if !inherited
             || named.contains(object.name.as_str())
             || jobs.tree().tables().is_registered(&object.name)

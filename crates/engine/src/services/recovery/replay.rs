@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
@@ -182,9 +182,6 @@ impl<'a> Replay<'a> {
                 let id = crate::formats::log::bodies::decode_drop(record.payload)
                     .map_err(|e| located(e, record))?;
                 self.last_seq = self.last_seq.max(first);
-                if planted::is(Bug::DropIsForgotten) {
-                    return Ok(());
-                }
                 if let Some(replayed) = self.keyspaces.remove(&id) {
                     // These tables have names of this open, so the search for orphans of earlier
                     // opens would not find them.
@@ -208,11 +205,6 @@ impl<'a> Replay<'a> {
                     .map_err(|e| located(e, record))?;
                 self.last_seq = self.last_seq.max(ingest.last);
                 self.next_table_id = self.next_table_id.max(ingest.next_table_id());
-                if planted::is(Bug::CheckIngestsAtOnce) {
-                    ingest
-                        .tables()
-                        .try_for_each(|t| check_ingested(self.jobs.outputs(), t))?;
-                }
                 for (id, runs) in ingest.parts {
                     // Parts for dropped keyspaces are skipped. One edit installs all other parts,
                     // so either all of them are covered or none.
@@ -253,8 +245,7 @@ impl<'a> Replay<'a> {
                     .at(record.position.offset.into()));
                 }
                 Some(replayed)
-                    if replayed.covered.contains(seq)
-                        && !planted::is(Bug::ReplayIgnoresCovered) =>
+                    if replayed.covered.contains(seq) && !planted!(ReplayIgnoresCovered) =>
                 {
                     if replayed.filling.is_some() {
                         self.seal(id)?;
@@ -279,7 +270,7 @@ impl<'a> Replay<'a> {
         let (gap_lo, _) = gap(&replayed.covered, seq);
         let full = match &replayed.filling {
             Some((mem, lo)) => {
-                *lo < gap_lo && !planted::is(Bug::GapNotAsked)
+                *lo < gap_lo && !planted!(GapNotAsked)
                     || !mem.room_for(1, entry.key.len(), entry.value.len())
             }
             None => false,
@@ -337,9 +328,6 @@ impl<'a> Replay<'a> {
                 .flush_for_recovery(id, &replayed.settings.all, &mem, published)
             {
                 Ok(tables) => Some(tables),
-                Err(error) if error.is_no_space() && planted::is(Bug::ReplayWithoutRoom) => {
-                    Some(Vec::new())
-                }
                 Err(error) if error.is_no_space() => {
                     self.no_space = Some(error);
                     None
@@ -381,17 +369,8 @@ impl<'a> Replay<'a> {
             self.seal(id)?;
         }
         // Every number up to the ceiling may have been used.
-        let given = if planted::is(Bug::ReuseNumbers) {
-            0
-        } else if planted::is(Bug::LostNumbersComeBack) {
-            found_in(old)
-        } else {
-            old.sequence_ceiling
-        };
+        let given = old.sequence_ceiling;
         let published = given.max(self.last_seq);
-        if planted::is(Bug::SpillIdsFromManifest) {
-            self.next_table_id = old.next_table_id;
-        }
         let mut edit = self.edit;
         let mut ingested = self.ingested;
         for (_, run) in &ingested {
@@ -553,16 +532,6 @@ fn check_ingested(storage: &Arc<dyn Storage>, table: &TableMeta) -> Result<()> {
         table.file_bytes, table.digest
     ))
     .found(format!("{} bytes, digest {:016x}", found.0, found.1)))
-}
-
-/// The largest sequence number that the manifest knows of.
-fn found_in(state: &StoreState) -> u64 {
-    let of_one = |keyspace: &Arc<crate::formats::version::KeyspaceState>| {
-        let ranges = keyspace.version.covered().ranges();
-        let covered = ranges.last().map_or(0, |range| range.hi);
-        covered.max(keyspace.created_sequence)
-    };
-    state.keyspaces.values().map(of_one).max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -10,8 +10,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
-
 /// A leaf with more gaps than this is split.
 pub(super) const LEAF_MAX: usize = 64;
 
@@ -128,10 +126,7 @@ impl GapMap {
         let from = self.position(|other| other.end < gap.start);
         let to = self.position(|other| other.start <= gap.end);
         for other in self.between(from, to) {
-            gap.number = match planted::is(Bug::JoinedGapIsOld) {
-                true => gap.number.min(other.number),
-                false => gap.number.max(other.number),
-            };
+            gap.number = gap.number.max(other.number);
             gap.hidden = gap.hidden.saturating_add(other.hidden);
             if other.start < gap.start {
                 gap.start.clone_from(&other.start);

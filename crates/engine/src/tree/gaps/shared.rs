@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Mutex, Runtime};
 
 use super::super::atomics::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl SharedGaps {
         }
         let map = self.shown.load();
         let gap = map.find(key)?;
-        if gap.number > number && !planted::is(Bug::GapServesOldReads) {
+        if gap.number > number && !planted!(GapServesOldReads) {
             return None;
         }
         if self.used.load(Ordering::Relaxed) == 0 {
@@ -89,8 +89,7 @@ impl SharedGaps {
         let used = self.used.load(Ordering::Relaxed) != 0;
         let mut state = self.state.lock();
         let done = state.invalidate(alive, last, used, gap_min);
-        let stays = done == Invalidated::Disarmed && planted::is(Bug::GapsOutliveDisarming);
-        if done != Invalidated::Nothing && !stays {
+        if done != Invalidated::Nothing {
             self.shown.store(state.map().clone());
         }
         if done == Invalidated::Disarmed {

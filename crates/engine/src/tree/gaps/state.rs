@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 
 use super::map::{Gap, GapMap, after};
 
@@ -136,13 +136,11 @@ impl State {
         let mut count = 0;
         for (first, last) in alive {
             count += 1;
-            if !planted::is(Bug::WatchOutlivesPut) {
-                for watch in &mut self.watches {
-                    watch.cut(first, last);
-                }
+            for watch in &mut self.watches {
+                watch.cut(first, last);
             }
             let map = changed.as_ref().unwrap_or(&self.map);
-            if !planted::is(Bug::GapOutlivesPut) && map.overlaps(first, last) {
+            if !planted!(GapOutlivesPut) && map.overlaps(first, last) {
                 let map = changed.get_or_insert_with(|| (*self.map).clone());
                 map.cut(first, last);
                 // A key in the middle makes two gaps of one.
@@ -178,7 +176,7 @@ impl State {
     /// leave a gap behind. `None`: it may not (G3), or too many others have a watch.
     pub(crate) fn watch(&mut self, number: u64, way: Way, anchor: &[u8]) -> Option<u64> {
         let invalidated = self.invalidated?;
-        if invalidated > number && !planted::is(Bug::GapIgnoresEarlierPuts)
+        if invalidated > number && !planted!(GapIgnoresEarlierPuts)
             || self.watches.len() >= WATCHES_MAX
         {
             return None;

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_table::index::Narrowed;
 use siltstone_table::reader::{BlockCache, TableIter};
 
@@ -176,9 +175,6 @@ impl LevelCursor {
             self.open(self.at + 1)?
                 .seek_to_first()
                 .map_err(Error::from)?;
-            if planted::is(Bug::SettlesOnce) {
-                break;
-            }
         }
         Ok(())
     }

@@ -30,7 +30,6 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
 use siltstone_table::key::MAX_SEQ;
 
 use super::child::{Child, LevelCursor};
@@ -102,10 +101,7 @@ impl RangeDeleteIndex {
         opens: bool,
         mut found: impl FnMut(u64, &[u8], &[u8]),
     ) -> Result<()> {
-        let seq = match !opens && planted::is(Bug::LeavesOutBySequel) {
-            true => MAX_SEQ,
-            false => self.seq,
-        };
+        let seq = self.seq;
         for mem in &self.memtables {
             if let Some(delete) = mem.range_delete_covering(key, seq) {
                 found(delete.seq, delete.start, delete.end);
@@ -311,7 +307,7 @@ impl Search<'_> {
                 (End::Included(last), _) => &last[..] < end,
                 (End::Excluded(last), _) => &last[..] <= end,
                 (End::Unbounded, _) => false,
-            } || planted::is(Bug::LeavesOutHalfCovered);
+            };
             let to = if self.forward { end } else { &covering.start };
             let next = level.older_until(at, &covering, to, self.forward);
             let Some(next) = next.filter(|_| is_covered) else {
@@ -325,9 +321,6 @@ impl Search<'_> {
 
 /// Whether every entry of the table is older than a range delete with this number.
 fn is_older(table: &TableMeta, delete: u64) -> bool {
-    if planted::is(Bug::JumpOverNewerTable) {
-        return table.visible_seqs().0 < delete;
-    }
     match table.sequence_override {
         Some(own) => own < delete,
         None => table.max_seq <= delete,

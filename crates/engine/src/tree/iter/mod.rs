@@ -30,7 +30,6 @@ use crate::tree::gaps::run::{Hidden, HiddenRun};
 use crate::tree::gaps::state::Way;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{Error, Result};
-use siltstone_storage::planted::{self, Bug};
 
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
@@ -156,14 +155,10 @@ impl Cursor {
         let (tree, fill_cache) = (&self.tree, self.options.fill_cache);
         self.merged
             .change_children(|children| child::set_children(tree, &view, fill_cache, children));
-        if !planted::is(Bug::RefreshKeepsRangeDeletes) {
-            self.deletes.set(&view, seq);
-        }
+        self.deletes.set(&view, seq);
         self.seq = seq;
-        let old = std::mem::replace(&mut self._view, view);
-        if planted::is(Bug::CursorKeepsView) {
-            std::mem::forget(old);
-        }
+        // The old view is let go at the end, when the cursor stands in the new one.
+        let _old = std::mem::replace(&mut self._view, view);
         self.tree.env.metrics().seek_count.add(1);
         if !stood {
             return Ok(());
@@ -462,8 +457,7 @@ impl Cursor {
             }
             steps += 1;
             let trailer = self.merged.trailer();
-            let is_late = planted::is(Bug::ReverseShowsOldest) && newest.is_some();
-            if trailer >> 8 <= self.seq && !is_late {
+            if trailer >> 8 <= self.seq {
                 newest = Some(trailer);
                 self.take_value(trailer)?;
             }

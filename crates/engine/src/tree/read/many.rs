@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::key::hash;
 use siltstone_table::reader::{Lookup, TableReader, get_many};
 
@@ -145,8 +145,7 @@ fn ask_tables(
         let Some(table) = level.level.find(p.key) else {
             continue;
         };
-        let is_other =
-            |last: &Asked| last.table != table && !planted::is(Bug::MultiGetAsksFirstTable);
+        let is_other = |last: &Asked| last.table != table && !planted!(MultiGetAsksFirstTable);
         if asked.last().is_none_or(is_other) {
             let handle = &level.handles[table];
             let Some((seq, own)) = number_in_table(handle, seq) else {
@@ -179,8 +178,6 @@ fn ask_tables(
                 .covering_seq(p.key, asked.seq)
                 .map(|d| asked.own.unwrap_or(d)),
         };
-        let deleted = deleted
-            .filter(|_| lookup.found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
         match decide(lookup.found, deleted, asked.own)? {
             Answer::Unknown => continue,
             Answer::Gone => {}

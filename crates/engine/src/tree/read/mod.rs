@@ -15,7 +15,7 @@ mod many;
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::key::hash;
 use siltstone_table::reader::Value as TableValue;
 
@@ -64,42 +64,15 @@ pub(crate) fn pin(
     keyspace: &KeyspaceCore,
     number: Option<u64>,
 ) -> Result<(Arc<KeyspaceView>, u64)> {
-    #[cfg(feature = "planted")]
-    let number = planted_number(tree, number).filter(|_| !planted::is(Bug::SnapshotReadsNewest));
-    let check = || check(keyspace);
-    pinning::pin(
-        &Kept(keyspace),
-        tree.snapshots.published_number(),
-        number,
-        check,
-    )
-}
-
-#[inline]
-fn check(keyspace: &KeyspaceCore) -> Result<()> {
-    if planted::is(Bug::CheckBeforePin) {
-        return Ok(());
-    }
-    keyspace.check()
+    let check = || keyspace.check();
+    let published = tree.snapshots.published_number();
+    pinning::pin(&Kept(keyspace), published, number, check)
 }
 
 /// A number above all numbers in the file of an ingested table. It is not the highest number of
 /// all, because the trailer of that one separates blocks in an index: a key that equals a separator
 /// would be looked for in the block to the left of its own.
 const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
-
-/// With the order of view and number switched off: the number first, and others run before the view
-/// is pinned.
-#[cfg(feature = "planted")]
-fn planted_number(core: &Tree, number: Option<u64>) -> Option<u64> {
-    let early = planted::is(Bug::NumberBeforeView).then(|| core.snapshots.published());
-    if planted::is(Bug::NumberBeforeView) || planted::is(Bug::CheckBeforePin) {
-        core.env
-            .runtime()
-            .sleep(std::time::Duration::from_millis(1));
-    }
-    number.or(early)
-}
 
 /// The answer of a source to a lookup of a key.
 enum Answer {
@@ -155,10 +128,8 @@ fn look_up(
         .add(1)
         .is_multiple_of(SAMPLE)
         .then(|| tree.env.now());
-    #[cfg(feature = "planted")]
-    let number = planted_number(tree, number);
     let published = tree.snapshots.published_number();
-    let (view, seq) = pinning::pin(keyspace, published, number, || check(keyspace))?;
+    let (view, seq) = pinning::pin(keyspace, published, number, || keyspace.check())?;
     let found = search(tree, &view, key, seq, value)?;
     drop(view);
     if found {
@@ -346,8 +317,6 @@ fn ask_table(
         None => reader.find(cache, key, hash, seq),
     }
     .map_err(Error::from)?;
-    let deleted =
-        deleted.filter(|_| found.is_some() || !planted::is(Bug::FilterBeforeRangeDeletes));
     decide(found, deleted, own)
 }
 
@@ -358,9 +327,7 @@ fn ask_table(
 fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)> {
     match handle.meta.sequence_override {
         None => Some((seq, None)),
-        Some(own) if own <= seq || planted::is(Bug::IngestSeenTooEarly) => {
-            Some((ABOVE_ALL, Some(own)))
-        }
+        Some(own) if own <= seq || planted!(IngestSeenTooEarly) => Some((ABOVE_ALL, Some(own))),
         Some(_) => None,
     }
 }
@@ -444,8 +411,6 @@ fn ask_level_pinned(
                 .map_err(Error::from)?,
             None => None,
         }
-    } else if planted::is(Bug::PinnedFilterFirst) {
-        return Ok(None);
     } else {
         None
     };
