@@ -2,7 +2,7 @@
 //!
 //! What it is: `Sides` holds the executors, the host's own last. A side is measured by the jobs
 //! that it finished, by kind. A side that fails or lies costs a run of each job, and of its
-//! verification. So after [`TROUBLES_IN_A_ROW`] failures or rejected outcomes in a row it is
+//! verification. So after `TROUBLES_IN_A_ROW` failures or rejected outcomes in a row it is
 //! *suspended*: it is given no job for a while, then one to try it. Each further trouble doubles
 //! the pause, and a believed outcome ends the matter. The host is never suspended: somebody must
 //! run the jobs, and its failure is a failure of the job that is reported as such ([RFC
