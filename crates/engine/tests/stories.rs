@@ -66,7 +66,7 @@ stories! {
     a_dropped_keyspace_leaves_no_spilled_tables
     a_failed_group_does_not_keep_the_log
     an_ingest_of_a_dropped_keyspace_is_not_missed
-    a_keyspace_that_only_the_log_knows_stays_dropped
+    a_dropped_keyspace_that_only_the_log_knows_stays_dropped
     a_refused_memtable_fails_its_own_batches
     a_keyspace_dropped_before_its_create_found_room
     a_drop_without_room_succeeds_once_there_is_room
