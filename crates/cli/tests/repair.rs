@@ -52,7 +52,7 @@ fn a_damaged_store_is_repaired_into_a_new_one() {
     // Now the folder is not empty.
     let err = on("repair", &store, &[]).failed(3);
     assert!(
-        err.contains("not empty") && err.contains("not there yet"),
+        err.contains("not empty") && err.contains("does not exist yet"),
         "{err}"
     );
 
