@@ -187,7 +187,8 @@ fn key(name: &str) -> String {
 }
 
 impl Options {
-    /// Reads options from TOML. An option that the text does not set has its default.
+    /// Reads options from TOML. An option that the text does not set has its default. In a list of
+    /// values by level, the last one counts for all deeper levels.
     ///
     /// ```
     /// use siltstone::{Options, SyncMode};
@@ -195,7 +196,6 @@ impl Options {
     ///     r#"
     ///     sync = "always"
     ///     memtable_bytes = "32 MiB"
-    ///     # By level; the last value is that of all deeper levels.
     ///     compression = ["none", "lz4", "zstd:3"]
     ///
     ///     [keyspaces.events]
