@@ -69,8 +69,8 @@ impl Health {
         }
     }
 
-    /// Reads state and cause under the lock, because they change together: since the caller read the
-    /// state, there may be space again, or the store may be poisoned.
+    /// Reads state and cause under the lock, because they change together: since the caller read
+    /// the state, there may be space again, or the store may be poisoned.
     #[cold]
     fn verdict(&self, allowed: u8) -> Result<()> {
         let cause = self.cause.lock();

@@ -21,8 +21,8 @@ impl Jobs {
     /// again and again.
     pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         self.env.failures().forget_earlier();
-        // Idle workers notify `job_ended`. Waking them on each of those notifications would make them
-        // spin.
+        // Idle workers notify `job_ended`. Waking them on each of those notifications would make
+        // them spin.
         let mut wake = true;
         loop {
             let seen = self.env.job_ended().count();

@@ -119,7 +119,8 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
     let hooks = store.core_for_tests();
     let (a, b) = two(&store);
     store.sync_log().unwrap();
-    // As in `a_pending_ingest_is_installed_when_there_is_room`: edits soon have no room, records do.
+    // As in `a_pending_ingest_is_installed_when_there_is_room`: edits soon have no room, but
+    // records do.
     let long = |i: u8| vec![i; 7_000];
     let mut tables = Vec::new();
     for i in 0..8 {
