@@ -1,4 +1,5 @@
-//! One workload on one engine in a process of its own; figures go to standard output, a `name value` a line.
+//! One workload on one engine in a process of its own. Its figures go to standard output, one line
+//! `name value` for each.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,10 +1,12 @@
-//! siltstone beside other engines in one run: A B A B, each workload in a process of its own, fresh folders every round.
+//! siltstone beside other engines in one run: A B A B, each workload in a process of its own, with
+//! fresh folders in every round.
 //!
-//! `cargo run --release --manifest-path bench-compare/Cargo.toml -- --engines siltstone,leveldb --size 1GiB --rounds 3`
+//! `cargo xtask bench --engines siltstone,leveldb --size 1GiB --rounds 3`
 //!
-//! Settings, equal for all: 16-byte keys, memtable 64 MiB, block cache 64 MiB, 10 filter bits a key, no compression, log on, no
-//! fsync of the log, one writer. Fills count until idle. Reads are of a settled store, all in page cache, warmed by a full scan and a quarter
-//! of the workload. The machine drifts: only ratios of one round compare, and the tables show their medians.
+//! Settings, equal for all: 16-byte keys, memtable 64 MiB, block cache 64 MiB, 10 filter bits a key,
+//! no compression, log on, no fsync of the log, one writer. Fills count until idle. Reads are of a
+//! settled store, all in page cache, warmed by a full scan and a quarter of the workload. The
+//! machine drifts: only ratios of one round compare, and the tables show their medians.
 
 mod child;
 mod engines;
@@ -59,12 +61,18 @@ const FIGURES: [&str; 21] = [
     "memcpy_gb_per_second",
 ];
 
+/// The engine that is an earlier siltstone.
+const BEFORE: &str = "before";
+
 /// siltstone beside other engines.
 #[derive(Parser)]
 struct Arguments {
     /// Engines; the first one is compared with the others.
     #[arg(long, value_delimiter = ',', default_value = "siltstone,leveldb")]
     engines: Vec<String>,
+    /// This program, built from another commit: its siltstone runs as the engine `before`.
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
     /// Raw bytes of a store: keys and values. K, M, G with or without iB.
     #[arg(long, default_value = "1GiB")]
     size: String,
@@ -115,7 +123,11 @@ fn bytes_of(text: &str) -> Result<u64, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if arguments.before.is_some() && arguments.child.is_none() {
+        arguments.engines.retain(|engine| engine != BEFORE);
+        arguments.engines.push(BEFORE.to_string());
+    }
     let result = match &arguments.child {
         Some(workload) => child(&arguments, workload),
         None => parent(&arguments),
@@ -150,7 +162,11 @@ fn run_child(
     path: &Path,
     round: u64,
 ) -> Result<Vec<(String, f64)>, String> {
-    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    let (program, engine) = match &arguments.before {
+        Some(before) if engine == BEFORE => (before.clone(), "siltstone"),
+        _ => (std::env::current_exe().map_err(|e| e.to_string())?, engine),
+    };
+    let mut command = Command::new(program);
     command.args([
         "--child",
         workload,
@@ -261,7 +277,8 @@ fn parent(arguments: &Arguments) -> Result<(), String> {
                 let rate = first("kops_idle");
                 let rate = if rate.is_nan() { first("kops") } else { rate };
                 eprintln!(
-                    "round {round} {workload} {engine}: {rate:.1} kops/s, {:.3} s, memcpy {:.1} GB/s, load {:.1}",
+                    "round {round} {workload} {engine}: {rate:.1} kops/s, {:.3} s, \
+                     memcpy {:.1} GB/s, load {:.1}",
                     first("seconds"),
                     first("memcpy_gb_per_second"),
                     os::load()
@@ -283,8 +300,8 @@ fn parent(arguments: &Arguments) -> Result<(), String> {
         }
     }
     println!(
-        "16-byte keys, {}-byte values, {} raw, {} rounds; load {load_before:.1} before, {:.1} after. \
-         Median (lowest-highest); ratios above 1: {} is better.",
+        "16-byte keys, {}-byte values, {} raw, {} rounds; load {load_before:.1} before, \
+         {:.1} after. Median (lowest-highest); ratios above 1: {} is better.",
         arguments.value_bytes,
         arguments.size,
         arguments.rounds,

@@ -44,8 +44,8 @@ fn less_is_better(name: &str) -> bool {
     !name.starts_with("kops") && name != "memcpy_gb_per_second"
 }
 
-/// A table a figure: medians (lowest to highest), and for each other engine the median of the rounds' ratios, so that above 1 the first
-/// engine is better.
+/// A table for each figure: medians (lowest to highest), and for each other engine the median of the
+/// rounds' ratios. Above 1 the first engine is better.
 pub fn markdown(
     figures: &Figures,
     workloads: &[String],
@@ -107,7 +107,8 @@ pub fn json(figures: &Figures, settings: &[(&str, String)]) -> String {
         .map(|((workload, engine, name), values)| {
             let values: Vec<String> = values.iter().map(f64::to_string).collect();
             format!(
-                "    {{\"workload\": \"{workload}\", \"engine\": \"{engine}\", \"figure\": \"{name}\", \"rounds\": [{}]}}",
+                "    {{\"workload\": \"{workload}\", \"engine\": \"{engine}\", \
+                 \"figure\": \"{name}\", \"rounds\": [{}]}}",
                 values.join(", ")
             )
         })

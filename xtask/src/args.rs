@@ -18,6 +18,8 @@ pub enum Command {
     Bench {
         /// One of `bench-compare`'s members.
         name: Option<String>,
+        /// The commit to compare with.
+        against: Option<String>,
         /// Its arguments.
         words: Vec<String>,
     },
@@ -85,6 +87,8 @@ cargo xtask COMMAND
   planted --edit NUMBER   lays a fault's patch out in target/planted-edit, to be edited there
   planted --renew NUMBER  writes the patch from what was edited
   bench [NAME] [ARGS...]  siltstone and other engines on the same work (needs their libraries)
+  bench --against COMMIT [ARGS...]
+                          also builds that commit of siltstone, and runs it as the engine `before`
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
@@ -158,8 +162,23 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
                 ),
                 words => (None, words),
             };
+            let (against, words) = match (words, &name) {
+                (["--against", ..], Some(name)) => {
+                    return Err(format!(
+                        "`bench {name}` cannot be compared with a commit; only the store as a \
+                         whole can: bench --against COMMIT"
+                    ));
+                }
+                (["--against"], None) => return Err("`--against` needs a commit".to_string()),
+                (["--against", commit, words @ ..], None) => (Some(commit.to_string()), words),
+                (words, _) => (None, words),
+            };
             let words = words.iter().map(|w| w.to_string()).collect();
-            Ok(Command::Bench { name, words })
+            Ok(Command::Bench {
+                name,
+                against,
+                words,
+            })
         }
         "planted" => crate::planted::Wish::parse(rest).map(Command::Planted),
         "trials" => match rest {
@@ -244,6 +263,7 @@ mod tests {
             parsed("bench tables --quick x"),
             Ok(Command::Bench {
                 name: Some("tables".into()),
+                against: None,
                 words: vec!["--quick".into(), "x".into()]
             })
         );
@@ -255,6 +275,15 @@ mod tests {
             parsed("bench --rounds 3"),
             Ok(Command::Bench {
                 name: None,
+                against: None,
+                words: vec!["--rounds".into(), "3".into()]
+            })
+        );
+        assert_eq!(
+            parsed("bench --against 1a2b --rounds 3"),
+            Ok(Command::Bench {
+                name: None,
+                against: Some("1a2b".into()),
                 words: vec!["--rounds".into(), "3".into()]
             })
         );
@@ -262,6 +291,7 @@ mod tests {
             parsed("bench"),
             Ok(Command::Bench {
                 name: None,
+                against: None,
                 words: vec![]
             })
         );
@@ -281,6 +311,8 @@ mod tests {
             ("soak model --minutes 10081", "`10081`"),
             ("soak model --minutes soon", "`soon`"),
             ("bench table", "`table`"),
+            ("bench --against", "`--against`"),
+            ("bench tables --against 1a2b", "`bench tables`"),
             ("tsan a b", "`b`"),
             ("coverage all", "`all`"),
             ("fuzz log", "`log`"),

@@ -15,7 +15,7 @@ mod planted;
 mod soak;
 mod steps;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use args::Command;
@@ -46,6 +46,11 @@ fn main() -> ExitCode {
         Command::Soak { rows, minutes } => soak::soak(&root(), rows, *minutes),
         Command::Planted(wish) => planted::planted(&root(), wish),
         Command::Fuzz(wish) => fuzz::fuzz(&root(), wish),
+        Command::Bench {
+            against: Some(commit),
+            words,
+            ..
+        } => bench_against(&root(), commit, words),
         _ => steps::of(&command)
             .iter()
             .try_for_each(|step| run(step, &root())),
@@ -59,6 +64,32 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the benchmark with an earlier commit of siltstone as one more engine.
+fn bench_against(root: &Path, commit: &str, words: &[String]) -> Result<(), Failure> {
+    let hash = std::process::Command::new("git")
+        .args(["rev-parse", "--verify", "--quiet", "--short=12"])
+        .arg(format!("{commit}^{{commit}}"))
+        .current_dir(root)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .and_then(|output| String::from_utf8(output.stdout).ok())
+        .ok_or_else(|| Failure {
+            message: format!("git knows no commit `{commit}` here"),
+            code: 2,
+        })?;
+    let (steps, program) = steps::against(root, hash.trim());
+    steps.iter().try_for_each(|step| run(step, root))?;
+    let mut all = vec!["--before".to_string(), program];
+    all.extend(words.iter().cloned());
+    let bench = Command::Bench {
+        name: None,
+        against: None,
+        words: all,
+    };
+    steps::of(&bench).iter().try_for_each(|step| run(step, root))
+}
+
 /// The reason why a run ended early.
 struct Failure {
     message: String,
@@ -66,7 +97,7 @@ struct Failure {
 }
 
 /// Prints the step, starts it at the root and waits.
-fn run(step: &Step, root: &std::path::Path) -> Result<(), Failure> {
+fn run(step: &Step, root: &Path) -> Result<(), Failure> {
     eprintln!("$ {step}");
     let status = std::process::Command::new(&step.program)
         .args(&step.args)

@@ -81,6 +81,29 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// Where a commit's sources are laid out to be compared with, below the root; one folder a commit.
+const AGAINST: &str = "target/bench-against";
+
+/// The processes that lay out and build an earlier commit's `bench-compare`, given the commit's
+/// hash, and the program that they make. Sources that are there already are not written again.
+pub fn against(root: &Path, hash: &str) -> (Vec<Step>, String) {
+    let source = format!("{AGAINST}/{hash}");
+    let mut steps = Vec::new();
+    if !root.join(&source).join("Cargo.toml").is_file() {
+        steps.push(Step::new(&format!("mkdir -p {source}")));
+        steps.push(Step::new(&format!(
+            "git archive --format=tar -o {source}.tar {hash}"
+        )));
+        steps.push(Step::new(&format!("tar -xf {source}.tar -C {source}")));
+    }
+    steps.push(Step::new(&format!(
+        "cargo build --release --manifest-path {source}/bench-compare/Cargo.toml \
+         --target-dir {AGAINST}/target -p bench-compare"
+    )));
+    let built = root.join(AGAINST).join("target/release/bench-compare");
+    (steps, built.to_string_lossy().into_owned())
+}
+
 /// The processes of every command but `soak`, `planted`, `fuzz` and `help`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
@@ -101,7 +124,7 @@ pub fn of(command: &Command) -> Vec<Step> {
             }
             vec![step]
         }
-        Command::Bench { name, words } => {
+        Command::Bench { name, words, .. } => {
             let name = name.as_deref().unwrap_or("bench-compare");
             let mut step =
                 Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
@@ -243,6 +266,7 @@ mod tests {
         assert_eq!(
             typed(&Command::Bench {
                 name: None,
+                against: None,
                 words: vec!["a b".into(), "it's".into()]
             }),
             [
@@ -259,6 +283,20 @@ mod tests {
                 power_loss"
             ]
         );
+    }
+
+    #[test]
+    fn an_earlier_commit_is_laid_out_once_and_built() {
+        let root = std::env::temp_dir().join(format!("xtask-against-{}", std::process::id()));
+        let (steps, program) = against(&root, "1a2b");
+        assert_eq!(steps.len(), 4, "{steps:?}");
+        assert!(steps[1].to_string().ends_with("1a2b.tar 1a2b"), "{steps:?}");
+        assert!(program.ends_with("/target/release/bench-compare"));
+        let source = root.join("target/bench-against/1a2b");
+        std::fs::create_dir_all(&source).unwrap();
+        std::fs::write(source.join("Cargo.toml"), "").unwrap();
+        assert_eq!(against(&root, "1a2b").0.len(), 1);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
