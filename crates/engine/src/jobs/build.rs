@@ -225,18 +225,7 @@ impl JobRunner {
         );
         job.older = vec![JobRange::everything()];
         job.soft_cuts = spec.soft_cuts.clone();
-        job.inputs.push(Input {
-            kind: InputKind::Stream,
-            location: 0,
-            name: STREAM.to_string(),
-            run: 0,
-            len_bytes: 0,
-            digest: 0,
-            min_seq,
-            max_seq,
-            clip: KeyBounds::everything(),
-            seq_override: None,
-        });
+        job.inputs.push(Input::of_stream(STREAM, min_seq..=max_seq));
         Some(job)
     }
 

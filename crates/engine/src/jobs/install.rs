@@ -14,7 +14,7 @@ use siltstone_storage::planted::{self, Bug};
 use siltstone_table::job::outcome::OutputTable;
 
 use crate::catalog::edits::refresh_view;
-use crate::formats::version::{AddTable, Edit, KeyspaceEdit, RunSlot, SeqRange, TableMeta};
+use crate::formats::version::{Edit, KeyspaceEdit, RunSlot, SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
 use crate::jobs::work::{Compaction, What, Work};
@@ -71,14 +71,12 @@ impl Jobs {
         // A source whose numbers are above those of an older unsettled one is installed above it.
         // That is counted, because tests must reach it.
         let out_of_order = has_older_unsettled(&work.keyspace, seqs);
+        let mut change = KeyspaceEdit::new(work.keyspace.id);
+        change.covered.push(seqs);
+        change.add_run(RunSlot { id: run_id, seqs }, &metas);
         let edit = Edit {
             log_start: catalog.log_start_edit(role.manifest.state(), &[source.id]),
-            keyspaces: vec![KeyspaceEdit {
-                id: work.keyspace.id,
-                covered: vec![seqs],
-                add: add_run(metas.clone(), run_id, seqs),
-                ..KeyspaceEdit::default()
-            }],
+            keyspaces: vec![change],
             ..Edit::default()
         };
         catalog.commit_edit(&mut role, edit)?;
@@ -117,27 +115,17 @@ impl Jobs {
         if work.cancel.is_cancelled() {
             return Err(crate::jobs::sides::cancelled());
         }
-        let add = match choice.output_seqs {
+        let mut change = KeyspaceEdit::new(work.keyspace.id);
+        change.remove = choice.removals();
+        match choice.output_seqs {
             Some(seqs) => {
-                let run_id = catalog.take_table_ids(1);
-                add_run(metas.clone(), run_id, seqs)
+                let id = catalog.take_table_ids(1);
+                change.add_run(RunSlot { id, seqs }, &metas);
             }
-            None => metas
-                .iter()
-                .map(|table| AddTable {
-                    level: choice.to,
-                    run: None,
-                    table: table.clone(),
-                })
-                .collect(),
-        };
+            None => change.add_tables(choice.to, &metas),
+        }
         let edit = Edit {
-            keyspaces: vec![KeyspaceEdit {
-                id: work.keyspace.id,
-                remove: choice.removals(),
-                add,
-                ..KeyspaceEdit::default()
-            }],
+            keyspaces: vec![change],
             ..Edit::default()
         };
         catalog.commit_edit(&mut role, edit)?;
@@ -150,17 +138,4 @@ impl Jobs {
 fn has_older_unsettled(keyspace: &KeyspaceCore, seqs: SeqRange) -> bool {
     let view = keyspace.view();
     view.unsettled().iter().any(|s| s.seqs().hi <= seqs.lo)
-}
-
-/// The tables of a level-0 run as an edit adds them.
-pub(crate) fn add_run(tables: Vec<Arc<TableMeta>>, run_id: u64, seqs: SeqRange) -> Vec<AddTable> {
-    let slot = RunSlot { id: run_id, seqs };
-    tables
-        .into_iter()
-        .map(|table| AddTable {
-            level: 0,
-            run: Some(slot),
-            table,
-        })
-        .collect()
 }

@@ -20,8 +20,8 @@ use siltstone::compaction::pick::{
     joined_ranges, older_ranges, pick, pick_deletes, pick_manual, soft_cuts,
 };
 use siltstone::version::{
-    AddTable, CreateKeyspace, Edit, End, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot,
-    SeqRange, StoreState, StoredOptions, TableMeta,
+    CreateKeyspace, Edit, End, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange,
+    StoreState, StoredOptions, TableMeta,
 };
 
 use crate::coverage::Coverage;
@@ -198,8 +198,7 @@ impl Model {
         Arc::new(table)
     }
 
-    fn install(&mut self, mut change: KeyspaceEdit) {
-        change.id = 0;
+    fn install(&mut self, change: KeyspaceEdit) {
         let edit = Edit {
             next_table_id: Some(self.next_id),
             keyspaces: vec![change],
@@ -267,25 +266,15 @@ impl Model {
         self.counts
             .add_count("picks.late_installs", u64::from(at > 0));
         let (seqs, entries) = self.sealed.remove(at);
-        let run = Some(RunSlot {
+        let run = RunSlot {
             id: self.next_id,
             seqs,
-        });
+        };
         self.next_id += 1;
-        let add = self
-            .tables(entries, &[])
-            .into_iter()
-            .map(|table| AddTable {
-                level: 0,
-                run,
-                table,
-            })
-            .collect();
-        self.install(KeyspaceEdit {
-            covered: vec![seqs],
-            add,
-            ..KeyspaceEdit::default()
-        });
+        let mut change = KeyspaceEdit::new(0);
+        change.covered.push(seqs);
+        change.add_run(run, &self.tables(entries, &[]));
+        self.install(change);
     }
 
     fn unsettled(&self) -> Vec<SeqRange> {
@@ -410,19 +399,13 @@ impl Model {
             self.counts.add_count("picks.dropped", dropped as u64);
             self.tables(merged, &soft)
         };
-        let add = tables
-            .into_iter()
-            .map(|table| AddTable {
-                level: choice.to,
-                run,
-                table,
-            })
-            .collect();
-        self.install(KeyspaceEdit {
-            remove: choice.removals(),
-            add,
-            ..KeyspaceEdit::default()
-        });
+        let mut change = KeyspaceEdit::new(0);
+        change.remove = choice.removals();
+        match run {
+            Some(run) => change.add_run(run, &tables),
+            None => change.add_tables(choice.to, &tables),
+        }
+        self.install(change);
     }
 
     /// The result of a read: newest source first, then level by level.

@@ -37,7 +37,7 @@ use crate::commit::write::Lead;
 use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::{Ingest, NumberedPart, decode_ingest, encode_ingest};
-use crate::formats::version::{Edit, Key, KeyspaceEdit, Run, TableMeta};
+use crate::formats::version::{Edit, Key, KeyspaceEdit, TableMeta};
 use crate::jobs::Jobs;
 use crate::services::table_builder::{TableFile, no_table};
 use crate::tree::Tree;
@@ -84,19 +84,6 @@ pub struct IngestReport {
 pub(crate) struct Part {
     pub(crate) keyspace: Arc<KeyspaceCore>,
     pub(crate) runs: Vec<Vec<Arc<TableMeta>>>,
-}
-
-/// The edit that installs runs of one keyspace.
-fn install(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
-    let add = runs.iter().flat_map(|run| {
-        crate::jobs::install::add_run(run.tables.tables().to_vec(), run.id, run.seqs)
-    });
-    KeyspaceEdit {
-        id,
-        covered: runs.iter().map(|run| run.seqs).collect(),
-        add: add.collect(),
-        ..KeyspaceEdit::default()
-    }
 }
 
 /// Adds synced tables in the store's folder to their keyspaces, by one record and published
@@ -152,7 +139,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
         keyspaces: ingest
             .parts
             .iter()
-            .map(|(id, runs)| install(*id, runs))
+            .map(|(id, runs)| KeyspaceEdit::adding(*id, runs))
             .collect(),
         ..Edit::default()
     };

@@ -17,9 +17,7 @@ use super::orphans::delete_orphans;
 use crate::catalog::{Catalog, reserve};
 use crate::env::Env;
 use crate::formats::log::Position;
-use crate::formats::version::{
-    AddTable, Edit, KeyspaceEdit, Level, Run, RunSlot, SeqRange, StoreState,
-};
+use crate::formats::version::{Edit, KeyspaceEdit, Level, Run, SeqRange, StoreState};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
 use crate::tree::memtable::Memtable;
@@ -188,22 +186,8 @@ fn write_unflushed(
 /// The edit that installs replayed runs of one keyspace. Everything up to `published` is then
 /// covered.
 pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
-    let add = runs.iter().flat_map(|run| {
-        let slot = RunSlot {
-            id: run.id,
-            seqs: run.seqs,
-        };
-        run.tables.tables().iter().map(move |t| AddTable {
-            level: 0,
-            run: Some(slot),
-            table: t.clone(),
-        })
-    });
     KeyspaceEdit {
-        id,
-        covered: runs.iter().map(|r| r.seqs).collect(),
         covered_floor: Some(published),
-        add: add.collect(),
-        ..KeyspaceEdit::default()
+        ..KeyspaceEdit::adding(id, runs)
     }
 }
