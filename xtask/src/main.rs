@@ -87,7 +87,9 @@ fn bench_against(root: &Path, commit: &str, words: &[String]) -> Result<(), Fail
         against: None,
         words: all,
     };
-    steps::of(&bench).iter().try_for_each(|step| run(step, root))
+    steps::of(&bench)
+        .iter()
+        .try_for_each(|step| run(step, root))
 }
 
 /// The reason why a run ended early.

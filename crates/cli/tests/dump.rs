@@ -123,7 +123,7 @@ fn where_the_parts_of_a_store_lie_is_no_damaged_pointer() {
     on("options", &store, &["--set", "log_dir=log"]).fine();
     on("put", &store, &["wren", "9 g"]).fine();
     for (file, word) in [
-        ("DIRECTORIES", "where log and tables lie"),
+        ("DIRECTORIES", "the folders of log and tables"),
         ("log/OWNER", "whose log"),
     ] {
         let said = dump(&store.join(file), &[]).fine();

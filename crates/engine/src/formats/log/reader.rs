@@ -1,22 +1,22 @@
-//! One log segment being read: its header, the record at a place, the next good record.
+//! Reads a log segment: its header, the record at an offset, the next good record.
 //!
-//! What it is: the only code that reads segments. A replay reads the log's history with it
+//! This is the only code that reads segments. A replay reads the log's history with it
 //! ([`mod@super::replay`], which `check` uses too), a repair what is left of a damaged log, and an
-//! inspection a single file. What a bad place means is for them to say, and they differ: to a
-//! replay it is the end of history or damage, to a repair it may be a hole between two good
-//! records, and an inspection shows it and goes on (RFC 1; `docs/format/log.md`).
+//! inspection a single file. They decide what a bad record means: for a replay it is the end of
+//! history or damage, for a repair it may be a hole between two good records, and an inspection
+//! shows it and continues (RFC 1; `docs/format/log.md`).
 //!
 //! Invariants:
-//! - A record is given out only after all of its checks held at the very place where it lies: the
-//!   header's, the payload's, and zeros as padding. Why a place holds no record is a [`BadRecord`];
-//!   an error is given only where bytes could not be read. No bytes cause a panic.
-//! - A record's length is believed only when its header's own check holds, and nothing is read
+//! - A record is returned only after all of its checks passed at the offset where it lies: that of
+//!   the header, that of the payload, and zeros as padding. A [`BadRecord`] says why an offset has
+//!   no record. An error means that bytes could not be read. No bytes cause a panic.
+//! - The length of a record is trusted only if the check of its header passes. Nothing is read
 //!   beyond the length that the file had when it was opened, or beyond [`MAX_SEGMENT_BYTES`].
-//! - Memory is bounded by one window and one record. A segment that is read whole
+//! - Memory is limited to one window and one record. A segment that is read as a whole
 //!   ([`SegmentReader::open_whole`]) has one window of its whole length.
-//! - A read ahead never makes a read fail: where it meets bytes that the medium cannot deliver,
-//!   only the sectors that are asked for are read from then on. A segment that is read whole has
-//!   zeros in place of such sectors, and they are listed.
+//! - Reading ahead never makes a read fail: after bytes that the medium cannot deliver, only the
+//!   sectors that are asked for are read. A segment that is read as a whole has zeros in place of
+//!   such sectors, and lists them.
 //!
 //! Threading: one task.
 
@@ -32,14 +32,14 @@ use super::format::{
 use crate::formats::file_bytes::make_room;
 use crate::types::error::{Error, Result};
 
-/// Bytes read at once.
+/// The number of bytes that are read at once.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 
 /// The smallest unit in which a medium loses bytes.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Whether a read failed because the medium cannot deliver the bytes, and not for another reason,
-/// such as missing permissions.
+/// Whether a read failed because the medium cannot deliver the bytes. Missing permissions, for
+/// example, are another reason.
 pub(crate) fn is_unreadable(error: &Error) -> bool {
     let kind = error.storage().map(|error| error.kind);
     matches!(
@@ -48,20 +48,21 @@ pub(crate) fn is_unreadable(error: &Error) -> bool {
     )
 }
 
-/// What the first bytes of a segment say.
+/// The contents of a segment's first bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentHead {
-    /// The header and its checksum, or why the bytes are not the header of the wanted segment.
+    /// The header and its checksum, or the reason why the bytes are not the header of the wanted
+    /// segment.
     pub(crate) header: std::result::Result<(SegmentHeader, u32), BadHeader>,
-    /// What stands in the place of the salt, also in a damaged header: records that validate with
-    /// it are real all the same.
+    /// The salt field, even of a damaged header. A record that is valid with this salt belongs to
+    /// the segment even so.
     pub(crate) salt: Option<u64>,
-    /// What stands in the place of the store's id, also in a damaged header.
+    /// The field with the store's id, even of a damaged header.
     pub(crate) store_id: Option<u64>,
 }
 
 impl SegmentHead {
-    /// Reads the first bytes of segment `number`.
+    /// Decodes the first bytes of segment `number`.
     pub(crate) fn decode(bytes: &[u8], number: u32) -> SegmentHead {
         SegmentHead {
             header: SegmentHeader::decode(bytes, number),
@@ -71,38 +72,38 @@ impl SegmentHead {
     }
 }
 
-/// A good record that a search found.
+/// A good record that a search has found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundRecord {
-    /// Where it begins.
+    /// The offset at which it begins.
     pub(crate) at: u64,
-    /// Its header, and where it ends.
+    /// Its header, and the offset at which it ends.
     pub(crate) record: Plausible,
-    /// Which of the seeds it was written with.
+    /// The index of the seed with which it was written.
     pub(crate) seed: usize,
 }
 
-/// A part of a segment that could not be read.
+/// A part of a segment that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnreadablePart {
-    /// Its bytes.
+    /// The range of its bytes.
     pub(crate) bytes: Range<u64>,
-    /// What the storage said.
+    /// The storage's error.
     pub(crate) why: String,
 }
 
-/// A segment being read. It owns the file or borrows it.
+/// A segment that is being read. It owns the file or borrows it.
 pub(crate) struct SegmentReader<F = Arc<dyn ReadFile>> {
     file: F,
     len: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Some bytes of the file cannot be read, so nothing is read ahead any more.
+    /// Whether some bytes of the file cannot be read, so that nothing is read ahead any more.
     is_careful: bool,
 }
 
 impl SegmentReader {
-    /// Opens segment `number`, to be read from its start to its end.
+    /// Opens segment `number` for reading from its start to its end.
     ///
     /// # Errors
     /// Those of the storage.
@@ -112,11 +113,11 @@ impl SegmentReader {
         Ok(reader)
     }
 
-    /// Opens the segment that lies in the file `name` and reads at most `most` bytes of it, in one
-    /// piece. Sectors that the medium cannot deliver are zeros in it, and are listed beside it.
+    /// Opens the segment in the file `name` and reads at most `most` bytes of it at once. Sectors
+    /// that the medium cannot deliver are zeros, and are listed in the result.
     ///
     /// # Errors
-    /// Those of the storage, but not that bytes cannot be read; a lack of memory.
+    /// Those of the storage, except that bytes cannot be read; a lack of memory.
     pub(crate) fn open_whole(
         storage: &dyn Storage,
         name: &str,
@@ -148,7 +149,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         }
     }
 
-    /// Bytes that are read of the file.
+    /// The number of bytes of the file that are read.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -158,7 +159,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         self.file.name()
     }
 
-    /// `len` bytes from `at`. They must lie in the segment.
+    /// The `len` bytes from `at` on. They must lie in the segment.
     #[inline]
     pub(crate) fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8]> {
         let inside =
@@ -192,7 +193,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
 
     fn load(&mut self, at: u64, len: u64) -> Result<()> {
         if self.window.capacity() > 4 * WINDOW_BYTES && len <= WINDOW_BYTES as u64 {
-            // One large record must not keep its memory for the rest of the log.
+            // The memory for one large record must not be kept for the rest of the log.
             self.window = Vec::new();
         }
         make_room(self.file.name(), len, &mut self.window)?;
@@ -203,19 +204,19 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         Ok(())
     }
 
-    /// The first bytes: those that a header of any version may have, or all there are.
+    /// The first bytes: as many as a header of any version may have, or all there are.
     pub(crate) fn head_bytes(&mut self) -> Result<&[u8]> {
         let len = self.len.min(MAX_HEADER_BYTES as u64) as usize;
         self.bytes(0, len)
     }
 
-    /// What the first bytes say, if this is segment `number`.
+    /// Decodes the first bytes as those of segment `number`.
     pub(crate) fn head(&mut self, number: u32) -> Result<SegmentHead> {
         let bytes = self.head_bytes()?;
         Ok(SegmentHead::decode(bytes, number))
     }
 
-    /// The header of a record at `at`, whose payload is still to be verified.
+    /// The header of a record at `at`. Its payload is not verified yet.
     #[inline]
     pub(crate) fn plausible(
         &mut self,
@@ -233,7 +234,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         Ok(RecordHeader::decode(bytes, seed, at as u32, len))
     }
 
-    /// The record at `at`, verified whole, and its payload.
+    /// The record at `at`, completely verified, and its payload.
     pub(crate) fn record(
         &mut self,
         at: u64,
@@ -249,8 +250,8 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         Ok(plausible.verify(rest).map(|()| (plausible, payload)))
     }
 
-    /// The first good record at `from` or behind it that was written with one of `seeds`. It is
-    /// searched at every place where a record may begin, if `from` is such a place.
+    /// The first good record at or behind `from` that was written with one of `seeds`. The search
+    /// tries every offset at which a record may begin, counted from `from`.
     pub(crate) fn next(&mut self, from: u64, seeds: &[RecordSeed]) -> Result<Option<FoundRecord>> {
         let mut at = from;
         while at + RECORD_HEADER_BYTES as u64 <= self.len {
@@ -266,7 +267,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         Ok(None)
     }
 
-    /// Verifies payload and padding of a record in pieces, without holding it whole.
+    /// Verifies payload and padding of a record in pieces, so that it need not fit into memory.
     pub(crate) fn verify(&mut self, at: u64, record: &Plausible) -> Result<bool> {
         let mut at = at + RECORD_HEADER_BYTES as u64;
         let mut left = record.header.payload_bytes as usize;
@@ -285,7 +286,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
     }
 }
 
-/// Reads a file sector by sector, with zeros for the sectors that cannot be read, and lists these.
+/// Reads a file sector by sector. Sectors that cannot be read are filled with zeros, and listed.
 fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<UnreadablePart> {
     let mut missing: Vec<UnreadablePart> = Vec::new();
     let offsets = (0..).step_by(SECTOR_BYTES as usize);

@@ -1,15 +1,15 @@
-//! Reading a log back after a crash: the longest prefix that is whole, and a verdict on what
-//! follows it.
+//! Reads a log back after a crash: the longest prefix that is whole, and a verdict on what follows
+//! it.
 //!
-//! Invariants: records are handed out in order, each verified whole before it is believed; reading
-//! ends at the first bad place. If anything says that a later place was synced (the manifest, or
-//! any valid record behind the bad place), that is corruption and not an end; otherwise all that
-//! follows is discarded and counted. Damage before the log's start, where nothing is needed, is
-//! passed over and reported (RFC 1, section 15), and so are bytes there that cannot be read. No
-//! bytes make it panic. Memory is bounded by one window and one record, and a record's length is
-//! believed only when its header's own check, written for exactly this place, holds.
+//! Invariants: records are passed on in order, each completely verified before. Reading ends at the
+//! first bad record. If the manifest, or any valid record behind the bad one, says that a later
+//! position was synced, that is corruption and not an end. Otherwise everything that follows is
+//! discarded and counted. Damage before the log's start, where nothing is needed, is skipped and
+//! reported (RFC 1, section 15), and so are bytes there that cannot be read. No bytes cause a
+//! panic. Memory is limited to one window and one record, and the length of a record is trusted
+//! only if the check of its header passes, which was written for exactly this position.
 //!
-//! Threading: one task; it only reads.
+//! Threading: one task, which only reads.
 
 use siltstone_storage::planted;
 use siltstone_storage::{Storage, StorageErrorKind};
@@ -28,29 +28,30 @@ use crate::formats::batch::count_entries;
 use crate::formats::version::StoreState;
 use crate::types::error::{Error, Result};
 
-/// The number of sectors that cannot be read after which [`ends_before`] gives up: a disk may take
-/// seconds for each.
+/// The number of unreadable sectors after which [`ends_before`] gives up: a disk may take seconds
+/// for each.
 const UNREADABLE_SECTORS_MAX: u32 = 256;
 
-/// What the manifest says about the log.
+/// What the manifest knows about the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
     /// The store's id.
     pub store_id: u64,
-    /// Where history starts. Reading begins with the segment, so that everything in it is checked;
-    /// nothing before the offset is needed. At offset 0 the whole segment is needed.
+    /// Where history starts. Reading begins with the segment of this position, so that everything
+    /// in it is checked. Nothing before the offset is needed; at offset 0 the whole segment is.
     pub start: Position,
-    /// The salt of the chain that the start lies in, for a segment that has lost its header. It is
-    /// not used at offset 0.
+    /// The salt of the chain in which the start lies, for a segment whose header is lost. It is not
+    /// used at offset 0.
     pub salt: u64,
-    /// The position that the manifest knows to be synced.
+    /// The position through which the manifest knows the log to be synced.
     pub synced: Position,
-    /// The store was closed, and its log ended exactly at `synced`.
+    /// Whether the store was closed with its log ending exactly at `synced`.
     pub closed: bool,
 }
 
 impl ReplayOptions {
-    /// What the manifest's state says. The state has passed its checks, so its positions fit.
+    /// The options for a state of the manifest. The state has passed its checks, so its positions
+    /// fit.
     pub fn of(state: &StoreState, store_id: u64) -> ReplayOptions {
         let position = |at: LogPosition| Position::new(at.segment as u32, at.offset as u32);
         ReplayOptions {
@@ -62,7 +63,7 @@ impl ReplayOptions {
         }
     }
 
-    /// A log of which nothing is known but that it starts with this segment.
+    /// The options for a log of which nothing is known except that it starts with this segment.
     pub fn from_segment(segment: u32, store_id: u64) -> ReplayOptions {
         ReplayOptions {
             store_id,
@@ -74,37 +75,37 @@ impl ReplayOptions {
     }
 }
 
-/// A record of the log, verified.
+/// A verified record of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Where it starts.
+    /// The position at which it starts.
     pub position: Position,
-    /// Where it ends.
+    /// The position at which it ends.
     pub end: Position,
-    /// What it is.
+    /// The kind of the record.
     pub kind: RecordKind,
-    /// The number of its first entry; entry *i* has this number plus *i*.
+    /// The sequence number of its first entry. Entry *i* has this number plus *i*.
     pub first_sequence: u64,
-    /// How many sequence numbers it takes: as many as it has entries if it is a group, and one if
-    /// it is not. An ingest may take more: how many is in its payload, which the log does not read.
+    /// The number of sequence numbers that it takes: one for each entry of a group, and one for
+    /// other records. An ingest may take more, but only its payload says so, which the log does not
+    /// decode.
     pub sequence_count: u64,
-    /// Its payload; of a group, batch bodies that all decode (see
+    /// The payload. That of a group consists of batch bodies, which all decode (see
     /// [`crate::formats::batch::Entries`]).
     pub payload: &'a [u8],
 }
 
-/// Reads the log from the segment of `options.start` on and hands every record to `apply`, in
+/// Reads the log from the segment of `options.start` on, and passes every record to `apply`, in
 /// order.
 ///
 /// A missing or damaged start segment is an empty history if nothing says that any of it was
-/// synced: a store that lost power before its first sync. Segments below the start are not looked
-/// at.
+/// synced: the store lost power before its first sync. Segments below the start are not read.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) when a place that was
-/// synced is damaged, or when a record with a good checksum makes no sense;
+/// [`ErrorKind::Corruption`](crate::types::error::ErrorKind::Corruption) if the log is damaged at a
+/// position that was synced, or if a record with a good checksum makes no sense;
 /// [`ErrorKind::Unsupported`](crate::types::error::ErrorKind::Unsupported) for a segment or a
-/// record of a later version; failed reads; whatever `apply` gives back.
+/// record of a later version; failed reads; the errors of `apply`.
 pub fn replay(
     storage: &dyn Storage,
     options: &ReplayOptions,
@@ -139,26 +140,26 @@ pub fn replay(
     .run(apply)
 }
 
-/// Where the records of one segment end, and why.
+/// Where the records of a segment end, and why.
 struct SegmentEnd {
     position: Position,
-    /// The segment's chained checksum; `None` if not all of its records could be read.
+    /// The chained checksum of the segment; `None` if not all of its records could be read.
     checksum: Option<u32>,
     stop: StopReason,
 }
 
-/// What became of the start segment.
+/// The result of reading the start segment.
 enum Start {
-    /// It was read to this end; its chain has this salt.
+    /// It was read to this end. Its chain has this salt.
     Read(SegmentEnd, u64),
-    /// It could not be read; records behind it may have these salts.
+    /// It could not be read. Records behind it may have these salts.
     Bad(StopReason, Vec<u64>),
 }
 
 struct Replay<'a> {
     storage: &'a dyn Storage,
     options: &'a ReplayOptions,
-    /// Segments from the start on, ascending.
+    /// The numbers of the segments from the start on, in ascending order.
     numbers: Vec<u32>,
     next_sequence: u64,
     report: ReplayReport,
@@ -224,9 +225,9 @@ impl Replay<'_> {
         let (mut segment, head) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // Its header cannot be read; perhaps it cannot even be opened.
+                // The header cannot be read, and perhaps the file cannot even be opened.
                 let segment = SegmentReader::open(self.storage, start).ok();
-                // If the file cannot be opened, the next attempt may succeed. So this is no damage
+                // If the file cannot be opened, the next attempt may succeed. So this is not damage
                 // while anything in the file is needed.
                 let is_readable = segment.is_some() || !self.needs(self.options.start);
                 return match unreadable(&error) {
@@ -243,7 +244,7 @@ impl Replay<'_> {
             Err(BadHeader::Number(own)) if self.is_displaced(head.store_id, own) => {
                 return Err(displaced(start, own));
             }
-            // A recycled file may still hold an old header of this store. No crash leaves that of
+            // A recycled file may still have an old header of this store. No crash leaves one of
             // another store.
             Err(BadHeader::Number(_)) if head.store_id != Some(self.options.store_id) => {
                 return Err(self.another_store(start, head.store_id.unwrap_or_default()));
@@ -276,11 +277,11 @@ impl Replay<'_> {
         Ok(Start::Read(last, header.salt))
     }
 
-    /// Whether damage before the log's start may be passed over. In a store that was closed it
-    /// always may: that the log ends where it ended at the close proves that nothing else is
-    /// damaged. In one that was not closed, the file must be the right one and reach the start:
-    /// a manifest that lost its last edits names a start segment that was deleted or recycled
-    /// since, and a file that is cut before the start has lost what is behind it too.
+    /// Whether damage before the log's start may be skipped. In a store that was closed it always
+    /// may: the log still ends where it ended at the close, so nothing else is damaged. In one that
+    /// was not closed, the file must be the right one and reach the start: a manifest that lost its
+    /// last edits names a start segment that was deleted or recycled later, and a file that is cut
+    /// before the start has also lost what followed.
     fn may_pass(&self, segment: Option<&SegmentReader>, stop: &StopReason) -> bool {
         let keeps_start = self.keeps_start(segment, stop);
         self.options.start.offset > 0
@@ -295,7 +296,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Goes on at the log's start, past damage that was met at `from`.
+    /// Skips damage at `from`, and continues at the log's start.
     fn pass(
         &mut self,
         segment: Option<SegmentReader>,
@@ -330,7 +331,7 @@ impl Replay<'_> {
         Ok(Start::Read(last, salt))
     }
 
-    /// Hands out the records of one segment, from `from` up to the first bad place.
+    /// Passes on the records of one segment, from `from` up to the first bad one.
     fn read_segment(
         &mut self,
         segment: &mut SegmentReader,
@@ -389,15 +390,16 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether a record at this position would be needed: it is not before the log's start, and a
-    /// close has not said that the log ends there.
+    /// Whether a record at this position would be needed: it is not before the log's start, and no
+    /// close says that the log ends before it.
     fn needs(&self, position: Position) -> bool {
         let is_behind = self.options.closed && position >= self.options.synced;
         !is_behind && position >= self.options.start || planted!(UnreadableIsNeeded)
     }
 
-    /// The kind of a record with a good checksum, and how many sequence numbers it takes. What
-    /// makes no sense here is no torn write: it is refused, and not taken for the end.
+    /// The kind of a record with a good checksum, and the number of sequence numbers that it takes.
+    /// A record that makes no sense here is not a torn write, so it is refused and not taken for
+    /// the end.
     fn understand(
         &self,
         position: Position,
@@ -440,7 +442,7 @@ impl Replay<'_> {
                     .at(at)
                     .expected(format_args!("{} to {MAX_SEQUENCE}", self.next_sequence))
                     .found(format_args!(
-                        "{sequence_count} from {} on",
+                        "{sequence_count} numbers from {} on",
                         header.first_sequence
                     )),
             );
@@ -448,7 +450,7 @@ impl Replay<'_> {
         Ok((kind, sequence_count))
     }
 
-    /// The segment that goes on where the records of the last one end.
+    /// The segment that continues where the records of the last one end.
     fn successor(&self, salt: u64, last: &SegmentEnd) -> Result<Successor> {
         let end = last.position;
         for &number in self.numbers.iter().filter(|&&n| n > end.segment) {
@@ -459,7 +461,7 @@ impl Replay<'_> {
             let Some((header, checksum)) = header else {
                 continue;
             };
-            // A segment of another chain is an orphan of a recovery that did not finish.
+            // A segment of another chain is an orphan of a recovery that was not finished.
             if header.salt != salt || header.previous.segment != end.segment {
                 continue;
             }
@@ -476,7 +478,7 @@ impl Replay<'_> {
         Ok(Successor::Ends(None))
     }
 
-    /// A later segment and its header, if that is valid and this store's.
+    /// A later segment, and its header if that is valid and belongs to this store.
     fn header(&self, number: u32) -> Result<(SegmentReader, Option<(SegmentHeader, u32)>)> {
         let mut segment = SegmentReader::open(self.storage, number)?;
         let SegmentHead {
@@ -493,14 +495,14 @@ impl Replay<'_> {
         Ok((segment, header))
     }
 
-    /// Whether a file holds a segment of this history under another segment's name. A file that a
-    /// crash left between its recycling and its new header holds one from before the start: only
-    /// those are recycled.
+    /// Whether a file contains a segment of this history with another number than its name. A crash
+    /// between the recycling of a file and its new header leaves a segment from before the start,
+    /// because only those are recycled.
     fn is_displaced(&self, store_id: Option<u64>, own: u64) -> bool {
         store_id == Some(self.options.store_id) && own >= u64::from(self.options.start.segment)
     }
 
-    /// Salts of the chains that later segments continue from segment `start`, whose own header
+    /// The salts of the chains that later segments continue from segment `start`, whose own header
     /// cannot be read.
     fn salts_of_successors(&self, start: u32) -> Result<Vec<u64>> {
         let mut salts = Vec::new();
@@ -515,7 +517,7 @@ impl Replay<'_> {
         Ok(salts)
     }
 
-    /// Reading stopped at `report.end`: is it the end of history, or damage?
+    /// Decides whether `report.end`, where reading stopped, is the end of history or damage.
     fn finish(mut self, stop: StopReason, salts: &[u64]) -> Result<ReplayReport> {
         let end = self.report.end;
         let synced = self.report.synced;
@@ -542,14 +544,15 @@ impl Replay<'_> {
             && !passed.is_bounded
             && self.report.discarded.record_count > 0
         {
-            // There are whole records that history does not reach, behind damage without a bound.
+            // There are whole records that history does not reach, behind damage whose end is
+            // unknown.
             return Err(reaches_further(passed));
         }
         self.report.stop = stop;
         Ok(self.report)
     }
 
-    /// Looks at what lies behind the end of history in segment `number`.
+    /// Reads what follows the end of history in segment `number`.
     fn look_behind(&mut self, number: u32, salts: &[u64], stop: &StopReason) -> Result<()> {
         let end = self.report.end;
         let mut segment = match self.storage.open(&segment_name(number)) {
@@ -580,8 +583,9 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Looks for valid records of the chain from `from` on, which is behind the end. One that knows
-    /// of a later synced place makes the end a corruption; all others are counted.
+    /// Searches for valid records of the chain from `from` on, which is behind the end. A record
+    /// that says that a later position was synced makes the end a corruption; all others are
+    /// counted.
     fn search(
         &mut self,
         segment: &mut SegmentReader,
@@ -606,23 +610,22 @@ impl Replay<'_> {
     }
 }
 
-/// Whether the log goes on behind a segment's end.
+/// Whether the log continues behind the end of a segment.
 enum Successor {
-    /// In the segment of this number, whose header has this checksum.
+    /// It continues in the segment with this number, whose header has this checksum.
     Goes(u32, SegmentReader, u32),
-    /// No; a segment may name this one with another end.
+    /// It does not. If there is a number, that segment follows another end of this one.
     Ends(Option<u32>),
 }
 
-/// What stops the reading of bytes that are not needed, if this error says that they cannot be
-/// read.
+/// The reason to stop if this error says that bytes cannot be read.
 fn unreadable(error: &Error) -> Option<StopReason> {
     let said = error.storage().filter(|_| is_unreadable(error))?;
     Some(StopReason::Unreadable(said.detail.clone()))
 }
 
-/// Whether damage that was met at `from` ends before `start`: a record ends exactly there. Sectors
-/// that cannot be read are left out.
+/// Whether damage at `from` ends before `start`, because a record ends exactly there. Sectors that
+/// cannot be read are skipped.
 fn ends_before(segment: &mut SegmentReader, salt: u64, from: Position, start: Position) -> bool {
     let seed = RecordSeed::new(salt, from.segment);
     let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
@@ -645,7 +648,7 @@ fn ends_before(segment: &mut SegmentReader, salt: u64, from: Position, start: Po
     false
 }
 
-/// The segment at which the manifest says that history starts is not there.
+/// The error if the segment at which the log starts, according to the manifest, does not exist.
 pub(crate) fn no_first_segment(number: u32) -> Error {
     Error::corruption(
         crate::formats::log::format::segment_name(number),
@@ -655,6 +658,6 @@ pub(crate) fn no_first_segment(number: u32) -> Error {
     .found("no file of this name")
     .advice(
         "put the file back from a copy, or make a new store of what can be read with `silt \
-         repair`; if the log lay in a folder of its own (log_dir), put DIRECTORIES back first",
+         repair`; if the log was in a folder of its own (log_dir), put DIRECTORIES back first",
     )
 }

@@ -1,4 +1,4 @@
-//! What a replay reports: where and why history ends, what was passed over and discarded, and the
+//! The report of a replay: where and why history ends, what was skipped and discarded, and the
 //! errors with which a damaged log is refused.
 //!
 //! Threading: plain data.
@@ -12,25 +12,25 @@ use crate::types::error::Error;
 /// Why reading stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// There is no start segment.
+    /// The start segment does not exist.
     NoStartSegment,
     /// The start segment has no valid header.
     StartHeader(BadHeader),
-    /// What follows cannot be read, and is not needed. It holds what the storage said.
+    /// The following bytes cannot be read, and are not needed. The text is the storage's error.
     Unreadable(String),
-    /// No valid record follows in the last segment read, and no segment goes on where its records
-    /// end.
+    /// No valid record follows in the last segment that was read, and no segment continues where
+    /// its records end.
     Record {
         /// What was found instead of a record.
         found: BadRecord,
-        /// A later segment of the chain that names this one with another end: this one has lost its
-        /// tail, or that one was written before the loss.
+        /// A later segment of the chain that follows another end of this segment: this one has lost
+        /// its last records, or that one was written before the loss.
         broken_link: Option<u32>,
     },
 }
 
 impl StopReason {
-    /// Whether a record begins at the end that is not whole.
+    /// Whether an incomplete record begins at the end.
     pub fn is_torn(&self) -> bool {
         matches!(self, StopReason::Record { found, .. } if found.is_torn())
     }
@@ -52,44 +52,45 @@ impl fmt::Display for StopReason {
             } => {
                 write!(
                     f,
-                    "{found}, and segment {next} that continues another end of this one"
+                    "{found}, and segment {next}, which follows another end of this one"
                 )
             }
         }
     }
 }
 
-/// Damage that was passed over, because nothing before the log's start is needed.
+/// Damage that was skipped, because nothing before the log's start is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedDamage {
-    /// Where the damage was met.
+    /// Where the damage was found.
     pub from: Position,
-    /// The log's start, where reading went on. The damage lies between the two.
+    /// The log's start, at which reading continued. The damage lies between both positions.
     pub through: Position,
     /// What was found instead of a record.
     pub found: StopReason,
-    /// What follows shows that the damage ends before the log's start. Otherwise it may reach
-    /// further: in a store that was not closed, the last writes may be missing.
+    /// Whether the damage is known to end before the log's start. If it is not, the damage may
+    /// reach further: in a store that was not closed, the last writes may be missing.
     pub is_bounded: bool,
-    /// The segment of the log's start is there and reaches it. Otherwise only a store that was
-    /// closed passes the damage over.
+    /// Whether the segment of the log's start exists and reaches it. If not, the damage is skipped
+    /// only in a store that was closed.
     pub keeps_start: bool,
-    /// The beginning of the next segment, if the log went on there: from it on everything is sound.
+    /// The beginning of the next segment, if the log continued there. From this position on
+    /// everything is sound.
     pub next: Option<LogStart>,
 }
 
 impl PassedDamage {
-    /// The segment's file.
+    /// The name of the segment's file.
     pub fn file(&self) -> String {
         segment_name(self.from.segment)
     }
 
-    /// Bytes from the place where it was met to the log's start.
+    /// The number of bytes from the damage to the log's start.
     pub fn bytes(&self) -> u64 {
         u64::from(self.through.offset.saturating_sub(self.from.offset))
     }
 
-    /// The damage as an error, for a report. `closed`: whether the store was closed.
+    /// The damage as an error, for a report. `closed` says whether the store was closed.
     pub fn to_error(&self, closed: bool) -> Error {
         let end = self.through.offset;
         let expected = match closed || self.is_bounded {
@@ -106,8 +107,8 @@ impl PassedDamage {
             .advice("open the store for writing once, which begins a new log")
     }
 
-    /// The damage as an error, for a report that also names damaged or missing tables: the log may
-    /// still have what they held, and an open for writing, where it succeeds, deletes it.
+    /// The damage as an error, for a report that also has damaged or missing tables. The log may
+    /// still have their data, and an open for writing, if it succeeds, deletes it.
     pub fn to_error_beside_damaged_tables(&self) -> Error {
         let end = self.through.offset;
         let message = "the log is damaged in a part that sound tables would make superfluous, but \
@@ -130,52 +131,52 @@ impl PassedDamage {
     }
 }
 
-/// What lay behind the end of history.
+/// What followed the end of history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
-    /// Valid records of this chain.
+    /// The number of valid records of this chain.
     pub record_count: u64,
     /// Bytes of those records.
     pub record_bytes: u64,
-    /// Later segments with a valid header, or with such records, of this chain.
+    /// The number of later segments with a valid header, or with such records, of this chain.
     pub segment_count: u64,
 }
 
-/// What replay found.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayReport {
     /// Where history ends.
     pub end: Position,
-    /// Records handed out.
+    /// The number of records that were passed on.
     pub record_count: u64,
-    /// Bytes of those records, headers and padding included.
+    /// Bytes of those records, including headers and padding.
     pub record_bytes: u64,
-    /// Segments read.
+    /// The number of segments that were read.
     pub segment_count: u64,
-    /// The last sequence number of the records handed out, if there was one.
+    /// The last sequence number of these records; `None` if there was none.
     pub last_sequence: Option<u64>,
-    /// The furthest position that the manifest or a record handed out knew to be synced.
+    /// The last position that the manifest or one of these records knew to be synced.
     pub synced: Position,
-    /// The highest number in any segment's name; 0 if there is none.
+    /// The highest number in the name of a segment; 0 if there is none.
     pub highest_segment: u32,
     /// Why reading stopped.
     pub stop: StopReason,
-    /// What lay behind the end.
+    /// What followed the end.
     pub discarded: Discarded,
-    /// Damage before the log's start that was passed over.
+    /// Damage before the log's start that was skipped.
     pub passed: Option<PassedDamage>,
 }
 
 impl ReplayReport {
     /// Whether the segment that the manifest names as the first is missing although it is needed.
-    /// Its name was durable before a manifest named it, so this is no crash.
+    /// Its name was durable before a manifest named it, so a crash cannot have caused this.
     pub fn lacks_start(&self) -> bool {
         self.stop == StopReason::NoStartSegment && self.passed.is_none()
     }
 }
 
-/// The start segment is one of this store, with a whole header, and not the one that the manifest
-/// means: it was written after another open, perhaps by a copy of the store that went its own way.
+/// The error for a start segment of this store, with a valid header, that is not the one that the
+/// manifest means: it was written after another open, perhaps in a copy of the store.
 #[cold]
 pub(crate) fn another_chain(segment: u32, expected: u64, found: u64) -> Error {
     Error::corruption(
@@ -189,11 +190,11 @@ pub(crate) fn another_chain(segment: u32, expected: u64, found: u64) -> Error {
     .advice("put back the log files that belong to this manifest")
 }
 
-/// The log of a store that was closed ends too early.
+/// The error for the log of a closed store that ends too early.
 #[cold]
 pub(super) fn ends_before_close(end: Position, stop: &StopReason, closed: Position) -> Error {
     let found = match closed.segment > end.segment {
-        true => format!("{stop}, and no segment that goes on there"),
+        true => format!("{stop}, and no segment that continues there"),
         false => stop.to_string(),
     };
     Error::corruption(
@@ -208,15 +209,14 @@ pub(super) fn ends_before_close(end: Position, stop: &StopReason, closed: Positi
     .advice(RESTORE_THE_LOG)
 }
 
-/// Behind the log that the manifest describes lies a chain with a record. An open writes the
-/// manifest that names its chain before it lets anybody write, so there was a later manifest than
-/// this one.
+/// The error for a chain with a record behind the log that the manifest describes. An open writes
+/// the manifest that names its chain before any write, so there was a later manifest than this one.
 #[cold]
 pub(super) fn manifest_is_older(number: u32, end: Position) -> Error {
     Error::corruption(segment_name(number), "the manifest is older than the log")
         .at(SEGMENT_HEADER_BYTES as u64)
         .expected(format_args!(
-            "nothing behind {end}, where the log ends that the manifest describes"
+            "nothing behind {end}, where the log of the manifest ends"
         ))
         .found("a record that was written after a later open of the store")
         .advice(
@@ -225,23 +225,23 @@ pub(super) fn manifest_is_older(number: u32, end: Position) -> Error {
         )
 }
 
-/// Damage that begins before the log's start reaches behind it.
+/// The error for damage that begins before the log's start and reaches behind it.
 #[cold]
 pub(super) fn reaches_further(passed: &PassedDamage) -> Error {
     let start = passed.through;
     Error::corruption(
         passed.file(),
-        "the log is damaged, and whole records lie behind the damage",
+        "the log is damaged, and whole records follow the damage",
     )
     .at(passed.from.offset.into())
     .expected(format_args!(
-        "damage that ends before {start}, where the part begins that is needed"
+        "damage that ends before {start}, where the needed part begins"
     ))
     .found(&passed.found)
     .advice(RESTORE_THE_LOG)
 }
 
-/// What the user can do about a log that is damaged where it is needed.
+/// What the user can do about a log that is damaged in a part that is needed.
 const RESTORE_THE_LOG: &str =
     "restore the log from a copy, or make a new store of what can be read with `silt repair`";
 

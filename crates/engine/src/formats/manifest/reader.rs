@@ -1,18 +1,20 @@
-//! Reading a store's state back.
+//! Reads a store's state back.
 //!
-//! What it is: `CURRENT` names a manifest; its first record is the whole state, the others are edits. Reading ends
-//! at the first bad record. Zeros from there on are reserved space. Anything else is an edit that was being appended
-//! when the process or the power went: it was not acknowledged, it is dropped and counted. A bad record with a valid
-//! one anywhere behind it is corruption, because the writer appends only after the one before was synced.
+//! `CURRENT` names a manifest. Its first record is the whole state, and the others are edits.
+//! Reading ends at the first bad record. Zeros from there on are reserved space. Anything else is
+//! an edit that was being appended when the process or the power failed: it was not acknowledged,
+//! so it is dropped and counted. A bad record with a valid one anywhere behind it is corruption,
+//! because the writer appends only after the record before was synced.
 //!
-//! So that the *last* acknowledged record is told from one that was not acknowledged, a seal follows each edit: a valid record that changes
-//! nothing, written after the edit's sync ([`format::behind_seal`]).
+//! A seal follows each edit, so that the *last* acknowledged record can be told from one that was
+//! not acknowledged. It is a valid record that changes nothing, and is written after the sync of
+//! the edit ([`format::behind_seal`]).
 //!
-//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` says how far
-//! the manifest reached when the pointer was written, which a close does anew, so that this is
-//! damage too.
+//! A file that was cut at the end of a record looks like a shorter manifest. `CURRENT` has the
+//! offset that the manifest had reached when the pointer was written, and a close writes it again.
+//! So this is damage too.
 //!
-//! Threading: pure but for the reads.
+//! Threading: pure functions, except for those that read files.
 
 use siltstone_storage::{Storage, StorageErrorKind};
 
@@ -26,27 +28,29 @@ use crate::formats::version::{Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
 use siltstone_storage::planted;
 
-/// A state read back, and how reading went.
+/// A state that was read back, and how reading went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Which manifest, of which store.
+    /// The manifest and the store.
     pub current: Current,
     /// The state after the last good record.
     pub state: StoreState,
     /// Where the last good record ends.
     pub end: ManifestPosition,
-    /// Good records, the whole-state one included.
+    /// The number of good records, including the whole-state one.
     pub record_count: u64,
-    /// Bytes of an unacknowledged edit behind the last good record, up to the last byte that is not zero.
+    /// Bytes of an unacknowledged edit behind the last good record, up to the last byte that is not
+    /// zero.
     pub dropped_bytes: u64,
-    /// Fields that this build does not know and need not understand. They are lost when the manifest is written anew.
+    /// The number of fields that this build does not know and need not understand. They are lost
+    /// when the manifest is written anew.
     pub ignored_field_count: u64,
 }
 
-/// What `CURRENT` says; `None` if there is none.
+/// The contents of `CURRENT`; `None` if it does not exist.
 ///
 /// # Errors
-/// `Corruption` or `Unsupported` if it cannot be believed, and the storage's errors.
+/// `Corruption` or `Unsupported` if it cannot be used, and those of the storage.
 pub fn read_current(storage: &dyn Storage) -> Result<Option<Current>> {
     match storage.read_small(CURRENT_NAME) {
         Ok(bytes) => Current::decode(&bytes).map(Some),
@@ -55,12 +59,12 @@ pub fn read_current(storage: &dyn Storage) -> Result<Option<Current>> {
     }
 }
 
-/// Reads the current state; `None` without a `CURRENT`: there is no store yet, or its creation did not end. (Whether
-/// tables or log segments without a `CURRENT` are a lost pointer is for the caller to decide, who knows all
-/// storages.)
+/// Reads the current state; `None` without a `CURRENT`: there is no store yet, or its creation was
+/// not finished. (The caller, who knows all storages, decides whether tables or log segments
+/// without a `CURRENT` mean that the pointer was lost.)
 ///
 /// # Errors
-/// As [`read_current`] and [`read_manifest`].
+/// Those of [`read_current`] and [`read_manifest`].
 pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
     match read_current(storage)? {
         Some(current) => read_manifest(storage, &current).map(Some),
@@ -71,7 +75,8 @@ pub fn recover(storage: &dyn Storage) -> Result<Option<Recovered>> {
 /// Reads the manifest that `current` names.
 ///
 /// # Errors
-/// `Corruption` with file and offset, `Unsupported` for an unknown version or field, and the storage's errors.
+/// `Corruption` with file and offset, `Unsupported` for an unknown version or field, and those of
+/// the storage.
 pub fn read_manifest(storage: &dyn Storage, current: &Current) -> Result<Recovered> {
     let name = manifest_name(current.number);
     let file = storage.open(&name).map_err(|error| match error.kind {
@@ -83,7 +88,7 @@ pub fn read_manifest(storage: &dyn Storage, current: &Current) -> Result<Recover
     let len = file.len();
     if len > MAX_MANIFEST_BYTES {
         return Err(
-            Error::corruption(name, "the manifest is longer than any can be")
+            Error::corruption(name, "the manifest is longer than a store can make it")
                 .expected(format!("at most {MAX_MANIFEST_BYTES} bytes"))
                 .found(len),
         );
@@ -138,7 +143,7 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
                 .found(bad.describe()),
         );
     }
-    // From here on nothing was acknowledged, unless a valid record says otherwise.
+    // From here on nothing was acknowledged, unless a valid record shows otherwise.
     recovered.dropped_bytes = records::used_bytes(bytes, offset);
     if recovered.dropped_bytes > 0 {
         let behind = records::find(bytes, current.number, offset + ALIGN_BYTES);
@@ -157,7 +162,7 @@ pub fn parse_manifest(bytes: &[u8], current: &Current) -> Result<Recovered> {
     Ok(recovered)
 }
 
-/// A manifest never becomes shorter: what `CURRENT` says that it reached must be there still.
+/// A manifest never becomes shorter: it must still reach the offset in `CURRENT`.
 fn check_end(recovered: &Recovered, bad: Bad) -> Result<()> {
     if recovered.end.offset >= recovered.current.end || planted!(ManifestEndIsIgnored) {
         return Ok(());

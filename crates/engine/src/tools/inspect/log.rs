@@ -1,4 +1,4 @@
-//! A log segment, record by record.
+//! Reads a log segment, record by record.
 
 use std::fmt;
 
@@ -18,17 +18,17 @@ use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
-/// A log segment being read. See [`LogFile::next_item`].
+/// A log segment that is being read. See [`LogFile::next_item`].
 pub struct LogFile<'a> {
     segment: SegmentReader<&'a dyn ReadFile>,
     number: Option<u32>,
     header: std::result::Result<(SegmentHeader, u32), Error>,
     /// The seeds with which its records may have been written. If the header is damaged there may
-    /// be several, until a record has shown which one it is.
+    /// be several, until a record has shown the right one.
     seeds: Vec<RecordSeed>,
     is_unused: bool,
     at: u64,
-    /// Chained over the records so far; `None` once some were lost.
+    /// The checksum chained over the records so far; `None` after some were lost.
     chained: Option<u32>,
     ended: bool,
 }
@@ -36,60 +36,60 @@ pub struct LogFile<'a> {
 /// A part of a log segment.
 #[derive(Debug)]
 pub enum LogItem<'a> {
-    /// A record whose checksums hold.
+    /// A record with valid checksums.
     Record(LogRecord<'a>),
-    /// Bytes that are no record, though one is known to have been there.
+    /// Bytes that are not a record, although there was one.
     Damage {
-        /// What was found, with offset.
+        /// What was found, with its offset.
         error: Error,
-        /// Where the next record begins, or where the file ends.
+        /// The offset at which the next record begins, or the file ends.
         end: u64,
     },
-    /// Where the records end. The last item, unless damage is.
+    /// Where the records end. This is the last item, unless that is damage.
     End(LogEnd),
 }
 
 /// A record of the log.
 #[derive(Debug)]
 pub struct LogRecord<'a> {
-    /// Where it begins in the file.
+    /// The offset in the file at which it begins.
     pub offset: u64,
-    /// Where it ends, padding included.
+    /// The offset at which it ends, including padding.
     pub end: u64,
     /// Its header.
     pub header: RecordHeader,
     /// Its checksum.
     pub checksum: u32,
-    /// What it says.
+    /// Its contents.
     pub content: LogContent<'a>,
 }
 
-/// What a record of the log says.
+/// The contents of a record of the log.
 #[derive(Debug)]
 pub enum LogContent<'a> {
-    /// Batches; see [`LogRecord::entries`].
+    /// Batches, see [`LogRecord::entries`].
     Batches(&'a [u8]),
-    /// Tables taken in from outside.
+    /// Tables from outside were ingested.
     Ingest(Box<Edit>),
     /// A keyspace was created.
     Create {
-        /// Its id.
+        /// The keyspace's id.
         id: KeyspaceId,
-        /// Its name.
+        /// The keyspace's name.
         name: &'a str,
-        /// What was set for it.
+        /// The options that were set for it.
         options: StoredOptions,
     },
     /// A keyspace was dropped.
     Drop(KeyspaceId),
-    /// A kind, or an encoding, that this build does not know, under checksums that hold.
+    /// A kind, or an encoding, that this build does not know, with valid checksums.
     Unknown(Error),
 }
 
 /// An entry of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry<'a> {
-    /// Where it begins in the file.
+    /// The offset in the file at which it begins.
     pub offset: u64,
     /// Its sequence number.
     pub sequence: u64,
@@ -98,7 +98,7 @@ pub struct LogEntry<'a> {
 }
 
 impl<'a> LogRecord<'a> {
-    /// What the kind is called.
+    /// The name of the record's kind.
     pub fn kind_word(&self) -> &'static str {
         match RecordKind::from_number(self.header.kind) {
             Some(RecordKind::Group) => "group",
@@ -137,15 +137,15 @@ impl<'a> LogRecord<'a> {
     }
 }
 
-/// What stands behind the last record.
+/// What follows the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Nothing: the file ends.
     Nothing,
     /// Zeros: space for further records.
     Zeros,
-    /// Other bytes: what a recycled segment held before, or a last record that is damaged beyond
-    /// recognition. No format can tell the two apart.
+    /// Other bytes: old contents of a recycled segment, or a last record that is damaged beyond
+    /// recognition. No format can tell these apart.
     Old,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Display for Rest {
             Rest::Nothing => "the file ends",
             Rest::Zeros => "zeros follow: space for records",
             Rest::Old => {
-                "bytes follow that are no record of this segment: a recycled file's old ones, or \
+                "bytes follow that are not a record of this segment: old ones of a recycled file, \
                  one that is damaged beyond recognition"
             }
         })
@@ -165,20 +165,20 @@ impl fmt::Display for Rest {
 /// Where the records of a segment end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Offset in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes behind it.
+    /// The number of bytes that follow.
     pub rest_bytes: u64,
-    /// What these are.
+    /// What these bytes are.
     pub rest: Rest,
-    /// The checksum chained over header and records, which the next segment's header names; `None`
-    /// if something was lost.
+    /// The checksum chained over header and records, which the next segment's header has; `None` if
+    /// something was lost.
     pub chained: Option<u32>,
 }
 
 impl<'a> LogFile<'a> {
-    /// Reads the header. If it is damaged, [`LogFile::header`] says so, and records are searched
-    /// all the same, with what its fields and the file's name say.
+    /// Reads the header. If it is damaged, [`LogFile::header`] says so, and records are still
+    /// searched with the values of its fields and the file's name.
     ///
     /// # Errors
     /// Those of the storage, and a lack of memory.
@@ -187,7 +187,8 @@ impl<'a> LogFile<'a> {
         let bytes = segment.head_bytes().map_err(shrank)?;
         let is_unused = !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0);
         let named = parse_segment_name(file.name());
-        // The file may have been renamed or copied: its own number counts, if its checksum does.
+        // The file may have been renamed or copied. Its own number counts, if its checksum is
+        // valid.
         let field = SegmentHeader::number_field(bytes);
         let head = SegmentHead::decode(bytes, field.or(named).unwrap_or(0));
         let header = head.header.map_err(|bad| described(file.name(), &bad));
@@ -212,12 +213,12 @@ impl<'a> LogFile<'a> {
         })
     }
 
-    /// The segment's number: the header's, or if that is damaged, the name's.
+    /// The segment's number: that of the header or, if the header is damaged, that of the name.
     pub fn number(&self) -> Option<u32> {
         self.number
     }
 
-    /// Whether it begins with zeros: a segment that was made ready before it is needed. Its header
+    /// Whether it begins with zeros: the segment was made ready before it is needed, and its header
     /// is written with its first record.
     pub fn is_unused(&self) -> bool {
         self.is_unused
@@ -226,17 +227,17 @@ impl<'a> LogFile<'a> {
     /// The header and its checksum.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the header.
     pub fn header(&self) -> std::result::Result<(&SegmentHeader, u32), &Error> {
         self.header
             .as_ref()
             .map(|(header, checksum)| (header, *checksum))
     }
 
-    /// The next part of the segment, in file order; `None` behind the last.
+    /// The next part of the segment, in the order of the file; `None` behind the last one.
     ///
     /// # Errors
-    /// Those of the storage, and a lack of memory; damage is an item.
+    /// Those of the storage, and a lack of memory. Damage is an item.
     pub fn next_item(&mut self) -> Result<Option<LogItem<'_>>> {
         if self.ended {
             return Ok(None);
@@ -256,7 +257,7 @@ impl<'a> LogFile<'a> {
             self.seeds = vec![self.seeds[found.seed]];
             self.chained = None;
             self.at = next;
-            let error = told(
+            let error = with_found(
                 Error::corruption(
                     name,
                     "a record is damaged, or was torn by a crash before it was synced",
@@ -271,9 +272,9 @@ impl<'a> LogFile<'a> {
             }));
         }
         if bad.is_torn() {
-            // Its header was written for this very place.
+            // The header was written for exactly this offset.
             self.at = len;
-            let error = told(
+            let error = with_found(
                 Error::corruption(
                     name,
                     "the last record is cut off or damaged; of a live store it may be being \
@@ -282,7 +283,7 @@ impl<'a> LogFile<'a> {
                 &bad,
             );
             let error = error.at(at);
-            // The rest of the file is this record's: where it ends is not known.
+            // The rest of the file belongs to this record, because its end is unknown.
             self.ended = true;
             return Ok(Some(LogItem::Damage { error, end: len }));
         }
@@ -296,7 +297,7 @@ impl<'a> LogFile<'a> {
         })))
     }
 
-    /// The record at `at`, verified whole.
+    /// The record at `at`, completely verified.
     fn record(&mut self, at: u64) -> Result<std::result::Result<Plausible, BadRecord>> {
         let mut bad = BadRecord::Header;
         for (i, &seed) in self.seeds.iter().enumerate() {
@@ -312,7 +313,7 @@ impl<'a> LogFile<'a> {
         Ok(Err(bad))
     }
 
-    /// What lies from `at` to the end.
+    /// What the bytes from `at` to the end are.
     fn rest(&mut self, mut at: u64) -> Result<Rest> {
         let len = self.segment.len();
         if at == len {
@@ -346,10 +347,10 @@ impl<'a> LogFile<'a> {
                 .map(|(id, name, options)| LogContent::Create { id, name, options }),
             Some(RecordKind::KeyspaceDrop) => decode_drop(payload).map(LogContent::Drop),
             None => Err(Error::unsupported(format!(
-                "a log record of kind {}, which is not known here",
+                "a log record of kind {}, which this version does not know",
                 found.header.kind
             ))
-            .advice("look at it with the version of siltstone that wrote it")),
+            .advice("inspect it with the version of siltstone that wrote it")),
         };
         let content = content.unwrap_or_else(|error| LogContent::Unknown(placed(error)));
         Ok(LogItem::Record(LogRecord {
@@ -362,7 +363,7 @@ impl<'a> LogFile<'a> {
     }
 }
 
-fn told(error: Error, bad: &BadRecord) -> Error {
+fn with_found(error: Error, bad: &BadRecord) -> Error {
     match bad {
         BadRecord::Checksum { expected, found } => error
             .expected(format_args!("record checksum {expected:#010x}"))
@@ -378,19 +379,19 @@ fn described(name: &str, bad: &BadHeader) -> Error {
             .at(0)
             .expected(format_args!("at least {SEGMENT_HEADER_BYTES} bytes"))
             .found(len),
-        BadHeader::Magic(found) => error("this does not begin as a log segment")
+        BadHeader::Magic(found) => error("the file does not begin like a log segment")
             .at(0)
             .expected(format_args!("{:02x?}", MAGIC))
             .found(format_args!("{found:02x?}")),
         BadHeader::Version(found) => {
-            Error::unsupported("the log segment is of a format version that is not known here")
+            Error::unsupported("this version does not know the format of the log segment")
                 .in_file(name)
                 .at(8)
                 .expected(VERSION)
                 .found(found)
-                .advice("look at it with the version of siltstone that wrote it")
+                .advice("inspect it with the version of siltstone that wrote it")
         }
-        BadHeader::HeaderBytes(found) => error("the length of the segment's header is impossible")
+        BadHeader::HeaderBytes(found) => error("the length of the segment's header is not valid")
             .at(12)
             .expected(SEGMENT_HEADER_BYTES)
             .found(found),
@@ -400,7 +401,7 @@ fn described(name: &str, bad: &BadHeader) -> Error {
                 .expected(format_args!("{expected:#010x}"))
                 .found(format_args!("{found:#010x}"))
         }
-        bad => error("the header of the segment says what no writer writes")
+        bad => error("the header of the segment has a value that is never written")
             .at(0)
             .found(bad),
     }

@@ -1,4 +1,4 @@
-//! A manifest, edit by edit, and the state that they make.
+//! Reads a manifest, edit by edit, and the state that the edits make.
 
 use siltstone_storage::ReadFile;
 
@@ -11,81 +11,85 @@ use crate::formats::manifest::{parse_manifest_name, records};
 use crate::formats::version::{Decoded, Edit, StoreState};
 use crate::types::error::{Error, ErrorKind, Result};
 
-/// A manifest being read. See [`ManifestFile::next_item`].
+/// A manifest that is being read. See [`ManifestFile::next_item`].
 pub struct ManifestFile {
     name: String,
     bytes: Vec<u8>,
     header: std::result::Result<Current, Error>,
-    /// Those that its records may have been written with.
+    /// The numbers with which its records may have been written.
     numbers: Vec<u64>,
     at: usize,
     state: StoreState,
     record_count: u64,
     is_whole: bool,
     ended: bool,
-    /// The seal of the last record was passed, or there is none.
+    /// Whether the seal of the last record was read, or there is none.
     is_behind_seal: bool,
 }
 
 /// A part of a manifest.
 #[derive(Debug)]
 pub enum ManifestItem {
-    /// A record whose checksums hold.
+    /// A record with valid checksums.
     Record(Box<ManifestRecord>),
-    /// What says that the edit before it was acknowledged.
+    /// A seal, which says that the edit before it was acknowledged.
     Seal {
-        /// Where it begins in the file.
+        /// The offset in the file at which it begins.
         offset: u64,
-        /// Whether it is there. Else power loss has taken it, or it is damaged: nothing is lost, because an edit follows it.
+        /// Whether it is complete. If not, a power loss has taken it, or it is damaged. Nothing is
+        /// lost, because an edit follows it.
         is_whole: bool,
     },
-    /// Bytes that are no record, though one is known to have been there.
+    /// Bytes that are not a record, although there was one.
     Damage {
-        /// What was found, with offset.
+        /// What was found, with its offset.
         error: Error,
-        /// Where the next record begins, or where the file ends.
+        /// The offset at which the next record begins, or the file ends.
         end: u64,
     },
-    /// Where the records end. The last item, unless damage is.
+    /// Where the records end. This is the last item, unless that is damage.
     End(ManifestEnd),
 }
 
 /// A record of a manifest.
 #[derive(Debug)]
 pub struct ManifestRecord {
-    /// Where it begins in the file.
+    /// The offset in the file at which it begins.
     pub offset: u64,
-    /// Where it ends, padding included.
+    /// The offset at which it ends, including padding.
     pub end: u64,
-    /// Bytes of its edit.
+    /// The number of bytes of its edit.
     pub payload_bytes: u64,
-    /// The edit, with how many of its fields are not known here.
+    /// The edit, and the number of its fields that this version does not know.
     pub edit: std::result::Result<Decoded, Error>,
-    /// Why the state before it cannot take it: after damage that is to be expected.
+    /// Why it does not apply to the state before it. After damage this is to be expected.
     pub refused: Option<Error>,
 }
 
 /// Where the records of a manifest end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestEnd {
-    /// Offset in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes behind it up to the last that is not zero: an edit that was never acknowledged, or the last one, damaged.
+    /// The number of bytes that follow, up to the last one that is not zero: an edit that was never
+    /// acknowledged, or the last edit, damaged.
     pub dropped_bytes: u64,
-    /// Zeros behind that: space for further edits.
+    /// The number of zeros behind these: space for further edits.
     pub zero_bytes: u64,
 }
 
 impl ManifestFile {
-    /// Reads the file. A damaged header is told by [`ManifestFile::header`], and records are looked for all the same.
+    /// Reads the file. If the header is damaged, [`ManifestFile::header`] says so, and records are
+    /// still searched.
     ///
     /// # Errors
-    /// Those of the storage, and a lack of memory; `Corruption` for a file longer than any manifest.
+    /// Those of the storage, and a lack of memory; `Corruption` for a file that is longer than any
+    /// manifest.
     pub fn open(file: &dyn ReadFile) -> Result<ManifestFile> {
         let name = file.name().to_string();
         if file.len() > MAX_MANIFEST_BYTES {
             return Err(
-                Error::corruption(name, "the manifest is longer than any can be")
+                Error::corruption(name, "the manifest is longer than a store can make it")
                     .expected(format!("at most {MAX_MANIFEST_BYTES} bytes"))
                     .found(file.len()),
             );
@@ -114,30 +118,30 @@ impl ManifestFile {
         })
     }
 
-    /// The manifest's number: the header's, or if that is damaged, the name's.
+    /// The manifest's number: that of the header or, if the header is damaged, that of the name.
     pub fn number(&self) -> Option<u64> {
         self.numbers.first().copied()
     }
 
-    /// What the header says.
+    /// The contents of the header.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the header.
     pub fn header(&self) -> std::result::Result<&Current, &Error> {
         self.header.as_ref()
     }
 
-    /// The state that the records so far make, those left out that it could not take.
+    /// The state that the records so far make, without those that do not apply.
     pub fn state(&self) -> &StoreState {
         &self.state
     }
 
-    /// Whether no damage was met so far.
+    /// Whether no damage was found so far.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// The next part of the manifest, in file order; `None` behind the last.
+    /// The next part of the manifest, in the order of the file; `None` behind the last one.
     pub fn next_item(&mut self) -> Option<ManifestItem> {
         if self.ended {
             return None;
@@ -198,7 +202,7 @@ impl ManifestFile {
         }))
     }
 
-    /// The manifest's number and the end of the record at `at`.
+    /// The manifest's number, and the end of the record at `at`.
     fn decode(&self, at: usize) -> std::result::Result<(u64, usize), Bad> {
         let mut bad = Bad::Header;
         for (i, number) in self.numbers.iter().enumerate() {

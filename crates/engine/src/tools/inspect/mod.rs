@@ -1,12 +1,14 @@
-//! Looking into single files of a store: log segments, manifests, the pointer, tables.
+//! Inspects single files of a store: log segments, manifests, the pointer, tables.
 //!
-//! What it is: [`recognise`] says what a file is, by its content first; [`LogFile`], [`ManifestFile`] and [`TableFile`] read one with the offset of
-//! everything in it, as far as it holds, behind damage too. `silt dump` prints what they say. Nothing is interpreted beyond the file: whether a
-//! record is history, a table part of the store, is for [`crate::tools::check`].
+//! [`recognise`] determines what a file is, first by its contents. [`LogFile`], [`ManifestFile`]
+//! and [`TableFile`] read a file with the offset of everything in it, as far as possible and also
+//! behind damage. `silt dump` prints the result. Nothing is interpreted beyond the file:
+//! [`crate::tools::check`] decides whether a record is history or a table is part of the store.
 //!
-//! Invariants: files are only read, without a lease: a writer may have the store open, and what it writes meanwhile looks like damage at the end.
-//! Every byte is checked before it is believed; no bytes cause a panic; damage is an item of what is read, not the end of it. Memory: one
-//! record, block or section, the whole of a manifest, and of a table without an index the whole file.
+//! Invariants: files are only read, without a lease. The store may be open for writing, and what is
+//! written meanwhile looks like damage at the end. Every byte is checked before it is used, and no
+//! bytes cause a panic. Damage is an item of the result and not its end. Memory: one record, block
+//! or section; the whole of a manifest; the whole file of a table without an index.
 //!
 //! Threading: each reader belongs to one task.
 
@@ -33,7 +35,7 @@ use crate::types::error::{Error, Result};
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
 
-/// What kind of file one is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -41,14 +43,14 @@ pub enum FileKind {
     Log,
     /// A manifest.
     Manifest,
-    /// A table, a store's own or one built or exported.
+    /// A table: one of the store, or one that was built or exported.
     Table,
     /// The pointer to the manifest.
     Pointer,
 }
 
 impl FileKind {
-    /// The kind in a word or two.
+    /// The name of the kind.
     pub fn word(self) -> &'static str {
         match self {
             FileKind::Log => "log segment",
@@ -59,16 +61,17 @@ impl FileKind {
     }
 }
 
-/// What a file was taken for.
+/// What a file was recognised as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recognised {
     /// The kind.
     pub kind: FileKind,
-    /// Whether the file's own bytes say so; else only its name does.
+    /// Whether its contents show the kind. If not, only its name does.
     pub by_content: bool,
 }
 
-/// What kind of file this is: by the magic number at its start or end, else by its name; `None` if neither tells.
+/// The kind of this file: by the magic number at its start or end, otherwise by its name; `None` if
+/// neither shows one.
 ///
 /// # Errors
 /// Those of the storage.
@@ -85,7 +88,8 @@ pub fn recognise(file: &dyn ReadFile) -> Result<Option<Recognised>> {
         match head {
             log_format::MAGIC => return Ok(by_content(FileKind::Log)),
             manifest_format::MAGIC => return Ok(by_content(FileKind::Manifest)),
-            // DIRECTORIES and OWNER begin with the same eight bytes: its whole first word tells the pointer from them.
+            // DIRECTORIES and OWNER begin with the same eight bytes, so the pointer is recognised
+            // by its whole first word.
             _ if CURRENT_WORD.as_bytes().starts_with(&head) => {
                 let mut word = [0; CURRENT_WORD.len()];
                 if file.len() >= word.len() as u64 {
@@ -120,27 +124,28 @@ pub fn recognise(file: &dyn ReadFile) -> Result<Option<Recognised>> {
     }))
 }
 
-/// What a small file of a store's folder is for that is no [`FileKind`], by its name; `None` for names that no store has.
+/// The purpose of a small file in a store's folder that has no [`FileKind`], by its name; `None`
+/// for a name that no store uses.
 pub fn purpose(name: &str) -> Option<&'static str> {
     Some(match name {
-        "OPTIONS.toml" => "the user's settings, which `silt` follows",
-        "STATS.json" => "statistics of the process that has the store open for writing, or had",
-        "DIRECTORIES" => "where log and tables lie that are not in this folder",
-        "OWNER" => "whose log or tables lie in this folder",
+        "OPTIONS.toml" => "the user's settings, which `silt` uses",
+        "STATS.json" => "statistics of the process that has, or had, the store open for writing",
+        "DIRECTORIES" => "the folders of log and tables that are not in this folder",
+        "OWNER" => "the store whose log or tables are in this folder",
         PARTIAL => "the mark of a checkpoint or a repair that is not finished",
         crate::formats::names::MANIFEST_RESERVE
         | crate::formats::names::MANIFEST_RESERVE_RESIZING
         | crate::formats::names::LOG_RESERVE
         | crate::formats::names::CURRENT_RESERVE => {
-            "space that is kept for opening the store on a full disk"
+            "space that is reserved for opening the store on a full disk"
         }
-        _ if name.starts_with("LOCK.") => "what the process locks that has the store open",
+        _ if name.starts_with("LOCK.") => "the lock of the process that has the store open",
         _ => return None,
     })
 }
 
-/// Checks the contents of a small file that has a [`purpose`]: `DIRECTORIES` or `OWNER`. Files of
-/// other names have no contents that an open depends on, or contents that others can check.
+/// Checks the contents of a small file that has a [`purpose`]: `DIRECTORIES` or `OWNER`. Other
+/// files have no contents that an open depends on, or contents that others can check.
 ///
 /// # Errors
 /// `Corruption` if the file is not what its name says; `Unsupported` if a later version wrote it.
@@ -152,7 +157,8 @@ pub fn check_small(name: &str, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// What was set for a keyspace, as names and values, what is not known here as its tag and hexadecimal digits.
+/// The options that were set for a keyspace, as names and values. An option that this version does
+/// not know has its tag as its name, and hexadecimal digits as its value.
 pub fn stored_options(stored: &StoredOptions) -> Vec<(String, String)> {
     match KeyspaceOptions::from_stored(stored) {
         Ok(options) => options
@@ -170,11 +176,11 @@ pub fn stored_options(stored: &StoredOptions) -> Vec<(String, String)> {
     }
 }
 
-/// An error of a read, with advice where the file became shorter meanwhile.
+/// Adds advice to the error of a read if the file became shorter meanwhile.
 fn shrank(error: Error) -> Error {
     let source = error.storage();
     if source.is_some_and(|e| e.kind == StorageErrorKind::UnexpectedEof) {
-        error.advice("the file became shorter while it was read: look again")
+        error.advice("the file became shorter while it was read: read it again")
     } else {
         error
     }

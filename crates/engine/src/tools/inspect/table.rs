@@ -1,4 +1,4 @@
-//! A table: its sections, its blocks and what lies between damaged ones.
+//! Reads a table: its sections, its blocks, and what lies between damaged ones.
 
 use siltstone_storage::ReadFile;
 use siltstone_table::block::Header;
@@ -11,7 +11,7 @@ use super::shrank;
 use crate::formats::file_bytes;
 use crate::types::error::Result;
 
-/// A table being read.
+/// A table that is being read.
 pub struct TableFile<'a> {
     file: &'a dyn ReadFile,
     found: Salvage,
@@ -21,13 +21,13 @@ pub struct TableFile<'a> {
 /// What a block says about itself. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Smallest and largest sequence number of its entries.
+    /// The smallest and the largest sequence number of its entries.
     pub seqs: (u64, u64),
-    /// Its values, uncompressed.
+    /// The size of its values, uncompressed.
     pub value_bytes: u64,
-    /// Header and columns, uncompressed.
+    /// The size of its header and columns, uncompressed.
     pub column_bytes: u64,
-    /// What its user keys have in common at their start.
+    /// The length of the common prefix of its user keys.
     pub prefix_bytes: u64,
     /// How its values are compressed.
     pub values_codec: Codec,
@@ -36,10 +36,11 @@ pub struct BlockInfo {
 }
 
 impl<'a> TableFile<'a> {
-    /// Reads and verifies every section and every block, and finds what is readable of a damaged one, as a repair does.
+    /// Reads and verifies every section and every block, and finds what can be read of a damaged
+    /// table, as a repair does.
     ///
     /// # Errors
-    /// Those of the storage, and a lack of memory; damage is part of what was found.
+    /// Those of the storage, and a lack of memory. Damage is part of the result.
     pub fn open(file: &'a dyn ReadFile) -> Result<TableFile<'a>> {
         Ok(TableFile {
             file,
@@ -53,10 +54,10 @@ impl<'a> TableFile<'a> {
         &self.found
     }
 
-    /// Reads a block: its entries, by [`PieceReader`].
+    /// Reads a block. [`PieceReader`] has its entries.
     ///
     /// # Errors
-    /// Those of the storage; damage that came since it was found.
+    /// Those of the storage; damage that happened since the block was found.
     pub fn entries(&mut self, piece: &Piece) -> Result<&PieceReader> {
         self.reader.read(self.file, piece.place)?;
         Ok(&self.reader)
@@ -65,7 +66,7 @@ impl<'a> TableFile<'a> {
     /// Reads what a block says about itself.
     ///
     /// # Errors
-    /// As [`TableFile::entries`].
+    /// Those of [`TableFile::entries`].
     pub fn block(&mut self, piece: &Piece) -> Result<BlockInfo> {
         let place = piece.place;
         let stored = file_bytes::read(self.file, place.start, place.stored_bytes());

@@ -1,18 +1,18 @@
-//! The log of a damaged store: every record whose checksums hold, also behind damage, and the holes
-//! between them.
+//! Reads the log of a damaged store: every record with valid checksums, also behind damage, and the
+//! holes between them.
 //!
-//! Where nothing is lost, numbers meet: a record's first number follows the last one before it. So
-//! a break in the log's structure (a header, a link) between two records whose numbers meet lost no
-//! entry. Any other break is a *hole*, and whatever it held has numbers below those of the next
-//! record.
+//! If nothing is lost, sequence numbers meet: the first number of a record follows the last one of
+//! the record before. So a break in the structure of the log (a header, a link) between two records
+//! whose numbers meet lost no entry. Any other break is a *hole*, and whatever it contained has
+//! numbers below those of the next record.
 //!
-//! Invariants: a record is believed at the place for which it was written only (its checksum covers
-//! salt, segment and offset). What no format can tell: damage of the last records when nothing
-//! behind them, and not the manifest, knows of them. The report names such an end: a last record
-//! that is not whole ([`LogFound::is_torn`]), or bytes that are no record
-//! ([`LogFound::end_is_clear`]).
+//! Invariants: a record is used only at the position for which it was written (its checksum covers
+//! salt, segment and offset). One kind of damage cannot be detected in any format: that of the last
+//! records, if nothing behind them, and not the manifest, shows that they existed. The report names
+//! such an end: a last record that is not complete ([`LogFound::is_torn`]), or bytes that are not a
+//! record ([`LogFound::end_is_clear`]).
 //!
-//! Threading: one task; it only reads. Memory: one segment.
+//! Threading: one task, which only reads. Memory: one segment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,39 +30,39 @@ use crate::formats::log::reader::{SegmentHead, SegmentReader, UnreadablePart};
 use crate::formats::log::{Position, Record, another_chain};
 use crate::types::error::{Error, Result};
 
-/// One segment in memory.
+/// A segment in memory.
 struct Segment {
     number: u32,
     reader: SegmentReader,
     head: SegmentHead,
-    /// The parts that could not be read; the reader has zeros there.
+    /// The parts that could not be read, for which the reader has zeros.
     unreadable: Vec<UnreadablePart>,
 }
 
-/// Where the first record of a segment begins.
+/// The offset of the first record of a segment.
 const FIRST_RECORD: u64 = SEGMENT_HEADER_BYTES as u64;
 
 /// Where the last record that was found ends.
 struct Last {
-    /// In the segment in which the search is; `None` between two segments of one chain.
+    /// The end in the segment that is being searched; `None` between two segments of a chain.
     end: ChainEnd,
     salt: u64,
-    /// The first number that the next record may have.
+    /// The first sequence number that the next record may have.
     next_sequence: u64,
 }
 
-/// What the manifest says about the log, as far as it can be read.
+/// What the manifest knows about the log, as far as it can be read.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
-    /// Where the log starts: what is lost before this position is not needed.
+    /// Where the log starts. What is lost before this position is not needed.
     pub(super) start: Option<LogStart>,
     pub(super) store_id: Option<u64>,
     pub(super) synced: Position,
-    /// The store was closed with its log ending at `synced`.
+    /// Whether the store was closed with its log ending at `synced`.
     pub(super) closed: bool,
 }
 
-/// Reads the log from its start on (all of its newest chain if that is not known) and gives every
+/// Reads the log from its start on (if that is not known, all of its newest chain) and passes every
 /// good record to `apply`, in order.
 pub(super) fn read(
     storage: &dyn Storage,
@@ -91,7 +91,7 @@ pub(super) fn read(
         let segment = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
         if parse_segment_name(name) != Some(*number) {
             damage.push(
-                Error::corruption(name.clone(), "a log segment lies under another's name")
+                Error::corruption(name.clone(), "a log segment has the name of another one")
                     .found(segment_name(*number)),
             );
         }
@@ -158,15 +158,15 @@ pub(super) fn read(
     reading.finish()
 }
 
-/// Whether this is the segment of the log's start, as it is in a copy of the store that went its
-/// own way: what it holds is no history of this store.
+/// Whether this segment has the number of the log's start, but comes from a copy of the store: its
+/// contents are not history of this store.
 fn is_of_another_chain(start: Option<LogStart>, number: u32, header: &SegmentHeader) -> bool {
     start.is_some_and(|start| {
         start.offset > 0 && start.segment == u64::from(number) && start.salt != header.salt
     })
 }
 
-/// The segments by the number that they really have: names may have been swapped.
+/// The segments by the number that they really have, because names may have been swapped.
 struct Files {
     by_number: BTreeMap<u32, String>,
 }
@@ -181,8 +181,8 @@ impl Files {
             };
             let segment = Segment::open(storage, number, &object.name, MAX_HEADER_BYTES as u64)?;
             match segment.head.header {
-                // This may also be a segment that was to be used again and got no new header. Its
-                // old records are history where they are not flushed.
+                // This may also be a segment that was recycled and did not get its new header. Its
+                // old records are history if they are not flushed.
                 Err(BadHeader::Number(own)) => renamed.push((own, number, object.name)),
                 _ => {
                     by_number.insert(number, object.name);
@@ -209,7 +209,7 @@ impl Files {
             };
             match &mut best {
                 Some((chain, first)) if *chain == salt => *first = *number,
-                // Older chains were read whole by the open that began this one.
+                // The open that began this chain has read the older ones.
                 Some(_) => break,
                 None if segment
                     .next(FIRST_RECORD, &BTreeSet::from([salt]))?
@@ -225,7 +225,7 @@ impl Files {
 }
 
 impl Segment {
-    /// Opens the file `name` as segment `number` and reads at most `most` bytes of it.
+    /// Opens the file `name` as segment `number`, and reads at most `most` bytes of it.
     fn open(storage: &dyn Storage, number: u32, name: &str, most: u64) -> Result<Segment> {
         let (mut reader, unreadable) = SegmentReader::open_whole(storage, name, most)?;
         let head = reader.head(number)?;
@@ -247,7 +247,7 @@ impl Segment {
         })
     }
 
-    /// The next record from `from` on, with one of these salts: its place and salt.
+    /// The offset and the salt of the next record from `from` on that has one of these salts.
     fn next(&mut self, from: u64, salts: &BTreeSet<u64>) -> Result<Option<(u64, u64)>> {
         let salts: Vec<u64> = salts.iter().copied().collect();
         let seeds = salts.iter().map(|salt| RecordSeed::new(*salt, self.number));
@@ -268,20 +268,21 @@ struct Reading<'a> {
     closed: bool,
     damage: &'a mut Vec<Error>,
     apply: &'a mut dyn FnMut(Record<'_>) -> Result<()>,
-    /// False while what stands behind the last record may be a damaged one.
+    /// Whether it is certain that what follows the last record is not a damaged one.
     end_is_certain: bool,
-    /// A later segment says that there was a record behind the last one.
+    /// Whether a later segment shows that there was a record behind the last one.
     lost_tail: bool,
-    /// A record behind the last one that is not whole. It is the end of the log if nothing of the
-    /// log follows it, and damage otherwise.
+    /// An incomplete record behind the last one. It is the end of the log if nothing of the log
+    /// follows it, and damage otherwise.
     torn: Option<Error>,
-    /// Segments behind the last record without a header.
+    /// The number of segments without a header behind the last record.
     unreadable_count: u64,
-    /// The damaged header of the segment that the log starts with, which has no record. It lost
-    /// nothing unless something says that there were records, as an open and a check judge it: a
-    /// process or a power that ended before the first sync leaves such a segment.
+    /// The damaged header of the segment with which the log starts, if that has no record. Nothing
+    /// was lost unless something shows that there were records; an open and a check judge it in the
+    /// same way. A process or a power that failed before the first sync leaves such a segment.
     empty_start: Option<Error>,
-    /// What was read reached the place where the log ended when the store was closed.
+    /// Whether the records that were read reach the position where the log ended when the store was
+    /// closed.
     reached_synced: bool,
 }
 
@@ -291,11 +292,11 @@ impl Reading<'_> {
         let mut salt = segment.head.salt;
         let mut chained = 0;
         let mut at = FIRST_RECORD;
-        // Whether nothing can lie between the last record and this place.
+        // Whether nothing can be missing between the last record and this offset.
         let mut joined = match (&segment.head.header, &self.last) {
             (Ok((header, checksum)), last) => {
                 chained = *checksum;
-                // Nothing that is needed is lost before a segment that goes on where the log
+                // Nothing that is needed is lost before a segment that continues where the log
                 // starts.
                 let previous = Position::new(header.previous.segment, header.previous.offset);
                 let goes_on_at_start = header.salt == self.salt && previous == self.needed;
@@ -303,7 +304,7 @@ impl Reading<'_> {
                     Some(last) if header.salt == last.salt => {
                         header.previous == last.end || goes_on_at_start
                     }
-                    // The first segment of what is read, or the one after it.
+                    // This is the first segment that is read, or the one after it.
                     None if self.found.first_is_missing => goes_on_at_start,
                     None => true,
                     Some(_) => false,
@@ -319,7 +320,7 @@ impl Reading<'_> {
                 .found(bad);
                 let of_ours = segment.next(at, salts)?;
                 match of_ours {
-                    // The segment that the log starts with: see `empty_start`.
+                    // This is the segment with which the log starts: see `empty_start`.
                     None if last.is_none()
                         && segment.number == self.needed.segment
                         && !self.closed =>
@@ -334,8 +335,8 @@ impl Reading<'_> {
                     _ => self.damage.push(error),
                 }
                 match of_ours {
-                    // Nothing of it is history: a segment that was made ready, or whose records
-                    // are all lost.
+                    // Nothing in it is history: the segment was made ready, or all of its records
+                    // are lost.
                     None => {
                         self.unreadable_count += 1;
                         self.found.first_is_missing |= last.is_none();
@@ -354,7 +355,7 @@ impl Reading<'_> {
             && header.salt == last.salt
         {
             if joined {
-                // The log went on here, and not with the record that is not whole.
+                // The log continued here, and not with the incomplete record.
                 self.torn = None;
             } else {
                 // The segment before this one had more records, or one between them is missing.
@@ -406,7 +407,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// No record follows in this segment: what stands at `at`?
+    /// Handles the end of the records in this segment. `at` is the offset at which none was found.
     fn segment_ends(
         &mut self,
         segment: &Segment,
@@ -418,7 +419,7 @@ impl Reading<'_> {
     ) {
         let of_chain = self.last.as_ref().is_none_or(|last| last.salt == salt);
         if segment.head.header.is_ok() && count == 0 && (of_chain || self.last.is_none()) {
-            // Nothing in it yet: its records would begin here.
+            // It has no record yet: its first one would begin here.
             let next_sequence = self.last.as_ref().map_or(0, |l| l.next_sequence);
             self.last = Some(Last {
                 end: ChainEnd {
@@ -446,7 +447,7 @@ impl Reading<'_> {
         if self.lost_tail {
             self.damage.push(error);
         } else if position >= self.needed && bad.is_torn() {
-            // Its header was written for this very place, so there was a record.
+            // The header was written for exactly this position, so there was a record.
             self.torn = Some(error);
         }
     }
@@ -529,7 +530,7 @@ impl Reading<'_> {
 
     fn finish(mut self) -> Result<LogFound> {
         let end = self.found.end;
-        // Nothing is needed before the log's start, whatever could be read there.
+        // Nothing before the log's start is needed, whatever could be read there.
         let reached = end.max(self.needed);
         let known = match self.closed {
             // A later segment may lie there, which was not there when the store was closed.
@@ -554,8 +555,8 @@ impl Reading<'_> {
                 before_number: None,
             });
         }
-        // Nobody can tell whether it was ever synced, so it is judged as an open and a check judge
-        // it. In a store that was closed there is no log behind its end.
+        // It is unknown whether the record was ever synced, so it is judged as an open and a check
+        // judge it. In a store that was closed, no log follows its end.
         self.found.is_torn = self.torn.is_some() && !self.closed;
         self.found.end_is_clear = self.end_is_certain;
         Ok(self.found)

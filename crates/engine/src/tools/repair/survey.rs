@@ -1,11 +1,13 @@
-//! What the manifests of a damaged store still say: the longest good prefix of one of them, and the good edits behind damage.
+//! Reads what the manifests of a damaged store still contain: the longest good prefix of one of
+//! them, and the good edits behind damage.
 //!
-//! Why a prefix is enough: any earlier state, with all of *its* tables and an unbroken log from *its* log start, gives the whole content. So a
-//! lost tail of the manifest shows by tables that are missing or by a log that does not join, and nowhere else; those who read tables and log
-//! look for both. Damage in the middle is another matter: edits behind it are applied as far as they make sense, and the result is not
-//! called whole.
+//! Why a prefix is enough: any earlier state, with all of *its* tables and an unbroken log from
+//! *its* log start, gives all of the data. So a lost tail of the manifest only shows in tables that
+//! are missing, or in a log that does not join; those who read tables and log check for both.
+//! Damage in the middle is different: edits behind it are applied as far as they make sense, and
+//! the result is not called whole.
 //!
-//! Threading: one task; it only reads.
+//! Threading: one task, which only reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::stored::StoredOptions;
 
-/// A keyspace of which something is known.
+/// A keyspace about which something is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownKeyspace {
     pub(super) name: String,
@@ -48,36 +50,38 @@ pub(super) struct KnownTable {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survey {
     pub(super) store_id: Option<StoreId>,
-    /// There is a pointer or a manifest, whatever is left of it.
+    /// Whether there is a pointer or a manifest, whatever is left of it.
     pub(super) is_store: bool,
     /// The manifest that was read.
     pub(super) manifest: Option<String>,
     pub(super) record_count: u64,
-    /// Bytes behind the last good record that are no record: an edit that was never acknowledged, or a damaged last one.
+    /// The number of bytes behind the last good record that are not a record: an edit that was
+    /// never acknowledged, or a damaged last one.
     pub(super) dropped_bytes: u64,
-    /// Every edit up to the last good one is there.
+    /// Whether every edit up to the last good one is there.
     pub(super) is_whole: bool,
     pub(super) keyspaces: BTreeMap<KeyspaceId, KnownKeyspace>,
     pub(super) next_keyspace_id: KeyspaceId,
     pub(super) dropped: BTreeSet<KeyspaceId>,
     pub(super) tables: Vec<KnownTable>,
-    /// Names of tables that a good edit took out.
+    /// The names of tables that a good edit removed.
     pub(super) deleted: BTreeSet<String>,
     pub(super) sequence_ceiling: u64,
     pub(super) log_start: Option<LogStart>,
     pub(super) log_synced: Position,
-    /// The manifest is whole and says that the store was closed with its log ending at
+    /// Whether the manifest is whole and says that the store was closed with its log ending at
     /// `log_synced`.
     pub(super) closed: bool,
     pub(super) damage: Vec<Error>,
 }
 
-/// One manifest's bytes, and what was found in them.
+/// The bytes of a manifest, and what was found in them.
 struct Candidate {
     number: u64,
     bytes: Vec<u8>,
     header: Result<()>,
-    /// The offset through which its records are good, as `CURRENT` says; 0 if that is not known.
+    /// The offset through which its records must be good, according to `CURRENT`; 0 if it is not
+    /// known.
     end: u64,
 }
 
@@ -85,7 +89,8 @@ impl Survey {
     /// Reads `CURRENT` and the manifests.
     ///
     /// # Errors
-    /// The storage's errors, and `Unsupported` for a store of a later version. Damage is part of the answer.
+    /// Those of the storage, and `Unsupported` for a store of a later version. Damage is part of
+    /// the result.
     pub(super) fn read(storage: &dyn Storage) -> Result<Survey> {
         let mut survey = Survey::default();
         let current = match read_current(storage) {
@@ -140,7 +145,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Takes the state of a manifest whose first record is good; false for another one.
+    /// Takes the state of a manifest if its first record is good. Returns whether it is.
     fn take_prefix(&mut self, candidate: &Candidate) -> Result<bool> {
         let name = manifest_name(candidate.number);
         if let Err(error) = &candidate.header {
@@ -198,7 +203,7 @@ impl Survey {
             self.store_id.get_or_insert(id);
         }
         self.take_state(&state);
-        // What is behind the prefix: nothing, an edit that was being written, or more edits.
+        // What follows the prefix: nothing, an edit that was being written, or more edits.
         self.dropped_bytes = records::used_bytes(&candidate.bytes, at);
         let is_followed = bad.is_none() || candidate.records(at + ALIGN_BYTES).next().is_some();
         let is_short = (at as u64) < candidate.end;
@@ -228,7 +233,7 @@ impl Survey {
         Ok(true)
     }
 
-    /// What the manifest says about the log.
+    /// What the manifest knows about the log.
     pub(super) fn known_log(&self) -> Known {
         Known {
             start: self.log_start,
@@ -256,7 +261,7 @@ impl Survey {
                 }));
         }
         for table in &self.tables {
-            // A table that moved from level to level was taken out and put in.
+            // An edit that moves a table from level to level removes and adds it.
             self.deleted.remove(&table.meta.name);
         }
         self.next_keyspace_id = state.next_keyspace_id;
@@ -270,7 +275,8 @@ impl Survey {
     }
 
     fn note_removed(&mut self, edit: &Edit) {
-        // By name: ids mean nothing to a reader of files. Names come from what is known so far.
+        // Tables are deleted by name, because a file has no id. The names are those of the tables
+        // that are known so far.
         for change in &edit.keyspaces {
             for removed in &change.remove {
                 let named = self.tables.iter().find(|t| t.meta.id == removed.id);
@@ -407,7 +413,7 @@ impl Candidate {
         Ok(candidate)
     }
 
-    /// The id in the header. It is believed only where the header's checksum holds.
+    /// The id in the header. It is used only if the header's checksum is valid.
     fn store_id(&self) -> Result<StoreId> {
         let found = decode_header(&self.bytes, &manifest_name(self.number))?;
         let current = Current {
@@ -417,7 +423,8 @@ impl Candidate {
         check_header(&self.bytes, &current).map(|()| found.store_id)
     }
 
-    /// Payloads of good records from `from` on, searched at every place where one may begin.
+    /// The payloads of good records from `from` on. The search tries every offset at which one may
+    /// begin.
     fn records(&self, from: usize) -> impl Iterator<Item = &[u8]> {
         let mut at = from;
         std::iter::from_fn(move || {
