@@ -122,7 +122,7 @@ impl Jobs {
                 let id = catalog.take_table_ids(1);
                 change.add_run(RunSlot { id, seqs }, &metas);
             }
-            None => change.add_tables(choice.to, &metas),
+            None => change.add_to_level(choice.to, &metas),
         }
         let edit = Edit {
             keyspaces: vec![change],

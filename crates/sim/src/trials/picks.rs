@@ -403,7 +403,7 @@ impl Model {
         change.remove = choice.removals();
         match run {
             Some(run) => change.add_run(run, &tables),
-            None => change.add_tables(choice.to, &tables),
+            None => change.add_to_level(choice.to, &tables),
         }
         self.install(change);
     }

@@ -210,15 +210,6 @@ impl KeyspaceEdit {
         edit
     }
 
-    /// Adds tables to a deeper level.
-    pub fn add_tables(&mut self, level: u8, tables: &[Arc<TableMeta>]) {
-        self.add.extend(tables.iter().map(|table| AddTable {
-            level,
-            run: None,
-            table: table.clone(),
-        }));
-    }
-
     /// Adds the tables of a run of level 0. Its range is not added to what is covered: a merge
     /// within level 0 makes a run of numbers that are covered already.
     pub fn add_run(&mut self, run: RunSlot, tables: &[Arc<TableMeta>]) {
