@@ -235,7 +235,7 @@ bugs! {
 #[cfg(feature = "planted")]
 mod switch {
     use super::Bug;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     /// The environment was not asked yet.
     const UNREAD: u32 = u32::MAX;
@@ -245,12 +245,6 @@ mod switch {
     /// Switches the rule off whose absence `bug` is, and all others on.
     pub fn set(bug: Bug) {
         ACTIVE.store(bug as u32, Ordering::SeqCst);
-    }
-
-    /// A number that no seed decides, as an address or a foreign clock would be.
-    pub fn unseeded() -> u64 {
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        CALLS.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether this rule is switched off.
@@ -286,7 +280,7 @@ mod switch {
 }
 
 #[cfg(feature = "planted")]
-pub use switch::{is, set, unseeded};
+pub use switch::{is, set};
 
 /// Whether this rule is switched off: never, without the feature.
 #[cfg(not(feature = "planted"))]

@@ -13,7 +13,7 @@ use super::list::LIST;
 /// The crates that have sites.
 const CRATES: [&str; 3] = ["storage", "table", "engine"];
 
-/// Files that may ask whether the feature is on: the list, and what hands it on to tests.
+/// Files that may ask in other ways than by a site: the list, and what hands it on to tests.
 const MAY_ASK: [&str; 2] = [LIST, "crates/engine/src/lib.rs"];
 
 /// The maximum length of a line with a site.
@@ -22,9 +22,8 @@ const COLUMNS_MAX: usize = 100;
 /// The beginning of a site.
 const BEGIN: &str = "planted!(";
 
-/// How sites begin in the folder that is not converted yet; there they may stay.
-const OLD: &str = "planted::is(Bug::";
-const NOT_CONVERTED: &str = "crates/engine/src/jobs/";
+/// How else a source could ask for faults: for the feature, or without the macro.
+const OTHER_WAYS: [&str; 2] = ["feature = \"planted\"", "planted::is("];
 
 /// A site in the sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub struct Site {
     pub wrong: Option<&'static str>,
 }
 
-/// All sites, and all lines that test the feature without being allowed to.
+/// All sites, and the first line of each file that asks for faults in another way.
 ///
 /// # Errors
 /// If a source cannot be read.
@@ -52,16 +51,21 @@ pub fn read(root: &Path) -> Result<(Vec<Site>, Vec<String>), String> {
         if path != LIST {
             sites.extend(sites_of(&path, &text));
         }
-        if MAY_ASK.contains(&&*path) || path.starts_with(NOT_CONVERTED) {
-            continue;
-        }
-        let asks = |line: &&str| line.contains("feature = \"planted\"");
-        if let Some(line) = text.lines().find(asks) {
-            let line = line.trim();
-            asking.push(format!("{path} asks whether faults are built in: {line}"));
+        if !MAY_ASK.contains(&&*path) {
+            asking.extend(asks_otherwise(&path, &text));
         }
     }
     Ok((sites, asking))
+}
+
+/// The first line that asks for faults in another way than by a site.
+fn asks_otherwise(path: &str, text: &str) -> Option<String> {
+    let asks = |line: &&str| OTHER_WAYS.iter().any(|way| line.contains(way));
+    let (at, line) = text.lines().enumerate().find(|(_, line)| asks(line))?;
+    let (at, line) = (at + 1, line.trim());
+    Some(format!(
+        "{path}:{at} asks for faults without `planted!(Name)`: {line}"
+    ))
 }
 
 /// The sources in which sites may stand, and which patches may change: relative to the root.
@@ -108,11 +112,7 @@ fn sites_of(path: &str, text: &str) -> Vec<Site> {
             path: path.to_string(),
             line: at + 1,
             name,
-            wrong: match line.contains(OLD) {
-                true if path.starts_with(NOT_CONVERTED) => None,
-                true => Some("it is not written as `planted!(Name)`"),
-                false => wrong(&lines, at),
-            },
+            wrong: wrong(&lines, at),
         }));
     }
     sites
@@ -121,7 +121,6 @@ fn sites_of(path: &str, text: &str) -> Vec<Site> {
 /// The faults that a piece of code refers to.
 pub fn names_in(code: &str) -> Vec<String> {
     let names = code.split(BEGIN).skip(1);
-    let names = names.chain(code.split(OLD).skip(1));
     names
         .filter_map(|rest| Some(rest.split_once(')')?.0.to_string()))
         .collect()
@@ -247,6 +246,20 @@ mod tests {
         assert_eq!(judged(&long), Some("the line is too long"));
         let two = "let n = m == 0 || planted!(X) || planted!(Y);";
         assert!(sites_of("a.rs", two).iter().all(|s| s.wrong.is_some()));
+    }
+
+    #[test]
+    fn only_sites_may_ask_for_faults() {
+        for line in [
+            "#[cfg(feature = \"planted\")]",
+            "    if planted::is(Bug::X) {",
+            "    let x = siltstone_storage::planted::is(bug);",
+        ] {
+            let wrong = asks_otherwise("a.rs", &format!("fn a() {{\n{line}\n"));
+            assert!(wrong.is_some_and(|w| w.contains("a.rs:2")), "{line}");
+        }
+        let fine = "use siltstone_storage::planted;\nif a && planted!(X) {}\n";
+        assert_eq!(asks_otherwise("a.rs", fine), None);
     }
 
     #[test]

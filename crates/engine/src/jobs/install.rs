@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::job::outcome::OutputTable;
 
 use crate::catalog::edits::refresh_view;
@@ -47,7 +47,7 @@ impl Jobs {
     /// Deletes outputs that were not installed. An edit whose sync failed may stand all the same
     /// when the store is opened again, and must find its tables then.
     fn discard_unless_in_doubt(&self, outputs: &[OutputTable]) {
-        if !self.env.health().is_poisoned() || planted::is(Bug::DiscardInDoubt) {
+        if !self.env.health().is_poisoned() || planted!(DiscardInDoubt) {
             self.runner.discard(outputs);
         }
     }
@@ -64,10 +64,7 @@ impl Jobs {
         let ids = tables.len() as u64 + 1;
         let run_id = catalog.take_table_ids(ids);
         let metas = JobRunner::metas(tables, &mut (run_id + 1));
-        let mut seqs = source.seqs();
-        if planted::is(Bug::CoveredOneTooFar) {
-            seqs.hi += 1;
-        }
+        let seqs = source.seqs();
         // A source whose numbers are above those of an older unsettled one is installed above it.
         // That is counted, because tests must reach it.
         let out_of_order = has_older_unsettled(&work.keyspace, seqs);

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::Instant;
-use siltstone_storage::planted::{self, Bug};
 use siltstone_table::exec::Handover;
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::{Counters, Outcome};
@@ -87,10 +86,7 @@ impl Jobs {
             };
         }
         let begun = work.begun.as_ref()?;
-        let output = match &work.last_output {
-            Some(last) if planted::is(Bug::OneAttemptForAll) => last.clone(),
-            _ => self.runner.next_prefix(),
-        };
+        let output = self.runner.next_prefix();
         work.last_output = Some(output.clone());
         Some(Attempt {
             side,
@@ -254,19 +250,8 @@ impl Jobs {
             unsettled,
             ..
         } = compaction;
-        let (mut published, mut snapshots) = self.tree.snapshots().for_job();
-        if planted::is(Bug::JobKeepsNewestOnly) {
-            (published, snapshots) = (crate::formats::log::format::MAX_SEQUENCE, Vec::new());
-        }
-        let mut older = older_ranges(version, choice, unsettled);
-        if planted::is(Bug::OlderByNumber) {
-            let oldest = choice.tables().map(|t| t.visible_seqs().0).min();
-            older = version
-                .tables()
-                .filter(|(_, t)| Some(t.visible_seqs().1) < oldest)
-                .map(|(_, t)| t.bounds.clone())
-                .collect();
-        }
+        let (published, snapshots) = self.tree.snapshots().for_job();
+        let older = older_ranges(version, choice, unsettled);
         let settings = keyspace.load_settings();
         let spec = CompactionSpec {
             version,
@@ -282,14 +267,7 @@ impl Jobs {
 
     /// F1: another keyspace's half of a batch must not be lost when this half is in a table.
     fn sync_log_of(&self, source: &MemSource) -> Result<()> {
-        if planted::is(Bug::FlushWithoutLogSync) {
-            return Ok(());
-        }
-        let mut through = source.last_position();
-        if planted::is(Bug::SyncShortOfFlush) {
-            through.offset = 0;
-        }
-        self.wal.sync_log_through(through)
+        self.wal.sync_log_through(source.last_position())
     }
 
     fn count_compaction(&self, compaction: &Compaction, made: &Made) {

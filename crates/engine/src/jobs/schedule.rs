@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_table::exec::{CancelToken, Progress};
 
 use crate::env::failures::JobKind;
@@ -220,12 +220,9 @@ impl Schedule {
 
 /// Slots of what is not installed.
 pub(super) fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
-    if planted::is(Bug::IgnoreUnsettled) {
-        return Vec::new();
-    }
     view.sources
         .iter()
-        .filter(|s| s.is_unsettled())
+        .filter(|s| s.is_unsettled() && !planted!(IgnoreUnsettled))
         .map(|s| s.seqs())
         .collect()
 }
@@ -241,14 +238,11 @@ pub(super) fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &A
 /// What `pick_deletes` knows besides the version.
 pub(super) fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
     let published = tree.snapshots().published();
-    let mut oldest_read = tree
+    let oldest_read = tree
         .snapshots()
         .oldest()
         .unwrap_or(published)
         .min(published);
-    if planted::is(Bug::DropUnderSnapshots) {
-        oldest_read = u64::MAX;
-    }
     Deletes {
         oldest_read,
         ranges: with_range_deletes(view)

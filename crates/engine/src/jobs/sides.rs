@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::planted::{self, Bug};
+use siltstone_storage::planted;
 use siltstone_storage::{Instant, Mutex, Runtime};
 use siltstone_table::exec::{CpuExecutor, ExecError, Executor, ExecutorState};
 use siltstone_table::job::Job;
@@ -330,7 +330,7 @@ impl Sides {
         let measured = self.measured.lock();
         let records = measured.records.iter().zip(&self.executors).enumerate();
         let view = records.map(|(i, (record, executor))| {
-            let is_suspended = record.is_suspended(now) && !planted::is(Bug::OfferToLiars);
+            let is_suspended = record.is_suspended(now) && !planted!(OfferToLiars);
             let speed = record.speeds.each_ref();
             SideView {
                 name: executor.name(),
@@ -341,7 +341,7 @@ impl Sides {
                 running: Vec::new(),
                 // The host runs jobs whatever its speed, so it is measured in any case.
                 speed: speed.map(|s| s.ns_per_byte().filter(|_| i == host || s.holds(now))),
-                is_on_trial: record.is_on_trial() && !planted::is(Bug::OfferToLiars),
+                is_on_trial: record.is_on_trial() && !planted!(OfferToLiars),
             }
         });
         Some(view.collect())

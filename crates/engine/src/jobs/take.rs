@@ -18,9 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-#[cfg(feature = "planted")]
-use siltstone_storage::planted::{self, Bug};
-
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::SeqRange;
@@ -137,10 +134,6 @@ struct Round<'a> {
 
 /// The next piece of work, reserved for the caller.
 pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
-    #[cfg(feature = "planted")]
-    if planted::is(Bug::UnseededOrder) {
-        jobs.env.runtime().yield_point_at(planted::unseeded());
-    }
     let mut answers = BTreeMap::new();
     loop {
         let round = Round {
