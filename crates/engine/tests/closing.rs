@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use siltstone::log::format::parse_segment_name;
 use siltstone::{Components, ErrorKind, Keyspace, Options, Store, SyncMode};
+use siltstone_storage::sim::{SimConfig, run};
 use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, Runtime, Storage};
 
 fn open_on(memory: &MemoryStorage, options: Options) -> siltstone::Result<Store> {
@@ -459,4 +460,23 @@ fn a_closed_store_releases_memtables_and_files() {
     let again = again.default_keyspace().unwrap();
     assert_eq!(again.get(key(999)).unwrap(), Some(vec![7; 900]));
     assert_eq!(again.get(key(0)).unwrap(), None);
+}
+
+/// The maintenance task read the count of notifications when it began to run. If the store was
+/// closed before that, the task missed the notification and slept for a second, and the close
+/// waited for it. The clock is the simulated one, which moves on while all tasks sleep.
+#[test]
+fn a_store_that_is_closed_at_once_does_not_wait_for_a_sleeping_task() {
+    for seed in 0..100 {
+        let report = run(SimConfig::new(seed), move |runtime| {
+            let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
+            let components = Components::on(storage, runtime.clone());
+            let store = Store::open_with(components, small()).unwrap();
+            let begin = runtime.now();
+            store.close().unwrap();
+            let slept = runtime.now().since(begin);
+            assert!(slept.as_millis() < 500, "seed {seed}: {slept:?}");
+        });
+        report.result.unwrap();
+    }
 }

@@ -62,7 +62,9 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, slots: Option<&Arc<Slo
         space_since: None,
     };
     let mut panics = 0;
-    let mut seen = env.maintenance().count();
+    // All notifications count, also those that came before this task ran: the store may have been
+    // closed since it was opened.
+    let mut seen = 0;
     loop {
         env.maintenance().wait_past(seen, maintenance.wait());
         // This is read before the round, so that a request during the round starts another one.
