@@ -96,7 +96,7 @@ impl Keyspace {
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
         crate::services::settings::set_keyspace(
-            self.parts().jobs.catalog(),
+            &self.parts().catalog,
             &self.keyspace,
             |own| {
                 unset.iter().try_for_each(|name| own.unset(name))?;
@@ -139,7 +139,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::new();
         fill(&mut body, self.keyspace.id)?;
-        write(self.parts().jobs.commit(), Cow::Owned(body), options)
+        write(&self.parts().commit, Cow::Owned(body), options)
     }
 
     /// Sets `key` to `value`. When the call returns, the write is in the log and visible to
@@ -171,7 +171,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
         body.put(self.keyspace.id, key, value)?;
-        write(self.parts().jobs.commit(), Cow::Owned(body), options)
+        write(&self.parts().commit, Cow::Owned(body), options)
     }
 
     /// Removes `key`. It is no error if there is no such key.
@@ -239,7 +239,7 @@ impl Keyspace {
         if !self.get_into(key, &mut value)? {
             return Ok(None);
         }
-        let taken = write_if(self.parts().jobs.commit(), &body, options, || {
+        let taken = write_if(&self.parts().commit, &body, options, || {
             read::get_into(&self.parts().tree, &self.keyspace, key, None, &mut value)
         })?;
         Ok(taken.then_some(value))
