@@ -1,7 +1,7 @@
 //! A wrapper that creates and opens all objects past the page cache.
 //!
-//! What it is: a storage for parts that take one and do not choose how objects are opened
-//! (executors, and the code that reads their output). All other calls are forwarded.
+//! It is for parts that take a storage and do not choose how objects are opened (executors, and the
+//! code that reads their output). All other calls are forwarded.
 //!
 //! Threading: as the wrapped storage.
 

@@ -1,9 +1,9 @@
 //! Faults that are planted on purpose, one at a time, to see that the trials find them.
 //!
-//! What it is: `planted!(Name)` is true while the fault `Name` of the list below is switched on.
-//! Without the feature `planted` it is a constant `false`, so that nothing of this is in a normal
-//! build. With it, one build holds all faults: `SILT_PLANTED=N` in the environment switches number
-//! N on for the process (none: 0), and tests switch with `set`.
+//! `planted!(Name)` is true while the fault `Name` of the list below is switched on. Without the
+//! feature `planted` it is a constant `false`, so that nothing of this is in a normal build. With
+//! it, one build holds all faults: `SILT_PLANTED=N` in the environment switches number N on for the
+//! process (none: 0), and tests switch with `set`.
 //!
 //! Where the faults are: the macro stands in the sources where one short condition spoils the line
 //! that keeps a rule. A fault that needs code of its own is a patch in `xtask/planted`.

@@ -1,9 +1,9 @@
 //! The storage trait: one flat folder of named objects.
 //!
-//! What it is: everything that the store keeps (log segments, manifests, tables, the pointer to the
-//! current manifest) is an object in a [`Storage`]. An object is created exclusively, written by
-//! appends and made durable by an explicit sync. After that it is either immutable (tables) or
-//! append-only (log, manifest).
+//! Everything that the store keeps (log segments, manifests, tables, the pointer to the current
+//! manifest) is an object in a [`Storage`]. An object is created exclusively, written by appends
+//! and made durable by an explicit sync. After that it is either immutable (tables) or append-only
+//! (log, manifest).
 //!
 //! Invariants that every implementation keeps:
 //! - **S1** A name becomes durable by [`Storage::sync_dir`], bytes by [`WriteFile::sync`]. Nothing

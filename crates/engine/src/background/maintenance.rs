@@ -110,13 +110,13 @@ impl Maintenance<'_> {
         }
         // A failure has poisoned the store, or the step is tried again in the next round.
         let _ = self.steps();
-        self.space_since = match (env.health().pending_space_again(), self.space_since) {
+        self.space_since = match (env.health().pending_space_available(), self.space_since) {
             (Some(count), Some((before, since))) if count == before => Some((count, since)),
             (owed, _) => owed.map(|count| (count, now)),
         };
         let is_late = |(_, since): (u64, Instant)| now.since(since) >= ROUND_INTERVAL;
         if self.space_since.is_some_and(is_late) {
-            env.health().emit_space_again();
+            env.health().emit_space_available();
         }
     }
 

@@ -81,7 +81,7 @@ impl Failures {
 
     /// No job of any kind is due or runs.
     pub(crate) fn forget_kinds(&self) {
-        self.counts.lock().by_kind = [0; 2];
+        self.counts.lock().by_kind = [0; JOB_KINDS];
     }
 
     /// A caller begins to wait for jobs. It gets only the failures from now on.

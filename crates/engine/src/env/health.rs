@@ -29,7 +29,7 @@ pub(crate) struct Health {
     state: AtomicU8,
     cause: Mutex<Option<Error>>,
     events: Arc<Events>,
-    /// [`Event::NoSpace`] was emitted, and [`Event::SpaceAgain`] was not emitted since.
+    /// [`Event::NoSpace`] was emitted, and [`Event::SpaceAvailable`] was not emitted since.
     no_space_emitted: AtomicBool,
     /// How often there was no space.
     no_space_count: AtomicU64,
@@ -136,16 +136,16 @@ impl Health {
         true
     }
 
-    /// `Some` if [`Health::emit_space_again`] is to be called as soon as this number has stayed the
-    /// same for a while. On a disk with a little room, one write finds room and the next one does
-    /// not, many times a second, and a listener must not get an event for each.
-    pub(crate) fn pending_space_again(&self) -> Option<u64> {
+    /// `Some` if [`Health::emit_space_available`] is to be called as soon as this number has stayed
+    /// the same for a while. On a disk with a little room, one write finds room and the next one
+    /// does not, many times a second, and a listener must not get an event for each.
+    pub(crate) fn pending_space_available(&self) -> Option<u64> {
         let owes = self.no_space_emitted.load(Ordering::Acquire) && !self.is_no_space();
         owes.then(|| self.no_space_count.load(Ordering::Acquire))
     }
 
     /// Emits that there is space again, if that is still so.
-    pub(crate) fn emit_space_again(&self) {
+    pub(crate) fn emit_space_available(&self) {
         let slot = self.cause.lock();
         if self.state.load(Ordering::Acquire) != GOOD
             || !self.no_space_emitted.swap(false, Ordering::AcqRel)

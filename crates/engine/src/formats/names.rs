@@ -28,14 +28,14 @@ pub(crate) const FIXED: [&str; 11] = [
     CURRENT_NAME,
     DIRECTORIES,
     OWNER,
-    crate::formats::names::STATS,
+    STATS,
     OPTIONS,
     DESTROYED,
-    crate::formats::names::PARTIAL,
-    crate::formats::names::MANIFEST_RESERVE,
-    crate::formats::names::MANIFEST_RESERVE_RESIZING,
-    crate::formats::names::LOG_RESERVE,
-    crate::formats::names::CURRENT_RESERVE,
+    PARTIAL,
+    MANIFEST_RESERVE,
+    MANIFEST_RESERVE_RESIZING,
+    LOG_RESERVE,
+    CURRENT_RESERVE,
 ];
 
 /// The purpose of a file.
@@ -68,7 +68,7 @@ pub(crate) struct Parts {
 
 /// The purpose of the file with this name; `None` if no store has such a file.
 pub(crate) fn kind_of(name: &str) -> Option<Kind> {
-    if let Some(open_number) = crate::formats::names::open_number_of(name) {
+    if let Some(open_number) = open_number_of(name) {
         return Some(Kind::Table(open_number));
     }
     if parse_segment_name(name).is_some() {
@@ -78,7 +78,7 @@ pub(crate) fn kind_of(name: &str) -> Option<Kind> {
         return Some(Kind::Manifest(number));
     }
     match name {
-        crate::formats::names::LOG_RESERVE => Some(Kind::LogReserve),
+        LOG_RESERVE => Some(Kind::LogReserve),
         OWNER => Some(Kind::Owner),
         name if FIXED.contains(&name) => Some(Kind::Kept),
         _ => None,

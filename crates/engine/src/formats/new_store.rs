@@ -45,6 +45,7 @@ pub(crate) fn create(
         ..state
     };
     let state = Arc::new(state.closed_at(synced));
+    state.check()?;
     // The names of the tables and of the segment.
     storage.sync_dir(epoch)?;
     // The folder may have been made just now.

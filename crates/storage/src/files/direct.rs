@@ -1,11 +1,10 @@
 //! Files that are read and written past the page cache.
 //!
-//! What it is: a reader and a writer over descriptors with `O_DIRECT`. The kernel then moves bytes
-//! directly between the device and the caller's memory, so offset, length and address must be
-//! multiples of an alignment. The file system reports it (`statx`, since Linux 6.1); otherwise 4096
-//! is used. A read fetches the aligned range around the wanted bytes. A writer collects appends in
-//! one aligned buffer; a sync writes the unaligned tail as a padded block and truncates the file to
-//! its length.
+//! The reader and the writer use descriptors with `O_DIRECT`. The kernel then moves bytes directly
+//! between the device and the caller's memory, so offset, length and address must be multiples of
+//! an alignment. The file system reports it (`statx`, since Linux 6.1); otherwise 4096 is used. A
+//! read fetches the aligned range around the wanted bytes. A writer collects appends in one aligned
+//! buffer; a sync writes the unaligned tail as a padded block and truncates the file to its length.
 //!
 //! Invariants: a reader never sees bytes beyond the file's length. The bytes that a successful sync
 //! covered are in the file, at their offset, and on the device. Appended bytes that were not synced

@@ -1,7 +1,7 @@
 //! An opened folder, and the system calls on the names in it.
 //!
-//! What it is: [`Folder`] opens, lists, renames, links, replaces and deletes the files in one
-//! folder. Its errors name the path of the file.
+//! [`Folder`] opens, lists, renames, links, replaces and deletes the files in one folder. Its
+//! errors name the path of the file.
 //!
 //! Invariants: names are resolved relative to the opened folder, never by its path, and no symbolic
 //! link is followed. An open never waits for the other end of a pipe.

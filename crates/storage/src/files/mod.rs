@@ -1,6 +1,6 @@
 //! A folder of the local file system as a storage.
 //!
-//! What it is:
+//! Its modules:
 //! - `storage.rs`: [`FileStorage`], the storage's calls on a folder.
 //! - `folder.rs`: the opened folder, and the system calls on the names in it.
 //! - `own_name.rs`: the names of the files that the storage makes for itself.

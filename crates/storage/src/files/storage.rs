@@ -1,7 +1,7 @@
 //! The storage's calls on a folder of the local file system.
 //!
-//! What it is: [`FileStorage`] checks names, opens files as the readers and writers of the modules
-//! beside this one, and takes leases.
+//! [`FileStorage`] checks names, opens files as the readers and writers of the modules beside this
+//! one, and takes leases.
 //!
 //! Invariants: see the parent module.
 //!

@@ -1,12 +1,11 @@
 //! What a failed or cancelled attempt leaves to the next attempt of the identical job.
 //!
-//! What it is: a [`Handover`] stands in the context of all attempts of one job. An attempt that
-//! ends without an outcome leaves its finished, synced tables there, with the place where each
-//! subjob goes on: the first key of its next table and the layout's sums there. The next attempt
-//! takes them, verifies them as tables from outside, gives them its own names, and begins behind
-//! them.
-//! [`Handover::end`] closes the handover and names what is left in it, so that the caller deletes
-//! that; an attempt that returns later leaves nothing.
+//! A [`Handover`] stands in the context of all attempts of one job. An attempt that ends without an
+//! outcome leaves its finished, synced tables there, with the place where each subjob goes on: the
+//! first key of its next table and the layout's sums there. The next attempt takes them, verifies
+//! them as tables from outside, gives them its own names, and begins behind them. [`Handover::end`]
+//! closes the handover and names what is left in it, so that the caller deletes that; an attempt
+//! that returns later leaves nothing.
 //!
 //! Invariants: only a job of the same identity is continued: its bytes are equal but for the
 //! output prefix, so its tables are. Nothing is left by an attempt in which any sync failed (what a

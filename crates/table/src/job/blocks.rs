@@ -1,9 +1,9 @@
 //! Reads back and checks the blocks of an outcome's table.
 //!
-//! What it is: [`TableBlocks`] checks the blocks that a sample selected, in ascending order: their
-//! checksums, the order of entries, and that these are within what the outcome says about the
-//! table. It can also check that tables and blocks begin where the layout requires, and that a
-//! block contains the entries that it must ([`Contents`]).
+//! [`TableBlocks`] checks the blocks that a sample selected, in ascending order: their checksums,
+//! the order of entries, and that these are within what the outcome says about the table. It can
+//! also check that tables and blocks begin where the layout requires, and that a block contains the
+//! entries that it must ([`Contents`]).
 //!
 //! Threading: one owner.
 

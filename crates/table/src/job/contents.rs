@@ -1,9 +1,8 @@
 //! Computes from a job's stream what its tables must contain.
 //!
-//! What it is: [`Contents`] reads the stream of a subjob, applies the job's drop rules, and
-//! compares the surviving entries with those that were read back from the tables. It uses neither
-//! the merge nor the layout nor the encoder, so it finds an entry that one of these lost or
-//! changed.
+//! [`Contents`] reads the stream of a subjob, applies the job's drop rules, and compares the
+//! surviving entries with those that were read back from the tables. It uses neither the merge nor
+//! the layout nor the encoder, so it finds an entry that one of these lost or changed.
 //!
 //! Invariant: blocks are compared in ascending order. If a block directly follows the previous one,
 //! its comparison continues in the stream, so nothing can be missing between the two. Otherwise the

@@ -1,9 +1,9 @@
 //! Computes from a job's inputs the range deletes that its tables must have.
 //!
-//! What it is: `Fragments` are those of one subjob. A range delete that is too wide deletes entries
-//! that were not deleted, and one that is too narrow or missing brings deleted entries back, so
-//! they are compared one by one and not by count. [`verify_range_deletes`] compares the tables of
-//! an executor outside this process with the range deletes of all inputs.
+//! `Fragments` are those of one subjob. A range delete that is too wide deletes entries that were
+//! not deleted, and one that is too narrow or missing brings deleted entries back, so they are
+//! compared one by one and not by count. [`verify_range_deletes`] compares the tables of an
+//! executor outside this process with the range deletes of all inputs.
 //!
 //! Threading: pure functions, except that they read tables.
 

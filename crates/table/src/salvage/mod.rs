@@ -1,11 +1,11 @@
 //! Reads what is still readable of a damaged table.
 //!
-//! What it is: [`salvage`] finds every block of a table file whose checksums are valid, whatever
-//! else is damaged in the file, and describes the gaps between them. If the index can be read, it
-//! gives the blocks' locations: through the footer, through a footer with one damaged length, or by
-//! reading the sections that follow the blocks. Otherwise the file is searched ([`walk`]): block
-//! after block from the last known end, and after damage from the next offset where a complete
-//! block is found.
+//! [`salvage`] finds every block of a table file whose checksums are valid, whatever else is
+//! damaged in the file, and describes the gaps between them. If the index can be read, it gives the
+//! blocks' locations: through the footer, through a footer with one damaged length, or by reading
+//! the sections that follow the blocks. Otherwise the file is searched ([`walk`]): block after
+//! block from the last known end, and after damage from the next offset where a complete block is
+//! found.
 //!
 //! Invariants: nothing is returned before both checksums of its block were verified, the block was
 //! completely decoded, and its entries were found to be in order, after the entries before them,

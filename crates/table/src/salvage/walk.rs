@@ -1,10 +1,10 @@
 //! Finding blocks in a file without an index.
 //!
-//! What it is: a block's values are followed by its header, which contains their checksum. So if
-//! the start of a block is known, its header is at the first offset where the checksum field equals
-//! the running checksum of everything before it. After damage no start is known. Then the search
-//! looks for an offset where all fields can be a header, the columns match their checksum, and the
-//! values before it match theirs.
+//! A block's values are followed by its header, which contains their checksum. So if the start of a
+//! block is known, its header is at the first offset where the checksum field equals the running
+//! checksum of everything before it. After damage no start is known. Then the search looks for an
+//! offset where all fields can be a header, the columns match their checksum, and the values before
+//! it match theirs.
 //!
 //! Invariants: see the module above. Unsuccessful searches, for columns and values of unknown
 //! (compressed) length and for the next header, are bounded by a multiple of the file's bytes, so

@@ -546,14 +546,14 @@ pub(crate) fn log_store_id(id: StoreId) -> u64 {
 /// Refuses a folder that has data of a store but no `CURRENT`: the pointer was lost. Creating a
 /// store there would delete the data.
 pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
-    crate::formats::directories::refuse_destroyed(&*storages.manifest)?;
-    crate::formats::directories::refuse_unfinished(&*storages.manifest)?;
+    refuse_destroyed(&*storages.manifest)?;
+    refuse_unfinished(&*storages.manifest)?;
     let refuse = |file: &str| {
         Err(Error::corruption(
             file,
             "the folder holds data of a store but no file CURRENT that names its manifest",
         )
-        .advice(crate::formats::directories::NO_CURRENT_ADVICE))
+        .advice(NO_CURRENT_ADVICE))
     };
     for object in storages.tables.list()? {
         if object.name.ends_with(".tbl") {

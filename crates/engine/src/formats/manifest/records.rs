@@ -1,8 +1,7 @@
 //! The records of a manifest in memory, one after the other.
 //!
-//! What it is: how opens and repairs walk over a manifest. What a bad record means is for them to
-//! say: to an open, an edit that was never acknowledged or damage; to a repair, a place to search
-//! behind.
+//! Opens and repairs walk over a manifest with it. What a bad record means is for them to say: to
+//! an open, an edit that was never acknowledged or damage; to a repair, a place to search behind.
 //!
 //! Invariants: a record is given out only if its checksums hold at its own place. Between two edits
 //! the seal of the first one is passed over, also if it is damaged ([`behind_seal`]). No bytes

@@ -2,10 +2,10 @@
 //! these keyspaces hold (RFC 3, section 5).
 //!
 //! First every file is imported under a name of the store. It is an orphan until a log record names
-//! it. Then the imported file is verified ([`crate::services::ingest::check`]), because nobody else
-//! can change it any more. Then one leader's turn seals the memtables concerned, gives the runs
-//! their numbers, writes one record over all keyspaces, adds the runs to the views and publishes
-//! them together. The manifest's edit follows as that of a create does.
+//! it. Then the imported file is verified ([`mod@check`]), because nobody else can change it any
+//! more. Then one leader's turn seals the memtables concerned, gives the runs their numbers, writes
+//! one record over all keyspaces, adds the runs to the views and publishes them together. The
+//! manifest's edit follows as that of a create does.
 //!
 //! Invariants:
 //! - Run *i* of each keyspace has the record's first number + *i*. The slot of a keyspace's first
@@ -271,7 +271,7 @@ impl Imported<'_> {
         };
         imported.map_err(|error| no_table(file, error))?;
         let id = jobs.catalog().take_table_ids(1);
-        crate::services::ingest::check::verify(&**tables, &name, id, file)
+        check::verify(&**tables, &name, id, file)
     }
 
     /// Deletes all of them. If a deletion fails, it is tried again later, at the latest by the next

@@ -1,7 +1,7 @@
 //! The tables' part of a check: each is read whole and compared with what the manifest says of it.
 //!
-//! What it is: the walk over the tables of all keyspaces, for the check of a closed store and for
-//! [`Store::verify`](crate::Store::verify) of an open one, and what is asked of one table.
+//! The walk over the tables of all keyspaces is the same for the check of a closed store and for
+//! [`Store::verify`](crate::Store::verify) of an open one.
 //!
 //! Invariant: a damaged table is a problem in the report, and the others are read all the same.
 //!

@@ -134,7 +134,6 @@ impl Target {
 
     /// Completes the store. `state` does not have the log's start yet.
     pub(super) fn finish(self, state: StoreState) -> Result<()> {
-        state.check()?;
         new_store::create(&self.storage, self.epoch, &self.runtime, self.id, state)?;
         self.storage.delete(self.epoch, MARKER)?;
         Ok(self.storage.sync_dir(self.epoch)?)
