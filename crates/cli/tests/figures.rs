@@ -68,7 +68,7 @@ fn stats_count_every_file_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     numbered_store(&store, 20_000);
-    fs::write(store.join("OPTIONS.toml"), "stats_publish_ms = 100\n").unwrap();
+    fs::write(store.join("OPTIONS.toml"), "stats_file_ms = 100\n").unwrap();
     let space = || -> Value {
         let said = on("stats", &store, &["--json"]).fine();
         serde_json::from_str::<Value>(&said).unwrap()["space"].clone()
@@ -100,7 +100,7 @@ fn stats_count_every_file_on_the_disk() {
         "{said}"
     );
     // An open store, from the statistics that its writer publishes. Publishing changes the length
-    // of the published file itself.
+    // of the file itself.
     let open = Store::open(&store, Options::load(&store).unwrap()).unwrap();
     let own = open.stats().space;
     let (count, bytes, _) = on_disk(&store);
@@ -324,7 +324,7 @@ fn beside_a_live_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let options = Options {
-        stats_publish_ms: 50,
+        stats_file_ms: 50,
         ..Options::default()
     };
     let store = Store::open(&path, options).unwrap();
@@ -334,7 +334,7 @@ fn beside_a_live_writer() {
     }
     store.flush().unwrap();
     store.create_keyspace("birds").unwrap();
-    // Wait until the writer has published all that.
+    // Wait until the writer has written all that.
     let stats = loop {
         let stats = json_of("stats", &path, &[]);
         if stats["keyspaces"].as_array().unwrap().len() == 2 {
@@ -342,7 +342,7 @@ fn beside_a_live_writer() {
         }
     };
     let pid = std::process::id();
-    assert_eq!(stats["source"]["kind"], "published");
+    assert_eq!(stats["source"]["kind"], "written");
     assert_eq!(stats["source"]["pid"], pid);
     assert!(stats["source"]["stale"].is_null(), "{stats}");
     assert_eq!(stats["counters"]["put_count"], 1000);
@@ -355,7 +355,7 @@ fn beside_a_live_writer() {
     }
     assert_eq!(stats["latencies"]["flush"]["count"], 1);
     let said = on("stats", &path, &[]).fine();
-    let by = format!("published by process {pid} (siltstone ");
+    let by = format!("written by process {pid} (siltstone ");
     assert!(said.contains(&by) && !said.contains("STALE"), "{said}");
     assert!(
         said.contains("compaction ") && said.contains("p99.9"),
@@ -401,7 +401,7 @@ fn beside_a_live_writer() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 
     // The last figures of a writer that stopped publishing are shown.
-    store.set_option("stats_publish_ms", 0u64).unwrap();
+    store.set_option("stats_file_ms", 0u64).unwrap();
     std::thread::sleep(Duration::from_millis(1100));
     let file = path.join("STATS.json");
     let mut old: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -415,7 +415,7 @@ fn beside_a_live_writer() {
     );
     fs::remove_file(&file).unwrap();
     let said = on("stats", &path, &[]).failed(3);
-    assert!(said.contains("stats_publish_ms"), "{said}");
+    assert!(said.contains("stats_file_ms"), "{said}");
     store.close().unwrap();
 
     // After a kill of the writer the store can be read, and its last figures are reported.

@@ -195,7 +195,7 @@ fn settings_beside_a_program_that_has_others() {
     let store = dir.path().join("s");
     on("options", &store, &["--set", "sync=always"]).fine();
     let options = siltstone::Options {
-        stats_publish_ms: 100,
+        stats_file_ms: 100,
         ..siltstone::Options::default()
     };
     let open = siltstone::Store::open(&store, options).unwrap();

@@ -87,8 +87,8 @@ pub use jobs::schedule::JobStats;
 pub use jobs::sides::SideStats;
 pub use services::ingest::{IngestMode, IngestReport};
 pub use services::table_builder::{BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions};
-pub use stats::published::{PublishedStats, read_published_stats, read_published_stats_from};
 pub use stats::space::{Space, SpaceStats};
+pub use stats::stats_file::{StatsFile, read_stats_file, read_stats_file_from};
 pub use stats::{KeyspaceStats, LevelStats, Stats};
 pub use tools::destroy::DestroyReport;
 pub use tools::{check, inspect, repair};
@@ -107,6 +107,6 @@ pub use types::options::{
 
 /// What to merge next, and where it runs.
 pub mod compaction {
-    pub use crate::jobs::{schedule, sides as place};
+    pub use crate::jobs::{schedule, sides};
     pub use crate::tree::pick;
 }

@@ -104,7 +104,7 @@ fn closed_store() -> (Runtime, Arc<MemoryStorage>) {
     store.wait_until_idle().unwrap();
     // One more run with a range delete, which no compaction removes, and then some records for the
     // log.
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     store
         .default_keyspace()
         .unwrap()

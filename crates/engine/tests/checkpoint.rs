@@ -190,7 +190,7 @@ fn checkpoints_of_empty_and_of_held_memtables_are_whole() {
         assert_eq!(all, contents(&store));
 
         // A memtable that is kept from being flushed lies below newer ones.
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         hooks.seal_and_hold(&ks).unwrap();
         ingest(&disk, &hooks, &ks, &[(&key(5), b"ingested")]);
         ks.put(&key(6), b"above").unwrap();
@@ -211,7 +211,7 @@ fn data_that_waits_for_room_is_in_a_checkpoint() {
                 log_segment_bytes: 512 << 10,
                 ..small()
             });
-            let hooks = store.core_for_tests();
+            let hooks = store.test_hooks();
             let (a, b) = common::two(&store);
             b.put(&key(1), b"in memory").unwrap();
             let long = |i: u8| vec![i; 7_000];

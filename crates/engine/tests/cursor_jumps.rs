@@ -25,7 +25,7 @@ fn empty() -> (Disk, Store, Keyspace) {
         memtable_bytes: 8 << 20,
         ..small()
     });
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     let keyspace = store.default_keyspace().unwrap();
     (disk, store, keyspace)
 }

@@ -177,7 +177,7 @@ impl Shared {
 
     /// Flushes, compacts and ingests.
     fn rearrange(&self, mut dice: Dice) {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         // The writers do not write these keys.
         let own = |i: u64| [&common::key(i)[..], b"+"].concat();
         for i in 0..12 {
@@ -274,7 +274,7 @@ fn readers_beside_writers_miss_nothing() {
         let disk = Disk::new(&rt);
         let store = disk.open_with(small());
         let mut dice = Dice::new(seed);
-        store.core_for_tests().set_gap_min(1 + dice.below(3));
+        store.test_hooks().set_gap_min(1 + dice.below(3));
         let (keyspace, other) = common::two(&store);
         let shared = Shared {
             disk,
@@ -307,7 +307,7 @@ fn a_gap_may_end_behind_the_longest_key() {
     simulate(1, |rt, _| {
         let disk = Disk::new(&rt);
         let store = disk.open();
-        store.core_for_tests().set_gap_min(2);
+        store.test_hooks().set_gap_min(2);
         let keyspace = store.default_keyspace().unwrap();
         let longest: Vec<Vec<u8>> = longest_keys().into_iter().collect();
         for flush in [false, true] {
@@ -349,7 +349,7 @@ fn cursors_that_failed_let_others_leave_gaps_behind() {
             block_cache_bytes: 0,
             ..small()
         });
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         for deletes in [false, true] {
             for i in 0..200 {
@@ -373,7 +373,7 @@ fn cursors_that_failed_let_others_leave_gaps_behind() {
             disk.faults.clear();
             failed.push(cursor);
         }
-        let gaps = || store.core_for_tests().gap_count(&keyspace);
+        let gaps = || store.test_hooks().gap_count(&keyspace);
         assert_eq!(gaps(), 0);
         assert!(keyspace.is_empty().unwrap());
         assert_eq!(gaps(), 1);
@@ -387,7 +387,7 @@ fn writes_that_fail_leave_gaps_exact() {
     simulate(20, |rt, seed| {
         let disk = Disk::new(&rt);
         let store = disk.open_with(small());
-        store.core_for_tests().set_gap_min(2);
+        store.test_hooks().set_gap_min(2);
         let keyspace = store.default_keyspace().unwrap();
         let mut dice = Dice::new(seed);
         for deletes in [false, true] {

@@ -47,7 +47,7 @@ fn an_old_manifest_is_deleted_again() {
     simulate(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         let rule = Rule::on(OpKind::Delete, FAIL).named("MANIFEST-").times(2);
         let deletion = disk.faults.add(rule);
         hooks.roll_manifest_from(1);

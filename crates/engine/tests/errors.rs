@@ -746,7 +746,7 @@ fn a_number_in_a_wrong_form_is_refused_with_the_right_form() {
     let place = Place::new();
     let store = place.open();
     let advice = |value: &str| {
-        let error = store.set_option("stats_publish_ms", value).unwrap_err();
+        let error = store.set_option("stats_file_ms", value).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         error.advice_text().unwrap().to_string()
     };

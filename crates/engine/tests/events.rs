@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use common::{Disk, key, put_synced, small};
-use siltstone::stall::Cause;
+use siltstone::stall::StallCause;
 use siltstone::{
     Components, ErrorKind, Event, EventListener, IngestMode, IterOptions, KeyspaceOptions, Options,
     Store, TableFolder, Value,
@@ -264,11 +264,11 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         let began = of!(
             events,
             Event::StallBegan {
-                keyspace, cause: Cause::SealedMemtables, load, limit: 1, ..
+                keyspace, cause: StallCause::SealedMemtables, load, limit: 1, ..
             }
             => assert!(keyspace == "default" && load.sealed_memtable_count >= 1));
-        let ended = of!(events, Event::StallEnded { cause: Cause::SealedMemtables, .. } => ());
-        let told = store.stats().delay_totals[Cause::SealedMemtables as usize].1;
+        let ended = of!(events, Event::StallEnded { cause: StallCause::SealedMemtables, .. } => ());
+        let told = store.stats().delay_totals[StallCause::SealedMemtables as usize].1;
         assert!(!began.is_empty(), "{events:?}");
         assert_eq!(
             (began.len(), ended.len()),

@@ -51,7 +51,7 @@ fn writers_do_not_wait_for_jobs_that_fail() {
 fn writers_do_not_get_errors_of_jobs_that_are_over() {
     let (faults, store) = on_memory();
     let ks = store.default_keyspace().unwrap();
-    let (hooks, runtime) = (store.core_for_tests(), Runtime::threads());
+    let (hooks, runtime) = (store.test_hooks(), Runtime::threads());
     let other = store.create_keyspace("other").unwrap();
     hooks.pause_compaction(true);
     for n in 0..8u32 {

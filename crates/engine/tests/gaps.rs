@@ -60,7 +60,7 @@ fn the_head_of_a_queue_is_found_in_a_few_steps() {
             let steps = hidden(&store) - before;
             assert!(steps <= STEPS_A_SEEK, "{steps} steps after {i} deletes");
         }
-        let gaps = store.core_for_tests().gap_count(&queue);
+        let gaps = store.test_hooks().gap_count(&queue);
         assert!((1..=8).contains(&gaps), "{gaps} gaps");
     });
 }
@@ -88,7 +88,7 @@ fn the_top_of_a_stack_is_found_in_a_few_steps() {
 fn each_of_many_queues_has_a_gap() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace) = open(&rt);
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let queues = 200u64;
         let name = |queue: u64, i: u64| [&key(queue)[..], b"/", &key(i)].concat();
         for i in 0..100 {
@@ -109,7 +109,7 @@ fn each_of_many_queues_has_a_gap() {
                 assert!(steps <= STEPS_A_SEEK, "{steps} steps in queue {queue}");
             }
         }
-        let gaps = store.core_for_tests().gap_count(&keyspace);
+        let gaps = store.test_hooks().gap_count(&keyspace);
         assert_eq!(gaps as u64, queues);
     });
 }
@@ -119,7 +119,7 @@ fn each_of_many_queues_has_a_gap() {
 fn the_first_seek_after_many_deletes_finds_a_gap() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace) = open(&rt);
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let count = 30_000;
         for i in 0..count {
             keyspace.put(&key(i), b"job").unwrap();
@@ -147,7 +147,7 @@ fn the_first_seek_after_many_deletes_finds_a_gap() {
 /// Twenty keys. The middle ones are deleted, and there is a gap over them.
 fn with_gap(rt: &Runtime) -> (Disk, Store, Keyspace, Snapshot) {
     let (disk, store, keyspace) = open(rt);
-    store.core_for_tests().set_gap_min(4);
+    store.test_hooks().set_gap_min(4);
     for i in 0..20 {
         keyspace.put(&key(i), b"then").unwrap();
     }
@@ -156,7 +156,7 @@ fn with_gap(rt: &Runtime) -> (Disk, Store, Keyspace, Snapshot) {
         keyspace.delete(&key(i)).unwrap();
     }
     assert_eq!(now(&keyspace).len(), 4);
-    assert_eq!(store.core_for_tests().gap_count(&keyspace), 1);
+    assert_eq!(store.test_hooks().gap_count(&keyspace), 1);
     (disk, store, keyspace, then)
 }
 
@@ -225,7 +225,7 @@ fn an_ingest_into_a_gap_is_seen() {
             let (disk, store, keyspace, then) = with_gap(&rt);
             let pairs: Vec<Vec<u8>> = keys([from, to]);
             let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|k| (&k[..], &b"in"[..])).collect();
-            common::ingest(&disk, &store.core_for_tests(), &keyspace, &pairs);
+            common::ingest(&disk, &store.test_hooks(), &keyspace, &pairs);
             let mut wanted = keys([0, 1, 18, 19, from, to]);
             wanted.sort();
             wanted.dedup();
@@ -261,7 +261,7 @@ fn a_late_cursor_leaves_no_gap_over_an_earlier_put() {
 fn puts_into_a_gap_keep_to_the_bound() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace) = open(&rt);
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let count = 10_000;
         for i in 0..count {
             keyspace.put(&key(i), b"job").unwrap();
@@ -273,7 +273,7 @@ fn puts_into_a_gap_keep_to_the_bound() {
         for i in (0..count).step_by(2) {
             keyspace.put(&key(i), b"again").unwrap();
         }
-        let gaps = store.core_for_tests().gap_count(&keyspace);
+        let gaps = store.test_hooks().gap_count(&keyspace);
         assert!((1..=4096).contains(&gaps), "{gaps} gaps");
         assert_eq!(now(&keyspace), keys((0..count).step_by(2)));
     });
@@ -284,7 +284,7 @@ fn puts_into_a_gap_keep_to_the_bound() {
 fn gaps_that_nobody_uses_are_forgotten() {
     simulate(1, |rt, _| {
         let (_disk, store, keyspace, _then) = with_gap(&rt);
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         for i in 0..10_000 {
             keyspace.put(&key(1000 + i), b"x").unwrap();
         }

@@ -339,7 +339,7 @@ fn a_crash_at_every_call_leaves_all_or_nothing() {
                 }
                 // Every table on the disk is named.
                 let named: Vec<String> = store
-                    .core_for_tests()
+                    .test_hooks()
                     .state()
                     .keyspaces
                     .values()
@@ -697,7 +697,7 @@ fn ingests_beside_drops_and_closes_are_whole() {
         let after = if seed.is_multiple_of(2) {
             assert_eq!(state(&a).len(), wanted);
             store.flush().unwrap();
-            store.core_for_tests().delete_obsolete();
+            store.test_hooks().delete_obsolete();
             let most = 2 * done;
             assert!(tables_of(&disk).len() <= most, "{:?}", tables_of(&disk));
             disk.lose_power()

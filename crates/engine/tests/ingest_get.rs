@@ -17,7 +17,7 @@ fn a_key_that_is_its_blocks_separator_is_found() {
     let store =
         Store::open_with(Components::on(storage.clone(), runtime), Options::default()).unwrap();
     let keyspace = store.default_keyspace().unwrap();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let name = "00000001-99999999-0000-00000.tbl";
     let file = storage.create(hooks.epoch(), name).unwrap();
     let mut writer = TableWriter::new(file.clone(), WriterOptions::default()).unwrap();

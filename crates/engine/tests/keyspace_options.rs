@@ -98,7 +98,7 @@ fn a_change_wakes_writers_that_wait() {
         let disk = Disk::new(&rt);
         let store = disk.open();
         let ks = store.create_keyspace("a").unwrap();
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         hooks.pause_compaction(true);
         let stop = |runs| KeyspaceOptions {
             l0_stop_count: Some(runs),
@@ -301,7 +301,7 @@ fn options_of_the_store_change_by_name_or_are_refused_with_a_reason() {
 
 /// The codec and the filter bits of the tables, by level.
 fn tables(disk: &Disk, store: &Store, name: &str) -> Vec<(u8, Codec, u8)> {
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let keyspace = store.keyspace(name).unwrap();
     hooks
         .version(&keyspace)

@@ -50,7 +50,7 @@ fn comes_back(disk: &Disk, put: u64, what: &str) {
         put_synced(&ks, &key(put), b"v");
         ks.flush().unwrap();
         store.wait_until_idle().unwrap();
-        store.core_for_tests().delete_obsolete();
+        store.test_hooks().delete_obsolete();
         assert_eq!(manifests(&image), 1, "{what}: {:?}", image.names(""));
         store.close().unwrap();
     }
@@ -179,7 +179,7 @@ fn a_roll_may_fail_at_each_call() {
                 if next.is_ok() {
                     // The new manifest is deleted, even if its creation failed after the file was
                     // made.
-                    store.core_for_tests().delete_obsolete();
+                    store.test_hooks().delete_obsolete();
                     assert_eq!(manifests(&disk), 1, "{told}: {:?}", disk.names(""));
                 }
                 comes_back(&disk, put, &told);
@@ -313,7 +313,7 @@ fn an_error_while_space_is_reserved_loses_nothing_and_poisons_nothing() {
         simulated("reserving fails", move |rt| {
             let disk = Disk::new(&rt);
             let store = disk.open();
-            let hooks = store.core_for_tests();
+            let hooks = store.test_hooks();
             let rule = Rule::on(OpKind::Reserve, Fault::Fail(Io)).named("MANIFEST");
             disk.faults
                 .add(if lasting { rule.for_good() } else { rule });

@@ -54,7 +54,7 @@ fn a_recorder_gets_the_figures_of_stats() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         // The recorder is updated whether or not a file is published.
-        stats_publish_ms: 0,
+        stats_file_ms: 0,
         ..small()
     };
     let store = Store::open(folder.path(), options).unwrap();

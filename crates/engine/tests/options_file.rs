@@ -186,7 +186,7 @@ fn an_open_that_contradicts_the_file_says_so() {
         }
         other => panic!("{other:?}"),
     }
-    // The published statistics have it too.
+    // The file of statistics has it too.
     let json = store.stats().to_json();
     let back: siltstone::Stats = serde_json::from_str(&json).unwrap();
     assert_eq!(back.option_differences, store.stats().option_differences);

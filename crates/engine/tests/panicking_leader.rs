@@ -28,7 +28,7 @@ fn panics_in(call: OpKind) {
     let store = open(&storage, &runtime);
     let ks = store.default_keyspace().unwrap();
     ks.put(b"before", b"it").unwrap();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
 
     // All writers are in the queue before one leads. A group takes one mebibyte beside the leader's
     // own batch, which is two more batches, so the last ones stay behind.
@@ -134,7 +134,7 @@ fn panics_before_others(call: OpKind) {
         let ks = store.default_keyspace().unwrap();
         store.create_keyspace("old").unwrap();
         ks.put(b"before", b"it").unwrap();
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         let held = hooks.hold_writes();
         let queue_up = |waiting: usize, task: Box<dyn FnOnce() -> siltstone::Result<()> + Send>| {
             let task = runtime.spawn("task", task).unwrap();

@@ -141,7 +141,7 @@ fn a_compaction_that_panics_emits_an_event() {
     let stage = Stage::new();
     let store = stage.open(options(2));
     let ks = store.default_keyspace().unwrap();
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     for _ in 0..2 {
         ks.put(b"k", b"v").unwrap();
         store.flush().unwrap();

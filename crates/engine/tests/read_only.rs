@@ -171,7 +171,7 @@ fn a_reader_reads_and_changes_nothing() {
             ("sync_log", store.sync_log()),
             (
                 "ingest",
-                store.core_for_tests().ingest(&ks, Vec::new()).map(drop),
+                store.test_hooks().ingest(&ks, Vec::new()).map(drop),
             ),
         ];
         for (call, result) in refused {

@@ -509,7 +509,7 @@ fn an_open_store_is_verified() {
         let store = disk.open();
         let (a, b) = two(&store);
         // The range delete hides nothing and would be dropped.
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         for i in 0..2000 {
             a.put(&key(i), &[7; 100]).unwrap();
         }
@@ -537,7 +537,7 @@ fn an_open_store_is_verified() {
         let victim = disk.names(".tbl")[0].clone();
         let mut bytes = disk.memory.read_small(&victim).unwrap();
         bytes[100] ^= 8;
-        let epoch = store.core_for_tests().epoch();
+        let epoch = store.test_hooks().epoch();
         disk.memory.delete(epoch, &victim).unwrap();
         let file = disk.memory.create(epoch, &victim).unwrap();
         file.append(&[&bytes]).unwrap();

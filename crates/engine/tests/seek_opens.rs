@@ -43,7 +43,7 @@ impl Place {
 
     fn opened(disk: Disk, options: Options) -> Place {
         let store = disk.open_with(options);
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         store.wait_until_idle().unwrap();
         let place = Place {
@@ -74,7 +74,7 @@ impl Place {
 
     fn opened_by_this(&self, cursor: &mut Cursor, seek: impl FnOnce(&mut Cursor)) -> u64 {
         let opened = || self.store.stats().counter("table_open_count");
-        self.store.core_for_tests().close_tables();
+        self.store.test_hooks().close_tables();
         let before = opened();
         seek(cursor);
         opened() - before
@@ -257,7 +257,7 @@ fn seeks_with_closed_tables_show_what_the_model_does() {
                 readers.push(world.reader(bounds));
                 for reader in &mut readers {
                     if world.dice.below(3) > 0 {
-                        world.store.core_for_tests().close_tables();
+                        world.store.test_hooks().close_tables();
                     }
                     world.walk(reader, 6);
                 }
@@ -305,7 +305,7 @@ fn cursors_read_no_filters() {
     for look_up in lookups {
         for is_open in [false, true] {
             if !is_open {
-                place.store.core_for_tests().close_tables();
+                place.store.test_hooks().close_tables();
             } else {
                 let mut cursor = place.keyspace.cursor(..).unwrap();
                 cursor.seek(key(7)).unwrap();

@@ -33,7 +33,7 @@ fn options() -> Options {
         log_bytes_max: 256 << 10,
         table_bytes: 64 << 10,
         block_bytes: 1 << 10,
-        stats_publish_ms: 1,
+        stats_file_ms: 1,
         background_tasks: 1,
         ..Options::default()
     }
@@ -99,7 +99,7 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
         }
     }
     // Tables with range deletes are compacted soon.
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     for name in ["plain", "lz4"] {
         let keyspace = store.keyspace(name).map_err(told)?;
         for (start, end) in [(b"key-030", b"key-035"), (b"key-033", b"key-040")] {

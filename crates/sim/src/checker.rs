@@ -340,7 +340,7 @@ pub fn contents(store: &Store) -> Result<Contents> {
         let pairs = scan(&mut keyspace.cursor(IterOptions::default())?, false)?;
         all.insert(name, (keyspace.id(), pairs));
     }
-    let next_keyspace_id = store.core_for_tests().state().next_keyspace_id;
+    let next_keyspace_id = store.test_hooks().state().next_keyspace_id;
     Ok(Contents {
         keyspaces: all,
         next_keyspace_id,

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
-    Capabilities, Epoch, Lease, MemoryStorage, ObjectMeta, ReadFile, Replay, Result, SharedLease,
-    Storage, WriteFile,
+    Capabilities, Epoch, JournalReplay, Lease, MemoryStorage, ObjectMeta, ReadFile, Result,
+    SharedLease, Storage, WriteFile,
 };
 
 /// The storage; see the module.
@@ -53,7 +53,7 @@ impl Noted {
 
 /// The positions of the other medium, ascending, at which it may have been while the main medium
 /// was at the position of `replay`.
-pub fn moments(replay: &Replay, letter: char) -> Vec<u64> {
+pub fn moments(replay: &JournalReplay, letter: char) -> Vec<u64> {
     let marks = replay.marks_so_far();
     let place = |label: &str| label.strip_prefix(letter)?.parse::<u64>().ok();
     let before = marks

@@ -291,8 +291,8 @@ impl Storage for Observed {
     fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.inner.rewrite_object(epoch, name)
     }
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
-        self.inner.sync_place(epoch)
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
+        self.inner.sync_parents(epoch)
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)

@@ -151,7 +151,7 @@ impl Client {
             A::HoldFlush => self.hold_flush(),
             A::PauseCompaction => self.pause_compaction(),
             A::WaitIdle => {
-                self.world.store.core_for_tests().pause_compaction(false);
+                self.world.store.test_hooks().pause_compaction(false);
                 // This does not wait. Held memtables are released by their own tasks and other
                 // tasks may pause compactions again, so a wait might never end.
                 Ok(())
@@ -298,7 +298,7 @@ impl Client {
         let Some(keyspace) = self.keyspace()? else {
             return Ok(());
         };
-        let held = match world.store.core_for_tests().seal_and_hold(&keyspace) {
+        let held = match world.store.test_hooks().seal_and_hold(&keyspace) {
             Ok(held) => held,
             Err(e) => return world.allow(&e, &[ErrorKind::KeyspaceDropped], "seal"),
         };
@@ -306,7 +306,7 @@ impl Client {
             world.reach("memtable.held");
             let pause = Duration::from_micros(self.rng.below(40_000));
             self.later(pause, move |world| {
-                world.store.core_for_tests().release(&keyspace);
+                world.store.test_hooks().release(&keyspace);
             })
         } else {
             Ok(())
@@ -315,10 +315,10 @@ impl Client {
 
     /// Pauses compactions for a while.
     fn pause_compaction(&mut self) -> Check {
-        self.world.store.core_for_tests().pause_compaction(true);
+        self.world.store.test_hooks().pause_compaction(true);
         let pause = Duration::from_micros(self.rng.below(40_000));
         self.later(pause, |world| {
-            world.store.core_for_tests().pause_compaction(false)
+            world.store.test_hooks().pause_compaction(false)
         })
     }
 
@@ -326,7 +326,7 @@ impl Client {
     /// all numbers, unless calls fail.
     fn delete_obsolete(&mut self) -> Check {
         let world = &self.world;
-        world.store.core_for_tests().delete_obsolete();
+        world.store.test_hooks().delete_obsolete();
         match world.errors {
             Errors::Fatal => world.slots_meet(),
             // Recovery may have replayed data that found no space, and its numbers are not in any

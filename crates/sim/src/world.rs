@@ -355,7 +355,7 @@ impl World {
     /// # Errors
     /// As [`World::write`].
     pub fn write_too_much(&self, keyspace: &Keyspace) -> Check {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         hooks.refuse_arenas_from(REFUSED_BYTES);
         let value = vec![0x67; REFUSED_BYTES].into();
         let op = Op::Put(keyspace.id(), b"too much".as_slice().into(), value);
@@ -379,7 +379,7 @@ impl World {
             }
             .map_err(|e| e.to_string())?;
         }
-        let batch = self.store.core_for_tests().batch_of(batch);
+        let batch = self.store.test_hooks().batch_of(batch);
         self.write(ops, sync, |store, sync| {
             store.write(&batch, WriteOptions { sync })
         })
@@ -498,7 +498,7 @@ impl World {
     /// # Errors
     /// The store owes something; the error says what.
     pub fn nothing_is_owed(&self) -> Check {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         let mut told = String::new();
         // What found no space or met a fault is retried in rounds.
         for round in 0..8 {
@@ -558,7 +558,7 @@ impl World {
     /// # Errors
     /// There is a hole.
     pub fn slots_meet(&self) -> Check {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         for name in self.store.keyspaces() {
             let Ok(keyspace) = self.store.keyspace(&name) else {
                 continue;

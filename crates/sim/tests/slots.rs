@@ -91,7 +91,7 @@ fn check(keyspace: &Keyspace, model: &Model) {
 
 /// Keyspaces in which a compaction of level 0 is due, as soon as compactions are no longer paused.
 fn due(store: &Store, names: &[&str]) -> Vec<(Keyspace, Model)> {
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     let made = names.iter().map(|name| {
         let keyspace = store.create_keyspace(name).unwrap();
         let mut model = Model::new();
@@ -108,7 +108,7 @@ fn measure(world: &World, store: &Store, device: &Device) {
         let made = due(store, &[name]);
         // The flushes are paid for.
         world.rt.sleep(Duration::from_secs(60));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         check(&made[0].0, &made[0].1);
     }
@@ -134,16 +134,16 @@ fn two_slots_hold_no_worker() {
         measure(&world, &store, &device);
         let made = due(&store, &["a", "b", "c", "d"]);
         world.rt.sleep(Duration::from_secs(60));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         world.rt.sleep(Duration::from_secs(1));
         assert_eq!((device.running(), store.stats().jobs.len()), (2, 3));
         let begin = world.rt.now();
         let other = store.create_keyspace("other").unwrap();
         for i in 0..20 {
             other.put(&key(i), b"value").unwrap();
-            store.core_for_tests().pause_compaction(true);
+            store.test_hooks().pause_compaction(true);
             other.flush().unwrap();
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
         }
         assert!(world.rt.now().since(begin) < Duration::from_secs(1));
         assert_eq!(device.running(), 2);
@@ -177,7 +177,7 @@ fn the_choice_follows_measured_speed_and_occupancy() {
             measure(&world, &store, &device);
             let made = due(&store, &["a", "b", "c", "d"]);
             world.rt.sleep(Duration::from_secs(60));
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
             store.wait_until_idle().unwrap();
             let ran = device.ran().len() - 1;
             assert!(
@@ -201,7 +201,7 @@ fn jobs_are_cut_for_their_side() {
             ..two_slots()
         });
         let store = world.open(&[&device]);
-        store.core_for_tests().set_subjob_min_bytes(10_000);
+        store.test_hooks().set_subjob_min_bytes(10_000);
         measure(&world, &store, &device);
         assert_eq!(device.ran()[0].subjob_count, 3);
     });
@@ -219,7 +219,7 @@ fn a_side_that_fails_is_suspended() {
             ..two_slots()
         });
         let store = world.open(&[&device]);
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         let flush = || {
             keyspace.put(b"k", b"v").unwrap();
@@ -260,7 +260,7 @@ fn a_job_that_hangs_is_given_up() {
         let took = world.rt.now().since(begin);
         assert!(took < Duration::from_secs(10), "{took:?}");
         world.rt.sleep(Duration::from_secs(60));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         let took = world.rt.now().since(begin);
         assert!(took < Duration::from_secs(180), "{took:?}");
@@ -287,7 +287,7 @@ fn a_close_does_not_wait_for_a_job_that_hangs() {
         });
         let store = world.open(&[&device]);
         let made = due(&store, &["a"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         world.rt.sleep(Duration::from_secs(1));
         assert_eq!(device.running(), 1);
         let begin = world.rt.now();
@@ -315,7 +315,7 @@ fn the_host_resumes_what_another_side_began() {
         });
         let store = world.open(&[&device]);
         let made = due(&store, &["a"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         let stats = store.stats();
         assert_eq!(stats.counter("adopted_table_count"), 2);

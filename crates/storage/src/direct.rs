@@ -56,8 +56,8 @@ impl Storage for DirectStorage {
     fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.0.rewrite_object(epoch, name)
     }
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
-        self.0.sync_place(epoch)
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
+        self.0.sync_parents(epoch)
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.0.open_direct(name)

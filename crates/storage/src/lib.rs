@@ -23,7 +23,7 @@ pub use error::{Result, StorageError, StorageErrorKind};
 pub use fault::FaultStorage;
 pub use files::FileStorage;
 pub use map::{Map, MapOwner, MapView};
-pub use memory::{CrashPolicy, CrashReport, Mark, MemoryStorage, Replay};
+pub use memory::{CrashPolicy, CrashReport, JournalReplay, Mark, MemoryStorage};
 pub use op::{CallCounts, OpKind};
 pub use storage::{
     Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadRange,

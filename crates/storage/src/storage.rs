@@ -198,7 +198,7 @@ pub trait Storage: Send + Sync + 'static {
     /// Makes the names durable that lead to this storage (a folder's name in the folder above it,
     /// and so on), whoever created them. Costs a few syncs, so it is called only when something is
     /// created in the storage for the first time.
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
         let _ = epoch;
         Ok(())
     }

@@ -48,7 +48,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     silt stats words.silt --watch=10 --json >>figures.jsonl\n\n\
     If a process has the store open for writing, these are the figures that it publishes once a \
     second (setting \
-    stats_publish_ms): counters, latencies and delays since it opened the store, and rates with \
+    stats_file_ms): counters, latencies and delays since it opened the store, and rates with \
     --watch. Otherwise the command opens the store for reading, and the counters are those of this \
     open.")]
 pub struct StatsArgs {

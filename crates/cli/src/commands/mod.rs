@@ -318,7 +318,7 @@ fn warn_of_discarded(store: &Store) {
 /// Warns of damage in a part of the log that is not needed. Such damage does not keep a store from
 /// opening.
 fn warn_of_skipped(store: &Store) {
-    if store.stats().counter("passed_log_damage_count") > 0 {
+    if store.stats().counter("skipped_log_damage_count") > 0 {
         eprintln!(
             "silt: the log is damaged in a part that is not needed, because its entries are in \
             tables; `silt check` shows where, and the next write begins a new log"

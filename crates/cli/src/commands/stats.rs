@@ -5,7 +5,7 @@ mod source;
 
 use std::time::{Duration, Instant};
 
-use siltstone::stall::Cause;
+use siltstone::stall::StallCause;
 use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Space, Stats};
 
 use super::{is_own, no_keyspace};
@@ -117,7 +117,7 @@ fn show(args: &FiguresArgs, print: Print<'_>) -> Result<Outcome, Failure> {
         next = next.max(Instant::now() - every);
         match figures(args) {
             Ok(sample) => {
-                // If the writer has not published a new sample yet, the old one keeps its rates.
+                // If the writer has not written a new sample yet, the old one keeps its rates.
                 if !sample.is_same_as(&last) {
                     rates = Rates::between(&last, &sample);
                 }
@@ -463,7 +463,7 @@ fn delays(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
             count(delay.load.l0_run_count),
             bytes(delay.load.log_bytes),
             match delay.cause {
-                Cause::LogBytes => bytes(delay.limit),
+                StallCause::LogBytes => bytes(delay.limit),
                 _ => count(delay.limit),
             }
         )?;

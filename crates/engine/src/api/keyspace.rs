@@ -95,15 +95,11 @@ impl Keyspace {
     /// As [`Keyspace::set_options`].
     pub fn change_options(&self, set: &KeyspaceOptions, unset: &[&str]) -> Result<()> {
         self.check()?;
-        crate::services::settings::set_keyspace(
-            &self.parts().catalog,
-            &self.keyspace,
-            |own| {
-                unset.iter().try_for_each(|name| own.unset(name))?;
-                *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
-                Ok(())
-            },
-        )
+        crate::services::settings::set_keyspace(&self.parts().catalog, &self.keyspace, |own| {
+            unset.iter().try_for_each(|name| own.unset(name))?;
+            *own = crate::types::options::keyspace::merged(self.name(), own, set, None)?;
+            Ok(())
+        })
     }
 
     /// The store that the keyspace is in.

@@ -592,7 +592,7 @@ impl Store {
     }
 
     #[doc(hidden)]
-    pub fn core_for_tests(&self) -> crate::api::testing::TestHooks {
+    pub fn test_hooks(&self) -> crate::api::testing::TestHooks {
         crate::api::testing::TestHooks::new(self.parts().clone())
     }
 }

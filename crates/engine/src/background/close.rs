@@ -14,7 +14,7 @@ use crate::catalog::obsolete::{delete_again, delete_obsolete_segments, delete_ol
 use crate::commit::Commit;
 use crate::jobs::schedule;
 use crate::services::parts::Parts;
-use crate::stats::published;
+use crate::stats::stats_file;
 use crate::types::error::{Result, closed};
 
 impl Background {
@@ -50,7 +50,7 @@ impl Background {
             // What the last jobs made obsolete is deleted now rather than at the next open. A
             // poisoned store makes no more changes.
             if result.is_ok() {
-                published::delete_own(env, &self.own_file);
+                stats_file::delete_own(env, &self.own_file);
                 let tables = &self.parts.tree.tables();
                 tables.sweep(env.epoch(), || env.health().is_poisoned());
                 delete_again(env);

@@ -20,7 +20,7 @@ use crate::commit::Commit;
 use crate::services::parts::Parts;
 use crate::services::recovery::unflushed::install_unflushed;
 use crate::services::seal::Watches;
-use crate::stats::published::{self, OwnFile, SpaceCount};
+use crate::stats::stats_file::{self, OwnFile, SpaceCount};
 use crate::tree::iter::ahead::follow_hints;
 use crate::tree::view::Source;
 use crate::types::error::Result;
@@ -33,8 +33,8 @@ struct Maintenance<'a> {
     parts: &'a Parts,
     own_file: &'a OwnFile,
     slots: Option<&'a Arc<Slots>>,
-    /// When statistics were published last.
-    last_published: Instant,
+    /// When statistics were written last.
+    last_written: Instant,
     /// When the metrics recorder was fed last.
     #[cfg(feature = "metrics")]
     last_fed: Instant,
@@ -53,8 +53,8 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, slots: Option<&Arc<Slo
         parts,
         own_file,
         slots,
-        // A store that is opened, used a little and closed need not publish anything.
-        last_published: opened,
+        // A store that is opened, used a little and closed need not write anything.
+        last_written: opened,
         #[cfg(feature = "metrics")]
         last_fed: opened,
         space_count: SpaceCount::default(),
@@ -86,19 +86,19 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, slots: Option<&Arc<Slo
 impl Maintenance<'_> {
     /// How long to wait at most for the next round.
     fn wait(&self) -> Duration {
-        let Some(every) = published::interval(&self.parts.env) else {
+        let Some(every) = stats_file::interval(&self.parts.env) else {
             return ROUND_INTERVAL;
         };
-        let left = (self.last_published + every).since(self.parts.env.now());
+        let left = (self.last_written + every).since(self.parts.env.now());
         left.clamp(Duration::from_micros(50), ROUND_INTERVAL)
     }
 
     fn round(&mut self) {
         let (parts, env) = (self.parts, &self.parts.env);
         let now = env.now();
-        if published::interval(env).is_some_and(|every| now.since(self.last_published) >= every) {
-            self.last_published = now;
-            published::publish(&parts.jobs, self.own_file, &mut self.space_count);
+        if stats_file::interval(env).is_some_and(|every| now.since(self.last_written) >= every) {
+            self.last_written = now;
+            stats_file::write(&parts.jobs, self.own_file, &mut self.space_count);
         }
         #[cfg(feature = "metrics")]
         if now.since(self.last_fed) >= ROUND_INTERVAL {

@@ -27,7 +27,7 @@ use siltstone_storage::{JoinHandle, Mutex};
 use slots::Slots;
 
 use crate::services::parts::Parts;
-use crate::stats::published::{self, OwnFile};
+use crate::stats::stats_file::{self, OwnFile};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// The tasks of an open store.
@@ -55,7 +55,7 @@ impl Background {
     /// # Errors
     /// `Io` if the process may not start more threads. The store is then closed.
     pub(crate) fn start(parts: &Parts) -> Result<Background> {
-        published::delete_inherited(&parts.env);
+        stats_file::delete_inherited(&parts.env);
         let has_others = parts.jobs.runner().sides.has_others();
         let background = Background {
             slots: has_others.then(|| Slots::new(&parts.jobs)),

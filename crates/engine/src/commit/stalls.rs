@@ -22,7 +22,7 @@ use siltstone_storage::{Instant, Mutex, Runtime};
 
 use crate::commit::rate_limit::{RateLimit, Turn};
 use crate::env::notify::Notify;
-pub use crate::types::pressure::{self as policy, Cause, Decision, Limits, Load};
+pub use crate::types::pressure::{self as policy, Decision, Limits, Load, StallCause};
 
 use crate::types::event::{Event, Events};
 use crate::types::limits::KeyspaceId;
@@ -33,7 +33,7 @@ pub struct Delay {
     /// The keyspace whose load caused it.
     pub keyspace: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: StallCause,
     /// The load at the beginning of the delay.
     pub load: Load,
     /// The limit that the load met, in the unit of the cause.
@@ -68,7 +68,7 @@ struct Inner {
     next: u64,
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
-    totals: [DelayTotal; Cause::ALL.len()],
+    totals: [DelayTotal; StallCause::ALL.len()],
     rate_limits: BTreeMap<KeyspaceId, RateLimit>,
 }
 
@@ -190,7 +190,7 @@ impl Stalls {
     }
 
     #[cold]
-    fn begin(&self, keyspace: &str, cause: Cause, load: Load, limit: u64) -> (u64, Instant) {
+    fn begin(&self, keyspace: &str, cause: StallCause, load: Load, limit: u64) -> (u64, Instant) {
         let now = self.runtime.now();
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.inner.lock();
@@ -257,9 +257,9 @@ impl Stalls {
     }
 
     /// The totals of each cause.
-    pub(crate) fn totals(&self) -> Vec<(Cause, DelayTotal)> {
+    pub(crate) fn totals(&self) -> Vec<(StallCause, DelayTotal)> {
         let inner = self.inner.lock();
-        Cause::ALL
+        StallCause::ALL
             .iter()
             .map(|&c| (c, inner.totals[c as usize]))
             .collect()

@@ -144,8 +144,8 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.change(Call::SyncDir, epoch, |s, e| s.sync_dir(e))
     }
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
-        self.change(Call::Open, epoch, |s, e| s.sync_place(e))
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
+        self.change(Call::Open, epoch, |s, e| s.sync_parents(e))
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         self.change(Call::Replace(name), epoch, |s, e| s.replace(e, name, bytes))

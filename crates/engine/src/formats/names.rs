@@ -136,7 +136,7 @@ pub(crate) fn is_reserve(name: &str) -> bool {
 /// The name of the lease.
 pub(crate) const LEASE: &str = "store";
 
-/// The name of the file with the published statistics.
+/// The name of the file with the statistics of a store that is open for writing.
 pub(crate) const STATS: &str = "STATS.json";
 
 /// Marks a folder into which a checkpoint or a repair is being written.

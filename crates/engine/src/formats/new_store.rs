@@ -49,7 +49,7 @@ pub(crate) fn create(
     // The names of the tables and of the segment.
     storage.sync_dir(epoch)?;
     // The folder may have been made just now.
-    storage.sync_place(epoch)?;
+    storage.sync_parents(epoch)?;
     // This syncs the manifest and its name, and writes the pointer.
     Manifest::create(storage.clone(), epoch, id, state, Space::Fresh)?;
     Ok(())

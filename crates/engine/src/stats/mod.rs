@@ -1,9 +1,9 @@
 //! Statistics of an open store: plain data, cheap enough to be collected every second.
 
-pub(crate) mod published;
 #[cfg(feature = "metrics")]
 pub(crate) mod recorder;
 pub(crate) mod space;
+pub(crate) mod stats_file;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Error;
 use crate::types::event::OptionDifference;
 use crate::types::metrics::{LatencySummary, Metrics};
-use crate::types::pressure::Cause;
+use crate::types::pressure::StallCause;
 
 /// The statistics of one level of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ pub struct Stats {
     pub latencies: BTreeMap<Cow<'static, str>, LatencySummary>,
     /// The total delays of writers, by cause.
     #[serde(serialize_with = "by_cause", deserialize_with = "known_causes")]
-    pub delay_totals: Vec<(Cause, DelayTotal)>,
+    pub delay_totals: Vec<(StallCause, DelayTotal)>,
     /// The most recent delays of writers, including those that go on now.
     #[serde(deserialize_with = "known")]
     pub delays: Vec<Delay>,
@@ -130,7 +130,7 @@ fn numbered<S: serde::Serializer>(levels: &[LevelStats], serializer: S) -> Resul
 
 /// Writes the totals as a map from the cause.
 fn by_cause<S: serde::Serializer>(
-    totals: &[(Cause, DelayTotal)],
+    totals: &[(StallCause, DelayTotal)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_map(totals.iter().map(|(cause, total)| (cause.word(), total)))
@@ -139,10 +139,10 @@ fn by_cause<S: serde::Serializer>(
 /// Reads what [`by_cause`] wrote, without causes that only another version has.
 fn known_causes<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
-) -> Result<Vec<(Cause, DelayTotal)>, D::Error> {
+) -> Result<Vec<(StallCause, DelayTotal)>, D::Error> {
     let all = BTreeMap::<String, DelayTotal>::deserialize(deserializer)?;
-    let total = |cause: Cause| all.get(cause.word()).map(|total| (cause, *total));
-    Ok(Cause::ALL.into_iter().filter_map(total).collect())
+    let total = |cause: StallCause| all.get(cause.word()).map(|total| (cause, *total));
+    Ok(StallCause::ALL.into_iter().filter_map(total).collect())
 }
 
 /// Reads the elements that this build understands. Another version may name other causes.
@@ -245,8 +245,8 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("ingest_count", m.ingest_count.get()),
         ("ingest_bytes", m.ingest_bytes.get()),
         ("discarded_log_bytes", m.discarded_log_bytes.get()),
-        ("passed_log_damage_count", m.passed_log_damage_count.get()),
-        ("passed_log_damage_bytes", m.passed_log_damage_bytes.get()),
+        ("skipped_log_damage_count", m.skipped_log_damage_count.get()),
+        ("skipped_log_damage_bytes", m.skipped_log_damage_bytes.get()),
         ("map_failed_count", jobs.tree().tables().map_failed_count()),
         ("block_cache_hit_count", cache.points.hit_count()),
         ("block_cache_miss_count", cache.points.miss_count()),
@@ -262,7 +262,7 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
             "descriptor_retry_count",
             jobs.tree().tables().descriptors.retried_count(),
         ),
-        ("stats_unpublished_count", m.stats_unpublished_count.get()),
+        ("stats_file_failed_count", m.stats_file_failed_count.get()),
         ("event_lost_count", jobs.env().events().lost_count()),
     ];
     counters.map(|(name, n)| (Cow::Borrowed(name), n)).into()

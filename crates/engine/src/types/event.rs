@@ -24,7 +24,7 @@ use crate::types::limits::KeyspaceId;
 use crate::types::metrics::Counter;
 use crate::types::options::Value;
 use crate::types::options::file::OPTIONS;
-use crate::types::pressure::{Cause, Load};
+use crate::types::pressure::{Load, StallCause};
 
 /// The most events that wait for the listener.
 const QUEUED_MAX: usize = 1024;
@@ -145,7 +145,7 @@ pub enum Event {
         /// The keyspace for which it waits.
         keyspace: String,
         /// Why it waits.
-        cause: Cause,
+        cause: StallCause,
         /// What was measured.
         load: Load,
         /// The limit that was reached, in the unit of the cause.
@@ -157,7 +157,7 @@ pub enum Event {
         /// The keyspace for which it waited.
         keyspace: String,
         /// Why it waited.
-        cause: Cause,
+        cause: StallCause,
         /// How long it waited, in microseconds.
         duration_us: u64,
     },
@@ -176,7 +176,7 @@ pub enum Event {
     /// The open found damage in a part of the log that is not needed, because tables hold
     /// everything in it, and skipped it.
     #[non_exhaustive]
-    LogDamagePassed {
+    LogDamageSkipped {
         /// What is damaged, and where.
         error: Error,
     },

@@ -180,10 +180,10 @@ pub(crate) struct Metrics {
     pub(crate) ingest_bytes: Counter,
     pub(crate) discarded_log_bytes: Counter,
     /// Damaged parts of the log that were not needed, and that the open skipped.
-    pub(crate) passed_log_damage_count: Counter,
+    pub(crate) skipped_log_damage_count: Counter,
     /// Bytes from the first damage in these parts to the log's start.
-    pub(crate) passed_log_damage_bytes: Counter,
-    pub(crate) stats_unpublished_count: Counter,
+    pub(crate) skipped_log_damage_bytes: Counter,
+    pub(crate) stats_file_failed_count: Counter,
     pub(crate) get_time: Histogram,
     pub(crate) multi_get_time: Histogram,
     pub(crate) put_time: Histogram,

@@ -8,7 +8,7 @@ use crate::types::options::{KeyspaceSettings, Options, StallPolicy};
 )]
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
-pub enum Cause {
+pub enum StallCause {
     /// Stop: too many sealed memtables wait for their flush.
     SealedMemtables = 0,
     /// Slowdown: there are many level-0 runs.
@@ -24,47 +24,49 @@ pub enum Cause {
     LogSlowdown = 5,
 }
 
-impl Cause {
+impl StallCause {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Cause; 6] = [
-        Cause::SealedMemtables,
-        Cause::L0Slowdown,
-        Cause::L0Stop,
-        Cause::LogBytes,
-        Cause::MemtableSlowdown,
-        Cause::LogSlowdown,
+    pub const ALL: [StallCause; 6] = [
+        StallCause::SealedMemtables,
+        StallCause::L0Slowdown,
+        StallCause::L0Stop,
+        StallCause::LogBytes,
+        StallCause::MemtableSlowdown,
+        StallCause::LogSlowdown,
     ];
 
     /// The name of the cause, in metrics and tables.
     pub fn word(self) -> &'static str {
         match self {
-            Cause::SealedMemtables => "sealed_memtables",
-            Cause::L0Slowdown => "l0_slowdown",
-            Cause::L0Stop => "l0_stop",
-            Cause::LogBytes => "log_bytes",
-            Cause::MemtableSlowdown => "memtable_slowdown",
-            Cause::LogSlowdown => "log_slowdown",
+            StallCause::SealedMemtables => "sealed_memtables",
+            StallCause::L0Slowdown => "l0_slowdown",
+            StallCause::L0Stop => "l0_stop",
+            StallCause::LogBytes => "log_bytes",
+            StallCause::MemtableSlowdown => "memtable_slowdown",
+            StallCause::LogSlowdown => "log_slowdown",
         }
     }
 
     /// What a writer waits for and which settings decide it, in one line.
     pub fn meaning(self) -> &'static str {
         match self {
-            Cause::SealedMemtables => {
+            StallCause::SealedMemtables => {
                 "writers wait for a flush: sealed memtables reached sealed_memtables_max"
             }
-            Cause::L0Slowdown => {
+            StallCause::L0Slowdown => {
                 "bytes a second are limited: level-0 runs are between l0_slowdown_count and \
                  l0_stop_count"
             }
-            Cause::L0Stop => "writers wait for a compaction: level-0 runs reached l0_stop_count",
-            Cause::LogBytes => {
+            StallCause::L0Stop => {
+                "writers wait for a compaction: level-0 runs reached l0_stop_count"
+            }
+            StallCause::LogBytes => {
                 "writers wait for flushes: the log that replay would read is twice log_bytes_max"
             }
-            Cause::MemtableSlowdown => {
+            StallCause::MemtableSlowdown => {
                 "bytes a second are limited: one more sealed memtable is sealed_memtables_max"
             }
-            Cause::LogSlowdown => {
+            StallCause::LogSlowdown => {
                 "bytes a second are limited: the log that replay would read is near twice \
                  log_bytes_max"
             }
@@ -125,7 +127,7 @@ pub enum Decision {
     /// It joins the queue when the rate limit of the keyspace (`commit/rate_limit.rs`) admits it.
     Slow {
         /// Why it is slowed down.
-        cause: Cause,
+        cause: StallCause,
         /// The threshold that was reached.
         limit: u64,
         /// How near the load is to where writers stop: 1 to 999 thousandths of the way from the
@@ -135,7 +137,7 @@ pub enum Decision {
     /// It waits until the load is below the limit.
     Stop {
         /// Why it waits.
-        cause: Cause,
+        cause: StallCause,
         /// The limit that was reached.
         limit: u64,
     },
@@ -145,13 +147,13 @@ pub enum Decision {
 pub fn decide(load: &Load, limits: &Limits) -> Decision {
     if load.sealed_memtable_count >= limits.sealed_memtables {
         return Decision::Stop {
-            cause: Cause::SealedMemtables,
+            cause: StallCause::SealedMemtables,
             limit: limits.sealed_memtables,
         };
     }
     if load.l0_run_count >= limits.l0_stop {
         return Decision::Stop {
-            cause: Cause::L0Stop,
+            cause: StallCause::L0Stop,
             limit: limits.l0_stop,
         };
     }
@@ -159,7 +161,7 @@ pub fn decide(load: &Load, limits: &Limits) -> Decision {
         // A keyspace without a sealed memtable does not hold the log, or its flush is about to be
         // forced.
         return Decision::Stop {
-            cause: Cause::LogBytes,
+            cause: StallCause::LogBytes,
             limit: limits.log_bytes,
         };
     }
@@ -199,13 +201,13 @@ fn slow(load: &Load, limits: &Limits) -> Decision {
         _ => way(log_from, load.log_bytes, limits.log_bytes),
     };
     let causes = [
-        (l0, Cause::L0Slowdown, limits.l0_slowdown),
+        (l0, StallCause::L0Slowdown, limits.l0_slowdown),
         (
             memtable,
-            Cause::MemtableSlowdown,
+            StallCause::MemtableSlowdown,
             limits.sealed_memtables - 1,
         ),
-        (log, Cause::LogSlowdown, log_from),
+        (log, StallCause::LogSlowdown, log_from),
     ];
     // Of equal pressures the first counts.
     let (pressure_permille, cause, limit) = causes
@@ -271,14 +273,14 @@ mod tests {
             (
                 load(3, 0, 0),
                 Decision::Stop {
-                    cause: Cause::SealedMemtables,
+                    cause: StallCause::SealedMemtables,
                     limit: 3,
                 },
             ),
             (
                 load(0, 20, 0),
                 Decision::Slow {
-                    cause: Cause::L0Slowdown,
+                    cause: StallCause::L0Slowdown,
                     limit: 20,
                     pressure_permille: 58,
                 },
@@ -286,7 +288,7 @@ mod tests {
             (
                 load(1, 35, 950),
                 Decision::Slow {
-                    cause: Cause::L0Slowdown,
+                    cause: StallCause::L0Slowdown,
                     limit: 20,
                     pressure_permille: 941,
                 },
@@ -294,7 +296,7 @@ mod tests {
             (
                 load(1, 20, 999),
                 Decision::Slow {
-                    cause: Cause::LogSlowdown,
+                    cause: StallCause::LogSlowdown,
                     limit: 750,
                     pressure_permille: 996,
                 },
@@ -305,7 +307,7 @@ mod tests {
                     ..load(2, 0, 0)
                 },
                 Decision::Slow {
-                    cause: Cause::MemtableSlowdown,
+                    cause: StallCause::MemtableSlowdown,
                     limit: 2,
                     pressure_permille: 500,
                 },
@@ -327,14 +329,14 @@ mod tests {
             (
                 load(0, 36, 0),
                 Decision::Stop {
-                    cause: Cause::L0Stop,
+                    cause: StallCause::L0Stop,
                     limit: 36,
                 },
             ),
             (
                 load(1, 20, 1000),
                 Decision::Stop {
-                    cause: Cause::LogBytes,
+                    cause: StallCause::LogBytes,
                     limit: 1000,
                 },
             ),
@@ -342,7 +344,7 @@ mod tests {
             (
                 load(3, 36, 1000),
                 Decision::Stop {
-                    cause: Cause::SealedMemtables,
+                    cause: StallCause::SealedMemtables,
                     limit: 3,
                 },
             ),
@@ -367,6 +369,11 @@ mod tests {
             ..limits
         };
         assert_eq!(decide(&load(0, 0, 0), &narrow), Decision::Pass);
-        assert!(Cause::ALL.iter().enumerate().all(|(i, c)| *c as usize == i));
+        assert!(
+            StallCause::ALL
+                .iter()
+                .enumerate()
+                .all(|(i, c)| *c as usize == i)
+        );
     }
 }

@@ -37,7 +37,7 @@ fn options(seed: u64) -> Options {
 /// contents. Nothing runs.
 fn at_rest(disk: &Disk, seed: u64) -> (Store, Keyspace, BTreeMap<Vec<u8>, Vec<u8>>) {
     let store = disk.open_with(options(seed));
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     hooks.pause_compaction(true);
     let (a, b) = two(&store);
     b.put(b"beside", b"it").unwrap();
@@ -91,7 +91,7 @@ fn goes_on(disk: &Disk, seed: u64, model: &BTreeMap<Vec<u8>, Vec<u8>>, when: &st
     a.compact_range(None, None).unwrap();
     store.wait_until_idle().unwrap();
     assert_eq!(a.iter().unwrap().count(), model.len() + 1, "{when}");
-    store.core_for_tests().delete_obsolete();
+    store.test_hooks().delete_obsolete();
     // Maintenance may be deleting the same files, to which nothing else refers any more.
     disk.rt.sleep(Duration::from_secs(3));
     assert_eq!(named(disk), found(disk), "{when}");
@@ -107,7 +107,7 @@ fn in_every_call(rt: &Runtime, seed: u64, end: impl Fn(Store, Keyspace, &str)) {
         let when = format!("cancelled in call {call}");
         let before = (named(&disk), found(&disk));
         assert_eq!(before.0, before.1);
-        if !stands_in(&disk, &store.core_for_tests(), call) {
+        if !stands_in(&disk, &store.test_hooks(), call) {
             assert!(call >= CALLS_MIN, "the job has {call} calls");
             break;
         }
@@ -149,7 +149,7 @@ fn a_drop_in_a_job(rt: Runtime, seed: u64) {
     for call in 0.. {
         let disk = Disk::new(&rt);
         let (store, a, _) = at_rest(&disk, seed);
-        let hooks = store.core_for_tests();
+        let hooks = store.test_hooks();
         let when = format!("dropped in call {call}");
         if !stands_in(&disk, &hooks, call) {
             break;

@@ -168,7 +168,7 @@ fn a_killed_log_may_be_damaged_where_it_is_not_needed(rt: Runtime, seed: u64) {
                 "{what}, log from {start}, last {last:?}"
             );
             assert_eq!(
-                store.stats().counter("passed_log_damage_count"),
+                store.stats().counter("skipped_log_damage_count"),
                 1,
                 "{what}"
             );
@@ -273,7 +273,7 @@ fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
     disk.memory.set_capacity(Some(used));
     // Ceilings are edits that may not use the reserved bytes, so they fill the manifest up to
     // those.
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let mut filled = 0;
     while hooks.raise_ceiling().is_ok() {
         filled += 1;

@@ -50,7 +50,7 @@ fn stop_manifest(disk: &Disk, kind: StorageErrorKind) {
 
 /// Creates keyspaces until the edit of one must wait, and returns its name.
 fn create_until_one_waits(store: &Store) -> String {
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     for i in 0..400 {
         let name = wide_name(i);
         store.create_keyspace(&name).unwrap();
@@ -80,7 +80,7 @@ fn ids(store: &Store) -> BTreeSet<u32> {
 fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let passing = seed.is_multiple_of(2);
     let kind = match passing {
         true => StorageErrorKind::NoSpace,
@@ -162,7 +162,7 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
 fn a_drop_without_room_succeeds_once_there_is_room(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(options());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     stop_manifest(
         &disk,
         [StorageErrorKind::Io, StorageErrorKind::NoSpace][seed as usize],
@@ -211,7 +211,7 @@ fn keyspaces_come_and_go_on_a_full_disk(rt: Runtime, seed: u64) {
             store.drop_keyspace(&name).unwrap();
         }
         for _ in 0..200 {
-            waited += usize::from(store.core_for_tests().pending_edit_count() > 0);
+            waited += usize::from(store.test_hooks().pending_edit_count() > 0);
             step(&disk, &store, &mut model, &mut counter, &mut dice);
         }
         compare(&store, &model, &format!("life {life} ends"));
@@ -220,7 +220,7 @@ fn keyspaces_come_and_go_on_a_full_disk(rt: Runtime, seed: u64) {
             disk.memory.set_capacity(None);
             rt.sleep(Duration::from_secs(5));
             assert_eq!(store.stats().health, "good", "there is room again");
-            assert_eq!(store.core_for_tests().pending_edit_count(), 0);
+            assert_eq!(store.test_hooks().pending_edit_count(), 0);
             store.flush().unwrap();
             store.sync_log().unwrap();
             disk.lose_power()
@@ -270,7 +270,7 @@ fn had_room<T>(result: siltstone::Result<T>, what: &str) -> bool {
 }
 
 fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: &mut Dice) {
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let names: Vec<String> = model.keys().cloned().collect();
     let name = names[dice.below(names.len() as u64) as usize].clone();
     match dice.below(20) {

@@ -21,7 +21,7 @@ pub(super) fn options() -> Options {
         log_segment_bytes: 64 << 10,
         memtable_bytes: 1 << 20,
         sync: SyncMode::Never,
-        stats_publish_ms: 0,
+        stats_file_ms: 0,
         background_tasks: 1,
         ..small()
     }
@@ -260,7 +260,7 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
     assert_eq!(contents(&store), *wanted, "{what}");
     let read = reading.unwrap_or_else(|e| panic!("{what}: read-only: {e}"));
     assert_eq!(read, *wanted, "{what}: read-only");
-    let passed = store.stats().counter("passed_log_damage_count") > 0;
+    let passed = store.stats().counter("skipped_log_damage_count") > 0;
     assert_eq!(
         checked.is_sound(),
         !passed,
@@ -274,7 +274,7 @@ pub(super) fn judge(disk: &Disk, wanted: &Contents, what: &str) -> (bool, bool) 
     // The damage was deleted together with the old log.
     let again = disk.open_with(options());
     assert_eq!(
-        again.stats().counter("passed_log_damage_count"),
+        again.stats().counter("skipped_log_damage_count"),
         0,
         "{what}"
     );

@@ -284,7 +284,7 @@ fn obsolete_files_never_pile_up(rt: Runtime, seed: u64) {
     };
     let logs_max = (options.log_bytes_max / options.log_segment_bytes) as usize + EXTRA_LOGS;
     let store = disk.open_with(options);
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let mut dice = Dice::new(seed);
     let mut snapshots = Vec::new();
     let (mut most, mut deleted) = (0, 0);

@@ -219,7 +219,7 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
         }
         Ok(outcome)
     });
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     let ks = store.default_keyspace().unwrap();
     let flush = || {
         ks.put(b"k", b"v").unwrap();

@@ -76,7 +76,7 @@ fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
 fn a_failed_group_does_not_keep_the_log(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     for i in 0..40 {
         a.put(&key(i), &[7; 900]).unwrap();
@@ -102,7 +102,7 @@ fn a_failed_group_does_not_keep_the_log(rt: Runtime, _seed: u64) {
 fn a_refused_memtable_fails_its_own_batches(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     // A value that no ordinary memtable holds needs one of its own size.
     let big = vec![7; 400_000];

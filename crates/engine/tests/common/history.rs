@@ -162,7 +162,7 @@ impl World {
     fn set_gap_min(&mut self) {
         let mins = self.habits.gap_mins;
         let min = mins[self.dice.below(mins.len() as u64) as usize];
-        self.store.core_for_tests().set_gap_min(min);
+        self.store.test_hooks().set_gap_min(min);
     }
 
     /// Adds the gaps and the jumps of this open to the sums. It must be called once for each open.
@@ -234,7 +234,7 @@ impl World {
     }
 
     fn release(&mut self) {
-        self.store.core_for_tests().release(&self.keyspace);
+        self.store.test_hooks().release(&self.keyspace);
         self.is_held = false;
     }
 
@@ -327,7 +327,7 @@ impl World {
             }
             Change::Hold if !self.is_held => {
                 // With the next ingest there is a memtable between runs.
-                let hooks = self.store.core_for_tests();
+                let hooks = self.store.test_hooks();
                 self.is_held = hooks.seal_and_hold(&self.keyspace).unwrap();
             }
             Change::Hold | Change::Release => self.release(),
@@ -414,7 +414,7 @@ impl World {
     }
 
     fn ingest(&mut self) {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         let mut runs = Vec::new();
         for _ in 0..1 + self.dice.below(2) {
             let mut entries: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();

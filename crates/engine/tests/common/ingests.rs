@@ -47,7 +47,7 @@ fn a_pending_ingest_is_installed_when_there_is_room(rt: Runtime, _seed: u64) {
         log_segment_bytes: 512 << 10,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, _) = two(&store);
     // Each record and each edit holds its table's key four times. The space that was written ahead
     // for the manifest is soon used up, and that of the log's segment is not.
@@ -92,7 +92,7 @@ fn a_pending_ingest_is_installed_when_there_is_room(rt: Runtime, _seed: u64) {
 fn ingests_leave_no_holes(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     a.put(b"held", b"v").unwrap();
     hooks.seal_and_hold(&a).unwrap();
@@ -116,7 +116,7 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
         log_segment_bytes: 512 << 10,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     store.sync_log().unwrap();
     // As in `a_pending_ingest_is_installed_when_there_is_room`: edits soon have no room, but
@@ -176,7 +176,7 @@ fn a_drop_leaves_its_neighbours_ingest(rt: Runtime, seed: u64) {
 fn runs_of_several_keyspaces_meet(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     a.put(b"held", b"v").unwrap();
     hooks.seal_and_hold(&a).unwrap();
@@ -215,7 +215,7 @@ fn runs_of_several_keyspaces_meet(rt: Runtime, _seed: u64) {
 fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     store.sync_log().unwrap();
     a.put(b"k", b"old").unwrap();
@@ -261,7 +261,7 @@ fn spilled_ids_lie_above_ingested_ones(rt: Runtime, _seed: u64) {
 fn an_ingest_of_a_dropped_keyspace_is_not_missed(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     a.put(b"pins", b"the log").unwrap();
     ingest(&disk, &hooks, &b, &[(b"k", b"ingested")]);

@@ -99,7 +99,7 @@ fn a_flushed_batch_is_whole_after_power_loss(rt: Runtime, _seed: u64) {
         put_in_all(&store, &[&a, &b], &key(i), b"v", NO_SYNC);
     }
     // A worker flushes A by itself, because a call of `flush` would sync the log at its end.
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     assert!(hooks.seal_and_hold(&a).unwrap());
     hooks.release(&a);
     store.wait_until_idle().unwrap();
@@ -151,7 +151,7 @@ fn a_recovery_that_loses_power_keeps_keyspaces_together(rt: Runtime, seed: u64) 
 fn replay_hides_no_newer_table(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     b.put(b"pins", b"the segment").unwrap();
     a.put(b"k", b"95").unwrap();
@@ -323,7 +323,7 @@ fn no_sequence_number_is_given_twice(rt: Runtime, _seed: u64) {
 fn no_edit_survives_without_the_log_before_it(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     store.sync_log().unwrap();
     a.put(b"before", b"1").unwrap();
@@ -356,7 +356,7 @@ fn no_edit_survives_without_the_log_before_it(rt: Runtime, seed: u64) {
 fn a_snapshot_beside_an_ingest_does_not_change(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     b.put(b"k", b"old").unwrap();
     store.flush().unwrap();
@@ -492,7 +492,7 @@ fn an_open_on_a_full_disk_loses_nothing(rt: Runtime, _seed: u64) {
             }
             full.memory.set_capacity(None);
             // Nothing refers yet to what a job of this open has written, but it is no orphan.
-            let hooks = store.core_for_tests();
+            let hooks = store.test_hooks();
             let output = format!("{:08x}-00ffffff-0000-00000.tbl", hooks.open_number());
             full.memory.create(hooks.epoch(), &output).unwrap();
             rt.sleep(Duration::from_secs(5));

@@ -351,7 +351,7 @@ pub fn contents(store: &Store) -> Contents {
 /// Writes for a short time: batches over keyspaces, deletes, range deletes, ingests, creates and
 /// drops, flushes and compactions.
 pub fn live(disk: &Disk, store: &Store, dice: &mut Dice) {
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     for step in 0..60 {
         let names = store.keyspaces();
         let keyspace = store

@@ -81,7 +81,7 @@ fn dropping_makes_room(rt: Runtime, seed: u64) {
     }
     store.flush().unwrap();
     store.wait_until_idle().unwrap();
-    store.core_for_tests().delete_obsolete();
+    store.test_hooks().delete_obsolete();
     disk.memory.set_capacity(Some(disk.memory.used_bytes()));
     let mut told = 0;
     // Small records, so that for some seeds the last segment has no room for the drop's.

@@ -68,7 +68,7 @@ fn synced_survives_power_loss(rt: Runtime, _seed: u64) {
 fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     put_synced(&b, b"k", b"of the dropped one");
     // The log moves on, so that there is something to let go.
@@ -134,7 +134,7 @@ fn a_flush_of_an_empty_memtable_syncs_what_came_before(rt: Runtime, seed: u64) {
     match seed {
         0 => b.put(b"k", b"v").unwrap(),
         _ => {
-            let hooks = store.core_for_tests();
+            let hooks = store.test_hooks();
             let file = table(&disk, &hooks, &[(b"k", b"v")]);
             // Its record is written and seen; its call waits for the log's sync.
             disk.faults
@@ -365,7 +365,7 @@ fn a_missing_start_segment_is_damage(rt: Runtime, _seed: u64) {
     let store = disk.open();
     let ks = store.default_keyspace().unwrap();
     ks.put(b"k", b"v").unwrap();
-    let start = store.core_for_tests().state().log_start.segment;
+    let start = store.test_hooks().state().log_start.segment;
     let after = disk.kill();
     let epoch = after.memory.lease("thief").unwrap().epoch();
     after

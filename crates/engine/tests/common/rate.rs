@@ -31,7 +31,7 @@ fn with_runs(disk: &Disk, bytes_per_s: u64, seed: u64) -> (Store, Keyspace) {
         subjobs_max: 1 + seed as u32 % 2 * 3,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     hooks.pause_compaction(true);
     let ks = store.default_keyspace().unwrap();
     for run in 0..4u64 {
@@ -50,7 +50,7 @@ fn compactions_keep_to_the_rate(rt: Runtime, seed: u64) {
     rt.sleep(Duration::from_secs(60));
     let limited = |store: &Store| store.stats().counter("rate_limited_bytes");
     let (begin, before) = (rt.now(), limited(&store));
-    store.core_for_tests().pause_compaction(false);
+    store.test_hooks().pause_compaction(false);
     store.wait_until_idle().unwrap();
     let spent = limited(&store) - before;
     let stats = store.stats();
@@ -75,7 +75,7 @@ fn a_slow_rate_delays_only_compactions(rt: Runtime, seed: u64) {
     // With one byte a second, a job would take weeks.
     let (store, ks) = with_runs(&disk, 1, seed);
     let begin = rt.now();
-    store.core_for_tests().pause_compaction(false);
+    store.test_hooks().pause_compaction(false);
     rt.sleep(Duration::from_secs(10));
     assert_eq!(store.stats().counter("compaction_count"), 0);
     for i in 0..300 {

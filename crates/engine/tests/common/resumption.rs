@@ -60,7 +60,7 @@ fn options() -> Options {
 /// was compacted yet.
 fn at_rest(disk: &Disk) -> (Store, Keyspace, Model) {
     let store = disk.open_with(options());
-    store.core_for_tests().pause_compaction(true);
+    store.test_hooks().pause_compaction(true);
     let (a, b) = two(&store);
     b.put(b"beside", b"it").unwrap();
     let mut model = Model::new();
@@ -89,7 +89,7 @@ fn at_rest(disk: &Disk) -> (Store, Keyspace, Model) {
 /// two attempts.
 fn fail_at(disk: &Disk, store: &Store, k: u64) {
     let rule = disk.faults.add(Rule::on(OpKind::Create, IO).nth(k));
-    store.core_for_tests().pause_compaction(false);
+    store.test_hooks().pause_compaction(false);
     disk.rt.sleep(BETWEEN);
     assert_eq!(disk.faults.fired_count(rule), 1, "{k}");
     assert!(disk.faults.fired()[0].name.ends_with(".tbl"));
@@ -108,7 +108,7 @@ fn counted(store: &Store) -> [u64; 3] {
 
 /// The contents of the tables of level 1 and deeper, without their names.
 fn tables(store: &Store, keyspace: &Keyspace) -> Vec<(u64, u128, Vec<u8>)> {
-    let version = store.core_for_tests().version(keyspace).unwrap();
+    let version = store.test_hooks().version(keyspace).unwrap();
     let tables = version.tables().map(|(_, t)| t);
     tables
         .map(|t| (t.entries, t.digest, t.bounds.start.to_vec()))
@@ -120,7 +120,7 @@ fn tables(store: &Store, keyspace: &Keyspace) -> Vec<(u64, u128, Vec<u8>)> {
 fn ends_well(disk: &Disk, store: Store, model: &Model, when: &str) {
     // The task that ended the job lets go of its inputs.
     disk.rt.sleep(Duration::from_secs(1));
-    store.core_for_tests().delete_obsolete();
+    store.test_hooks().delete_obsolete();
     // Maintenance may be deleting the same files, to which nothing else refers any more.
     disk.rt.sleep(Duration::from_secs(3));
     assert_eq!(named(disk), found(disk), "{when}");
@@ -128,7 +128,7 @@ fn ends_well(disk: &Disk, store: Store, model: &Model, when: &str) {
     let store = disk.open_with(options());
     check(&store.keyspace("a").unwrap(), model, when);
     store.wait_until_idle().unwrap();
-    store.core_for_tests().delete_obsolete();
+    store.test_hooks().delete_obsolete();
     assert_eq!(named(disk), found(disk), "{when}: the next life");
     store.close().unwrap();
 }
@@ -137,7 +137,7 @@ fn a_failed_compaction_resumes(rt: Runtime, _: u64) {
     let undisturbed = {
         let disk = Disk::new(&rt);
         let (store, a, _) = at_rest(&disk);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         assert_eq!(counted(&store), [0, 0, 0]);
         tables(&store, &a)
@@ -147,7 +147,7 @@ fn a_failed_compaction_resumes(rt: Runtime, _: u64) {
         let disk = Disk::new(&rt);
         let (store, a, model) = at_rest(&disk);
         let rule = disk.faults.add(Rule::on(OpKind::Create, IO).nth(k));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         rt.sleep(BETWEEN);
         let when = format!("{k} tables");
         if disk.faults.fired_count(rule) == 0 || counted(&store)[0] == 0 {
@@ -179,13 +179,13 @@ fn nothing_is_adopted_after_a_failed_sync(rt: Runtime, _: u64) {
         let disk = Disk::new(&rt);
         let (store, a, model) = at_rest(&disk);
         let rule = disk.faults.add(Rule::on(kind, IO).nth(n));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         rt.sleep(BETWEEN);
         assert_eq!(disk.faults.fired_count(rule), 1);
         let fired = disk.faults.fired()[0].name.clone();
         disk.faults.clear();
         assert!(fired.ends_with(".tbl"), "{fired}");
-        store.core_for_tests().delete_obsolete();
+        store.test_hooks().delete_obsolete();
         assert_eq!(
             named(&disk),
             found(&disk),
@@ -217,7 +217,7 @@ fn a_compaction_that_ends_between_attempts_leaves_nothing(rt: Runtime, _: u64) {
                 store.drop_keyspace("a").unwrap();
                 drop(a);
                 store.wait_until_idle().unwrap();
-                store.core_for_tests().delete_obsolete();
+                store.test_hooks().delete_obsolete();
                 assert_eq!(named(&disk), found(&disk), "{end}");
                 assert_eq!(counted(&store), [1, 0, 0]);
                 assert_eq!(store.keyspace("b").unwrap().iter().unwrap().count(), 1);
@@ -232,11 +232,11 @@ fn a_compaction_that_ends_between_attempts_leaves_nothing(rt: Runtime, _: u64) {
             }
             "last handle" => drop((a, store)),
             _ => {
-                store.core_for_tests().pause_compaction(true);
+                store.test_hooks().pause_compaction(true);
                 rt.sleep(Duration::from_secs(2));
                 assert_eq!(named(&disk), found(&disk), "{end}");
                 assert_eq!(store.stats().jobs.len(), 0);
-                store.core_for_tests().pause_compaction(false);
+                store.test_hooks().pause_compaction(false);
                 store.wait_until_idle().unwrap();
                 assert_eq!(counted(&store), [1, 0, 0], "it began anew");
                 drop(a);

@@ -86,7 +86,7 @@ fn eager() -> Options {
 fn a_tombstone_waits_for_older_memtables(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let ks = store.default_keyspace().unwrap();
     ks.put(b"k", b"old").unwrap();
     ks.put(b"stays", b"1").unwrap();
@@ -121,7 +121,7 @@ fn a_run_installed_late_lies_below_newer_runs(rt: Runtime, seed: u64) {
         l0_trigger_count: 2,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
     let mut seen = Vec::new();
@@ -297,7 +297,7 @@ fn a_stalled_keyspace_stalls_no_other(rt: Runtime, _seed: u64) {
         sealed_memtables_max: 1,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     a.put(b"k", b"1").unwrap();
     hooks.seal_and_hold(&a).unwrap();
@@ -329,7 +329,7 @@ fn a_stalled_keyspace_stalls_no_other(rt: Runtime, _seed: u64) {
 fn a_keyspace_dropped_while_used_keeps_its_files(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, _) = two(&store);
     for i in 0..200 {
         a.put(&key(i), &[7; 700]).unwrap();
@@ -467,7 +467,7 @@ fn range_deletes_hide_exactly_what_is_older(rt: Runtime, seed: u64) {
         l0_trigger_count: 3,
         ..small()
     });
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let ks = store.default_keyspace().unwrap();
     let mut model = BTreeMap::new();
     for i in 0..300 {
@@ -540,7 +540,7 @@ fn range_deletes_hide_exactly_what_is_older(rt: Runtime, seed: u64) {
 fn a_pinned_view_holds_space_and_returns_it(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open_with(eager());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     let (a, b) = two(&store);
     for i in 0..150 {
         put_in_all(&store, &[&a, &b], &key(i), &[7; 700], NO_SYNC);

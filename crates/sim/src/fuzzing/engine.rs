@@ -9,7 +9,7 @@ use siltstone::log::{Position, ReplayOptions, ReplayReport, replay};
 use siltstone::manifest::reader::parse_manifest;
 use siltstone::manifest::{Current, manifest_name, parse_manifest_name};
 use siltstone::version::{Edit, StoreState, StoredOptions};
-use siltstone::{KeyspaceOptions, Options, Value, read_published_stats_from};
+use siltstone::{KeyspaceOptions, Options, Value, read_stats_file_from};
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 use super::fixup;
@@ -180,9 +180,9 @@ pub(super) fn log_chain(bytes: &[u8]) {
                     .last()
                     .map_or(Position::new(start.segment, 0), |l| l.0);
                 assert!(report.end >= last && report.end >= synced);
-                if let Some(passed) = &report.passed {
-                    assert!(passed.from < start && passed.through == start);
-                    assert!(passed.keeps_start || options.closed);
+                if let Some(skipped) = &report.skipped {
+                    assert!(skipped.from < start && skipped.through == start);
+                    assert!(skipped.keeps_start || options.closed);
                 }
                 whole = Some(report.end);
             }
@@ -400,7 +400,7 @@ pub(super) fn stored_options(bytes: &[u8]) {
 
 pub(super) fn stats(bytes: &[u8]) {
     let storage = storage_with("STATS.json", bytes);
-    if let Ok(stats) = read_published_stats_from(&storage) {
+    if let Ok(stats) = read_stats_file_from(&storage) {
         let _ = format!("{stats:?}");
     }
 }

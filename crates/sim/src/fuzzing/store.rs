@@ -38,7 +38,7 @@ fn options() -> Options {
         memtable_bytes: 64 << 10,
         log_segment_bytes: 64 << 10,
         log_bytes_max: 256 << 10,
-        stats_publish_ms: 0,
+        stats_file_ms: 0,
         background_tasks: 1,
         ..Options::default()
     }
@@ -136,7 +136,7 @@ pub(super) fn recovery(bytes: &[u8]) {
                     "`check` finds nothing, and a read says {:?}",
                     all.err()
                 );
-                let passed = store.stats().counter("passed_log_damage_count");
+                let passed = store.stats().counter("skipped_log_damage_count");
                 assert!(
                     passed == 0 || !sound,
                     "`check` finds nothing, although damage was passed over"

@@ -109,7 +109,7 @@ fn while_full(run: &mut Run, world: &World, medium: &MemoryStorage, rng: &mut Rn
         if names.iter().any(|n| n == keyspace.name()) {
             // A keyspace whose creation waits for space cannot be dropped before the edit of its
             // creation is written.
-            if world.store.core_for_tests().pending_edit_count() == 0 {
+            if world.store.test_hooks().pending_edit_count() == 0 {
                 return Err(format!("{name} could not be dropped on the full disk"));
             }
             run.coverage.add("disk_full.drop_refused");
@@ -142,7 +142,7 @@ fn edits_wait(
         }
         run.runtime.sleep(Duration::from_millis(500));
     }
-    let (hooks, mut keyspaces) = (world.store.core_for_tests(), Vec::new());
+    let (hooks, mut keyspaces) = (world.store.test_hooks(), Vec::new());
     for name in world.store.keyspaces().iter().take(2) {
         keyspaces.push(world.store.keyspace(name).map_err(|e| e.to_string())?);
     }

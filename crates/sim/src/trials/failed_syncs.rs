@@ -162,7 +162,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         if rng.chance(50) {
             world
                 .store
-                .core_for_tests()
+                .test_hooks()
                 .roll_manifest_from(1 << rng.below(14));
         }
         let opened = faulty.trace_log().len();

@@ -167,7 +167,7 @@ fn draw_options(rng: &mut Rng) -> Options {
         memtable_bytes: *rng.pick(&[64 << 10, 4 << 20]),
         log_segment_bytes: 64 << 10,
         log_bytes_max: 1 << 20,
-        stats_publish_ms: 0,
+        stats_file_ms: 0,
         flush_verify: FlushVerify::All,
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         map_tables: rng.chance(50),
@@ -515,7 +515,7 @@ fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
             }
         }
         FileKind::Stats => {
-            if let Err(e) = siltstone::read_published_stats_from(storage) {
+            if let Err(e) = siltstone::read_stats_file_from(storage) {
                 names_a_file("statistics", &e)?;
             }
         }
@@ -611,7 +611,7 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
             "a place that is known to be synced was hit, and open did not refuse".into(),
         ));
     }
-    let counted = store.stats().counter("passed_log_damage_count");
+    let counted = store.stats().counter("skipped_log_damage_count");
     if counted != u64::from(just.passed) {
         return Err(told(format!("{counted} damaged parts are counted")));
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use siltstone::Storages;
 use siltstone_storage::{
-    CrashPolicy, CrashReport, MemoryStorage, ObjectMeta, Replay, Runtime, Storage,
+    CrashPolicy, CrashReport, JournalReplay, MemoryStorage, ObjectMeta, Runtime, Storage,
 };
 
 use super::{Promised, moments};
@@ -146,7 +146,7 @@ impl Media {
     /// The state if the life whose journals were kept ended at some moment, one time in three
     /// during a call. `before`: what was promised before this life.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
-        let mut replays: Vec<Replay> = self.all.iter().map(MemoryStorage::replay).collect();
+        let mut replays: Vec<JournalReplay> = self.all.iter().map(MemoryStorage::replay).collect();
         let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);
         let n = moment.at;
         replays[0].advance_to(n);

@@ -87,7 +87,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             run.settle_at(end);
             world.settings_after_open().map_err(told)?;
             media.main().mark(format!("s{end}"));
-            let hooks = world.store.core_for_tests();
+            let hooks = world.store.test_hooks();
             if more.chance(50) {
                 hooks.roll_manifest_from(1 << more.below(14));
             }
@@ -170,7 +170,7 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
         return Ok(());
     };
     let count = 65 + rng.index(60);
-    let hooks = world.store.core_for_tests();
+    let hooks = world.store.test_hooks();
     let held = hooks.hold_writes();
     let start = |i: usize| {
         let value = [&[i as u8], &rng.draw().to_le_bytes()[..]].concat();

@@ -27,7 +27,7 @@ pub fn power_trial(seed: u64) -> Coverage {
         let options = draw_options(&mut rng);
         medium.start_journal();
         let world = run.must_open(&medium, &options, "first life")?;
-        let hooks = world.store.core_for_tests();
+        let hooks = world.store.test_hooks();
         if rng.chance(30) {
             hooks.roll_manifest_from(1 << rng.below(14));
         }

@@ -6,7 +6,7 @@
 //!
 //! Threading: plain values.
 
-use siltstone_storage::{Mark, Replay};
+use siltstone_storage::{JournalReplay, Mark};
 
 /// What was promised up to a moment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Promised {
 impl Promised {
     /// The promises at the position of `replay` in the journal. `before` has the promises before
     /// the journal began.
-    pub(crate) fn at(replay: &Replay, before: Promised) -> Promised {
+    pub(crate) fn at(replay: &JournalReplay, before: Promised) -> Promised {
         Promised::by(replay.marks_so_far(), before)
     }
 

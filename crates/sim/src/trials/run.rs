@@ -124,9 +124,9 @@ impl Run {
             ..Components::of(seen, self.runtime.clone())
         };
         let store = Store::open_with(components, options.clone())?;
-        store.core_for_tests().set_subjob_min_bytes(64 << 10);
+        store.test_hooks().set_subjob_min_bytes(64 << 10);
         // The keys are few, so runs of hidden keys are short.
-        store.core_for_tests().set_gap_min(2);
+        store.test_hooks().set_gap_min(2);
         Ok(Arc::new(World {
             runtime: self.runtime.clone(),
             store,
@@ -213,7 +213,7 @@ impl Run {
         if world.errors == Errors::Fatal {
             world.slots_meet()?;
         }
-        let hooks = world.store.core_for_tests();
+        let hooks = world.store.test_hooks();
         hooks.pause_compaction(false);
         for name in world.store.keyspaces() {
             hooks.release(&world.store.keyspace(&name).map_err(|e| e.to_string())?);

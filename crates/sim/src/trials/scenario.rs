@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, KeyspaceOptions, Store};
-use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Replay, Storage};
+use siltstone_storage::{CrashPolicy, CrashReport, JournalReplay, MemoryStorage, Storage};
 
 use super::closing::is_closed;
 use super::stories::{Stage, Story, check_moved, options};
@@ -87,7 +87,7 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
 
 /// The combined positions at which the other media may have been. Only one medium at a time is
 /// changed.
-fn joint(replay: &Replay) -> Vec<(u64, u64)> {
+fn joint(replay: &JournalReplay) -> Vec<(u64, u64)> {
     let (target, outside) = (moments(replay, 't'), moments(replay, 'x'));
     let (last_target, last_outside) = (target[target.len() - 1], outside[outside.len() - 1]);
     let mut all: Vec<(u64, u64)> = target.into_iter().map(|t| (t, outside[0])).collect();
@@ -98,7 +98,7 @@ fn joint(replay: &Replay) -> Vec<(u64, u64)> {
 }
 
 /// The position of the target when its checkpoint was acknowledged, if it was.
-fn copied_at(replay: &Replay) -> Option<u64> {
+fn copied_at(replay: &JournalReplay) -> Option<u64> {
     let marks = replay.marks_so_far();
     let told = marks.iter().position(|mark| mark.label == "c1")?;
     let place = |label: &str| label.strip_prefix('t')?.parse::<u64>().ok();
@@ -109,8 +109,8 @@ fn copied_at(replay: &Replay) -> Option<u64> {
 fn crash(
     stage: &mut Stage,
     seed: u64,
-    replay: &Replay,
-    (target, outside): (&Replay, &Replay),
+    replay: &JournalReplay,
+    (target, outside): (&JournalReplay, &JournalReplay),
     is_next: bool,
 ) -> Vec<Crashed> {
     let runtime = &stage.run.runtime.clone();

@@ -263,7 +263,7 @@ impl Stage {
                 options.background_tasks = 1 + life;
             }
             let world = self.open(&options)?;
-            let hooks = world.store.core_for_tests();
+            let hooks = world.store.test_hooks();
             if story == Story::ManifestRoll {
                 hooks.roll_manifest_from(0);
             }
@@ -618,14 +618,14 @@ fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
         }
         world.runtime.sleep(Duration::from_millis(1));
     }
-    world.store.core_for_tests().delete_obsolete();
+    world.store.test_hooks().delete_obsolete();
     if !drop.is_finished() && flushes() > before {
         world.reach("story.flushed_beside_a_drop");
     }
     flush
         .join()
         .map_err(|_| "the flush ended without an answer")??;
-    world.store.core_for_tests().delete_obsolete();
+    world.store.test_hooks().delete_obsolete();
     compact(world, "default")?;
     compact(world, "a")?;
     drop.join()

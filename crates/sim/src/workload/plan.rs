@@ -51,7 +51,7 @@ pub fn draw_options(rng: &mut Rng) -> Options {
         compression: (*rng.pick(&[Compression::None, Compression::Lz4])).into(),
         level_targets: *more.pick(&[LevelTargets::Fixed, LevelTargets::Dynamic]),
         keyspaces: draw_own(&mut more, table_bytes),
-        stats_publish_ms: *more.pick(&[1000, 1000, 0, 10]),
+        stats_file_ms: *more.pick(&[1000, 1000, 0, 10]),
         memory_bytes_max: *more.pick(&[0, 0, 128 << 10, 1 << 20]),
         verify: *rng.pick(&[Verify::Once, Verify::Always]),
         log_segment_bytes: segment,

@@ -35,7 +35,7 @@ impl World {
     /// # Errors
     /// Something is left over or missing; the error says what.
     pub fn nothing_is_left_over(&self) -> Check {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         let mut told = String::new();
         // Maintenance may still be deleting, and a job may still run for a dropped keyspace.
         for _ in 0..3 {
@@ -63,7 +63,7 @@ impl World {
     /// Whether a close of the store must leave exactly what the manifest names: no edit and no
     /// ingest is unfinished, and nothing was damaged.
     pub fn leaves_nothing(&self) -> bool {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         let is_settled = |name: &String| {
             let keyspace = self.store.keyspace(name);
             keyspace.is_ok_and(|keyspace| hooks.unsettled_run_count(&keyspace) == 0)

@@ -339,7 +339,7 @@ impl World {
             return Ok(());
         };
         let _begun = self.begin(Promise::Ingest);
-        match self.store.core_for_tests().ingest(keyspace, vec![meta]) {
+        match self.store.test_hooks().ingest(keyspace, vec![meta]) {
             Ok(number) => {
                 self.synced(number);
                 self.reach("ingest.done");
@@ -355,7 +355,7 @@ impl World {
     /// # Errors
     /// An error that is not allowed.
     pub(crate) fn prepare_own(&self, entries: Vec<Entry>) -> Result<Option<TableMeta>, String> {
-        let hooks = self.store.core_for_tests();
+        let hooks = self.store.test_hooks();
         let name = format!(
             "{:08x}{OWN_TABLES}0000-{:05}.tbl",
             hooks.open_number(),

@@ -374,7 +374,7 @@ impl std::fmt::Debug for FaultStorage {
     }
 }
 
-/// The name under which rules see [`Storage::sync_place`], whose kind is [`OpKind::SyncDir`].
+/// The name under which rules see [`Storage::sync_parents`], whose kind is [`OpKind::SyncDir`].
 pub const PLACE: &str = "..";
 
 /// A number that distinguishes the second names of two renames in a trace.
@@ -443,9 +443,9 @@ impl Storage for FaultStorage {
         self.sync_named(name, || self.shared.inner.rewrite_object(epoch, name))
     }
 
-    fn sync_place(&self, epoch: Epoch) -> Result<()> {
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
         self.shared.call(OpKind::SyncDir, PLACE, 0, || {
-            self.shared.inner.sync_place(epoch)
+            self.shared.inner.sync_parents(epoch)
         })
     }
 

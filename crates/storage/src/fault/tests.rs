@@ -279,6 +279,6 @@ fn rules_apply_to_the_sync_of_a_storages_path() {
     let (_, s, e) = setup();
     s.add(Rule::on(OpKind::SyncDir, IO).named(PLACE));
     s.sync_dir(e).unwrap();
-    assert_eq!(kind(s.sync_place(e)), StorageErrorKind::Io);
-    s.sync_place(e).unwrap();
+    assert_eq!(kind(s.sync_parents(e)), StorageErrorKind::Io);
+    s.sync_parents(e).unwrap();
 }

@@ -116,7 +116,7 @@ pub(super) fn create_dir_durably(path: &Path) -> Result<()> {
 /// above it on the same file system, and the name of a link in `path`. The folders above a mount
 /// point existed when the file system was mounted.
 pub(super) fn sync_names_of(path: &Path) -> Result<()> {
-    let fail = |e: io::Error| StorageError::from_io("sync_place", path.display().to_string(), &e);
+    let fail = |e: io::Error| StorageError::from_io("sync_parents", path.display().to_string(), &e);
     let tolerant = |folder: &Path| match File::open(folder).and_then(|f| f.sync_all()) {
         // A folder that may not be opened has no name that this process made. A folder that cannot
         // be written has no name to lose.
@@ -130,7 +130,7 @@ pub(super) fn sync_names_of(path: &Path) -> Result<()> {
             ) =>
         {
             let shown = folder.display().to_string();
-            Err(StorageError::from_io("sync_place", shown, &e))
+            Err(StorageError::from_io("sync_parents", shown, &e))
         }
         _ => Ok(()),
     };

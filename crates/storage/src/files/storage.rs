@@ -208,7 +208,7 @@ impl Storage for FileStorage {
         file.sync_all().map_err(failed)
     }
 
-    fn sync_place(&self, _epoch: Epoch) -> Result<()> {
+    fn sync_parents(&self, _epoch: Epoch) -> Result<()> {
         sync_names_of(self.path())
     }
 

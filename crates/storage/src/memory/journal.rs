@@ -1,6 +1,6 @@
 //! The journal of one run: every change in order, and marks between them.
 //!
-//! One run thus gives the image after each of its calls. A [`Replay`] moves forward through
+//! One run thus gives the image after each of its calls. A [`JournalReplay`] moves forward through
 //! the changes and copies only pointers, so recovering from every prefix costs one replay each, not
 //! one run each.
 
@@ -37,7 +37,7 @@ pub(super) struct Journal {
 }
 
 /// Moves forward through a journal and makes images at its present position.
-pub struct Replay {
+pub struct JournalReplay {
     pub(super) state: State,
     pub(super) changes: Arc<[Change]>,
     pub(super) marks: Vec<Mark>,
@@ -47,7 +47,7 @@ pub struct Replay {
     pub(super) capacity: Option<u64>,
 }
 
-impl Replay {
+impl JournalReplay {
     /// The number of changes in the journal.
     pub fn len(&self) -> u64 {
         self.changes.len() as u64

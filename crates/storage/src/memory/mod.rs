@@ -47,7 +47,7 @@ mod state;
 mod tests;
 
 pub use crash::{CrashPolicy, CrashReport};
-pub use journal::{Mark, Replay};
+pub use journal::{JournalReplay, Mark};
 
 use handle::{MemoryReader, MemoryWriter};
 use inode::{PAGE_BYTES, pages_for};
@@ -339,13 +339,13 @@ impl MemoryStorage {
     }
 
     /// A replay of the journal, positioned at its start. It is empty without a journal.
-    pub fn replay(&self) -> Replay {
+    pub fn replay(&self) -> JournalReplay {
         let core = self.inner.lock();
         let (state, changes, marks) = match &core.journal {
             Some(j) => (j.base.image(), j.changes.as_slice().into(), j.marks.clone()),
             None => (core.state.image(), Arc::from([]), Vec::new()),
         };
-        Replay {
+        JournalReplay {
             state,
             changes,
             marks,

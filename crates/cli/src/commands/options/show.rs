@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use siltstone::{
-    ErrorKind, KeyspaceOptions, Options, Scope, Setting, Storages, Value, read_published_stats,
-    settings,
+    ErrorKind, KeyspaceOptions, Options, Scope, Setting, Storages, Value, read_stats_file, settings,
 };
 
 use super::{OPTIONS_FILE, outln};
@@ -334,12 +333,12 @@ fn created(path: &Path, rows: &mut [Row]) {
     }
 }
 
-/// Takes the options of a live writer that contradict the file from its published statistics.
+/// Takes the options of a live writer that contradict the file from its file of statistics.
 fn of_process(path: &Path, rows: &mut [Row]) {
-    let Ok(published) = read_published_stats(path) else {
+    let Ok(file) = read_stats_file(path) else {
         return;
     };
-    for difference in &published.stats.option_differences {
+    for difference in &file.stats.option_differences {
         let row = rows
             .iter_mut()
             .find(|row| row.setting.name == difference.name);
@@ -347,7 +346,7 @@ fn of_process(path: &Path, rows: &mut [Row]) {
             let text = format!("{} = {}", difference.name, difference.value);
             if let Ok(options) = Options::from_toml(&text) {
                 row.value = row.setting.value(&options);
-                row.source = Source::Process(published.pid);
+                row.source = Source::Process(file.pid);
             }
         }
     }

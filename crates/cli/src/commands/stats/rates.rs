@@ -26,10 +26,10 @@ pub struct Rates {
 }
 
 impl Sample {
-    /// Whether this equals the sample of `other`: the writer has not published since.
+    /// Whether this equals the sample of `other`: the writer has not written the file since.
     pub fn is_same_as(&self, other: &Sample) -> bool {
         match (&self.source, &other.source) {
-            (Source::Published(a), Source::Published(b)) => {
+            (Source::Written(a), Source::Written(b)) => {
                 (a.pid, a.written_us) == (b.pid, b.written_us)
             }
             _ => false,
@@ -40,8 +40,7 @@ impl Sample {
 impl Rates {
     /// None unless both are of one open of one writer, in this order.
     pub fn between(old: &Sample, new: &Sample) -> Option<Rates> {
-        let (Source::Published(before), Source::Published(after)) = (&old.source, &new.source)
-        else {
+        let (Source::Written(before), Source::Written(after)) = (&old.source, &new.source) else {
             return None;
         };
         let time_us = after.written_us.checked_sub(before.written_us)?;

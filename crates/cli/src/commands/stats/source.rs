@@ -1,17 +1,17 @@
-//! The origin of figures: the file that a live writer publishes, or the store itself, opened for
+//! The origin of figures: the file that a live writer writes, or the store itself, opened for
 //! reading.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use siltstone::{ErrorKind, PublishedStats, Stats, read_published_stats};
+use siltstone::{ErrorKind, Stats, StatsFile, read_stats_file};
 
 use crate::commands::open_to_read;
 use crate::failure::Failure;
 use crate::output::duration;
 
-/// How long to wait for a writer that has just opened the store and has not published yet, in steps
+/// How long to wait for a writer that has just opened the store and has not written any yet, in steps
 /// of [`TURN`].
 const PATIENCE: Duration = Duration::from_millis(2500);
 
@@ -31,14 +31,14 @@ pub struct Sample {
 pub enum Source {
     /// No process has the store open for writing: it was opened for reading. Contains the last
     /// figures of a killed writer, if there are any.
-    Opened(Option<Published>),
+    Opened(Option<Written>),
     /// A live writer.
-    Published(Published),
+    Written(Written),
 }
 
 /// What a writer publishes besides its figures.
 #[derive(Clone)]
-pub struct Published {
+pub struct Written {
     /// The time, in microseconds since 1970.
     pub written_us: u64,
     /// The age of the figures.
@@ -51,8 +51,8 @@ pub struct Published {
     pub stale: Option<String>,
 }
 
-impl Published {
-    fn of(found: &PublishedStats) -> Published {
+impl Written {
+    fn of(found: &StatsFile) -> Written {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_us = now.map_or(0, |d| d.as_micros() as u64);
         let age = Duration::from_micros(now_us.saturating_sub(found.written_us));
@@ -69,7 +69,7 @@ impl Published {
         } else {
             None
         };
-        Published {
+        Written {
             written_us: found.written_us,
             age,
             pid: found.pid,
@@ -117,9 +117,9 @@ impl Source {
                 left.pid,
                 ago(left.age)
             ),
-            Source::Published(by) => {
+            Source::Written(by) => {
                 let line = format!(
-                    "published by process {} (siltstone {}), {} ago",
+                    "written by process {} (siltstone {}), {} ago",
                     by.pid,
                     by.version,
                     ago(by.age)
@@ -134,7 +134,7 @@ impl Source {
 
     /// The origin as JSON.
     pub fn to_json(&self) -> Value {
-        let published = |kind: &str, by: &Published| {
+        let written = |kind: &str, by: &Written| {
             json!({
                 "kind": kind,
                 "pid": by.pid,
@@ -147,19 +147,19 @@ impl Source {
         match self {
             Source::Opened(None) => json!({ "kind": "opened" }),
             Source::Opened(Some(left)) => {
-                json!({ "kind": "opened", "left_behind": published("published", left) })
+                json!({ "kind": "opened", "left_behind": written("written", left) })
             }
-            Source::Published(by) => published("published", by),
+            Source::Written(by) => written("written", by),
         }
     }
 }
 
 impl Sample {
-    fn published(found: PublishedStats) -> Sample {
-        let by = Published::of(&found);
+    fn written(found: StatsFile) -> Sample {
+        let by = Written::of(&found);
         Sample {
             stats: found.stats,
-            source: Source::Published(by),
+            source: Source::Written(by),
             held: Duration::ZERO,
         }
     }
@@ -172,12 +172,12 @@ impl Sample {
         let deadline = Instant::now() + PATIENCE;
         loop {
             // This is read first, because an open for reading would exclude a writer for a moment.
-            let published = read_published_stats(store).ok();
-            let fresh = published
+            let file = read_stats_file(store).ok();
+            let fresh = file
                 .as_ref()
-                .is_some_and(|found| Published::of(found).stale.is_none());
-            if let (true, Some(found)) = (fresh, &published) {
-                return Ok(Sample::published(found.clone()));
+                .is_some_and(|found| Written::of(found).stale.is_none());
+            if let (true, Some(found)) = (fresh, &file) {
+                return Ok(Sample::written(found.clone()));
             }
             let start = Instant::now();
             match open_to_read(store) {
@@ -186,21 +186,21 @@ impl Sample {
                     opened.close()?;
                     return Ok(Sample {
                         stats,
-                        source: Source::Opened(published.as_ref().map(Published::of)),
+                        source: Source::Opened(file.as_ref().map(Written::of)),
                         held: start.elapsed(),
                     });
                 }
                 Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
-                    if let Some(found) = published {
-                        return Ok(Sample::published(found));
+                    if let Some(found) = file {
+                        return Ok(Sample::written(found));
                     }
                     if Instant::now() >= deadline {
                         return Err(error
                             .advice(
-                                "its writer has published no statistics: it opened the store a \
-                                 moment ago, or its setting stats_publish_ms is 0, or its disk is \
+                                "its writer has written no statistics: it opened the store a \
+                                 moment ago, or its setting stats_file_ms is 0, or its disk is \
                                  full; try again in a moment, or close it, or set \
-                                 stats_publish_ms",
+                                 stats_file_ms",
                             )
                             .into());
                     }

@@ -102,10 +102,10 @@ fn writers_share_what_the_distance_leaves() {
             rt.sleep(Duration::from_secs(2));
         }
         let totals = stalls.totals();
-        let of = |cause: Cause| totals.iter().find(|(c, _)| *c == cause).unwrap().1;
-        assert!(of(Cause::L0Slowdown).count > 100);
-        assert!(of(Cause::L0Slowdown).total_us > 1_000_000);
-        assert_eq!(of(Cause::L0Stop), DelayTotal::default());
+        let of = |cause: StallCause| totals.iter().find(|(c, _)| *c == cause).unwrap().1;
+        assert!(of(StallCause::L0Slowdown).count > 100);
+        assert!(of(StallCause::L0Slowdown).total_us > 1_000_000);
+        assert_eq!(of(StallCause::L0Stop), DelayTotal::default());
         assert_eq!(stalls.waiting_count(), 0);
     });
 }
@@ -144,7 +144,7 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         large.join().unwrap();
         assert_eq!(rt.now(), relieved);
         assert_eq!(stalls.waiting_count(), 0);
-        let stop = stalls.totals()[Cause::L0Stop as usize].1;
+        let stop = stalls.totals()[StallCause::L0Stop as usize].1;
         assert_eq!((stop.count, stop.total_us), (1, 5_000_000));
         // Dropped keyspaces are forgotten.
         stalls.forget(1);

@@ -30,5 +30,5 @@ pub use format::RecordKind;
 pub use position::Position;
 pub use replay::{Record, ReplayOptions, replay};
 pub(crate) use report::another_chain;
-pub use report::{Discarded, PassedDamage, ReplayReport, StopReason};
+pub use report::{Discarded, ReplayReport, SkippedDamage, StopReason};
 pub use writer::{LogConfig, LogOptions, LogStats, LogWriter};

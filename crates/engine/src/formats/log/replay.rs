@@ -21,7 +21,7 @@ use super::format::{
 use super::position::{LogPosition, LogStart, Position};
 use super::reader::{SECTOR_BYTES, SegmentHead, SegmentReader, is_unreadable};
 use super::report::{
-    Discarded, PassedDamage, ReplayReport, StopReason, another_chain, corruption, displaced,
+    Discarded, ReplayReport, SkippedDamage, StopReason, another_chain, corruption, displaced,
     ends_before_close, manifest_is_older, reaches_further, unsupported_version,
 };
 use crate::formats::batch::count_entries;
@@ -134,7 +134,7 @@ pub fn replay(
             highest_segment,
             stop: StopReason::NoStartSegment,
             discarded: Discarded::default(),
-            passed: None,
+            skipped: None,
         },
     }
     .run(apply)
@@ -188,8 +188,8 @@ impl Replay<'_> {
                 Successor::Goes(number, mut segment, checksum) => {
                     self.report.segment_count += 1;
                     let first = Position::new(number, SEGMENT_HEADER_BYTES as u32);
-                    if let Some(passed) = &mut self.report.passed {
-                        passed.next.get_or_insert(LogStart {
+                    if let Some(skipped) = &mut self.report.skipped {
+                        skipped.next.get_or_insert(LogStart {
                             segment: number.into(),
                             offset: first.offset.into(),
                             salt,
@@ -306,7 +306,7 @@ impl Replay<'_> {
         apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<Start> {
         let start = self.options.start;
-        let mut passed = PassedDamage {
+        let mut skipped = SkippedDamage {
             from,
             through: start,
             found: found.clone(),
@@ -318,7 +318,7 @@ impl Replay<'_> {
         let last = match segment {
             Some(mut segment) => {
                 let last = self.read_segment(&mut segment, salt, start, None, apply)?;
-                passed.is_bounded = ends_before(&mut segment, salt, from, start);
+                skipped.is_bounded = ends_before(&mut segment, salt, from, start);
                 last
             }
             None => SegmentEnd {
@@ -327,7 +327,7 @@ impl Replay<'_> {
                 stop: found,
             },
         };
-        self.report.passed = Some(passed);
+        self.report.skipped = Some(skipped);
         Ok(Start::Read(last, salt))
     }
 
@@ -527,8 +527,8 @@ impl Replay<'_> {
                 false => corruption(end, &stop, synced, "the manifest"),
             });
         }
-        if let Some(passed) = &mut self.report.passed {
-            passed.is_bounded |= end > passed.through;
+        if let Some(skipped) = &mut self.report.skipped {
+            skipped.is_bounded |= end > skipped.through;
         }
         for number in std::mem::take(&mut self.numbers) {
             if number < end.segment {
@@ -539,14 +539,14 @@ impl Replay<'_> {
                 looked => looked?,
             }
         }
-        if let Some(passed) = &self.report.passed
+        if let Some(skipped) = &self.report.skipped
             && !self.options.closed
-            && !passed.is_bounded
+            && !skipped.is_bounded
             && self.report.discarded.record_count > 0
         {
             // There are whole records that history does not reach, behind damage whose end is
             // unknown.
-            return Err(reaches_further(passed));
+            return Err(reaches_further(skipped));
         }
         self.report.stop = stop;
         Ok(self.report)

@@ -61,7 +61,7 @@ impl fmt::Display for StopReason {
 
 /// Damage that was skipped, because nothing before the log's start is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedDamage {
+pub struct SkippedDamage {
     /// Where the damage was found.
     pub from: Position,
     /// The log's start, at which reading continued. The damage lies between both positions.
@@ -79,7 +79,7 @@ pub struct PassedDamage {
     pub next: Option<LogStart>,
 }
 
-impl PassedDamage {
+impl SkippedDamage {
     /// The name of the segment's file.
     pub fn file(&self) -> String {
         segment_name(self.from.segment)
@@ -164,14 +164,14 @@ pub struct ReplayReport {
     /// What followed the end.
     pub discarded: Discarded,
     /// Damage before the log's start that was skipped.
-    pub passed: Option<PassedDamage>,
+    pub skipped: Option<SkippedDamage>,
 }
 
 impl ReplayReport {
     /// Whether the segment that the manifest names as the first is missing although it is needed.
     /// Its name was durable before a manifest named it, so a crash cannot have caused this.
     pub fn lacks_start(&self) -> bool {
-        self.stop == StopReason::NoStartSegment && self.passed.is_none()
+        self.stop == StopReason::NoStartSegment && self.skipped.is_none()
     }
 }
 
@@ -227,17 +227,17 @@ pub(super) fn manifest_is_older(number: u32, end: Position) -> Error {
 
 /// The error for damage that begins before the log's start and reaches behind it.
 #[cold]
-pub(super) fn reaches_further(passed: &PassedDamage) -> Error {
-    let start = passed.through;
+pub(super) fn reaches_further(skipped: &SkippedDamage) -> Error {
+    let start = skipped.through;
     Error::corruption(
-        passed.file(),
+        skipped.file(),
         "the log is damaged, and whole records follow the damage",
     )
-    .at(passed.from.offset.into())
+    .at(skipped.from.offset.into())
     .expected(format_args!(
         "damage that ends before {start}, where the needed part begins"
     ))
-    .found(&passed.found)
+    .found(&skipped.found)
     .advice(RESTORE_THE_LOG)
 }
 

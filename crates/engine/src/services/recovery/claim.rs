@@ -153,7 +153,7 @@ fn claim_folders(
         // An earlier open that was killed, or the user, may have created the folders without making
         // their names durable.
         for (folder, _) in storages.folders() {
-            folder.sync_place(epoch)?;
+            folder.sync_parents(epoch)?;
         }
         claim.write(&storages.folders(), epoch)?;
     }

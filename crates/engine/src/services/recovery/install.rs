@@ -147,10 +147,10 @@ fn start_while_waiting(
         sync_inherited(&opening.storages, opening.epoch, inherited)?;
     }
     let log_start = log.chain_start();
-    Ok(match &history.passed {
+    Ok(match &history.skipped {
         // Only the replay of a closed store passes over a missing segment. The new manifest is that
         // of an open store, so the log must start behind that segment.
-        Some(passed) if !passed.keeps_start && !planted!(LostStartIsKept) => match passed.next {
+        Some(skipped) if !skipped.keeps_start && !planted!(LostStartIsKept) => match skipped.next {
             Some(next) => (Some(next), synced),
             None => (Some(log_start), log_start.position()),
         },

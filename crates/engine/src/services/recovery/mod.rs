@@ -37,7 +37,7 @@ use crate::formats::directories::{Storages, log_store_id};
 use crate::formats::log::format::{MIN_SEGMENT_BYTES, segment_name};
 use crate::formats::log::replay::no_first_segment;
 use crate::formats::log::{
-    LogConfig, LogOptions, LogWriter, PassedDamage, Position, ReplayOptions, ReplayReport,
+    LogConfig, LogOptions, LogWriter, Position, ReplayOptions, ReplayReport, SkippedDamage,
 };
 use crate::formats::names::LOG_RESERVE;
 use crate::services::parts::Parts;
@@ -83,7 +83,7 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
     let mut replay = Replay::new(opening)?;
     let mut history = History {
         end: Position::ZERO,
-        passed: None,
+        skipped: None,
     };
     if !opening.is_new {
         let (storages, metrics) = (&opening.storages, &opening.metrics);
@@ -95,8 +95,8 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
         if report.lacks_start() && !planted!(MissingStartIsEmpty) {
             return Err(no_first_segment(options.start.segment));
         }
-        if let Some(passed) = &report.passed {
-            emit_passed_damage(passed, old.closed, metrics, &opening.events);
+        if let Some(skipped) = &report.skipped {
+            emit_skipped_damage(skipped, old.closed, metrics, &opening.events);
         }
         count_discarded(&report, metrics, &opening.events);
         delete_segments_behind(storages, opening.epoch, report.end.segment)?;
@@ -105,7 +105,7 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
         }
         history = History {
             end: report.end,
-            passed: report.passed,
+            skipped: report.skipped,
         };
     }
     Ok((replay.finish(old)?, history))
@@ -149,13 +149,13 @@ fn clean_up(parts: &Parts) -> Result<()> {
     reserve::make(&parts.catalog)
 }
 
-/// Counts, traces and emits that replay passed over damage in a part of the log that nothing needs.
-fn emit_passed_damage(passed: &PassedDamage, closed: bool, metrics: &Metrics, events: &Events) {
-    metrics.passed_log_damage_count.add(1);
-    metrics.passed_log_damage_bytes.add(passed.bytes());
-    let error = passed.to_error(closed);
+/// Counts, traces and emits that replay skipped damage in a part of the log that nothing needs.
+fn emit_skipped_damage(skipped: &SkippedDamage, closed: bool, metrics: &Metrics, events: &Events) {
+    metrics.skipped_log_damage_count.add(1);
+    metrics.skipped_log_damage_bytes.add(skipped.bytes());
+    let error = skipped.to_error(closed);
     tracing::warn!(%error, "the log is damaged where nothing needs it, the store opens");
-    events.emit(|| Event::LogDamagePassed {
+    events.emit(|| Event::LogDamageSkipped {
         error: error.clone(),
     });
 }

@@ -21,7 +21,7 @@ use siltstone_table::reader::{ReaderOptions, TableReader};
 use super::claim::Opening;
 use super::unflushed::{ReplayedSource, UnflushedData, keyspace_edit};
 use crate::formats::batch::{Entries, EntryKind};
-use crate::formats::log::{PassedDamage, Position, Record, RecordKind};
+use crate::formats::log::{Position, Record, RecordKind, SkippedDamage};
 use crate::formats::version::{
     CreateKeyspace, Edit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
@@ -70,7 +70,7 @@ pub(super) struct History {
     /// Where it ends; for a new store, the position zero.
     pub(super) end: Position,
     /// Damage that replay passed over, because nothing needs that part of the log.
-    pub(super) passed: Option<PassedDamage>,
+    pub(super) skipped: Option<SkippedDamage>,
 }
 
 /// A keyspace's replayed data so far.

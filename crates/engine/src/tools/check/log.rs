@@ -10,7 +10,7 @@ use siltstone_storage::Storage;
 use super::{CheckReport, LogCheck};
 use crate::formats::batch::Entries;
 use crate::formats::log::format::segment_name;
-use crate::formats::log::{PassedDamage, Record, RecordKind, ReplayOptions, ReplayReport};
+use crate::formats::log::{Record, RecordKind, ReplayOptions, ReplayReport, SkippedDamage};
 use crate::formats::manifest::StoreId;
 use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -32,7 +32,7 @@ pub(super) fn check_log(
     store_id: StoreId,
     state: &StoreState,
     report: &mut CheckReport,
-) -> Result<(Ingested, Option<PassedDamage>)> {
+) -> Result<(Ingested, Option<SkippedDamage>)> {
     let options = ReplayOptions::of(state, crate::formats::directories::log_store_id(store_id));
     let mut reading = LogReading::new(state);
     let replayed = crate::formats::log::replay(storage, &options, &mut |record| {
@@ -40,7 +40,7 @@ pub(super) fn check_log(
         Ok(())
     });
     report.problems.append(&mut reading.problems);
-    let mut passed = None;
+    let mut skipped = None;
     match replayed {
         Ok(replayed) if replayed.lacks_start() => {
             let start = options.start.segment;
@@ -50,14 +50,14 @@ pub(super) fn check_log(
         }
         Ok(replayed) => {
             report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
-            passed = replayed.passed;
+            skipped = replayed.skipped;
         }
         Err(error) if error.kind() == ErrorKind::Unsupported || super::is_denied(&error) => {
             return Err(error);
         }
         Err(error) => report.problems.push(error),
     }
-    Ok((reading.ingested, passed))
+    Ok((reading.ingested, skipped))
 }
 
 fn log_check(replayed: &ReplayReport, entry_count: u64, closed: bool) -> LogCheck {

@@ -233,13 +233,13 @@ pub fn check(
         report.problems.push(error.in_file(report.manifest.clone()));
     }
     check_options(storages, &state, &mut report);
-    let (ingested, passed) = check_log(storages.log, report.store_id, &state, &mut report)?;
+    let (ingested, skipped) = check_log(storages.log, report.store_id, &state, &mut report)?;
     let log_problem_count = report.problems.len();
     tables::check_tables(storages.tables, &state, &ingested, &mut report, progress)?;
-    if let Some(passed) = passed {
+    if let Some(skipped) = skipped {
         let error = match report.keyspaces.iter().all(|k| k.problem_count == 0) {
-            true => passed.to_error(state.closed),
-            false => passed.to_error_beside_damaged_tables(),
+            true => skipped.to_error(state.closed),
+            false => skipped.to_error_beside_damaged_tables(),
         };
         report.problems.insert(log_problem_count, error);
     }

@@ -410,10 +410,10 @@ settings_table! {
         stall_policy: StallPolicy = StallPolicy::Slowdown, "mode",
             "`\"stop\"` or `\"slowdown\"`; default `\"slowdown\"`.",
             choice("\"stop\" or \"slowdown\""), WhileOpen;
-        /// How often a store that is open for writing publishes its statistics to the file
+        /// How often a store that is open for writing writes its statistics to the file
         /// STATS.json, which other processes can read; 0 is never. The file has some 10 KB, and 1
         /// KB more for each keyspace, and is written without a sync.
-        stats_publish_ms: u64 = 1000, "milliseconds",
+        stats_file_ms: u64 = 1000, "milliseconds",
             "From 0 to 3600000 milliseconds; default 1000.",
             within(0, 3_600_000), WhileOpen;
     }

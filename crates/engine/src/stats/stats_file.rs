@@ -1,7 +1,7 @@
 //! The file `STATS.json`: statistics of a store that another process has open for writing.
 //!
 //! The writer's maintenance task writes its [`Stats`] to the file once a second.
-//! [`read_published_stats`] reads them, while the writer is alive or after it was killed. The file
+//! [`read_stats_file`] reads them, while the writer is alive or after it was killed. The file
 //! has the same form as [`Stats::to_json`].
 //!
 //! Invariants: writing the file takes no sync and fails no other work (failures are counted). It
@@ -61,17 +61,17 @@ impl SpaceCount {
     }
 }
 
-/// Statistics that a writer has written to `STATS.json`.
+/// The contents of the file `STATS.json`: the statistics of a store that is open for writing.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct PublishedStats {
+pub struct StatsFile {
     /// When they were written, in microseconds since 1970. If that is much longer ago than
     /// `every_ms`, the writer was killed.
     pub written_us: u64,
     /// The process id of the writer.
     pub pid: u32,
-    /// The interval between two writes, in milliseconds: [`crate::Options::stats_publish_ms`].
+    /// The interval between two writes, in milliseconds: [`crate::Options::stats_file_ms`].
     pub every_ms: u64,
     /// The version of siltstone that the writer runs.
     pub version: String,
@@ -105,7 +105,7 @@ fn in_full<S: serde::Serializer>(
 
 /// The interval between two writes of the file; none if it is not written.
 pub(crate) fn interval(env: &Env) -> Option<Duration> {
-    let ms = env.live().stats_publish_ms;
+    let ms = env.live().stats_file_ms;
     (ms > 0).then(|| Duration::from_millis(ms))
 }
 
@@ -124,12 +124,12 @@ pub(crate) fn delete_inherited(env: &Env) {
 pub(crate) struct OwnFile(AtomicBool);
 
 /// Writes the present statistics to the file; a failure is counted.
-pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
+pub(crate) fn write(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
     let storage = &jobs.env().storages().manifest;
     if jobs.env().health().is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
-    let published = PublishedStats {
+    let file = StatsFile {
         written_us: jobs.env().runtime().unix_micros(),
         // A simulated run is a function of its seed.
         pid: if jobs.env().runtime().is_simulated() {
@@ -137,15 +137,15 @@ pub(crate) fn publish(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
         } else {
             std::process::id()
         },
-        every_ms: jobs.env().live().stats_publish_ms,
+        every_ms: jobs.env().live().stats_file_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
         stats: crate::stats::collect(jobs, count.get(jobs.wal())),
     };
-    let bytes = serde_json::to_vec(&published).expect("plain data with text for keys");
+    let bytes = serde_json::to_vec(&file).expect("plain data with text for keys");
     match storage.publish(jobs.env().epoch(), STATS, &bytes) {
         Ok(()) => own.0.store(true, Ordering::Release),
         Err(_) => {
-            jobs.env().metrics().stats_unpublished_count.add(1);
+            jobs.env().metrics().stats_file_failed_count.add(1);
         }
     }
 }
@@ -165,33 +165,33 @@ pub(crate) fn delete_own(env: &Env, own: &OwnFile) {
 ///
 /// # Errors
 /// `NotFound` if there is no such file: no writer has the store open, or it has only just opened
-/// it, or [`crate::Options::stats_publish_ms`] is 0. `Corruption` if a loss of power tore the file.
-pub fn read_published_stats(path: impl AsRef<Path>) -> Result<PublishedStats> {
+/// it, or [`crate::Options::stats_file_ms`] is 0. `Corruption` if a loss of power tore the file.
+pub fn read_stats_file(path: impl AsRef<Path>) -> Result<StatsFile> {
     let path = path.as_ref();
     let storage = FileStorage::open_existing(path)
         .map_err(|e| Error::from(e).context(format!("reading statistics of {}", path.display())))?;
-    read_published_stats_from(&storage)
+    read_stats_file_from(&storage)
 }
 
-/// Like [`read_published_stats`], from the storage of the manifest.
+/// Like [`read_stats_file`], from the storage of the manifest.
 ///
 /// # Errors
-/// As [`read_published_stats`].
-pub fn read_published_stats_from(storage: &dyn Storage) -> Result<PublishedStats> {
+/// As [`read_stats_file`].
+pub fn read_stats_file_from(storage: &dyn Storage) -> Result<StatsFile> {
     let file = storage.open(STATS).map_err(|e| match e.kind {
         StorageErrorKind::NotFound => Error::not_found(format!(
-            "no statistics are published in {}",
+            "there are no statistics of an open store in {}",
             storage.describe()
         ))
         .in_file(STATS)
         .advice(
-            "a store that is open for writing publishes them once a second; open a closed one to \
-             see its levels",
+            "a store that is open for writing writes them once a second; open a closed one to see \
+             its levels",
         ),
         _ => e.into(),
     })?;
     let torn = |why: String| {
-        Error::corruption(STATS, format!("published statistics cannot be read: {why}")).advice(
+        Error::corruption(STATS, format!("the statistics cannot be read: {why}")).advice(
             "a live writer replaces them within a second; nothing else depends on this file",
         )
     };
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn causes_have_their_words() {
-        for cause in crate::types::pressure::Cause::ALL {
+        for cause in crate::types::pressure::StallCause::ALL {
             let json = serde_json::to_value(cause).unwrap();
             assert_eq!(json, cause.word());
         }
@@ -222,9 +222,9 @@ mod tests {
         let epoch = memory.lease("store").unwrap().epoch();
         let read = |bytes: &[u8]| {
             memory.publish(epoch, STATS, bytes).unwrap();
-            read_published_stats_from(&memory)
+            read_stats_file_from(&memory)
         };
-        let whole = serde_json::to_vec(&PublishedStats::default()).unwrap();
+        let whole = serde_json::to_vec(&StatsFile::default()).unwrap();
         assert_eq!(read(&whole).unwrap().pid, 0);
         for len in 0..whole.len() {
             assert!(read(&whole[..len]).unwrap_err().is_corruption(), "{len}");

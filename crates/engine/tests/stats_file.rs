@@ -1,4 +1,4 @@
-//! Statistics that an open store publishes, and others read without opening it.
+//! The file of statistics that an open store writes, and others read without opening it.
 
 mod common;
 
@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use common::{Disk, SYNC, key, put_in_all, small};
 use siltstone::check::{CheckStorages, check};
-use siltstone::{
-    Components, ErrorKind, Options, Store, read_published_stats, read_published_stats_from,
-};
+use siltstone::{Components, ErrorKind, Options, Store, read_stats_file, read_stats_file_from};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, Storage, StorageErrorKind};
@@ -22,7 +20,7 @@ fn in_simulation(f: impl FnOnce(siltstone_storage::Runtime) + Send + 'static) {
 }
 
 /// Counting the files of the store takes at most a thousandth of the time, however long a listing
-/// of its folder takes. All other published figures are current.
+/// of its folder takes. All other figures in the file are current.
 #[test]
 fn files_are_not_counted_for_each_publication() {
     in_simulation(|rt| {
@@ -30,17 +28,17 @@ fn files_are_not_counted_for_each_publication() {
         let store = disk.open();
         let ks = store.create_keyspace("a").unwrap();
         rt.sleep(Duration::from_secs(3));
-        let published = || read_published_stats_from(&disk.memory).unwrap();
+        let read = || read_stats_file_from(&disk.memory).unwrap();
         let slow = Fault::Delay(Duration::from_millis(20));
         disk.faults.add(Rule::on(OpKind::List, slow).for_good());
         // This count is slow.
         rt.sleep(Duration::from_secs(2));
         let lists = || disk.faults.counts().of(OpKind::List);
-        let (before, old) = (lists(), published());
+        let (before, old) = (lists(), read());
         ks.put(b"k", &[1; 200]).unwrap();
         ks.flush().unwrap();
         rt.sleep(Duration::from_secs(10));
-        let new = published();
+        let new = read();
         assert_eq!(lists(), before, "nothing is listed within 20 s");
         assert!(new.written_us >= old.written_us + 9_000_000);
         assert_eq!(new.stats.counter("put_count"), 1);
@@ -48,16 +46,16 @@ fn files_are_not_counted_for_each_publication() {
         rt.sleep(Duration::from_secs(15));
         assert_eq!(lists(), before + 1);
         let tables = |space: siltstone::SpaceStats| space.tables.file_count;
-        assert_eq!(tables(old.stats.space) + 1, tables(published().stats.space));
+        assert_eq!(tables(old.stats.space) + 1, tables(read().stats.space));
         store.close().unwrap();
     });
 }
 
 #[test]
-fn published_statistics_are_those_of_the_store() {
+fn the_file_has_the_statistics_of_the_store() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
-        let error = read_published_stats_from(&disk.memory).unwrap_err();
+        let error = read_stats_file_from(&disk.memory).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let store = disk.open();
         let ks = store.create_keyspace("a").unwrap();
@@ -68,7 +66,7 @@ fn published_statistics_are_those_of_the_store() {
         store.wait_until_idle().unwrap();
         rt.sleep(Duration::from_secs(3));
         let syncs = disk.faults.counts().of(OpKind::SyncDir);
-        let first = read_published_stats_from(&disk.memory).unwrap();
+        let first = read_stats_file_from(&disk.memory).unwrap();
         assert_eq!(first.stats.keyspaces, store.stats().keyspaces);
         assert!(first.stats.keyspaces.iter().any(|k| k.name == "a"));
         assert_eq!(first.stats.published, store.stats().published);
@@ -78,13 +76,13 @@ fn published_statistics_are_those_of_the_store() {
         assert!(first.stats.latencies["put"].count > 0);
         assert!(first.stats.sides.len() == 1 && first.stats.jobs.is_empty());
         rt.sleep(Duration::from_secs(5));
-        let next = read_published_stats_from(&disk.memory).unwrap();
+        let next = read_stats_file_from(&disk.memory).unwrap();
         let passed = next.written_us - first.written_us;
         assert!((4_000_000..=6_000_000).contains(&passed), "{passed}");
         assert_eq!(
             disk.faults.counts().of(OpKind::SyncDir),
             syncs,
-            "publishing syncs nothing"
+            "writing the file syncs nothing"
         );
         // The names are those of the JSON that is printed.
         let printed: serde_json::Value = serde_json::from_str(&store.stats().to_json()).unwrap();
@@ -102,35 +100,30 @@ fn published_statistics_are_those_of_the_store() {
 
         // They are there after a kill, the next writer replaces them, and a close deletes them.
         let killed = disk.kill();
-        let left = read_published_stats_from(&killed.memory).unwrap();
+        let left = read_stats_file_from(&killed.memory).unwrap();
         assert_eq!(left.written_us, next.written_us);
         let report = check(&CheckStorages::on(&killed.memory), &mut |_| ()).unwrap();
         assert!(report.is_sound() && report.foreign.is_empty());
         let again = killed.open();
-        let error = read_published_stats_from(&killed.memory).unwrap_err();
+        let error = read_stats_file_from(&killed.memory).unwrap_err();
         assert_eq!(
             error.kind(),
             ErrorKind::NotFound,
             "they were another writer's"
         );
         rt.sleep(Duration::from_secs(2));
-        assert!(
-            read_published_stats_from(&killed.memory)
-                .unwrap()
-                .written_us
-                > left.written_us
-        );
+        assert!(read_stats_file_from(&killed.memory).unwrap().written_us > left.written_us);
         again.close().unwrap();
         store.close().unwrap();
         for disk in [disk, killed] {
-            let error = read_published_stats_from(&disk.memory).unwrap_err();
+            let error = read_stats_file_from(&disk.memory).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NotFound);
         }
     });
 }
 
 #[test]
-fn published_statistics_show_poison_and_may_fail_without_harm() {
+fn the_file_shows_poison_and_may_fail_without_harm() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
         let store = disk.open();
@@ -141,7 +134,7 @@ fn published_statistics_show_poison_and_may_fail_without_harm() {
             put_in_all(&store, &[&ks], &key(i), b"v", SYNC);
             rt.sleep(Duration::from_secs(1));
         }
-        assert!(store.stats().counter("stats_unpublished_count") >= 4);
+        assert!(store.stats().counter("stats_file_failed_count") >= 4);
         assert_eq!(store.stats().health, "good");
         disk.faults.clear();
         disk.faults
@@ -150,7 +143,7 @@ fn published_statistics_show_poison_and_may_fail_without_harm() {
         ks.put(b"x", b"y").unwrap();
         assert_eq!(store.sync_log().unwrap_err().kind(), ErrorKind::Poisoned);
         rt.sleep(Duration::from_secs(2));
-        let told = read_published_stats_from(&disk.memory).unwrap();
+        let told = read_stats_file_from(&disk.memory).unwrap();
         assert!(
             told.stats.health.contains("takes no writes"),
             "{}",
@@ -172,7 +165,7 @@ fn statistics_are_read_beside_an_open_store_on_files() {
     // It happens soon; how soon depends on the scheduler.
     let mut found = None;
     for _ in 0..6000 {
-        found = read_published_stats(folder.path())
+        found = read_stats_file(folder.path())
             .ok()
             .filter(|f| f.stats.counter("flush_count") == 1);
         if found.is_some() {
@@ -180,7 +173,7 @@ fn statistics_are_read_beside_an_open_store_on_files() {
         }
         rt.sleep(Duration::from_millis(10));
     }
-    let found = found.expect("a minute passed without published statistics");
+    let found = found.expect("a minute passed without statistics");
     assert_eq!(found.pid, std::process::id());
     assert_eq!(found.stats.keyspaces, store.stats().keyspaces);
     store.close().unwrap();
@@ -188,12 +181,12 @@ fn statistics_are_read_beside_an_open_store_on_files() {
 }
 
 #[test]
-fn publishing_is_a_setting_and_readers_publish_nothing() {
+fn writing_the_file_is_a_setting_and_readers_write_none() {
     in_simulation(|rt| {
         let disk = Disk::new(&rt);
         let calls = |disk: &Disk| disk.faults.counts().of(OpKind::Publish);
         let options = Options {
-            stats_publish_ms: 0,
+            stats_file_ms: 0,
             ..small()
         };
         let store = disk.open_with(options);
@@ -201,17 +194,17 @@ fn publishing_is_a_setting_and_readers_publish_nothing() {
         ks.put(b"k", b"v").unwrap();
         rt.sleep(Duration::from_secs(10));
         assert_eq!(calls(&disk), 0);
-        store.set_option("stats_publish_ms", 250u64).unwrap();
+        store.set_option("stats_file_ms", 250u64).unwrap();
         rt.sleep(Duration::from_secs(11));
         let n = calls(&disk);
         // Four a second, and one at once.
         assert!((40..=45).contains(&n), "{n}");
-        store.set_option("stats_publish_ms", 0u64).unwrap();
+        store.set_option("stats_file_ms", 0u64).unwrap();
         rt.sleep(Duration::from_secs(10));
         assert!(calls(&disk) <= n + 1);
         store.close().unwrap();
         let n = calls(&disk);
-        // A store that is closed within the first second publishes nothing.
+        // A store that is closed within the first second writes no file.
         let store = disk.open();
         store.close().unwrap();
         let on = Components::on(Arc::new(disk.faults.clone()), rt.clone());
