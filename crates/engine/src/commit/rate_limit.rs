@@ -12,12 +12,11 @@
 //! debt grows and shrinks. Here each unit of debt counts once in both directions: the rate depends
 //! on the present load and not on how it came about, and it needs no setting.)
 //!
-//! A batch is paid for after it was admitted (a token bucket that may become negative): a writer
-//! that finds tokens goes on at once, and the writers after it wait until the bucket is full again
-//! up to zero. Writers that wait are served in the order in which their batches would be through
-//! if each writer had a channel of its own (start-time fair queueing). So a writer of large batches
-//! gets as many bytes as a writer of small ones, and nobody starves, because a writer's turn is
-//! fixed when it begins to wait.
+//! A batch is paid for after it was admitted ([`TokenBucket`]): a writer that finds no debt goes on
+//! at once, and the writers after it wait until the debt is paid. Writers that wait are served in
+//! the order in which their batches would be through if each writer had a channel of its own
+//! (start-time fair queueing). So a writer of large batches gets as many bytes as a writer of small
+//! ones, and nobody starves, because a writer's turn is fixed when it begins to wait.
 //!
 //! Invariants: in any period, at most the highest rate times the period is admitted, plus [`BURST`]
 //! at that rate and one batch. The rate never falls below [`LEAST_BYTES_PER_S`].
@@ -30,6 +29,7 @@ use std::time::Duration;
 use siltstone_storage::Instant;
 
 use crate::types::pressure::Nearness;
+use crate::types::token_bucket::TokenBucket;
 
 /// The most tokens that a pause saves up, as time at the full rate.
 const BURST: Duration = Duration::from_millis(5);
@@ -59,7 +59,8 @@ const REMEMBERED: usize = 4;
 /// What a batch costs beside its bytes, so that small batches are not nearly free.
 const BATCH_BYTES: u64 = 64;
 
-const NANOS: i128 = 1_000_000_000;
+/// The longest time after which a writer that waits asks again.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The answer to a writer that asks whether it may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +94,8 @@ pub(crate) struct RateLimit {
     /// Whether somebody was slowed down since.
     slowed: bool,
     episode: Option<Episode>,
-    /// Bytes that may be admitted now, times 10^9. Negative while admitted bytes are not paid for.
-    tokens: i128,
-    tokens_at: Instant,
+    /// Bytes that may be admitted now.
+    tokens: TokenBucket,
     /// The virtual time of the writer that went on last.
     turn: u64,
     next_number: u64,
@@ -109,8 +109,7 @@ impl RateLimit {
             began: now,
             slowed: false,
             episode: None,
-            tokens: 0,
-            tokens_at: now,
+            tokens: TokenBucket::new(now, BURST),
             turn: 0,
             next_number: 0,
             waiting: BTreeSet::new(),
@@ -124,7 +123,7 @@ impl RateLimit {
             if self.filled.len() == REMEMBERED {
                 self.filled.remove(0);
             }
-            let speed = u128::from(bytes) * NANOS as u128 / ns;
+            let speed = u128::from(bytes) * 1_000_000_000 / ns;
             self.filled.push(speed.min(u128::from(u64::MAX)) as u64);
         }
         self.began = now;
@@ -182,17 +181,14 @@ impl RateLimit {
         bytes: u64,
         ticket: &mut Option<Ticket>,
     ) -> Turn {
-        let rate = i128::from(self.rate(now, near));
-        let passed = now.since(self.tokens_at).as_nanos() as i128;
-        let full = rate * BURST.as_nanos() as i128;
-        self.tokens = (self.tokens + rate * passed).min(full);
-        self.tokens_at = now;
+        let rate = self.rate(now, near);
+        self.tokens.fill(now, rate);
         let cost = bytes.saturating_add(BATCH_BYTES);
         // A writer that has not begun to wait ignores a few missing tokens, so that small batches
         // do not wait a few microseconds each.
         let ignored = match ticket {
-            None if self.waiting.is_empty() => rate * IGNORED.as_nanos() as i128,
-            _ => 0,
+            None if self.waiting.is_empty() => IGNORED,
+            _ => Duration::ZERO,
         };
         let own = *ticket.get_or_insert_with(|| {
             self.next_number += 1;
@@ -204,11 +200,10 @@ impl RateLimit {
             // The writer before it wakes the others when it goes on.
             return Turn::Wait(FORGOTTEN_AFTER / 2);
         }
-        if self.tokens < -ignored {
-            let ns = (-self.tokens / rate + 1).min(NANOS / 10);
-            return Turn::Wait(Duration::from_nanos(ns as u64));
+        if self.tokens.owes_more_than(ignored, rate) {
+            return Turn::Wait(self.tokens.debt_takes(rate).min(ASK_INTERVAL));
         }
-        self.tokens -= i128::from(cost) * NANOS;
+        self.tokens.spend(cost);
         self.turn = own.0;
         self.give_back(ticket);
         Turn::Go
@@ -254,7 +249,7 @@ mod tests {
         batches: &[u64],
         end: Instant,
     ) -> Vec<u64> {
-        let mut now = rate_limit.tokens_at;
+        let mut now = at_ms(0);
         let mut bytes = vec![0; batches.len()];
         let mut tickets = vec![None; batches.len()];
         while now < end {

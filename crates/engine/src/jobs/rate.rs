@@ -15,31 +15,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Condvar, Instant, Mutex, Runtime};
+use siltstone_storage::{Condvar, Mutex, Runtime};
 use siltstone_table::exec::{Progress, Throttle};
 
 use crate::types::metrics::Counter;
+use crate::types::token_bucket::TokenBucket;
 
 /// What may be spent at once after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(100);
 
-/// How long a wait goes on before it asks whether the job shall end.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-const NANOS: i128 = 1_000_000_000;
-
-struct Bucket {
-    /// Bytes times 10^9, so that no time is lost by rounding; negative is debt.
-    level: i128,
-    filled: Instant,
-}
+/// How long a wait goes on before it asks whether the job is to end.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub(crate) struct RateLimit {
     runtime: Runtime,
     /// 0: none.
     bytes_per_s: AtomicU64,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
     changed: Condvar,
     /// Bytes that jobs read and wrote while there was a limit.
     pub(crate) limited_bytes: Counter,
@@ -53,10 +46,7 @@ impl RateLimit {
         Arc::new(RateLimit {
             runtime: runtime.clone(),
             bytes_per_s: AtomicU64::new(bytes_per_s),
-            bucket: runtime.mutex(Bucket {
-                level: 0,
-                filled: runtime.now(),
-            }),
+            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
             changed: runtime.condvar(),
             limited_bytes: Counter::default(),
             wait_count: Counter::default(),
@@ -73,21 +63,12 @@ impl RateLimit {
     pub(crate) fn set(&self, bytes_per_s: u64) {
         let mut bucket = self.bucket.lock();
         // What has passed until now passed at the old rate.
-        self.fill(&mut bucket);
+        bucket.fill(self.runtime.now(), self.bytes_per_s());
         self.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
         if bytes_per_s == 0 {
-            bucket.level = 0;
+            bucket.clear();
         }
         self.changed.notify_all();
-    }
-
-    fn fill(&self, bucket: &mut Bucket) {
-        let now = self.runtime.now();
-        let rate = i128::from(self.bytes_per_s());
-        let passed = now.since(bucket.filled).as_nanos() as i128;
-        let full = rate * BURST.as_nanos() as i128;
-        bucket.level = (bucket.level + rate * passed).min(full);
-        bucket.filled = now;
     }
 
     /// Counts bytes, and if `waits`, waits until the bucket is out of debt or `stop` says so.
@@ -97,20 +78,20 @@ impl RateLimit {
         }
         self.limited_bytes.add(bytes);
         let mut bucket = self.bucket.lock();
-        self.fill(&mut bucket);
-        bucket.level -= i128::from(bytes) * NANOS;
-        if !waits || bucket.level >= 0 {
+        bucket.fill(self.runtime.now(), self.bytes_per_s());
+        bucket.spend(bytes);
+        if !waits || !bucket.is_in_debt() {
             return;
         }
         let begin = self.runtime.now();
-        while bucket.level < 0 && !stop() {
-            let rate = i128::from(self.bytes_per_s());
+        while bucket.is_in_debt() && !stop() {
+            let rate = self.bytes_per_s();
             if rate == 0 {
                 break;
             }
-            let wait = Duration::from_nanos((-bucket.level / rate + 1).min(NANOS) as u64);
-            bucket = self.changed.wait_timeout(bucket, wait.min(LOOK_AGAIN)).0;
-            self.fill(&mut bucket);
+            let wait = bucket.debt_takes(rate).min(STOP_CHECK_INTERVAL);
+            bucket = self.changed.wait_timeout(bucket, wait).0;
+            bucket.fill(self.runtime.now(), self.bytes_per_s());
         }
         drop(bucket);
         self.wait_count.add(1);

@@ -10,7 +10,7 @@ use crate::jobs::schedule::is_idle;
 use crate::types::error::Result;
 
 /// How long a caller waits at most before it looks again and wakes the workers.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const WAKE_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Jobs {
     /// Waits until `is_done` returns true. It is asked whenever a job ends or a worker finds
@@ -37,7 +37,7 @@ impl Jobs {
             if wake {
                 self.env.work().notify();
             }
-            wake = !self.env.job_ended().wait_past(seen, LOOK_AGAIN);
+            wake = !self.env.job_ended().wait_past(seen, WAKE_INTERVAL);
         }
     }
 

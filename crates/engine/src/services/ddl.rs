@@ -126,12 +126,12 @@ pub(crate) fn drop(jobs: &Jobs, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
     let dropped = match catalog.waits_for_room() {
         // Replayed data waits for room, and the next open replays the inherited log and not the one
         // that is written now. So only the manifest can take the drop, as if there were no room.
-        true => drop_by_edit(commit, keyspace),
+        true => drop_without_record(commit, keyspace),
         false => match announce_drop(commit, keyspace) {
             Ok(announced) => Ok(Some(announced)),
             // There is no room for the record, but the reserved bytes of the manifest have room for
             // the edit.
-            Err(error) if error.is_no_space() => drop_by_edit(commit, keyspace),
+            Err(error) if error.is_no_space() => drop_without_record(commit, keyspace),
             Err(error) => Err(error),
         },
     };
@@ -180,7 +180,7 @@ fn announce_drop(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Announ
 /// Drops a keyspace without a record in the log, so nothing changes before the edit is durable. The
 /// log is synced first: what is durable is then still a prefix of what was written, and a failed
 /// sync leaves the keyspace unchanged.
-fn drop_by_edit(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Option<Announced>> {
+fn drop_without_record(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Option<Announced>> {
     let lead = commit.lead();
     let dropped = (|| {
         commit.env().health().check_manifest()?;

@@ -1,0 +1,72 @@
+//! A token bucket: how many bytes may go on at a rate, when bytes are paid for afterwards.
+//!
+//! The bucket fills at the rate up to a burst. Whoever has spent bytes takes them out, so the
+//! bucket may become negative, and others wait until the debt is paid. So the sums are exact
+//! whatever the size of a piece is, and nobody needs to know the size in advance.
+//!
+//! Invariant: in any period, at most the highest rate times the period is spent while the bucket is
+//! not in debt, plus the burst at that rate and the last piece.
+//!
+//! Threading: a plain value. The caller passes the time and holds the lock.
+
+use std::time::Duration;
+
+use siltstone_storage::Instant;
+
+const NANOS: i128 = 1_000_000_000;
+
+/// See the module.
+pub(crate) struct TokenBucket {
+    /// Bytes times 10^9, so that no time is lost by rounding; negative is debt.
+    level: i128,
+    filled: Instant,
+    /// The most that a pause saves up, as time at the full rate.
+    burst: Duration,
+}
+
+impl TokenBucket {
+    /// A bucket that is empty and not in debt.
+    pub(crate) fn new(now: Instant, burst: Duration) -> TokenBucket {
+        TokenBucket {
+            level: 0,
+            filled: now,
+            burst,
+        }
+    }
+
+    /// Adds what has come at this rate since the last call.
+    pub(crate) fn fill(&mut self, now: Instant, bytes_per_s: u64) {
+        let rate = i128::from(bytes_per_s);
+        let passed = now.since(self.filled).as_nanos() as i128;
+        let full = rate * self.burst.as_nanos() as i128;
+        self.level = (self.level + rate * passed).min(full);
+        self.filled = now;
+    }
+
+    /// Takes bytes out.
+    pub(crate) fn spend(&mut self, bytes: u64) {
+        self.level -= i128::from(bytes) * NANOS;
+    }
+
+    /// Forgets the debt and what was saved up.
+    pub(crate) fn clear(&mut self) {
+        self.level = 0;
+    }
+
+    /// Whether bytes that were spent are not paid for.
+    pub(crate) fn is_in_debt(&self) -> bool {
+        self.level < 0
+    }
+
+    /// How long it takes at this rate, which is not 0, until the debt is paid, but at most a
+    /// second.
+    pub(crate) fn debt_takes(&self, bytes_per_s: u64) -> Duration {
+        let ns = -self.level.min(0) / i128::from(bytes_per_s) + 1;
+        Duration::from_nanos(ns.min(NANOS) as u64)
+    }
+
+    /// Whether the debt is more than what comes in `time` at this rate.
+    pub(crate) fn owes_more_than(&self, time: Duration, bytes_per_s: u64) -> bool {
+        self.level < -(i128::from(bytes_per_s) * time.as_nanos() as i128)
+    }
+}
