@@ -67,8 +67,7 @@ pub use siltstone_storage::planted;
 
 pub use crate::formats::names::BUILT_TABLE_SUFFIX;
 pub use crate::services::budget::MemoryStats;
-pub use crate::types::event::CheckpointReport;
-pub use crate::types::event::OptionDifference;
+pub use crate::types::checkpoint::CheckpointReport;
 pub use crate::types::limits::DEFAULT_KEYSPACE;
 pub use api::approximate::{ApproximateSize, Estimate};
 pub use api::batch::{self, Batch};
@@ -99,6 +98,7 @@ pub use tree::snapshot::Snapshot;
 pub use types::error::{self, Error, ErrorKind, Result};
 pub use types::event::{Event, EventListener};
 pub use types::metrics::{Histogram, LatencySummary};
+pub use types::options::difference::OptionDifference;
 pub use types::options::{
     ByLevel, Change, Compression, DirectIo, FlushVerify, KeyspaceOptions, KeyspaceSettings,
     LevelTargets, Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting,

@@ -24,8 +24,9 @@ use crate::stats::Stats;
 use crate::tools::destroy::DestroyReport;
 use crate::tree::snapshot::Snapshot;
 use crate::tree::view::KeyspaceCore;
+use crate::types::checkpoint::CheckpointReport;
 use crate::types::error::{Error, Result};
-use crate::types::event::{CheckpointReport, EventListener, Events};
+use crate::types::event::{EventListener, Events};
 use crate::types::limits::DEFAULT_KEYSPACE;
 use crate::types::options::{KeyspaceOptions, Options, Value};
 

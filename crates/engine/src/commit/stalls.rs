@@ -1,6 +1,6 @@
 //! Stalls: whether a batch may join the queue of writers, and a record of every delay.
 //!
-//! [`policy::decide`] is a pure function of a keyspace's [`Load`] and its [`Limits`]. `Stalls` is
+//! [`pressure::decide`] is a pure function of a keyspace's [`Load`] and its [`Limits`]. `Stalls` is
 //! where writers wait. It has the rate limit of each keyspace that is slowed down
 //! (`rate_limit.rs`), and a record of each delay with its keyspace, cause, load and duration, which
 //! can be read while the delay lasts.
@@ -22,7 +22,7 @@ use siltstone_storage::{Instant, Mutex, Runtime};
 
 use crate::commit::rate_limit::{RateLimit, Turn};
 use crate::env::notify::Notify;
-pub use crate::types::pressure::{self as policy, Decision, Limits, Load, StallCause};
+pub use crate::types::pressure::{self, Decision, Limits, Load, StallCause};
 
 use crate::types::event::{Event, Events};
 use crate::types::limits::KeyspaceId;

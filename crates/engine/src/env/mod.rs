@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows keyspaces or the log. Of tables it knows only that they are files.
 
+pub(crate) mod below;
 pub(crate) mod descriptors;
 pub(crate) mod failures;
 pub(crate) mod guard;
@@ -19,13 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use siltstone_storage::{Epoch, Instant, Lease, Mutex, Runtime};
 
+use crate::env::below::Below;
 use crate::env::failures::Failures;
 use crate::env::guard::Guards;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
 use crate::env::notify::Notify;
 use crate::env::session::SessionId;
-use crate::env::wrapped_storage::Below;
 use crate::formats::directories::Storages;
 use crate::formats::options_file;
 use crate::types::error::{Result, closed};

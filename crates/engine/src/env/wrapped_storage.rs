@@ -8,14 +8,11 @@
 //! Threading: as the wrapper.
 
 use std::any::Any;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use siltstone_storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
 };
-
-use crate::formats::directories::Storages;
 
 /// What a call does, as far as wrappers distinguish it.
 #[derive(Clone, Copy)]
@@ -159,11 +156,4 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     fn open_objects_max(&self) -> Option<u64> {
         self.0.inner().open_objects_max()
     }
-}
-
-/// The storages of the folders that an open for reading reads (its own new files are in memory),
-/// and the log segments that it replayed.
-pub(crate) struct Below {
-    pub(crate) storages: Storages,
-    pub(crate) live: RangeInclusive<u32>,
 }

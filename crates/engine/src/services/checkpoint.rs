@@ -33,13 +33,15 @@ use crate::formats::directories::{random_id, refuse_within};
 use crate::formats::manifest;
 use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::new_store;
-use crate::formats::version::{CreateKeyspace, Edit, KeyspaceState, Level, Run, StoreState};
+use crate::formats::version::{
+    CreateKeyspace, Edit, KeyspaceEdit, KeyspaceState, Level, Run, StoreState,
+};
 use crate::jobs::Jobs;
 use crate::jobs::build::JobRunner;
-use crate::services::recovery::unflushed::keyspace_edit;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
+use crate::types::checkpoint::CheckpointReport;
 use crate::types::error::{Error, Result, closed};
-use crate::types::event::{CheckpointReport, Event};
+use crate::types::event::Event;
 use crate::types::limits::KeyspaceId;
 
 /// The store at one moment.
@@ -241,8 +243,11 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             });
             next_id += 1;
         }
-        edit.keyspaces
-            .push(keyspace_edit(keyspace.id, &runs, moment.published));
+        edit.keyspaces.push(KeyspaceEdit::adding_through(
+            keyspace.id,
+            &runs,
+            moment.published,
+        ));
     }
     edit.next_table_id = Some(next_id);
     check_going_on(jobs.env())?;

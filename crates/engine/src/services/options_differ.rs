@@ -17,7 +17,8 @@
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::types::error::Error;
-use crate::types::event::{Event, OptionDifference};
+use crate::types::event::Event;
+use crate::types::options::difference::OptionDifference;
 use crate::types::options::file::OPTIONS;
 use crate::types::options::{Options, OptionsFile, Scope, Setting, Value, settings};
 

@@ -19,8 +19,8 @@ use crate::services::budget::MemoryStats;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Error;
-use crate::types::event::OptionDifference;
 use crate::types::metrics::{LatencySummary, Metrics};
+use crate::types::options::difference::OptionDifference;
 use crate::types::pressure::StallCause;
 
 /// The statistics of one level of a keyspace.

@@ -16,14 +16,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::{Deserialize, Serialize};
 use siltstone_storage::{Condvar, Mutex, Runtime};
 
+use crate::types::checkpoint::CheckpointReport;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::Counter;
 use crate::types::options::Value;
-use crate::types::options::file::OPTIONS;
+use crate::types::options::difference::OptionDifference;
 use crate::types::pressure::{Load, StallCause};
 
 /// The most events that wait for the listener.
@@ -376,48 +376,5 @@ impl Events {
             };
             listener.on_event(&event);
         }
-    }
-}
-
-/// What a checkpoint holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckpointReport {
-    /// The sequence number of the checkpoint: it holds what a snapshot at that number would see.
-    pub published: u64,
-    /// The number of keyspaces.
-    pub keyspace_count: u64,
-    /// The number of tables of the store that were linked or copied.
-    pub table_count: u64,
-    /// Bytes of their files.
-    pub table_bytes: u64,
-    /// The number of tables that were written from data that was only in memory.
-    pub written_table_count: u64,
-    /// Bytes of their files.
-    pub written_bytes: u64,
-}
-
-/// An option whose value in force differs from the file `OPTIONS.toml` in the store's folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct OptionDifference {
-    /// The keyspace whose option the file sets; `None` for an option of the store.
-    pub keyspace: Option<String>,
-    /// The option's name.
-    pub name: String,
-    /// The value in force, as it is written in TOML.
-    pub value: String,
-    /// The value in the file.
-    pub file_value: String,
-}
-
-impl std::fmt::Display for OptionDifference {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(keyspace) = &self.keyspace {
-            write!(f, "keyspace `{keyspace}`: ")?;
-        }
-        let (name, value, file_value) = (&self.name, &self.value, &self.file_value);
-        write!(f, "{name} is {value}, but {OPTIONS} sets {file_value}")
     }
 }

@@ -4,6 +4,7 @@
 //! This is the lowest layer. Nothing here opens a file, holds a lock over a call, or knows a table.
 
 pub(crate) mod allocator;
+pub(crate) mod checkpoint;
 pub mod error;
 pub(crate) mod event;
 pub(crate) mod fields;

@@ -6,15 +6,8 @@
 //! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
 //! each other folder names the store that it belongs to (`docs/format/directories.md`).
 //!
-//! Invariants:
-//! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
-//!   creation that crashed resumes with the id that `DIRECTORIES` gave it. Afterwards the store
-//!   changes neither file.
-//! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
-//!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
-//!   the original's tables.
-//! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
-//!   own epochs (`env/guard.rs` translates them).
+//! [`Claim`] and [`lease`] are how a store takes its folders, and [`refuse_headless_data`] and its
+//! like refuse folders that must not be opened or written.
 //!
 //! Threading: plain values, and calls of one task during an open.
 
@@ -22,18 +15,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use siltstone_storage::files::FileStorage;
-use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
+use siltstone_storage::{Storage, StorageErrorKind};
 
-use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
-use crate::formats::names::{DESTROYED, DIRECTORIES, LEASE, OWNER, PARTIAL, Parts};
+use crate::formats::manifest::CURRENT_NAME;
+use crate::formats::names::{DIRECTORIES, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
 
+mod claim;
 mod lost;
+mod refuse;
 mod text;
 
+pub(crate) use claim::{Claim, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
+pub(crate) use refuse::{
+    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_unfinished,
+};
 pub(crate) use text::{Directories, Owner};
 
 /// The storages of a store. By default all three are one folder.
@@ -362,303 +361,4 @@ pub(crate) fn moved_by_file(
     let wish = wanted(&root_path, wish)?;
     let is = std::fs::canonicalize(&is).unwrap_or(is);
     (wish != is).then(|| moved_by_option(root, name, &is, &wish))
-}
-
-/// The leases of a store: one for its own folder, one for each other folder.
-struct Leases {
-    _others: Vec<Box<dyn Lease>>,
-    own: Box<dyn Lease>,
-}
-
-impl Lease for Leases {
-    fn epoch(&self) -> Epoch {
-        self.own.epoch()
-    }
-}
-
-/// Takes the writer's lease of every folder, or of none.
-pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
-    let take = |storage: &dyn Storage| {
-        storage.lease(LEASE).map_err(|e| {
-            let place = storages.manifest.describe();
-            Error::from(e).context(format!("opening the store {place}"))
-        })
-    };
-    let own = take(&*storages.manifest)?;
-    let folders = storages.folders();
-    let others = folders.iter().skip(1).map(|(storage, _)| take(*storage));
-    let others = others.collect::<Result<Vec<_>>>()?;
-    Ok(if others.is_empty() {
-        own
-    } else {
-        Box::new(Leases {
-            _others: others,
-            own,
-        })
-    })
-}
-
-/// Takes a shared lease of every folder. `what` is being done to the store, for messages.
-pub(crate) fn lease_shared(
-    folders: &[Folder<'_>],
-    what: &str,
-) -> Result<Vec<Box<dyn SharedLease>>> {
-    let place = folders[0].0.describe();
-    let share = |(storage, _): &Folder<'_>| {
-        storage
-            .lease_shared(LEASE)
-            .map_err(|e| Error::from(e).context(format!("{what} the store {place}")))
-    };
-    folders.iter().map(share).collect()
-}
-
-/// The claim of a store to its folders, new or already made.
-pub(crate) struct Claim {
-    id: StoreId,
-    /// Whether `DIRECTORIES` must be written.
-    is_new: bool,
-    /// Indices of the folders that still need an `OWNER`.
-    unowned: Vec<usize>,
-}
-
-impl Claim {
-    /// Checks whether these folders belong to the store `current` (the id in its `CURRENT`), or can
-    /// be given to a new one. It changes nothing. The caller holds the leases.
-    pub(crate) fn inspect(
-        folders: &[Folder<'_>],
-        current: Option<StoreId>,
-        new_id: impl FnOnce() -> StoreId,
-    ) -> Result<Claim> {
-        let (root, own) = folders[0];
-        let recorded = Directories::read(root)?;
-        match &recorded {
-            Some(directories) => {
-                if let Some(id) = current.filter(|id| *id != directories.store_id) {
-                    return Err(Error::corruption(
-                        DIRECTORIES,
-                        "the file says where another store's parts lie",
-                    )
-                    .expected(format!("store {id}"))
-                    .found(format!("store {}", directories.store_id))
-                    .advice("put the store's own file back from a copy"));
-                }
-                directories.check_parts(own, &root.describe())?;
-            }
-            None if current.is_some() && folders.len() > 1 => {
-                return Err(Error::invalid_argument(format!(
-                    "the log and the tables of the store {} are in its own folder",
-                    root.describe()
-                ))
-                .expected("one folder for all of it")
-                .found(format!(
-                    "{} folders, and no file {DIRECTORIES}",
-                    folders.len()
-                ))
-                .in_file(DIRECTORIES)
-                .advice(
-                    "leave out log_dir and table_dir, which are for new stores; or put the \
-                         file back from a copy",
-                ));
-            }
-            None => {}
-        }
-        let id = match (&recorded, current) {
-            (_, Some(id)) => id,
-            (Some(directories), None) => directories.store_id,
-            (None, None) => new_id(),
-        };
-        let mut unowned = Vec::new();
-        for (i, (storage, parts)) in folders.iter().enumerate().skip(1) {
-            match Owner::read(*storage)? {
-                Some(owner) => owner.check(id, root, *storage, *parts)?,
-                None if current.is_some() => {
-                    return Err(Error::corruption(
-                        OWNER,
-                        format!(
-                            "{} is to hold the {parts} of the store {}, and does not say so",
-                            storage.describe(),
-                            root.describe()
-                        ),
-                    )
-                    .expected(format!("a file {OWNER} that names the store"))
-                    .found("no such file")
-                    .advice(
-                        "is its disk mounted? If this is the right folder, put the file back \
-                             from a copy",
-                    ));
-                }
-                None => {
-                    // The folder belongs to another store, whatever we would put beside its files.
-                    match storage.open(CURRENT_NAME) {
-                        Err(e) if e.kind == StorageErrorKind::NotFound => unowned.push(i),
-                        Err(e) => return Err(e.into()),
-                        Ok(_) => {
-                            return Err(Error::invalid_argument(format!(
-                                "{} is a store's own folder, and cannot hold another one's {parts}",
-                                storage.describe()
-                            ))
-                            .advice("name another folder"));
-                        }
-                    }
-                }
-            }
-        }
-        Ok(Claim {
-            id,
-            is_new: recorded.is_none() && folders.len() > 1,
-            unowned,
-        })
-    }
-
-    /// The store's id.
-    pub(crate) fn id(&self) -> StoreId {
-        self.id
-    }
-
-    /// Writes the files that the claim still needs: `DIRECTORIES` first, because it keeps the id
-    /// that every `OWNER` names.
-    pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
-        let (root, _) = folders[0];
-        if self.is_new {
-            let directories = Directories::of(folders, self.id)?;
-            root.replace(epoch, DIRECTORIES, directories.encode().as_bytes())?;
-        }
-        for i in &self.unowned {
-            let (storage, parts) = folders[*i];
-            let owner = Owner::of(root, self.id, parts)?;
-            storage.replace(epoch, OWNER, owner.encode().as_bytes())?;
-        }
-        Ok(())
-    }
-}
-
-/// Draws the id of a new store.
-pub(crate) fn random_id(runtime: &Runtime) -> StoreId {
-    let high = u128::from(runtime.random_u64()) << 64;
-    StoreId(high | u128::from(runtime.random_u64()))
-}
-
-/// The half of the store's id that the log has in its segments.
-pub(crate) fn log_store_id(id: StoreId) -> u64 {
-    id.0 as u64
-}
-
-/// Refuses a folder that has data of a store but no `CURRENT`: the pointer was lost. Creating a
-/// store there would delete the data.
-pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
-    refuse_destroyed(&*storages.manifest)?;
-    refuse_unfinished(&*storages.manifest)?;
-    let refuse = |file: &str| {
-        Err(Error::corruption(
-            file,
-            "the folder holds data of a store but no file CURRENT that names its manifest",
-        )
-        .advice(NO_CURRENT_ADVICE))
-    };
-    for object in storages.tables.list()? {
-        if object.name.ends_with(".tbl") {
-            return refuse(&object.name);
-        }
-    }
-    for object in storages
-        .log
-        .list()?
-        .iter()
-        .filter(|o| o.name.ends_with(".log") && o.len >= 96)
-    {
-        let mut head = [0u8; 32];
-        storages.log.open(&object.name)?.read_at(64, &mut head)?;
-        if head != [0; 32] {
-            return refuse(&object.name);
-        }
-    }
-    for object in storages.manifest.list()? {
-        if manifest::parse_manifest_name(&object.name).is_some()
-            && !may_be_of_a_creation(&*storages.manifest, &object.name)?
-        {
-            return refuse(&object.name);
-        }
-    }
-    Ok(())
-}
-
-/// Refuses a folder in which a checkpoint or a repair was not finished. Both leave the same marker
-/// file; its text says if it was a repair.
-pub(crate) fn refuse_unfinished(root: &dyn Storage) -> Result<()> {
-    let marker = match root.open(PARTIAL) {
-        Ok(marker) => marker,
-        Err(error) if error.kind == StorageErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let of_repair = crate::formats::names::MARKER_TEXT.as_bytes();
-    let mut head = vec![0; of_repair.len()];
-    if marker.len() >= head.len() as u64 {
-        marker.read_at(0, &mut head)?;
-    }
-    let (what, advice) = match head == of_repair {
-        true => (
-            "repair",
-            "run the same `silt repair` again: it starts from the beginning",
-        ),
-        false => (
-            "checkpoint",
-            "write the checkpoint again, or delete the folder",
-        ),
-    };
-    Err(Error::not_found(format!(
-        "{} holds an unfinished {what}, not a store",
-        root.describe()
-    ))
-    .in_file(PARTIAL)
-    .advice(advice))
-}
-
-/// Refuses a folder whose store was being destroyed.
-pub(crate) fn refuse_destroyed(root: &dyn Storage) -> Result<()> {
-    if !exists(root, DESTROYED)? {
-        return Ok(());
-    }
-    let place = root.describe();
-    Err(Error::not_found(format!(
-        "the store in {place} was being destroyed, and that was interrupted"
-    ))
-    .in_file(DESTROYED)
-    .advice("destroy it again to delete what is left of it"))
-}
-
-/// The advice if `CURRENT` is missing.
-pub(crate) const NO_CURRENT_ADVICE: &str = "put CURRENT back from a copy, or make a new store of \
-    what can be read with `silt repair`; do not create a new store over the old one's files";
-
-/// Whether a manifest that no `CURRENT` names can be left over from an interrupted creation. Such a
-/// manifest has the state of a new store and no edit, or is torn.
-pub(crate) fn may_be_of_a_creation(storage: &dyn Storage, name: &str) -> Result<bool> {
-    let file = storage.open(name)?;
-    let mut head = [0; manifest::format::HEADER_BYTES];
-    if file.len() < head.len() as u64 {
-        return Ok(true);
-    }
-    file.read_at(0, &mut head)?;
-    let read = manifest::format::decode_header(&head, name)
-        .and_then(|current| manifest::read_manifest(storage, &current));
-    match read {
-        Ok(read) => {
-            let state = &read.state;
-            let has_tables = state
-                .keyspaces
-                .values()
-                .any(|k| k.version.tables().next().is_some());
-            Ok(read.record_count <= 1 && state.keyspaces.len() <= 1 && !has_tables)
-        }
-        Err(error) if error.is_corruption() => Ok(true),
-        Err(error) => Err(error),
-    }
-}
-
-pub(crate) fn exists(storage: &dyn Storage, name: &str) -> Result<bool> {
-    match storage.open(name) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind == StorageErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e.into()),
-    }
 }

@@ -210,6 +210,15 @@ impl KeyspaceEdit {
         edit
     }
 
+    /// As [`KeyspaceEdit::adding`], for runs that are all that the keyspace holds up to the number
+    /// `published`: everything up to it is then covered.
+    pub fn adding_through(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
+        KeyspaceEdit {
+            covered_floor: Some(published),
+            ..KeyspaceEdit::adding(id, runs)
+        }
+    }
+
     /// Adds the tables of a run of level 0. Its range is not added to what is covered: a merge
     /// within level 0 makes a run of numbers that are covered already.
     pub fn add_run(&mut self, run: RunSlot, tables: &[Arc<TableMeta>]) {

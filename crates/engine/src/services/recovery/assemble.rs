@@ -13,7 +13,7 @@ use super::unflushed::Unflushed;
 use crate::catalog::{Catalog, KeyspaceMap};
 use crate::commit::Commit;
 use crate::commit::write::WriteQueue;
-use crate::env::wrapped_storage::Below;
+use crate::env::below::Below;
 use crate::env::{Env, Surroundings};
 use crate::formats::log::LogWriter;
 use crate::formats::options_file;

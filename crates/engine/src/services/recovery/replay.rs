@@ -19,11 +19,11 @@ use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::reader::{ReaderOptions, TableReader};
 
 use super::claim::Opening;
-use super::unflushed::{ReplayedSource, UnflushedData, keyspace_edit};
+use super::unflushed::{ReplayedSource, UnflushedData};
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::log::{Position, Record, RecordKind, SkippedDamage};
 use crate::formats::version::{
-    CreateKeyspace, Edit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
+    CreateKeyspace, Edit, KeyspaceEdit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
 use crate::jobs::build::JobRunner;
 use crate::tree::memtable::Memtable;
@@ -441,7 +441,7 @@ impl Finished {
                 })
                 .collect();
             edit.keyspaces
-                .push(keyspace_edit(*id, &runs, self.published));
+                .push(KeyspaceEdit::adding_through(*id, &runs, self.published));
         }
         edit
     }

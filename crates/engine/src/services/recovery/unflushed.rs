@@ -156,7 +156,7 @@ fn write_unflushed(
             }
         }
         edit.keyspaces
-            .push(keyspace_edit(*id, &runs, data.published));
+            .push(KeyspaceEdit::adding_through(*id, &runs, data.published));
         changed.push(keyspace);
     }
     let mut role = jobs.catalog().role();
@@ -181,13 +181,4 @@ fn write_unflushed(
         }
     }
     Ok(())
-}
-
-/// The edit that installs replayed runs of one keyspace. Everything up to `published` is then
-/// covered.
-pub(crate) fn keyspace_edit(id: KeyspaceId, runs: &[Run], published: u64) -> KeyspaceEdit {
-    KeyspaceEdit {
-        covered_floor: Some(published),
-        ..KeyspaceEdit::adding(id, runs)
-    }
 }

@@ -11,6 +11,7 @@
 //!
 //! Threading: plain values. `tree/settings.rs` holds the values in force.
 
+pub(crate) mod difference;
 pub(crate) mod file;
 pub(crate) mod keyspace;
 mod registry;
