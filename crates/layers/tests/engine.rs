@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 use siltstone_layers::layers::{PARTS, folder, runs_upward};
 use siltstone_layers::{Import, Sources, circles, imports};
 
+/// Other structs whose state only their own folder or file may see.
+const CLOSED: [(&str, &str); 2] = [
+    ("catalog/mod.rs", "ManifestRole"),
+    ("tree/tables.rs", "TableSet"),
+];
+
 /// The most files in a circle.
 const LARGEST_CIRCLE: usize = 5;
 
@@ -80,7 +86,7 @@ fn the_tree_writes_neither_log_nor_manifest() {
 
 #[test]
 fn the_state_of_a_part_is_private() {
-    for (file, name) in PARTS {
+    for (file, name) in PARTS.into_iter().chain(CLOSED) {
         let text = std::fs::read_to_string(source(file)).unwrap();
         let parsed = syn::parse_file(&text).unwrap();
         let part = parsed.items.iter().find_map(|item| match item {

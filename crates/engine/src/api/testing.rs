@@ -121,17 +121,17 @@ impl TestHooks {
 
     /// Sets the length in bytes from which on the manifest is written anew.
     pub fn roll_manifest_from(&self, bytes: u64) {
-        self.parts.catalog.role().manifest.set_roll_min_bytes(bytes);
+        self.parts.catalog.role().set_roll_min_bytes(bytes);
     }
 
     /// How many times the manifest was written anew since the open because it had grown.
     pub fn manifest_roll_count(&self) -> u64 {
-        self.parts.catalog.role().manifest.roll_count()
+        self.parts.catalog.role().roll_count()
     }
 
     /// The state of the whole store in the manifest.
     pub fn state(&self) -> Arc<StoreState> {
-        self.parts.catalog.role().manifest.state().clone()
+        self.parts.catalog.role().state().clone()
     }
 
     /// The version of a keyspace in the manifest.
@@ -143,7 +143,7 @@ impl TestHooks {
 
     /// The number of edits of creates, drops and ingests that wait for room.
     pub fn pending_edit_count(&self) -> usize {
-        self.parts.catalog.role().pending.len()
+        self.parts.catalog.role().pending_count()
     }
 
     /// The number of ingested runs that the keyspace's view takes for not yet in the manifest.
@@ -198,7 +198,7 @@ impl TestHooks {
     /// The first segment of the log that something needs, and the last segment.
     pub fn log_need(&self) -> (u32, u32) {
         let needed = self.parts.catalog.log_start_without(&[]).segment;
-        (needed, self.parts.wal.log().end().segment)
+        (needed, self.parts.wal.end().segment)
     }
 
     /// Raises the ceiling of sequence numbers, which is an edit that frees no space.

@@ -37,7 +37,7 @@ impl Background {
         if !refuse_changes(&self.parts.commit) {
             return Err(closed());
         }
-        let mut result = poisoned.and_then(|()| wal.sync_log_through(wal.log().end()));
+        let mut result = poisoned.and_then(|()| wal.sync_log_through(wal.end()));
         self.end_tasks(|| {
             if result.is_ok() {
                 // The tasks have ended, so no edit follows this one.
@@ -123,8 +123,8 @@ fn refuse_changes(commit: &Commit) -> bool {
 /// Releases what handles and cursors would keep otherwise although a closed store does not need it:
 /// the files of the log and the manifest, and the memtables that nobody reads.
 fn release(catalog: &Catalog) {
-    catalog.wal().log().release();
-    catalog.role().manifest.release();
+    catalog.wal().release();
+    catalog.role().release();
     for keyspace in catalog.keyspaces().by_id.values() {
         keyspace.close(catalog.tree().tables());
     }
@@ -164,10 +164,7 @@ fn give_space_back(catalog: &Catalog) -> Result<()> {
     delete_old_manifests(catalog);
     // Segments that fit go to the pool, which `shrink` deletes.
     let deleted = delete_obsolete_segments(catalog);
-    let shrunk = catalog
-        .wal()
-        .log()
-        .shrink(crate::catalog::reserve::LOG_BYTES);
+    let shrunk = catalog.wal().shrink(crate::catalog::reserve::LOG_BYTES);
     crate::catalog::reserve::make(catalog)?;
     for (folder, _) in catalog.env().storages().folders() {
         folder.sync_dir(catalog.env().epoch())?;

@@ -128,15 +128,15 @@ impl Maintenance<'_> {
         if let Some(slots) = self.slots {
             slots.delete_abandoned();
         }
-        if parts.wal.log().needs_prepare() {
-            parts.wal.log().prepare_next().inspect_err(|e| {
+        if parts.wal.needs_prepare() {
+            parts.wal.prepare_next().inspect_err(|e| {
                 if e.is_no_space() {
                     parts.env.health().set_no_space(e);
                 }
             })?;
         }
         prepare_arena(&parts.catalog);
-        crate::services::budget::enforce(&parts.jobs)?;
+        crate::services::budget::enforce(&parts.commit, || parts.jobs.buffer_bytes())?;
         let published = parts.tree.snapshots().published();
         if published + CEILING_STEP / 2 > parts.catalog.ceiling() {
             parts.catalog.raise_ceiling(published)?;
@@ -174,7 +174,7 @@ fn bound_log(commit: &Commit) -> Result<()> {
     let start = commit.catalog().log_start_without(&[]).segment;
     commit
         .catalog()
-        .set_log_bytes(commit.wal().log().bytes_since(start));
+        .set_log_bytes(commit.wal().bytes_since(start));
     if commit.catalog().log_bytes() <= commit.env().live().log_bytes_max {
         return Ok(());
     }
@@ -202,7 +202,7 @@ fn leave_no_space(parts: &Parts) -> Result<()> {
         return parts.catalog.commit_pending(&mut parts.catalog.role());
     }
     install_unflushed(&parts.jobs, &parts.unflushed)?;
-    parts.wal.log().prepare_next()?;
+    parts.wal.prepare_next()?;
     {
         let mut role = parts.catalog.role();
         parts.catalog.commit_pending(&mut role)?;

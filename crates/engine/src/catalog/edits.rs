@@ -97,7 +97,7 @@ impl Catalog {
 
     fn commit_one(&self, role: &mut ManifestRole, mut edit: Edit) -> Result<()> {
         let state = role.manifest.state();
-        let synced = self.wal.log().synced();
+        let synced = self.wal.synced();
         // A position in the chain of segments of this open means nothing to a replay that begins
         // before that chain. While replayed data waits for room, the log is the chain that the open
         // found, and a synced position beyond its end would look like damage.
@@ -106,7 +106,7 @@ impl Catalog {
             segment: synced.segment.into(),
             offset: u64::from(synced.offset),
         })
-        .filter(|p| *p > state.log_synced && replay_from >= self.wal.log().first_segment().into());
+        .filter(|p| *p > state.log_synced && replay_from >= self.wal.first_segment().into());
         if edit.closed && edit.log_synced.is_none() {
             // The edit of a close always has the log's end. One reason is that an edit must not be
             // as short as a seal.

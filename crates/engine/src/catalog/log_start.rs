@@ -40,7 +40,7 @@ impl Catalog {
     /// for its keyspace before the keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
-            || self.wal.log().end().to_u64(),
+            || self.wal.end().to_u64(),
             || {
                 let mut needed: Vec<Position> = Vec::new();
                 for keyspace in self.keyspaces().by_id.values() {
@@ -62,12 +62,8 @@ impl Catalog {
     /// be able to damage that part.
     pub(crate) fn log_start_edit(&self, state: &StoreState, done: &[u64]) -> Option<LogStart> {
         let needed = self.log_start_without(done);
-        let needed = needed.min(self.wal.log().synced());
-        let start = LogStart {
-            segment: needed.segment.into(),
-            offset: needed.offset.into(),
-            salt: self.wal.log().salt(),
-        };
+        let needed = needed.min(self.wal.synced());
+        let start = self.wal.log_start_at(needed);
         Some(start).filter(|start| start.position() > state.log_start.position())
     }
 }

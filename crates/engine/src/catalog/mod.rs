@@ -22,6 +22,7 @@ use crate::catalog::reserve::ManifestReserve;
 use crate::env::Env;
 use crate::formats::log::Position;
 use crate::formats::manifest::Manifest;
+use crate::formats::version::{CreateKeyspace, StoreState};
 use crate::tree::Tree;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result, dropped_keyspace};
@@ -55,15 +56,47 @@ pub(crate) struct Catalog {
 
 /// The manifest's file and its state. The task that holds the lock has the manifest role.
 pub(crate) struct ManifestRole {
-    pub(crate) manifest: Manifest,
+    manifest: Manifest,
     /// The edits of creates, drops and ingests that failed for want of room. They are committed
     /// before the next edit.
-    pub(crate) pending: Vec<PendingEdit>,
+    pending: Vec<PendingEdit>,
     /// An edit is being written. If a task gets the role and this is set, the task before it has
     /// panicked while it wrote.
-    pub(crate) writing: bool,
+    writing: bool,
     /// The space reserved for a manifest on a full disk.
-    pub(crate) reserve: ManifestReserve,
+    reserve: ManifestReserve,
+}
+
+impl ManifestRole {
+    /// The state of the whole store in the manifest.
+    pub(crate) fn state(&self) -> &Arc<StoreState> {
+        self.manifest.state()
+    }
+
+    /// The creates among the edits that wait for room.
+    pub(crate) fn pending_creates(&self) -> impl Iterator<Item = &CreateKeyspace> {
+        self.pending.iter().flat_map(|pending| &pending.edit.create)
+    }
+
+    /// The number of edits that wait for room.
+    pub(crate) fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Lets go of the manifest's file.
+    pub(crate) fn release(&mut self) {
+        self.manifest.release();
+    }
+
+    /// Sets the length in bytes from which on the manifest is written anew, for tests.
+    pub(crate) fn set_roll_min_bytes(&mut self, bytes: u64) {
+        self.manifest.set_roll_min_bytes(bytes);
+    }
+
+    /// How many times the manifest was written anew because it had grown.
+    pub(crate) fn roll_count(&self) -> u64 {
+        self.manifest.roll_count()
+    }
 }
 
 /// Live keyspaces by id and by name.

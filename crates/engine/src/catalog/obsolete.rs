@@ -30,7 +30,7 @@ pub(crate) fn delete_obsolete(catalog: &Catalog) {
 /// Retires the log segments below the manifest's log start.
 pub(crate) fn delete_obsolete_segments(catalog: &Catalog) -> Result<()> {
     let start = catalog.role().manifest.state().log_start.segment;
-    catalog.wal.log().obsolete(start as u32).map(drop)
+    catalog.wal.obsolete(start as u32)
 }
 
 /// Tries failed deletions again, and returns how many files are gone now.

@@ -94,7 +94,7 @@ impl Commit {
             .and_then(|()| self.catalog.reserve_numbers(last))
             .and_then(|()| prepare(lead, first))
             .map_err(Failed::before_the_record)?;
-        let end = self.wal.log().end();
+        let end = self.wal.end();
         let hold = self
             .catalog
             .hold_log(prepared.oldest.map_or(end, |oldest| oldest.min(end)));

@@ -423,7 +423,7 @@ fn commit_accepted(
     commit.catalog.reserve_numbers(first + count - 1)?;
     // The log is held before the append: a task that computes the log's start meanwhile sees the
     // hold, or an end of the log that does not lie behind it.
-    let before = commit.wal.log().end();
+    let before = commit.wal.end();
     for need in needs.iter() {
         need.source.hold_log(before);
     }

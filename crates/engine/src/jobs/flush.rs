@@ -17,7 +17,7 @@ use crate::types::error::Result;
 pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> {
     jobs.env.health().check()?;
     jobs.commit.seal(keyspaces.iter().map(|k| &**k))?;
-    let end = jobs.wal.log().end();
+    let end = jobs.wal.end();
     let waiting: Vec<(&KeyspaceCore, Vec<u64>)> =
         keyspaces.iter().map(|k| (&**k, sealed_ids(k))).collect();
     jobs.wait_until(|| {

@@ -72,7 +72,7 @@ impl Jobs {
         change.covered.push(seqs);
         change.add_run(RunSlot { id: run_id, seqs }, &metas);
         let edit = Edit {
-            log_start: catalog.log_start_edit(role.manifest.state(), &[source.id]),
+            log_start: catalog.log_start_edit(role.state(), &[source.id]),
             keyspaces: vec![change],
             ..Edit::default()
         };

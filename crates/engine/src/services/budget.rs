@@ -19,8 +19,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Catalog;
 use crate::commit::Commit;
-use crate::jobs::Jobs;
 use crate::tree::view::Source;
 use crate::types::error::Result;
 
@@ -28,10 +28,11 @@ use crate::types::error::Result;
 /// worth it.
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
-/// The memory in use now.
-pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
+/// The memory in use now. `job_bytes`: that of the running jobs' buffers.
+pub(crate) fn memory(catalog: &Catalog, job_bytes: u64) -> MemoryStats {
+    let (env, tree) = (catalog.env(), catalog.tree());
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
-    for keyspace in jobs.catalog().keyspaces().by_id.values() {
+    for keyspace in catalog.keyspaces().by_id.values() {
         for source in &keyspace.pin().sources {
             if let Source::Memtable(m) = source {
                 range_delete_bytes += m.mem.range_delete_held_bytes();
@@ -39,43 +40,43 @@ pub(crate) fn memory(jobs: &Jobs) -> MemoryStats {
             }
         }
     }
-    let job_bytes = jobs.buffer_bytes();
     MemoryStats {
-        arena_bytes: jobs.tree().arenas().held_bytes(),
+        arena_bytes: tree.arenas().held_bytes(),
         range_delete_bytes,
-        block_cache_bytes: jobs.tree().tables().cache.held_bytes(),
-        table_bytes: jobs.tree().tables().memory_bytes(),
-        memtable_bytes: jobs.tree().arenas().whole_bytes() + beside_arenas,
+        block_cache_bytes: tree.tables().cache().held_bytes(),
+        table_bytes: tree.tables().memory_bytes(),
+        memtable_bytes: tree.arenas().whole_bytes() + beside_arenas,
         job_bytes,
-        block_cache_capacity_bytes: jobs.tree().tables().cache.capacity_bytes(),
-        max_bytes: jobs.env().live().memory_bytes_max,
+        block_cache_capacity_bytes: tree.tables().cache().capacity_bytes(),
+        max_bytes: env.live().memory_bytes_max,
     }
 }
 
-/// One round: frees what exceeds the budget.
-pub(crate) fn enforce(jobs: &Jobs) -> Result<()> {
-    let max = jobs.env().live().memory_bytes_max;
-    let cache = &jobs.tree().tables().cache;
+/// One round: frees what exceeds the budget. `job_bytes`: see [`memory`].
+pub(crate) fn enforce(commit: &Commit, job_bytes: impl FnOnce() -> u64) -> Result<()> {
+    let (env, tree) = (commit.env(), commit.tree());
+    let max = env.live().memory_bytes_max;
+    let cache = tree.tables().cache();
     if max == 0 {
         cache.set_capacity(u64::MAX);
         return Ok(());
     }
-    jobs.tree().arenas().release_kept();
-    let now = memory(jobs);
+    tree.arenas().release_kept();
+    let now = memory(commit.catalog(), job_bytes());
     let others = now.counted_bytes() - now.block_cache_bytes;
     cache.set_capacity(max.saturating_sub(others));
     if others <= max {
         return Ok(());
     }
-    let closed = jobs.tree().tables().close_deep(others - max);
+    let closed = tree.tables().close_deep(others - max);
     if others - closed.min(others) <= max {
         return Ok(());
     }
-    jobs.env().metrics().memory_over_count.add(1);
-    if jobs.env().health().is_no_space() {
+    env.metrics().memory_over_count.add(1);
+    if env.health().is_no_space() {
         return Ok(());
     }
-    seal_largest(jobs.commit())
+    seal_largest(commit)
 }
 
 /// Seals the largest active memtable, if that is worth a run.

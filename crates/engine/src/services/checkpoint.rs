@@ -66,9 +66,9 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
     commit.env().health().check_manifest()?;
     let (state, creates) = {
         let role = commit.catalog().role();
-        let pending = role.pending.iter().flat_map(|p| &p.edit.create);
+        let pending = role.pending_creates();
         (
-            role.manifest.state().clone(),
+            role.state().clone(),
             pending.map(|c| (c.id, c.clone())).collect(),
         )
     };
@@ -89,10 +89,7 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
     // moment.
     commit.env().runtime().yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
-    let (published, end) = (
-        commit.tree().snapshots().published(),
-        commit.wal().log().end(),
-    );
+    let (published, end) = (commit.tree().snapshots().published(), commit.wal().end());
     lead.finish();
     rotated?;
     Ok(Moment {
@@ -108,7 +105,7 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
 pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
     jobs.env().health().check_manifest()?;
-    let target = &jobs.tree().tables().descriptors.wrap(target.clone());
+    let target = &jobs.tree().tables().descriptors().wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
@@ -324,7 +321,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let descriptors = &jobs.tree().tables().descriptors;
+    let descriptors = jobs.tree().tables().descriptors();
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
         .map_err(with_context)?;

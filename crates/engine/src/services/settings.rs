@@ -90,7 +90,7 @@ pub(crate) fn set_keyspace(
         // If the create of the keyspace waits for room, its options are in the edit that waits.
         // Stored options that this build does not know stay as they are.
         catalog.commit_pending(&mut role)?;
-        let state = role.manifest.state().clone();
+        let state = role.state().clone();
         let mut stored = match state.keyspace(keyspace.id) {
             Some(known) => known.options.clone(),
             None => StoredOptions::new(),

@@ -190,7 +190,7 @@ pub(crate) fn level_stats(view: &KeyspaceView) -> Vec<LevelStats> {
 
 /// All counters by name.
 fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
-    let (m, cache) = (&jobs.env().metrics(), &jobs.tree().tables().cache);
+    let (m, cache) = (&jobs.env().metrics(), jobs.tree().tables().cache());
     let counters = [
         ("get_count", m.get_count.get()),
         ("get_hit_count", m.get_hit_count.get()),
@@ -256,11 +256,11 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("table_close_count", jobs.tree().tables().closed_count()),
         (
             "table_file_close_count",
-            jobs.tree().tables().descriptors.closed_count(),
+            jobs.tree().tables().descriptors().closed_count(),
         ),
         (
             "descriptor_retry_count",
-            jobs.tree().tables().descriptors.retried_count(),
+            jobs.tree().tables().descriptors().retried_count(),
         ),
         ("stats_file_failed_count", m.stats_file_failed_count.get()),
         ("event_lost_count", jobs.env().events().lost_count()),
@@ -317,7 +317,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         .collect();
     let (pinned_table_count, pinned_table_bytes) = jobs.tree().tables().pinned(&current);
     // This comes before the locks below, which are held until the value is complete.
-    let memory = crate::services::budget::memory(jobs);
+    let memory = crate::services::budget::memory(jobs.catalog(), jobs.buffer_bytes());
     let jobs_failing = jobs
         .env()
         .failures()
@@ -337,7 +337,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
         jobs: jobs.running(),
         sides: jobs.runner().sides.stats(),
-        log: jobs.wal().log().stats(),
+        log: jobs.wal().stats(),
         memory,
         space,
         pinned_table_count,

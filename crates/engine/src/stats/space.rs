@@ -93,7 +93,7 @@ pub(crate) fn collect(wal: &Wal) -> SpaceStats {
     match &wal.env().below() {
         Some(below) => count(&below.storages, &below.live),
         None => {
-            let log = wal.log().stats();
+            let log = wal.stats();
             count(
                 wal.env().storages(),
                 &(log.oldest_segment..=log.newest_segment),

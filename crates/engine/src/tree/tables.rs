@@ -85,7 +85,7 @@ pub(crate) struct TableSet {
     storage: Arc<dyn Storage>,
     files: Arc<TableFiles>,
     /// Bounds the files of tables that are open.
-    pub(crate) descriptors: Arc<Descriptors>,
+    descriptors: Arc<Descriptors>,
     options: ReaderOptions,
     /// The id of the next reader, which is a part of its keys in the cache. Each store counts its
     /// own ids, so that a seed evicts the same blocks whatever else runs in the process.
@@ -105,7 +105,7 @@ pub(crate) struct TableSet {
     to_delete: Mutex<Vec<String>>,
     /// Held over a sweep.
     sweeping: Mutex<()>,
-    pub(crate) cache: Arc<BlockCache>,
+    cache: Arc<BlockCache>,
     /// The cache for cursors that do not fill it, and for cursors that do.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
 }
@@ -151,6 +151,15 @@ impl TableSet {
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
             cache,
         }
+    }
+
+    #[inline]
+    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
+        &self.cache
+    }
+
+    pub(crate) fn descriptors(&self) -> &Arc<Descriptors> {
+        &self.descriptors
     }
 
     /// The block cache for a cursor.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use siltstone_storage::planted;
 
 use crate::env::Env;
-use crate::formats::log::{LogWriter, Position, RecordKind};
+use crate::formats::log::{LogStats, LogWriter, Position, RecordKind};
+use crate::formats::version::LogStart;
 use crate::types::error::Result;
 use crate::types::options::SyncMode;
 use crate::wal::interval::IntervalSync;
@@ -43,9 +44,68 @@ impl Wal {
         &self.env
     }
 
+    /// Where the log ends.
     #[inline]
-    pub(crate) fn log(&self) -> &LogWriter {
-        &self.log
+    pub(crate) fn end(&self) -> Position {
+        self.log.end()
+    }
+
+    /// Through where the log is synced.
+    pub(crate) fn synced(&self) -> Position {
+        self.log.synced()
+    }
+
+    /// The first segment of this open's chain.
+    pub(crate) fn first_segment(&self) -> u32 {
+        self.log.first_segment()
+    }
+
+    /// Where this open's chain of segments starts.
+    pub(crate) fn chain_start(&self) -> LogStart {
+        self.log.chain_start()
+    }
+
+    /// A position of this open's chain, as an edit has it.
+    pub(crate) fn log_start_at(&self, position: Position) -> LogStart {
+        LogStart {
+            segment: position.segment.into(),
+            offset: position.offset.into(),
+            salt: self.log.salt(),
+        }
+    }
+
+    /// Bytes of the log from this segment on.
+    pub(crate) fn bytes_since(&self, segment: u32) -> u64 {
+        self.log.bytes_since(segment)
+    }
+
+    pub(crate) fn stats(&self) -> LogStats {
+        self.log.stats()
+    }
+
+    /// See [`LogWriter::needs_prepare`].
+    pub(crate) fn needs_prepare(&self) -> bool {
+        self.log.needs_prepare()
+    }
+
+    /// See [`LogWriter::prepare_next`].
+    pub(crate) fn prepare_next(&self) -> Result<()> {
+        self.log.prepare_next()
+    }
+
+    /// See [`LogWriter::obsolete`].
+    pub(crate) fn obsolete(&self, before: u32) -> Result<()> {
+        self.log.obsolete(before).map(drop)
+    }
+
+    /// See [`LogWriter::shrink`].
+    pub(crate) fn shrink(&self, least_bytes: u64) -> Result<()> {
+        self.log.shrink(least_bytes)
+    }
+
+    /// Lets go of the files of the log.
+    pub(crate) fn release(&self) {
+        self.log.release();
     }
 
     /// Whether each write is synced.

@@ -32,7 +32,7 @@ use siltstone_storage::planted;
 use siltstone_table::exec::Executor;
 
 use crate::catalog::obsolete::delete_old_manifests;
-use crate::catalog::reserve;
+use crate::catalog::{Catalog, reserve};
 use crate::formats::directories::{Storages, log_store_id};
 use crate::formats::log::format::{MIN_SEGMENT_BYTES, segment_name};
 use crate::formats::log::replay::no_first_segment;
@@ -50,6 +50,7 @@ use install::install;
 use orphans::{delete_orphans, delete_segments_behind};
 pub(crate) use replay::ReplayBudget;
 use replay::{Finished, History, Replay};
+use unflushed::Unflushed;
 
 /// Opens the store, or creates it.
 pub(crate) fn open(
@@ -70,7 +71,7 @@ pub(crate) fn open(
         parts.env.health().set_read_only();
         return Ok(parts);
     }
-    clean_up(&parts)?;
+    clean_up(&parts.catalog, &parts.unflushed)?;
     crate::services::settings::store_options_of_keyspaces(&parts.catalog)?;
     crate::services::options_differ::report(&parts.catalog);
     Ok(parts)
@@ -138,15 +139,16 @@ fn start_log(opening: &Opening) -> Result<LogWriter> {
 
 /// Deletes what earlier opens left. If replayed data waits for room, the inherited log and tables
 /// stay, and only old manifests are deleted.
-fn clean_up(parts: &Parts) -> Result<()> {
-    let state = parts.catalog.role().manifest.state().clone();
-    if !parts.unflushed.hold_log(&parts.catalog, &state) {
-        delete_orphans(&parts.jobs, &state)?;
+fn clean_up(catalog: &Catalog, unflushed: &Unflushed) -> Result<()> {
+    let state = catalog.role().state().clone();
+    if !unflushed.hold_log(catalog, &state) {
+        delete_orphans(catalog, &state)?;
     } else {
-        delete_old_manifests(&parts.catalog);
-        parts.env.storages().manifest.sync_dir(parts.env.epoch())?;
+        delete_old_manifests(catalog);
+        let env = catalog.env();
+        env.storages().manifest.sync_dir(env.epoch())?;
     }
-    reserve::make(&parts.catalog)
+    reserve::make(catalog)
 }
 
 /// Counts, traces and emits that replay skipped damage in a part of the log that nothing needs.

@@ -14,10 +14,11 @@ use siltstone_storage::planted;
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
 
+use crate::catalog::Catalog;
+use crate::catalog::obsolete::delete_old_manifests;
 use crate::formats::directories::Storages;
 use crate::formats::names::open_number_of;
 use crate::formats::version::{MAX_OPEN_NUMBER, StoreState};
-use crate::jobs::Jobs;
 use crate::types::error::{Error, Result};
 
 /// At most this many opens can have failed since the manifest was written. A table's name with a
@@ -138,44 +139,42 @@ pub(super) fn sync_inherited(
     Ok(())
 }
 
-/// Deletes tables that earlier opens left and that the new state does not name. After an open on a
-/// full disk, this runs while the store is in use. So it leaves tables of this open alone, which
-/// may be outputs of running jobs that nothing names yet. It also leaves tables with a handle
-/// alone: older views may hold them, and the sweep deletes them later.
-pub(super) fn delete_orphans(jobs: &Jobs, state: &StoreState) -> Result<()> {
+/// Deletes tables that earlier opens left and that `state`, that of this open, does not name. After
+/// an open on a full disk, this runs while the store is in use. So it leaves tables of this open
+/// alone, which may be outputs of running jobs that nothing names yet. It also leaves tables with a
+/// handle alone: older views may hold them, and the sweep deletes them later.
+pub(super) fn delete_orphans(catalog: &Catalog, state: &StoreState) -> Result<()> {
     let named: BTreeSet<&str> = state
         .keyspaces
         .values()
         .flat_map(|k| k.version.tables())
         .map(|(_, t)| t.name.as_str())
         .collect();
-    for object in jobs.env().storages().tables.list()? {
+    for object in catalog.env().storages().tables.list()? {
         let inherited = open_number_of(&object.name)
-            .is_some_and(|n| n < jobs.runner().open_number || planted!(DeleteOutputsOfJobs));
+            .is_some_and(|n| n < state.open_number || planted!(DeleteOutputsOfJobs));
         if !inherited
             || named.contains(object.name.as_str())
-            || jobs.tree().tables().is_registered(&object.name)
+            || catalog.tree().tables().is_registered(&object.name)
         {
             continue;
         }
-        match jobs
+        match catalog
             .env()
             .storages()
             .tables
-            .delete(jobs.env().epoch(), &object.name)
+            .delete(catalog.env().epoch(), &object.name)
         {
             Ok(()) => {
-                jobs.env().metrics().deleted_file_count.add(1);
+                catalog.env().metrics().deleted_file_count.add(1);
             }
             // The sweep has deleted it meanwhile.
             Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
     }
-    jobs.wal()
-        .log()
-        .obsolete(jobs.wal().log().first_segment())?;
-    crate::catalog::obsolete::delete_old_manifests(jobs.catalog());
+    catalog.wal().obsolete(catalog.wal().first_segment())?;
+    delete_old_manifests(catalog);
     Ok(())
 }
 

@@ -108,8 +108,8 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     drop(slot);
     jobs.catalog().release_log(hold);
     jobs.catalog().stop_waiting_for_room();
-    let state = jobs.catalog().role().manifest.state().clone();
-    delete_orphans(jobs, &state)?;
+    let state = jobs.catalog().role().state().clone();
+    delete_orphans(jobs.catalog(), &state)?;
     reserve::make(jobs.catalog())
 }
 
@@ -121,7 +121,7 @@ fn write_unflushed(
     written: &mut Vec<(KeyspaceId, Vec<OutputTable>)>,
 ) -> Result<()> {
     let mut edit = Edit {
-        log_start: Some(jobs.wal().log().chain_start()),
+        log_start: Some(jobs.wal().chain_start()),
         ..Edit::default()
     };
     let mut changed = Vec::new();
@@ -161,9 +161,9 @@ fn write_unflushed(
     }
     let mut role = jobs.catalog().role();
     edit.keyspaces
-        .retain(|k| role.manifest.state().keyspace(k.id).is_some());
+        .retain(|k| role.state().keyspace(k.id).is_some());
     jobs.catalog().commit_edit(&mut role, edit)?;
-    let state = role.manifest.state().clone();
+    let state = role.state().clone();
     for keyspace in changed {
         let held: Vec<u64> = keyspace
             .view()

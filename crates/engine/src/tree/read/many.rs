@@ -167,7 +167,7 @@ fn ask_tables(
             Lookup::new(&asked.reader, p.key, p.hash, asked.seq)
         })
         .collect();
-    get_many(&*tree.tables.cache, &mut lookups).map_err(Error::from)?;
+    get_many(&**tree.tables.cache(), &mut lookups).map_err(Error::from)?;
     for ((i, at), lookup) in tables_of_keys.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
         // The filter knows point keys only, so range deletes are asked for every key.

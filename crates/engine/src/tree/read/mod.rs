@@ -311,7 +311,7 @@ fn ask_table(
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
-    let cache = &*tree.tables.cache;
+    let cache = &**tree.tables.cache();
     let found = match value {
         Some(value) => reader.get(cache, key, hash, seq, value),
         None => reader.find(cache, key, hash, seq),
@@ -407,7 +407,7 @@ fn ask_level_pinned(
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
             Some(block) => reader
-                .get_value_in_block(&*tree.tables.cache, block, key, seq)
+                .get_value_in_block(&**tree.tables.cache(), block, key, seq)
                 .map_err(Error::from)?,
             None => None,
         }
