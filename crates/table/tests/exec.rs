@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use common::*;
 use proptest::prelude::*;
@@ -365,6 +366,9 @@ fn a_job_of_a_stream_keeps_what_older_data_may_need() {
     let newest = (b"a".to_vec(), trailer(6, Kind::Put));
     let delete = (b"b".to_vec(), trailer(5, Kind::Delete));
     assert_eq!(keys_after(&job), [newest.clone(), delete]);
+    // The progress of a job that reads no table is counted in raw bytes.
+    let read = context.progress.bytes_in.load(Ordering::Relaxed);
+    assert_eq!(read, (1 + 3 + 12) + (1 + 3 + 12) + (1 + 12));
     let alone = Job {
         older: Vec::new(),
         output: OutputPrefix {

@@ -207,7 +207,8 @@ impl Inputs for InputMap {
 pub struct Progress {
     /// Entries read.
     pub entries: AtomicU64,
-    /// Bytes read from input tables.
+    /// Bytes read from input tables. In a job that reads a stream, the raw bytes of all entries
+    /// that were read: keys, values and 12 bytes an entry.
     pub bytes_in: AtomicU64,
     /// Bytes of finished output tables.
     pub bytes_out: AtomicU64,
@@ -359,7 +360,9 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// How many jobs it runs at once, as of now.
+    /// How many jobs it runs at once, as of now. The store may give it fewer: no more than 64, and
+    /// no more than the limit of open files allows, where each job counts with one unfinished
+    /// table for each of its subjobs.
     fn slots(&self) -> usize {
         1
     }

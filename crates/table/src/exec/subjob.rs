@@ -308,6 +308,19 @@ pub(super) fn run(
         own: 0,
     };
     buffers.set(fixed + merge.buffer_bytes());
+    let reads_stream = job.inputs.iter().any(|i| i.kind == InputKind::Stream);
+    // Counts what was read since the last call. Returns the bytes of tables among it.
+    let count = |merge: &mut Merge, counters: &mut Counters| {
+        let (entries, raw, bytes) = merge.take_counts();
+        counters.entries_read += entries;
+        counters.raw_bytes_read += raw;
+        counters.bytes_read += bytes;
+        let progress = &ctx.progress;
+        progress.entries.fetch_add(entries, Ordering::Relaxed);
+        let read = if reads_stream { raw } else { bytes };
+        progress.bytes_in.fetch_add(read, Ordering::Relaxed);
+        bytes
+    };
     while merge.current().is_some() {
         let new_key = merge.note()?;
         let Some(entry) = merge.current() else { break };
@@ -348,22 +361,12 @@ pub(super) fn run(
         if merge.advance()? {
             stop.check()?;
             buffers.set(fixed + merge.buffer_bytes() + output.buffer_bytes());
-            let (entries, raw, bytes) = merge.take_counts();
-            counters.entries_read += entries;
-            counters.raw_bytes_read += raw;
-            counters.bytes_read += bytes;
-            ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
-            ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+            let bytes = count(&mut merge, &mut counters);
             let before = std::mem::replace(&mut written, output.bytes_written());
             stop.spent(bytes + (written - before))?;
         }
     }
-    let (entries, raw, bytes) = merge.take_counts();
-    counters.entries_read += entries;
-    counters.raw_bytes_read += raw;
-    counters.bytes_read += bytes;
-    ctx.progress.entries.fetch_add(entries, Ordering::Relaxed);
-    ctx.progress.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+    let bytes = count(&mut merge, &mut counters);
     let all = output.finish()?;
     for table in &part.tables {
         counters.entries_written += table.entries;
