@@ -180,12 +180,20 @@ impl Slots {
             let mut attempt = slot.attempt.lock();
             if let Some(watched) = &mut *attempt
                 && watched.is_due(&slot, now, is_sound)
-                && let Some(watched) = attempt.take()
+                && let Some(watched) = self.take_lost(&slot, &mut attempt)
             {
                 drop(attempt);
                 self.abandon(&slot, watched);
             }
         }
+    }
+
+    /// Takes an attempt out of its slot whose executor has not returned. The slot counts as lost
+    /// before its task can find that the attempt is gone, because that task counts it as found.
+    fn take_lost(&self, slot: &Slot, attempt: &mut Option<Watched>) -> Option<Watched> {
+        let watched = attempt.take()?;
+        self.jobs.runner().sides.count_lost(slot.side);
+        Some(watched)
     }
 
     /// Gives an attempt up whose executor has not returned.
@@ -197,7 +205,6 @@ impl Slots {
             names: watched.work.end(),
         });
         let sides = &self.jobs.runner().sides;
-        sides.count_lost(slot.side);
         if watched.is_hung {
             sides.count_ended(slot.side, &Ended::Hung);
         }
@@ -241,7 +248,7 @@ impl Slots {
                 if let Some(watched) = &*attempt {
                     watched.cancel.cancel();
                 }
-                if is_late && let Some(watched) = attempt.take() {
+                if is_late && let Some(watched) = self.take_lost(slot, &mut attempt) {
                     drop(attempt);
                     self.abandon(slot, watched);
                 }
