@@ -82,8 +82,6 @@ pub use commit::write::WriteOptions;
 pub use formats::directories::Storages;
 pub use formats::names::is_store_file;
 pub use formats::{log, manifest, version};
-pub use jobs::schedule::JobStats;
-pub use jobs::sides::SideStats;
 pub use services::ingest::{IngestMode, IngestReport};
 pub use services::table_builder::{BuiltTable, TableBuilder, TableFile, TableFolder, TableOptions};
 pub use stats::space::{Space, SpaceStats};
@@ -97,6 +95,7 @@ pub use tree::read::PinnedValue;
 pub use tree::snapshot::Snapshot;
 pub use types::error::{self, Error, ErrorKind, Result};
 pub use types::event::{Event, EventListener};
+pub use types::job_stats::{JobStats, SideStats};
 pub use types::metrics::{Histogram, LatencySummary};
 pub use types::options::difference::OptionDifference;
 pub use types::options::{
@@ -105,8 +104,7 @@ pub use types::options::{
     settings,
 };
 
-/// What to merge next, and where it runs.
+/// What to merge next.
 pub mod compaction {
-    pub use crate::jobs::{schedule, sides};
     pub use crate::tree::pick;
 }

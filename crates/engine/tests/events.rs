@@ -132,10 +132,16 @@ fn work_on_tables_emits_events() {
         store.wait_until_idle().unwrap();
         let events = recorder.take(&rt);
         let flushes = of!(
-            events,
-            Event::Flushed { keyspace, in_bytes, out_bytes, table_count, .. } =>
-            (&keyspace[..], *in_bytes > 500 * 100, *out_bytes > 0, *table_count));
+        events,
+        Event::Flushed {
+            keyspace, in_bytes, out_bytes, table_count, executor, side, ..
+        } => {
+            assert_eq!([&executor[..], side], ["cpu", "host"]);
+            (&keyspace[..], *in_bytes > 500 * 100, *out_bytes > 0, *table_count)
+        });
         assert_eq!(flushes, [("a", true, true, 1); 2], "{events:?}");
+        let elsewhere = of!(events, Event::JobPlaced { .. } => ());
+        assert!(elsewhere.is_empty(), "there is only the host: {events:?}");
         let tables = of!(
             events,
             Event::TableCreated {
@@ -150,10 +156,12 @@ fn work_on_tables_emits_events() {
         let merged = of!(
             events,
             Event::Compacted {
-                keyspace, from_level, to_level, in_table_count, in_bytes, out_bytes, reason, ..
+                keyspace, from_level, to_level, in_table_count, in_bytes, out_bytes, reason,
+                executor, side, ..
             }
         if *out_bytes > 0 => {
             assert!(keyspace == "a" && out_bytes < in_bytes && !reason.is_empty());
+            assert_eq!([&executor[..], side], ["cpu", "host"]);
             (*from_level, *to_level > 0, *in_table_count)
         });
         assert_eq!(merged[0], (0, true, 2), "{events:?}");

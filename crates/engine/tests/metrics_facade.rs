@@ -108,5 +108,17 @@ fn a_recorder_gets_the_figures_of_stats() {
         0
     );
     assert_eq!(gauge(&format!("siltstone_writable {at}")), 1.0);
+    let host = &stats.sides[0];
+    for (name, expected) in [
+        ("slot_count", host.slot_count),
+        ("lost_slot_count", 0),
+        ("running_job_count", 0),
+        ("waiting_job_count", 0),
+        ("suspended_us", 0),
+    ] {
+        let labels = format!("{at} executor=cpu side=host");
+        let found = gauge(&format!("siltstone_side_{name} {labels}"));
+        assert_eq!(found, expected as f64, "{name}");
+    }
     store.close().unwrap();
 }

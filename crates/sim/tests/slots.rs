@@ -2,6 +2,11 @@
 //! and failures each test decides. Time is simulated: the host's compactions take as long as
 //! `background_bytes_per_s` says, and the executor's as long as its plan says.
 
+#[path = "slots/limits.rs"]
+mod limits;
+#[path = "slots/seen.rs"]
+mod seen;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +36,11 @@ fn options() -> Options {
 }
 
 fn simulated(story: impl FnOnce(World) + Send + 'static) {
-    let report = run(SimConfig::new(7), |rt| {
+    simulated_with(7, story);
+}
+
+fn simulated_with(seed: u64, story: impl FnOnce(World) + Send + 'static) {
+    let report = run(SimConfig::new(seed), |rt| {
         let storage = Arc::new(MemoryStorage::new(&rt));
         story(World { rt, storage });
     });
@@ -49,11 +58,16 @@ impl World {
     }
 
     fn open(&self, devices: &[&Arc<Device>]) -> Store {
-        let mut components = Components::on(self.storage.clone(), self.rt.clone());
+        let components = self.components(self.storage.clone(), devices);
+        Store::open_with(components, options()).unwrap()
+    }
+
+    fn components(&self, storage: Arc<dyn Storage>, devices: &[&Arc<Device>]) -> Components {
+        let mut components = Components::on(storage, self.rt.clone());
         for device in devices {
             components.executors.push(Arc::clone(device) as _);
         }
-        Store::open_with(components, options()).unwrap()
+        components
     }
 
     fn tables(&self) -> usize {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::{Keyspace, Options, Stats, Store};
 
+use super::stats::jobs::name_of;
 use super::{bounds, is_own, keyspace_of, options_of};
 use crate::args::CompactArgs;
 use crate::failure::{Failure, Outcome};
@@ -131,7 +132,8 @@ fn one(
     }
     bar.set_prefix(keyspace.name().to_string());
     let merged = |stats: &Stats| {
-        let running: u64 = stats.jobs.iter().map(|job| job.bytes_in).sum();
+        let compactions = stats.jobs.iter().filter(|job| job.kind != "flush");
+        let running: u64 = compactions.map(|job| job.read_bytes).sum();
         stats.counter("compaction_in_bytes") + running
     };
     let first = merged(&store.stats());
@@ -146,7 +148,7 @@ fn one(
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let stats = store.stats();
                     bar.set_position(merged(&stats).saturating_sub(first));
-                    let jobs: Vec<_> = stats.jobs.iter().map(|job| &job.what[..]).collect();
+                    let jobs: Vec<_> = stats.jobs.iter().map(name_of).collect();
                     bar.set_message(jobs.join("; "));
                     bar.tick();
                 }

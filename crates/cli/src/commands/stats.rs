@@ -1,5 +1,6 @@
 //! `silt stats` and `silt levels`: print a store's levels and statistics, once or as a live screen.
 
+pub mod jobs;
 mod rates;
 mod source;
 
@@ -234,38 +235,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
             bytes(stats.pinned_table_bytes)
         )?;
     }
-    for job in &stats.jobs {
-        outln!(
-            out,
-            "job        {} of {}: {} in, {} out",
-            job.what,
-            job.keyspace,
-            bytes(job.bytes_in),
-            bytes(job.bytes_out)
-        )?;
-    }
-    for side in &stats.sides {
-        let speed = side
-            .bytes_per_second
-            .map_or("not measured yet".to_string(), |s| {
-                format!("{}/s", bytes(s as u64))
-            });
-        let aside = if side.set_aside_us > 0 {
-            let seconds = side.set_aside_us.div_ceil(1_000_000);
-            format!(
-                "; suspended for {seconds} s, {} of its outcomes were rejected",
-                side.rejected_count
-            )
-        } else {
-            String::new()
-        };
-        outln!(
-            out,
-            "side       {} ({}): {speed}{aside}",
-            side.name,
-            side.side
-        )?;
-    }
+    jobs::print(out, stats)?;
     if let Some(error) = &stats.jobs_failing {
         outln!(out, "jobs       fail again and again: {error}")?;
     } else if let Some(error) = &stats.last_job_error {

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::{JobStats, Stats, Store};
+use siltstone::{Stats, Store};
 
 use super::say;
+use crate::commands::stats::jobs::name_of;
 use crate::failure::Failure;
 use crate::output::{count, nanos, rate};
 
@@ -94,20 +95,12 @@ pub fn summary(stats: &Stats) -> String {
     } else {
         format!("tables {}", levels.join(" "))
     };
-    // A job's reason follows a colon; it is left out here, and `silt stats` prints it.
-    let what = |job: &JobStats| {
-        job.what
-            .split(':')
-            .next()
-            .unwrap_or_default()
-            .to_lowercase()
-    };
     let jobs = match &stats.jobs[..] {
         [] => "no job".to_string(),
-        [job] => format!("job: {}", what(job)),
+        [job] => format!("job: {}", name_of(job)),
         jobs => format!(
             "jobs: {}",
-            jobs.iter().map(what).collect::<Vec<_>>().join(", ")
+            jobs.iter().map(name_of).collect::<Vec<_>>().join(", ")
         ),
     };
     let (delays, us) = stats

@@ -214,12 +214,20 @@ fn facts(results: &Results<'_>) -> Result<Vec<Facts>, Failure> {
         real.push(row("files", format!("real: {file_system}")));
     }
     for side in &results.stats.sides {
-        let speed = side.bytes_per_second.map_or(String::new(), |speed| {
-            format!(", {}/s at flushes and compactions", bytes(speed as u64))
-        });
+        let speed = |speed: Option<f64>, kind: &str| {
+            speed.map_or(String::new(), |speed| {
+                format!(", {}/s at {kind}", bytes(speed as u64))
+            })
+        };
         real.push(row(
             "jobs were executed by",
-            format!("{} ({}){speed}", side.name, side.side),
+            format!(
+                "{} ({}){}{}",
+                side.name,
+                side.side,
+                speed(side.flush_bytes_per_s, "flushes"),
+                speed(side.compaction_bytes_per_s, "compactions")
+            ),
         ));
     }
     real.extend([

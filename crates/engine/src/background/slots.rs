@@ -192,7 +192,8 @@ impl Slots {
     /// before its task can find that the attempt is gone, because that task counts it as found.
     fn take_lost(&self, slot: &Slot, attempt: &mut Option<Watched>) -> Option<Watched> {
         let watched = attempt.take()?;
-        self.jobs.runner().sides.count_lost(slot.side);
+        let sides = &self.jobs.runner().sides;
+        sides.count_lost(slot.side, &watched.progress);
         Some(watched)
     }
 
@@ -298,6 +299,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         }
         Err(error) => return slots.conclude(slot, work, false, |_, _| Err(error.into())),
     };
+    slots.jobs.report_placed(&work);
     *slot.attempt.lock() = Some(Watched {
         gate: attempt.gate.clone().expect("it runs elsewhere"),
         progress: attempt.progress.clone(),
@@ -321,7 +323,8 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     let Some(slots) = weak.upgrade() else { return };
     let Some(mut watched) = watched else {
         // It was abandoned.
-        slots.jobs.runner().sides.count_found(slot.side);
+        let sides = &slots.jobs.runner().sides;
+        sides.count_found(slot.side, &attempt.progress);
         slots.jobs.env().work().notify();
         return;
     };

@@ -24,6 +24,16 @@ pub(crate) enum JobKind {
     Compaction,
 }
 
+impl JobKind {
+    /// The word for it in messages and events.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            JobKind::Flush => "flush",
+            JobKind::Compaction => "compaction",
+        }
+    }
+}
+
 /// The number of kinds.
 pub(crate) const JOB_KINDS: usize = 2;
 

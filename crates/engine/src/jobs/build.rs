@@ -34,6 +34,7 @@ use crate::jobs::stream::MemtableSource;
 use crate::tree::memtable::Memtable;
 use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
 use crate::types::error::Result;
+use crate::types::event::Events;
 use crate::types::limits::KeyspaceId;
 use crate::types::options::{Compression, DirectIo, FlushVerify, KeyspaceSettings, Options};
 
@@ -93,12 +94,18 @@ impl JobRunner {
         open_number: u64,
         options: &Options,
         executors: Vec<Arc<dyn Executor>>,
+        events: &Arc<Events>,
     ) -> JobRunner {
         let outputs: Arc<dyn Storage> = match options.direct_io {
             DirectIo::None => storages.tables.clone(),
             DirectIo::Compaction | DirectIo::All => {
                 Arc::new(DirectStorage::new(storages.tables.clone()))
             }
+        };
+        // The bound is only for jobs elsewhere.
+        let open_objects_max = match executors.is_empty() {
+            true => None,
+            false => storages.tables.open_objects_max(),
         };
         JobRunner {
             runtime: runtime.clone(),
@@ -109,7 +116,7 @@ impl JobRunner {
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
             flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
-            sides: Sides::new(runtime, executors),
+            sides: Sides::new(runtime, executors, events, open_objects_max),
             rate: RateLimit::new(runtime, options.background_bytes_per_s),
         }
     }
@@ -125,7 +132,7 @@ impl JobRunner {
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
-            sides: Sides::new(&self.runtime, Vec::new()),
+            sides: self.sides.host_only(),
             rate: self.rate.clone(),
         }
     }

@@ -23,12 +23,23 @@ pub(crate) struct RunningJob {
     pub(crate) remaining: Duration,
 }
 
+/// What a side said to a job, or did with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Accepts,
+    Refuses,
+    /// It was given the job and has failed with it.
+    Failed,
+}
+
 /// What is known of a side at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct SideView<'a> {
     pub(crate) name: &'a str,
     /// How many jobs it may have at once; 0: it is given none.
     pub(crate) slots: usize,
+    /// Why it has no slots, if it has none, for people.
+    pub(crate) no_slots: &'static str,
     pub(crate) running: Vec<RunningJob>,
     /// Nanoseconds a byte, by kind; `None` if it must be measured.
     pub(crate) speed: [Option<f64>; JOB_KINDS],
@@ -52,8 +63,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) bytes: u64,
     /// Whether it may wait for a busy side. Writers or callers wait for those that may not.
     pub(crate) may_wait: bool,
-    /// For each side, whether the job may be given to it: it accepts it and has not failed with it.
-    pub(crate) is_allowed: &'a [bool],
+    /// Of each side.
+    pub(crate) answers: &'a [Answer],
 }
 
 /// An answer of [`choose`].
@@ -63,7 +74,7 @@ pub(crate) struct Decision {
     pub(crate) side: usize,
     /// All its slots are taken: the job waits for it.
     pub(crate) is_busy: bool,
-    /// When each candidate would have done the job, in words.
+    /// When each side would have done the job, or why it is no candidate, in words.
     pub(crate) reason: String,
 }
 
@@ -74,15 +85,19 @@ pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting])
     let mut best: Option<(f64, usize, bool)> = None;
     let mut reason = String::new();
     for (i, side) in sides.iter().enumerate() {
-        let is_host = i == host;
-        if !is_host && !ask.is_allowed[i] {
-            continue;
-        }
-        let Some((wait, total)) = done_in(side, i, is_host, ask, waiting) else {
-            continue;
-        };
         let separator = if reason.is_empty() { "" } else { ", " };
-        let _ = write!(reason, "{separator}{} {:.3} s", side.name, total / 1e9);
+        let _ = write!(reason, "{separator}{} ", side.name);
+        let (wait, total) = match done_in(side, i, i == host, ask, waiting) {
+            Ok(times) => times,
+            Err(why_not) => {
+                reason.push_str(why_not);
+                continue;
+            }
+        };
+        let _ = match side.speed[ask.kind as usize] {
+            Some(_) => write!(reason, "{:.3} s", total / 1e9),
+            None => write!(reason, "is not measured yet"),
+        };
         if best.is_none_or(|(least, ..)| total < least) {
             best = Some((total, i, wait > 0.0));
         }
@@ -95,25 +110,31 @@ pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting])
     }
 }
 
-/// The nanoseconds until a slot of the side is free, and until the side would have done the job.
-/// `None` if the side is no candidate.
+/// The nanoseconds until a slot of the side is free, and until the side would have done the job; or
+/// why the side is no candidate.
 fn done_in(
     side: &SideView<'_>,
     index: usize,
     is_host: bool,
     ask: &Ask<'_>,
     waiting: &[Waiting],
-) -> Option<(f64, f64)> {
+) -> Result<(f64, f64), &'static str> {
     let mut slots = side.slots;
     if is_host {
         slots = slots.max(1);
-    } else if slots == 0 || side.is_on_trial && !side.running.is_empty() {
-        return None;
+    } else if ask.answers[index] == Answer::Failed {
+        return Err("has failed with it");
+    } else if slots == 0 {
+        return Err(side.no_slots);
+    } else if ask.answers[index] == Answer::Refuses {
+        return Err("does not accept it");
+    } else if side.is_on_trial && !side.running.is_empty() {
+        return Err("has one job to show that it works again");
     }
     let measured = side.speed[ask.kind as usize];
     let is_being_measured = || side.running.iter().any(|job| job.kind == ask.kind);
     if measured.is_none() && !is_host && is_being_measured() {
-        return None;
+        return Err("is being measured");
     }
     let mut count = 0;
     let mut ends = free_at(side, slots);
@@ -124,11 +145,15 @@ fn done_in(
         ends.sort_by(f64::total_cmp);
     }
     let wait = ends[0];
-    let may_wait = ask.may_wait && measured.is_some() && count < slots;
-    if wait > 0.0 && !is_host && !may_wait {
-        return None;
+    if wait > 0.0 && !is_host {
+        if !ask.may_wait || measured.is_none() {
+            return Err("has no free slot");
+        }
+        if count >= slots {
+            return Err("has as many jobs waiting as slots");
+        }
     }
-    Some((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
+    Ok((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
 }
 
 /// In how many nanoseconds each slot is free, ascending. If the side runs more jobs than it has
@@ -170,6 +195,7 @@ mod tests {
         SideView {
             name,
             slots,
+            no_slots: "has no slots",
             running: running.collect(),
             speed: [Some(ns); JOB_KINDS],
             is_on_trial: false,
@@ -181,7 +207,7 @@ mod tests {
             kind: JobKind::Compaction,
             bytes,
             may_wait: true,
-            is_allowed: &[true; 4],
+            answers: &[Answer::Accepts; 4],
         }
     }
 
@@ -226,24 +252,17 @@ mod tests {
             side("host", 1, 1.0, &[]),
         ];
         assert_eq!(choose(&sides, &of(MB), &[]).side, 0);
-        let only = |is_allowed| {
-            choose(
-                &sides,
-                &Ask {
-                    is_allowed,
-                    ..of(MB)
-                },
-                &[],
-            )
-            .side
+        let only = |answers: &[Answer]| {
+            let ask = Ask { answers, ..of(MB) };
+            choose(&sides, &ask, &[])
         };
-        assert_eq!(only(&[false, true, true]), 1);
-        assert_eq!(only(&[false, false, true]), 2);
-        assert_eq!(
-            only(&[false, false, false]),
-            2,
-            "the host is always allowed"
-        );
+        let (yes, no) = (Answer::Accepts, Answer::Refuses);
+        assert_eq!(only(&[no, yes, yes]).side, 1);
+        assert_eq!(only(&[no, no, yes]).side, 2);
+        let decision = only(&[no, Answer::Failed, no]);
+        assert_eq!(decision.side, 2, "the host is always a candidate");
+        let reason = "a does not accept it, b has failed with it, host 0.001 s";
+        assert_eq!(decision.reason, reason);
     }
 
     #[test]
@@ -295,6 +314,52 @@ mod tests {
         let mut unknown = side("host", 1, 0.0, &[]);
         unknown.speed = [None, None];
         assert_eq!(choose(&[slow, unknown], &of(MB), &[]).side, 1);
+    }
+
+    #[test]
+    fn the_reason_says_why_a_side_is_no_candidate() {
+        let host = side("host", 1, 4.0, &[]);
+        let reason = |side: &SideView<'_>, ask: Ask<'_>, waiting: &[Waiting]| {
+            let decision = choose(&[side.clone(), host.clone()], &ask, waiting);
+            let (gpu, rest) = decision.reason.split_once(", ").unwrap();
+            assert!(rest == "host 0.004 s" && decision.side == 1, "{decision:?}");
+            gpu.strip_prefix("gpu0 ").unwrap().to_string()
+        };
+        let free = side("gpu0", 1, 1.0, &[]);
+        let busy = side("gpu0", 1, 1.0, &[0.001]);
+        let answered = |answers: &'static [Answer]| Ask { answers, ..of(MB) };
+        let refuses = answered(&[Answer::Refuses; 2]);
+        assert_eq!(reason(&free, refuses, &[]), "does not accept it");
+        let failed = answered(&[Answer::Failed; 2]);
+        assert_eq!(reason(&free, failed, &[]), "has failed with it");
+        let urgent = Ask {
+            may_wait: false,
+            ..of(MB)
+        };
+        assert_eq!(reason(&busy, urgent, &[]), "has no free slot");
+        let waiting = Waiting {
+            side: 0,
+            kind: JobKind::Compaction,
+            bytes: 1,
+        };
+        let said = "has as many jobs waiting as slots";
+        assert_eq!(reason(&busy, of(MB), &[waiting]), said);
+        let mut other = busy.clone();
+        other.is_on_trial = true;
+        let said = "has one job to show that it works again";
+        assert_eq!(reason(&other, of(MB), &[]), said);
+        other = busy.clone();
+        other.speed = [None; JOB_KINDS];
+        assert_eq!(reason(&other, of(MB), &[]), "is being measured");
+        other = busy.clone();
+        (other.slots, other.no_slots) = (0, "is suspended");
+        assert_eq!(reason(&other, of(MB), &[]), "is suspended");
+        // It is a candidate, but no time is known.
+        other = free.clone();
+        other.speed = [None; JOB_KINDS];
+        let decision = choose(&[other, host.clone()], &of(MB), &[]);
+        let said = "gpu0 is not measured yet, host 0.004 s";
+        assert_eq!((decision.side, &decision.reason[..]), (0, said));
     }
 
     #[test]

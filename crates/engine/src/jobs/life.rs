@@ -24,10 +24,11 @@ use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, Prepared};
 use crate::jobs::begun::Begun;
 use crate::jobs::build::{CompactionSpec, FlushSpec};
+use crate::jobs::choice::Answer;
 use crate::jobs::gate::Gate;
 use crate::jobs::schedule;
 use crate::jobs::sides::{Ended, SideId, Trouble, cancelled};
-use crate::jobs::work::{Compaction, Reason, What, Work};
+use crate::jobs::work::{Compaction, Reason, Stage, What, Work};
 use crate::tree::pick::{Choice, ChoiceKind, older_ranges, soft_cuts, targets};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, MemSource};
@@ -88,6 +89,7 @@ impl Jobs {
         let begun = work.begun.as_ref()?;
         let output = self.runner.next_prefix();
         work.last_output = Some(output.clone());
+        work.stage.set(Stage::Running);
         Some(Attempt {
             side,
             output,
@@ -113,6 +115,21 @@ impl Jobs {
         self.runner.prepare(attempt, begun)
     }
 
+    /// Reports that a job begins elsewhere.
+    pub(crate) fn report_placed(&self, work: &Work) {
+        self.env.events().emit(|| {
+            let (executor, side) = self.runner.sides.name_of(work.placed.side);
+            Event::JobPlaced {
+                keyspace: work.keyspace.name.clone(),
+                kind: work.kind().word(),
+                in_bytes: work.bytes(),
+                executor,
+                side,
+                placement: work.placed.reason.clone(),
+            }
+        });
+    }
+
     /// Verifies what an attempt made, and counts how it ended.
     pub(crate) fn judge(
         &self,
@@ -121,6 +138,7 @@ impl Jobs {
         executed: std::result::Result<Outcome, Ended>,
         start: Instant,
     ) -> std::result::Result<Outcome, Stopped> {
+        work.stage.set(Stage::Verifying);
         let begun = work.begun.as_ref().expect("an attempt has a job");
         let adopted = begun.adopted_count() - attempt.adopted_before;
         let metrics = self.env.metrics();
@@ -137,8 +155,10 @@ impl Jobs {
                 let ns = self.env.now().since(start).as_nanos() as u64;
                 sides.count_believed(attempt.side, work.kind(), work.bytes(), ns);
                 // Another side has done what they failed with.
-                for suspect in work.suspects.drain(..).filter(|s| *s != attempt.side) {
-                    sides.count_trouble(suspect, Trouble::Failure);
+                for (suspect, said) in work.suspects.drain(..) {
+                    if suspect != attempt.side {
+                        sides.count_trouble(suspect, Trouble::Failure, &said);
+                    }
                 }
                 return Ok(outcome);
             }
@@ -152,7 +172,7 @@ impl Jobs {
         sides.count_ended(attempt.side, &ended);
         if !is_host {
             if ended.may_be_the_stores() {
-                work.suspects.push(attempt.side);
+                work.suspects.push((attempt.side, ended.to_string()));
             }
             return Err(Stopped::Elsewhere);
         }
@@ -168,6 +188,7 @@ impl Jobs {
 
     /// Installs what the job of a piece of work made, and reports it.
     pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
+        work.stage.set(Stage::Finishing);
         if let What::Flush(source) = &work.what {
             self.sync_log_of(source)?;
         }
@@ -179,14 +200,14 @@ impl Jobs {
             out_bytes,
         };
         match &work.what {
-            What::Flush(_) => report_flush(&self.env, work, &made, start),
+            What::Flush(_) => self.report_flush(work, &made, start),
             What::Compaction(compaction) => self.report_compaction(work, compaction, &made, start),
         }
         Ok(())
     }
 
     /// Which sides would run the job of what was picked. Not to be called under a lock.
-    pub(super) fn ask_sides(&self, keyspace: &KeyspaceCore, what: &What) -> Vec<bool> {
+    pub(super) fn ask_sides(&self, keyspace: &KeyspaceCore, what: &What) -> Vec<Answer> {
         let job = match what {
             What::Flush(source) => {
                 let settings = keyspace.load_settings();
@@ -290,6 +311,38 @@ impl Jobs {
         };
     }
 
+    /// Counts a flush that was installed, and emits its event.
+    fn report_flush(&self, work: &Work, made: &Made, start: Instant) {
+        let env = &self.env;
+        count_dropped(env, &made.counters);
+        let in_bytes = made.counters.raw_bytes_read;
+        let m = env.metrics();
+        m.flush_in_bytes.add(in_bytes);
+        let took = env.now().since(start);
+        m.flush_out_bytes.add(made.out_bytes);
+        m.flush_count.add(1);
+        m.flush_time.record(took);
+        tracing::debug!(
+            in_bytes,
+            out_bytes = made.out_bytes,
+            table_count = made.tables.len(),
+            duration_us = took.as_micros() as u64,
+            "flushed"
+        );
+        env.events().emit(|| {
+            let (executor, side) = self.runner.sides.name_of(work.placed.side);
+            Event::Flushed {
+                keyspace: work.keyspace.name.clone(),
+                in_bytes,
+                out_bytes: made.out_bytes,
+                table_count: made.tables.len() as u64,
+                duration_us: took.as_micros() as u64,
+                executor,
+                side,
+            }
+        });
+    }
+
     /// Counts a compaction that was installed, and emits its event.
     fn report_compaction(&self, work: &Work, compaction: &Compaction, made: &Made, start: Instant) {
         let (env, choice) = (&self.env, &compaction.choice);
@@ -317,16 +370,21 @@ impl Jobs {
             duration_us = took.as_micros() as u64,
             "compacted"
         );
-        env.events().emit(|| Event::Compacted {
-            keyspace: work.keyspace.name.clone(),
-            reason: choice.reason.clone(),
-            from_level: choice.from,
-            to_level: choice.to,
-            in_table_count: choice.tables().count() as u64,
-            in_bytes: choice.input_bytes,
-            out_table_count: made.tables.len() as u64,
-            out_bytes: made.out_bytes,
-            duration_us: took.as_micros() as u64,
+        env.events().emit(|| {
+            let (executor, side) = self.runner.sides.name_of(work.placed.side);
+            Event::Compacted {
+                keyspace: work.keyspace.name.clone(),
+                reason: choice.reason.clone(),
+                from_level: choice.from,
+                to_level: choice.to,
+                in_table_count: choice.tables().count() as u64,
+                in_bytes: choice.input_bytes,
+                out_table_count: made.tables.len() as u64,
+                out_bytes: made.out_bytes,
+                duration_us: took.as_micros() as u64,
+                executor,
+                side,
+            }
         });
     }
 }
@@ -388,32 +446,6 @@ fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
     let count = |t: &Arc<TableMeta>| t.deletes + t.range_deletes;
     let before: u64 = choice.tables().map(count).sum();
     choice.kind == ChoiceKind::Rewrite && outputs.iter().map(count).sum::<u64>() >= before
-}
-
-/// Counts a flush that was installed, and emits its event.
-fn report_flush(env: &Env, work: &Work, made: &Made, start: Instant) {
-    count_dropped(env, &made.counters);
-    let in_bytes = made.counters.raw_bytes_read;
-    let m = env.metrics();
-    m.flush_in_bytes.add(in_bytes);
-    let took = env.now().since(start);
-    m.flush_out_bytes.add(made.out_bytes);
-    m.flush_count.add(1);
-    m.flush_time.record(took);
-    tracing::debug!(
-        in_bytes,
-        out_bytes = made.out_bytes,
-        table_count = made.tables.len(),
-        duration_us = took.as_micros() as u64,
-        "flushed"
-    );
-    env.events().emit(|| Event::Flushed {
-        keyspace: work.keyspace.name.clone(),
-        in_bytes,
-        out_bytes: made.out_bytes,
-        table_count: made.tables.len() as u64,
-        duration_us: took.as_micros() as u64,
-    });
 }
 
 /// Adds what a job dropped to the store's counts.

@@ -13,8 +13,9 @@ pub(crate) mod install;
 pub(crate) mod life;
 pub(crate) mod manual;
 pub(crate) mod rate;
-pub mod schedule;
-pub mod sides;
+pub(crate) mod schedule;
+pub(crate) mod sides;
+pub(crate) mod stats;
 mod stream;
 pub(crate) mod take;
 pub(crate) mod wait;
@@ -28,7 +29,7 @@ use crate::catalog::Catalog;
 use crate::commit::Commit;
 use crate::env::Env;
 use crate::jobs::build::JobRunner;
-use crate::jobs::schedule::{JobStats, Schedule};
+use crate::jobs::schedule::Schedule;
 use crate::tree::Tree;
 use crate::wal::Wal;
 
@@ -87,14 +88,11 @@ impl Jobs {
         &self.commit
     }
 
-    /// The jobs that run, for the statistics.
-    pub(crate) fn running(&self) -> Vec<JobStats> {
-        self.schedule.lock().jobs()
-    }
-
-    /// Memory of the running jobs' buffers, in bytes.
+    /// Memory of the jobs' buffers, in bytes: of those that run, here or elsewhere, and of those
+    /// that were given up and from which an executor has not returned.
     pub(crate) fn buffer_bytes(&self) -> u64 {
-        self.schedule.lock().buffer_bytes()
+        let lost = self.runner.sides.lost_buffer_bytes();
+        self.schedule.lock().buffer_bytes() + lost
     }
 
     /// Stops automatic compaction, for tests.

@@ -23,10 +23,10 @@ use siltstone_table::exec::{CancelToken, Progress};
 use crate::env::failures::JobKind;
 use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::choice::{RunningJob, remaining};
+use crate::jobs::choice::{Answer, RunningJob, remaining};
 use crate::jobs::sides::{SideId, cancelled};
-use crate::jobs::take::PickState;
-use crate::jobs::work::{Placed, What, Work};
+use crate::jobs::take::{PickKey, PickState};
+use crate::jobs::work::{Described, Placed, Stage, StageCell, What, Work};
 use crate::tree::Tree;
 use crate::tree::pick::{self, Deletes, ManualRange, Reservation};
 use crate::tree::tables::TableHandle;
@@ -34,39 +34,41 @@ use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// A running job as `stats` shows it.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct JobStats {
-    /// The keyspace.
-    pub keyspace: String,
-    /// What it does, and why.
-    pub what: String,
-    /// Entries read so far.
-    #[serde(rename = "entry_count")]
-    pub entries: u64,
-    /// Input bytes read so far.
-    #[serde(rename = "in_bytes")]
-    pub bytes_in: u64,
-    /// Bytes of finished output tables.
-    #[serde(rename = "out_bytes")]
-    pub bytes_out: u64,
-}
-
 /// Work that has not ended, as others see it.
-struct Running {
+pub(super) struct Running {
     id: u64,
     kind: JobKind,
     keyspace: KeyspaceId,
-    name: String,
-    what: String,
+    pub(super) name: String,
+    pub(super) described: Described,
     /// Bytes of its inputs.
-    bytes: u64,
+    pub(super) bytes: u64,
     reservation: Option<Reservation>,
     /// None while it waits for another attempt.
-    placed: Option<Placed>,
-    progress: Arc<Progress>,
+    pub(super) placed: Option<Placed>,
+    /// What the other attempt waits for, as of the last look.
+    pub(super) waits: Option<Waits>,
+    pub(super) progress: Arc<Progress>,
+    pub(super) stage: Arc<StageCell>,
     cancel: CancelToken,
+}
+
+/// The side that work waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    pub(super) side: SideId,
+    /// Why it waits for this side, for people.
+    pub(super) placement: String,
+}
+
+/// Work that was left in the tree, where it waits for a side. It is not reserved. This is only for
+/// statistics: whoever takes work picks anew.
+pub(super) struct Left {
+    pub(super) key: PickKey,
+    pub(super) keyspace: String,
+    pub(super) described: Described,
+    pub(super) bytes: u64,
+    pub(super) waits: Waits,
 }
 
 pub(crate) struct ManualRequest {
@@ -82,6 +84,9 @@ pub(crate) struct Schedule {
     panicked: BTreeMap<(JobKind, KeyspaceId), u32>,
     /// Those that wait for their next attempt are among them: their reservations stand.
     running: Vec<Running>,
+    /// What the last whole walk over all that could be done left in the tree. Empty if the host is
+    /// the only side.
+    left: Vec<Left>,
     /// Work that waits for another attempt: because it has finished tables behind which that one
     /// resumes, or because another side than the host failed.
     pub(super) returned: Vec<Work>,
@@ -105,6 +110,7 @@ impl Schedule {
         Schedule {
             panicked: BTreeMap::new(),
             running: Vec::new(),
+            left: Vec::new(),
             returned: Vec::new(),
             manual: Vec::new(),
             next_id: 1,
@@ -130,20 +136,40 @@ impl Schedule {
         given_up
     }
 
+    /// Remembers what a whole walk left in the tree.
+    pub(super) fn set_left(&mut self, left: Vec<Left>) {
+        self.left = left;
+    }
+
+    /// What was left in the tree is started.
+    pub(super) fn forget_left(&mut self, key: &PickKey) {
+        self.left.retain(|left| left.key != *key);
+    }
+
+    pub(super) fn left(&self) -> &[Left] {
+        &self.left
+    }
+
+    pub(super) fn running(&self) -> &[Running] {
+        &self.running
+    }
+
+    /// Notes what returned work waits for.
+    pub(super) fn note_waits(&mut self, id: u64, waits: Waits) {
+        if let Some(running) = self.running.iter_mut().find(|r| r.id == id) {
+            running.waits = Some(waits);
+        }
+    }
+
     /// Reserves work that was picked and is started now.
     pub(super) fn start(&mut self, work: &mut Work, placed: Placed) {
         work.id = self.new_id();
-        let (described, reservation) = match &work.what {
+        let reservation = match &work.what {
             What::Flush(source) => {
                 source.flushing.store(true, Ordering::Release);
-                ("flush".into(), None)
+                None
             }
-            What::Compaction(compaction) => {
-                let choice = &compaction.choice;
-                let (kind, from, to) = (choice.kind, choice.from, choice.to);
-                let described = format!("{kind:?} {from} -> {to}: {}", choice.reason);
-                (described, Some(choice.reservation()))
-            }
+            What::Compaction(compaction) => Some(compaction.choice.reservation()),
         };
         work.placed = placed.clone();
         self.running.push(Running {
@@ -151,11 +177,13 @@ impl Schedule {
             kind: work.kind(),
             keyspace: work.keyspace.id,
             name: work.keyspace.name.clone(),
-            what: described,
+            described: Described::of(work),
             bytes: work.bytes(),
             reservation,
             placed: Some(placed),
+            waits: None,
             progress: work.progress.clone(),
+            stage: work.stage.clone(),
             cancel: work.cancel.clone(),
         });
     }
@@ -165,11 +193,13 @@ impl Schedule {
         work.placed = placed.clone();
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
             running.placed = Some(placed);
+            running.waits = None;
         }
     }
 
     /// The work that waits for another attempt has none.
     fn unplace(&mut self, work: &Work) {
+        work.stage.set(Stage::Reserved);
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
             running.placed = None;
             running.progress = work.progress.clone();
@@ -204,17 +234,6 @@ impl Schedule {
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let of = |r: &Running| r.progress.buffer_bytes.load(Ordering::Relaxed);
         self.running.iter().map(of).sum()
-    }
-
-    pub(crate) fn jobs(&self) -> Vec<JobStats> {
-        let of = |r: &Running| JobStats {
-            keyspace: r.name.clone(),
-            what: r.what.clone(),
-            entries: r.progress.entries.load(Ordering::Relaxed),
-            bytes_in: r.progress.bytes_in.load(Ordering::Relaxed),
-            bytes_out: r.progress.bytes_out.load(Ordering::Relaxed),
-        };
-        self.running.iter().map(of).collect()
     }
 }
 
@@ -345,8 +364,8 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
 /// `was_hung`: the attempt was cancelled for its silence, and not because the work is unwanted.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work, was_hung: bool) {
     let side = work.placed.side;
-    if let Some(is_allowed) = work.allowed.get_mut(side) {
-        *is_allowed = false;
+    if let Some(answer) = work.answers.get_mut(side) {
+        *answer = Answer::Failed;
     }
     match &mut work.begun {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),

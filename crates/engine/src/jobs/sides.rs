@@ -8,22 +8,27 @@
 //! run the jobs, and its failure is a failure of the job that is reported as such ([RFC
 //! 7](../../../../docs/rfc/0007-slots.md), section 6).
 //!
-//! Threading: shared; one mutex for the records, which is held over nothing else.
+//! Threading: shared; one mutex for the records, which is held over nothing else. Events are
+//! emitted after it is released.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::planted;
 use siltstone_storage::{Instant, Mutex, Runtime};
-use siltstone_table::exec::{CpuExecutor, ExecError, Executor, ExecutorState};
+use siltstone_table::exec::{CpuExecutor, ExecError, Executor, ExecutorState, Progress};
 use siltstone_table::job::Job;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
-use crate::jobs::choice::SideView;
+use crate::jobs::choice::{Answer, SideView};
 use crate::types::error::{Error, ErrorKind};
+use crate::types::event::{Event, Events};
+use crate::types::job_stats::SideStats;
+use crate::types::metrics::Counter;
 
 /// A side, by its place in the list of executors.
 pub(crate) type SideId = usize;
@@ -40,8 +45,14 @@ const TROUBLES_IN_A_ROW: u32 = 3;
 /// A side has no more slots than this, whatever its executor says.
 const SLOTS_MAX: usize = 64;
 
+/// The jobs of one side may have one in so many of the files open that the process may open.
+const FILES_SHARE: u64 = 8;
+
 /// A job is cut into no more subjobs than this, whatever its executor says.
 const PARALLELISM_MAX: usize = 256;
+
+/// What an executor did when it was asked what it can do.
+const PANICKED: &str = "it panicked when it was asked what it can do";
 
 /// Calls foreign code. `None` if it panics; in a simulated run a panic ends the run.
 pub(crate) fn guarded<T>(runtime: &Runtime, call: impl FnOnce() -> T) -> Option<T> {
@@ -64,6 +75,19 @@ pub(crate) enum Ended {
     Hung,
     /// It was asked to stop.
     Cancelled,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::Rejected(error) | Ended::Failed(error) => error.fmt(f),
+            Ended::Declined(reason) => {
+                write!(f, "it declined a job that it had accepted: {reason}")
+            }
+            Ended::Hung => f.write_str("it showed no sign of life, and its job was given up"),
+            Ended::Cancelled => f.write_str("its job was cancelled"),
+        }
+    }
 }
 
 impl From<ExecError> for Ended {
@@ -145,6 +169,12 @@ impl Speed {
         (bytes > 0).then(|| ns as f64 / bytes as f64)
     }
 
+    /// Bytes a second.
+    fn bytes_per_s(&self) -> Option<f64> {
+        let ns_per_byte = self.ns_per_byte().filter(|ns| *ns > 0.0);
+        ns_per_byte.map(|ns| 1e9 / ns)
+    }
+
     fn holds(&self, now: Instant) -> bool {
         let holds = |at: Instant| now.since(at) < MEASUREMENT_HOLDS;
         self.measured.is_some_and(holds)
@@ -156,8 +186,10 @@ impl Speed {
 struct Record {
     /// By [`JobKind`].
     speeds: [Speed; JOB_KINDS],
-    /// Outcomes of it that were rejected.
-    rejected: u64,
+    /// What went wrong the last time.
+    last_failure: Option<String>,
+    /// Why it did not accept the last job that it was asked about, if it did not.
+    refusal: Option<String>,
     /// Troubles since the last outcome that was believed. Those of jobs that came back while it was
     /// suspended are left out.
     troubles_in_a_row: u32,
@@ -165,8 +197,8 @@ struct Record {
     suspended: u64,
     /// It is given nothing before this.
     suspended_until: Option<Instant>,
-    /// Slots whose attempts were abandoned and have not returned.
-    lost: usize,
+    /// The attempts that were abandoned and have not returned. Each has a slot, and memory.
+    lost: Vec<Arc<Progress>>,
 }
 
 impl Record {
@@ -180,7 +212,8 @@ impl Record {
         self.troubles_in_a_row >= TROUBLES_IN_A_ROW
     }
 
-    fn believed(&mut self, kind: JobKind, bytes: u64, ns: u64, now: Instant) {
+    /// Returns whether that ends a suspension.
+    fn believed(&mut self, kind: JobKind, bytes: u64, ns: u64, now: Instant) -> bool {
         let speed = &mut self.speeds[kind as usize];
         if speed.recent.len() == MEASURED_JOBS {
             speed.recent.pop_front();
@@ -188,84 +221,99 @@ impl Record {
         speed.recent.push_back((bytes, ns));
         speed.measured = Some(now);
         self.troubles_in_a_row = 0;
-        self.suspended_until = None;
+        self.suspended_until.take().is_some()
     }
 
-    fn trouble(&mut self, trouble: Trouble, now: Instant) {
-        if trouble == Trouble::Lie {
-            self.rejected += 1;
-        }
+    /// Returns the pause, if the side is suspended for that.
+    fn trouble(&mut self, trouble: Trouble, now: Instant) -> Option<Duration> {
         // Jobs that it had before it was suspended may still come back. They do not lengthen the
         // pause.
         if self.is_suspended(now) {
-            return;
+            return None;
         }
         self.troubles_in_a_row = self.troubles_in_a_row.saturating_add(1);
         if trouble == Trouble::Silence {
             self.troubles_in_a_row = self.troubles_in_a_row.max(TROUBLES_IN_A_ROW);
         }
-        let Some(before) = self.troubles_in_a_row.checked_sub(TROUBLES_IN_A_ROW) else {
-            return;
-        };
+        let before = self.troubles_in_a_row.checked_sub(TROUBLES_IN_A_ROW)?;
         let (first, longest) = trouble.pauses();
         let pause = first.saturating_mul(1 << before.min(16)).min(longest);
         self.suspended += 1;
         self.suspended_until = Some(now + pause);
+        Some(pause)
+    }
+
+    /// Why the side has no slots, if it has none, for people.
+    fn no_slots(&self, asked: &Asked, now: Instant) -> &'static str {
+        if self.is_suspended(now) {
+            "is suspended"
+        } else if asked.state != ExecutorState::Ready {
+            "is not ready"
+        } else if asked.slots > 0 {
+            "has lost its slots"
+        } else {
+            "has no slots"
+        }
     }
 }
 
+/// How often jobs of a side ended badly. Counting takes no lock.
 #[derive(Default)]
-struct Measured {
-    /// Of each executor, in their order.
-    records: Vec<Record>,
-    /// Why executors declined, and how often.
-    declined: BTreeMap<String, u64>,
+struct Ends {
+    /// Jobs that failed, panicked or hung.
+    failed: Counter,
+    /// Jobs that it declined after it had accepted them.
+    declined: Counter,
+    /// Outcomes that were rejected.
+    rejected: Counter,
+}
+
+/// What an executor says of itself now.
+struct Asked {
+    state: ExecutorState,
+    /// How many jobs it may have at once.
+    slots: usize,
 }
 
 /// See the module.
 pub(crate) struct Sides {
     runtime: Runtime,
+    events: Arc<Events>,
     executors: Vec<Arc<dyn Executor>>,
-    measured: Mutex<Measured>,
-    declined: AtomicU64,
-    rejected: AtomicU64,
-    fallbacks: AtomicU64,
-}
-
-/// What an executor has done lately.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct SideStats {
-    /// The executor's name.
-    pub name: String,
-    /// Where it computes.
-    pub side: String,
-    /// Bytes of input a second over its last jobs, if it has run any.
-    pub bytes_per_second: Option<f64>,
-    /// Outcomes of it that were rejected.
-    pub rejected_count: u64,
-    /// How often it was suspended because it failed, or its outcomes were rejected, several times
-    /// in a row.
-    pub set_aside_count: u64,
-    /// For how long it will be given no job, in microseconds; 0 if it is not suspended.
-    pub set_aside_us: u64,
+    /// How many files the jobs of one side may have open.
+    files_max: usize,
+    /// Of each executor, in their order.
+    records: Mutex<Vec<Record>>,
+    /// Of each executor, in their order.
+    ends: Vec<Ends>,
+    fallbacks: Counter,
 }
 
 impl Sides {
-    pub(crate) fn new(runtime: &Runtime, mut executors: Vec<Arc<dyn Executor>>) -> Sides {
+    /// The sides of a store in a process that may have `open_objects_max` files open.
+    pub(crate) fn new(
+        runtime: &Runtime,
+        mut executors: Vec<Arc<dyn Executor>>,
+        events: &Arc<Events>,
+        open_objects_max: Option<u64>,
+    ) -> Sides {
         executors.push(Arc::new(CpuExecutor::new()));
         let records = executors.iter().map(|_| Record::default()).collect();
+        let files_max = open_objects_max.map_or(u64::MAX, |max| max / FILES_SHARE);
         Sides {
-            measured: runtime.mutex(Measured {
-                records,
-                declined: BTreeMap::new(),
-            }),
+            records: runtime.mutex(records),
+            ends: executors.iter().map(|_| Ends::default()).collect(),
             runtime: runtime.clone(),
+            events: events.clone(),
             executors,
-            declined: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            fallbacks: AtomicU64::new(0),
+            files_max: usize::try_from(files_max).unwrap_or(usize::MAX),
+            fallbacks: Counter::default(),
         }
+    }
+
+    /// The host alone, for jobs beside those of an open store.
+    pub(crate) fn host_only(&self) -> Sides {
+        Sides::new(&self.runtime, Vec::new(), &self.events, None)
     }
 
     /// The host's own executor.
@@ -277,28 +325,75 @@ impl Sides {
         &self.executors[side]
     }
 
+    /// An executor's name, and where it computes.
+    pub(crate) fn name_of(&self, side: SideId) -> (String, String) {
+        let executor = &self.executors[side];
+        (executor.name().to_string(), executor.side().to_string())
+    }
+
     /// Which sides accept a job. Not to be called under a lock: executors are foreign code.
-    pub(crate) fn ask(&self, job: &Job) -> Vec<bool> {
+    pub(crate) fn ask(&self, job: &Job) -> Vec<Answer> {
         let host = self.host();
         let accepts = |(i, executor): (SideId, &Arc<dyn Executor>)| {
-            let answer = || self.ask_one(i, || executor.accepts(job));
-            i == host || answer().is_some_and(|answer| answer.is_ok())
+            if i == host {
+                return Answer::Accepts;
+            }
+            let refusal = match self.ask_one(i, || executor.accepts(job)) {
+                Some(answer) => answer.err(),
+                None => Some(PANICKED.to_string()),
+            };
+            let answer = match refusal {
+                None => Answer::Accepts,
+                Some(_) => Answer::Refuses,
+            };
+            self.records.lock()[i].refusal = refusal;
+            answer
         };
         self.executors.iter().enumerate().map(accepts).collect()
     }
 
     /// The answer to [`Sides::ask`] that no side but the host accepts.
-    pub(crate) fn nobody(&self) -> Vec<bool> {
-        vec![false; self.executors.len()]
+    pub(crate) fn nobody(&self) -> Vec<Answer> {
+        vec![Answer::Refuses; self.executors.len()]
     }
 
     /// Asks an executor something. A panic counts as a failure of the side.
     fn ask_one<T>(&self, side: SideId, question: impl FnOnce() -> T) -> Option<T> {
         let answer = guarded(&self.runtime, question);
         if answer.is_none() {
-            self.count_trouble(side, Trouble::Failure);
+            self.records.lock()[side].last_failure = Some(PANICKED.to_string());
+            self.count_trouble(side, Trouble::Failure, PANICKED);
         }
         answer
+    }
+
+    /// Asks each executor but the host's own whether it can be given jobs, and how many.
+    fn ask_all(&self) -> Vec<Asked> {
+        let asked = |(i, executor): (SideId, &Arc<dyn Executor>)| {
+            if i == self.host() {
+                let (state, slots) = (ExecutorState::Ready, 0);
+                return Asked { state, slots };
+            }
+            let answer = self.ask_one(i, || match executor.state() {
+                ExecutorState::Ready => {
+                    let parallelism = executor.parallelism().clamp(1, PARALLELISM_MAX);
+                    let slots = self.slots_at_most(parallelism).min(executor.slots());
+                    (ExecutorState::Ready, slots)
+                }
+                state => (state, 0),
+            });
+            let (state, slots) =
+                answer.unwrap_or_else(|| (ExecutorState::Down(PANICKED.to_string()), 0));
+            Asked { state, slots }
+        };
+        self.executors.iter().enumerate().map(asked).collect()
+    }
+
+    /// The most slots of a side whose jobs have so many subjobs. Each subjob has one unfinished
+    /// table open. Input tables are bounded in `env::descriptors`. With a very low limit a side
+    /// still has one slot, because a limit must make the store slower and not stop a part of it.
+    fn slots_at_most(&self, parallelism: usize) -> usize {
+        (self.files_max / parallelism).clamp(1, SLOTS_MAX)
     }
 
     /// The number of subjobs that a job for this side is cut into at most.
@@ -315,29 +410,22 @@ impl Sides {
         if host == 0 {
             return None;
         }
-        let slots = |i: SideId, executor: &Arc<dyn Executor>| {
-            let answer = self.ask_one(i, || match executor.state() {
-                ExecutorState::Ready => executor.slots(),
-                _ => 0,
-            });
-            answer.unwrap_or(0).min(SLOTS_MAX)
-        };
-        let executors = self.executors.iter().enumerate();
-        let slots: Vec<usize> = executors
-            .map(|(i, executor)| if i == host { 0 } else { slots(i, executor) })
-            .collect();
+        let asked = self.ask_all();
         let now = self.runtime.now();
-        let measured = self.measured.lock();
-        let records = measured.records.iter().zip(&self.executors).enumerate();
-        let view = records.map(|(i, (record, executor))| {
+        let records = self.records.lock();
+        let view = records.iter().enumerate().map(|(i, record)| {
             let is_suspended = record.is_suspended(now) && !planted!(OfferToLiars);
             let speed = record.speeds.each_ref();
             SideView {
-                name: executor.name(),
+                name: match i == host {
+                    true => "host",
+                    false => self.executors[i].name(),
+                },
                 slots: match is_suspended {
                     true => 0,
-                    false => slots[i].saturating_sub(record.lost),
+                    false => asked[i].slots.saturating_sub(record.lost.len()),
                 },
+                no_slots: record.no_slots(&asked[i], now),
                 running: Vec::new(),
                 // The host runs jobs whatever its speed, so it is measured in any case.
                 speed: speed.map(|s| s.ns_per_byte().filter(|_| i == host || s.holds(now))),
@@ -348,13 +436,24 @@ impl Sides {
     }
 
     /// An attempt was abandoned: its slot is lost until the executor returns.
-    pub(crate) fn count_lost(&self, side: SideId) {
-        self.measured.lock().records[side].lost += 1;
+    pub(crate) fn count_lost(&self, side: SideId, progress: &Arc<Progress>) {
+        self.records.lock()[side].lost.push(progress.clone());
     }
 
     /// An abandoned attempt has returned.
-    pub(crate) fn count_found(&self, side: SideId) {
-        self.measured.lock().records[side].lost -= 1;
+    pub(crate) fn count_found(&self, side: SideId, progress: &Arc<Progress>) {
+        let lost = &mut self.records.lock()[side].lost;
+        lost.retain(|p| !Arc::ptr_eq(p, progress));
+    }
+
+    /// Memory of the abandoned attempts that have not returned, in bytes.
+    pub(crate) fn lost_buffer_bytes(&self) -> u64 {
+        if !self.has_others() {
+            return 0;
+        }
+        let records = self.records.lock();
+        let lost = records.iter().flat_map(|record| &record.lost);
+        lost.map(|p| p.buffer_bytes.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether there is another side than the host.
@@ -365,8 +464,11 @@ impl Sides {
     /// A side has done a job.
     pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, bytes: u64, ns: u64) {
         let now = self.runtime.now();
-        let record = &mut self.measured.lock().records[side];
-        record.believed(kind, bytes.max(1), ns, now);
+        let is_resumed = self.records.lock()[side].believed(kind, bytes.max(1), ns, now);
+        if is_resumed {
+            let (executor, side) = self.name_of(side);
+            self.events.emit(|| Event::SideResumed { executor, side });
+        }
     }
 
     /// A side has not done a job. If the fault may be the store's own, the caller counts the
@@ -374,77 +476,95 @@ impl Sides {
     pub(crate) fn count_ended(&self, side: SideId, ended: &Ended) {
         let trouble = match ended {
             Ended::Cancelled => return,
-            Ended::Rejected(_) => {
-                self.rejected.fetch_add(1, Ordering::Relaxed);
-                Trouble::Lie
-            }
-            Ended::Declined(reason) => {
-                self.count_declined(side, reason);
-                Trouble::Failure
-            }
-            Ended::Failed(_) | Ended::Hung => {
-                if side != self.host() {
-                    self.fallbacks.fetch_add(1, Ordering::Relaxed);
-                }
-                match ended {
-                    Ended::Hung => Trouble::Silence,
-                    _ => Trouble::Failure,
-                }
-            }
+            Ended::Rejected(_) => Trouble::Lie,
+            Ended::Hung => Trouble::Silence,
+            Ended::Declined(_) | Ended::Failed(_) => Trouble::Failure,
         };
-        if side != self.host() && !ended.may_be_the_stores() {
-            self.count_trouble(side, trouble);
+        let ends = &self.ends[side];
+        match ended {
+            Ended::Rejected(_) => ends.rejected.add(1),
+            Ended::Declined(_) => ends.declined.add(1),
+            _ => ends.failed.add(1),
+        };
+        if side == self.host() {
+            return;
+        }
+        if matches!(ended, Ended::Failed(_) | Ended::Hung) {
+            self.fallbacks.add(1);
+        }
+        let said = ended.to_string();
+        self.records.lock()[side].last_failure = Some(said.clone());
+        if !ended.may_be_the_stores() {
+            self.count_trouble(side, trouble, &said);
         }
     }
 
-    pub(crate) fn count_trouble(&self, side: SideId, trouble: Trouble) {
+    /// Something went wrong with a side: `said` is what. It may be suspended for that.
+    pub(crate) fn count_trouble(&self, side: SideId, trouble: Trouble, said: &str) {
         let now = self.runtime.now();
-        self.measured.lock().records[side].trouble(trouble, now);
-    }
-
-    fn count_declined(&self, side: SideId, reason: &str) {
-        self.declined.fetch_add(1, Ordering::Relaxed);
-        let reason = format!("{}: {reason}", self.executors[side].name());
-        *self.measured.lock().declined.entry(reason).or_insert(0) += 1;
+        let pause = self.records.lock()[side].trouble(trouble, now);
+        let Some(pause) = pause else { return };
+        let (executor, side) = self.name_of(side);
+        tracing::warn!(
+            executor,
+            pause_us = pause.as_micros() as u64,
+            reason = said,
+            "an executor is suspended"
+        );
+        self.events.emit(|| Event::SideSuspended {
+            executor,
+            side,
+            reason: said.to_string(),
+            pause_us: pause.as_micros() as u64,
+        });
     }
 
     pub(crate) fn declined_count(&self) -> u64 {
-        self.declined.load(Ordering::Relaxed)
+        self.ends.iter().map(|ends| ends.declined.get()).sum()
     }
 
     pub(crate) fn rejected_count(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
+        self.ends.iter().map(|ends| ends.rejected.get()).sum()
     }
 
     pub(crate) fn fallback_count(&self) -> u64 {
-        self.fallbacks.load(Ordering::Relaxed)
+        self.fallbacks.get()
     }
 
-    pub(crate) fn set_aside_count(&self) -> u64 {
-        let measured = self.measured.lock();
-        measured.records.iter().map(|r| r.suspended).sum()
+    pub(crate) fn suspended_count(&self) -> u64 {
+        self.records.lock().iter().map(|r| r.suspended).sum()
     }
 
+    /// The statistics of each side, but for the jobs that it runs or that wait for it. Calls
+    /// executors, so it is not to be called under a lock.
     pub(crate) fn stats(&self) -> Vec<SideStats> {
+        let asked = self.ask_all();
         let now = self.runtime.now();
-        let measured = self.measured.lock();
-        self.executors
-            .iter()
-            .zip(&measured.records)
-            .map(|(executor, record)| {
-                let all = record.speeds.iter().map(Speed::totals);
-                let (bytes, ns) = all.fold((0, 0), |sum, job| (sum.0 + job.0, sum.1 + job.1));
-                let left = record.suspended_until.unwrap_or(now).since(now);
-                SideStats {
-                    name: executor.name().to_string(),
-                    side: executor.side().to_string(),
-                    bytes_per_second: (ns > 0).then(|| bytes as f64 * 1e9 / ns as f64),
-                    rejected_count: record.rejected,
-                    set_aside_count: record.suspended,
-                    set_aside_us: left.as_micros() as u64,
-                }
-            })
-            .collect()
+        let records = self.records.lock();
+        let of = |(i, record): (SideId, &Record)| {
+            let (name, side) = self.name_of(i);
+            let left = record.suspended_until.unwrap_or(now).since(now);
+            let speed = |kind: JobKind| record.speeds[kind as usize].bytes_per_s();
+            SideStats {
+                name,
+                side,
+                state: asked[i].state.to_string(),
+                slot_count: asked[i].slots as u64,
+                lost_slot_count: record.lost.len() as u64,
+                running_job_count: 0,
+                waiting_job_count: 0,
+                flush_bytes_per_s: speed(JobKind::Flush),
+                compaction_bytes_per_s: speed(JobKind::Compaction),
+                refusal: record.refusal.clone(),
+                failed_count: self.ends[i].failed.get(),
+                declined_count: self.ends[i].declined.get(),
+                rejected_count: self.ends[i].rejected.get(),
+                last_failure: record.last_failure.clone(),
+                suspended_count: record.suspended,
+                suspended_us: left.as_micros() as u64,
+            }
+        };
+        records.iter().enumerate().map(of).collect()
     }
 }
 
@@ -464,6 +584,8 @@ pub(crate) fn cancelled() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use siltstone_storage::sim::{SimConfig, run};
+
     use super::*;
 
     #[test]
@@ -490,12 +612,68 @@ mod tests {
                 now = now + pause;
                 assert!(!record.is_suspended(now) && record.is_on_trial(), "{trial}");
             }
-            let rejected = if trouble == Trouble::Lie { 4 + 80 } else { 0 };
-            assert_eq!((record.suspended, record.rejected), (40, rejected));
+            assert_eq!(record.suspended, 40);
             record.believed(JobKind::Flush, 1, 1, now);
             record.trouble(trouble, now);
             assert!(!record.is_suspended(now) && !record.is_on_trial());
         }
+    }
+
+    fn simulated(story: impl FnOnce(Runtime) + Send + 'static) {
+        let report = run(SimConfig::new(5), story);
+        report.result.unwrap();
+    }
+
+    fn sides(rt: &Runtime, open_objects_max: Option<u64>) -> Sides {
+        let events = Events::start(rt, None).unwrap();
+        let other: Arc<dyn Executor> = Arc::new(CpuExecutor::new());
+        Sides::new(rt, vec![other], &events, open_objects_max)
+    }
+
+    #[test]
+    fn open_files_bound_slots() {
+        simulated(|rt| {
+            for (files, parallelism, slots) in [
+                (None, 1, SLOTS_MAX),
+                (None, PARALLELISM_MAX, SLOTS_MAX),
+                (Some(u64::MAX), 1, SLOTS_MAX),
+                (Some(1024), 1, SLOTS_MAX),
+                (Some(1024), 4, 32),
+                (Some(1024), 100, 1),
+                (Some(1024), PARALLELISM_MAX, 1),
+                (Some(0), 1, 1),
+            ] {
+                let sides = sides(&rt, files);
+                assert_eq!(sides.slots_at_most(parallelism), slots, "{files:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn each_end_of_a_job_is_counted_and_named() {
+        simulated(|rt| {
+            let sides = sides(&rt, None);
+            let io = || Error::new(ErrorKind::Io, "its link is down");
+            let last = |side: &SideStats| side.last_failure.clone().unwrap();
+            sides.count_ended(0, &Ended::Declined("no kernel".into()));
+            let side = &sides.stats()[0];
+            assert_eq!((side.declined_count, side.suspended_us), (1, 0));
+            assert!(last(side).contains("no kernel"), "{side:?}");
+            sides.count_ended(0, &Ended::Failed(io()));
+            sides.count_ended(0, &Ended::Cancelled);
+            sides.count_ended(0, &Ended::Rejected(rejection("a count is wrong", "gpu0")));
+            let side = &sides.stats()[0];
+            assert_eq!((side.failed_count, side.rejected_count), (1, 1));
+            assert!(last(side).contains("a count is wrong"), "{side:?}");
+            assert_eq!((side.suspended_count, side.suspended_us), (1, 30_000_000));
+            // The host is counted, but never suspended.
+            (0..5).for_each(|_| sides.count_ended(1, &Ended::Failed(io())));
+            let host = &sides.stats()[1];
+            assert_eq!((host.failed_count, host.suspended_count), (5, 0));
+            assert_eq!(host.last_failure, None);
+            assert_eq!((sides.declined_count(), sides.rejected_count()), (1, 1));
+            assert_eq!((sides.fallback_count(), sides.suspended_count()), (1, 1));
+        });
     }
 
     #[test]

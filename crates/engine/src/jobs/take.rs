@@ -22,10 +22,10 @@ use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::SeqRange;
 use crate::jobs::Jobs;
-use crate::jobs::choice::{Ask, SideView, Waiting, choose};
-use crate::jobs::schedule::{self, Schedule, deletes, unsettled, with_range_deletes};
+use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose};
+use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::SideId;
-use crate::jobs::work::{Compaction, Placed, Reason, What, Work};
+use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, PickInput, Reservation};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
@@ -86,7 +86,7 @@ impl PickState {
 }
 
 /// What tells one pick from another.
-type PickKey = (KeyspaceId, JobKind, Vec<u64>);
+pub(super) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
 
 fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
     match what {
@@ -104,8 +104,8 @@ fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
 enum Step {
     /// The caller starts it there.
     Start(Placed),
-    /// It stays where it is.
-    Leave,
+    /// It stays where it is, and waits for a side, if the sides were compared for it.
+    Leave(Option<Waits>),
     /// Nobody has asked the executors whether they accept it.
     Ask,
 }
@@ -123,13 +123,15 @@ struct Round<'a> {
     jobs: &'a Jobs,
     taker: Taker,
     /// Who accepts what, as far as it was asked.
-    answers: &'a BTreeMap<PickKey, Vec<bool>>,
+    answers: &'a BTreeMap<PickKey, Vec<Answer>>,
     /// The sides, without what they run. None: the host is the only one.
     sides: Option<Vec<SideView<'a>>>,
     /// Work that was left, and for whom.
     waiting: Vec<Waiting>,
     /// What it would reserve.
     left: Vec<(KeyspaceId, Reservation)>,
+    /// What statistics show of it.
+    shown: Vec<Left>,
 }
 
 /// The next piece of work, reserved for the caller.
@@ -143,12 +145,13 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             sides: jobs.runner.sides.view(),
             waiting: Vec::new(),
             left: Vec::new(),
+            shown: Vec::new(),
         };
         match round.walk() {
             Found::Work(work) => return Some(*work),
             Found::Question(keyspace, what) => {
-                let accepted = jobs.ask_sides(&keyspace, &what);
-                answers.insert(key_of(&keyspace, &what), accepted);
+                let said = jobs.ask_sides(&keyspace, &what);
+                answers.insert(key_of(&keyspace, &what), said);
             }
             Found::Nothing => return None,
         }
@@ -169,7 +172,7 @@ impl Round<'_> {
         // Under the lock: a job that poisons the store does so before it leaves the schedule, so
         // what it could not do is not begun again.
         if jobs.env.health().check_manifest().is_err() {
-            return Found::Nothing;
+            return self.nothing(&mut schedule);
         }
         if let Some(found) = self.flushes(&mut schedule, &map) {
             return found;
@@ -195,7 +198,7 @@ impl Round<'_> {
             return found;
         }
         if schedule.paused {
-            return Found::Nothing;
+            return self.nothing(&mut schedule);
         }
         for keyspace in in_turn(&map, schedule.turn) {
             let pick = |_: &Schedule, state: &PickState| pick::pick(&state.input());
@@ -220,7 +223,7 @@ impl Round<'_> {
         }
         let mut schedule = jobs.schedule.lock();
         if schedule.paused {
-            return Found::Nothing;
+            return self.nothing(&mut schedule);
         }
         for keyspace in in_turn(map, schedule.turn) {
             let pick = |schedule: &Schedule, state: &PickState| {
@@ -233,6 +236,14 @@ impl Round<'_> {
         }
         if !schedule.runs(JobKind::Compaction) && self.waiting.is_empty() {
             jobs.env.failures().forget_kind(JobKind::Compaction);
+        }
+        self.nothing(&mut schedule)
+    }
+
+    /// Everything that this taker may start was looked at, and nothing is started.
+    fn nothing(self, schedule: &mut Schedule) -> Found {
+        if self.sides.is_some() {
+            schedule.set_left(self.shown);
         }
         Found::Nothing
     }
@@ -271,12 +282,15 @@ impl Round<'_> {
             if work.kind() != kind {
                 continue;
             }
-            let allowed = work.allowed.clone();
-            let step = self.place(schedule, work, Some(&allowed));
-            if let Step::Start(placed) = step {
-                let mut work = schedule.returned.remove(at);
-                schedule.restart(&mut work, placed);
-                return Some(Found::Work(Box::new(work)));
+            let (id, answers) = (work.id, work.answers.clone());
+            match self.place(schedule, work, Some(&answers)) {
+                Step::Start(placed) => {
+                    let mut work = schedule.returned.remove(at);
+                    schedule.restart(&mut work, placed);
+                    return Some(Found::Work(Box::new(work)));
+                }
+                Step::Leave(Some(waits)) => schedule.note_waits(id, waits),
+                Step::Leave(None) | Step::Ask => {}
             }
         }
         None
@@ -347,18 +361,31 @@ impl Round<'_> {
         what: What,
     ) -> Option<Found> {
         let mut work = Work::new(keyspace, what);
-        let allowed = match self.sides {
-            Some(_) if !work.is_edit() => self.answers.get(&key_of(keyspace, &work.what)),
+        let key = self.sides.as_ref().map(|_| key_of(keyspace, &work.what));
+        let answers = match &key {
+            Some(key) if !work.is_edit() => self.answers.get(key),
             _ => None,
         };
-        match self.place(schedule, &work, allowed) {
+        match self.place(schedule, &work, answers) {
             Step::Start(placed) => {
-                work.allowed = allowed.cloned().unwrap_or_default();
+                work.answers = answers.cloned().unwrap_or_default();
                 schedule.start(&mut work, placed);
+                if let Some(key) = &key {
+                    schedule.forget_left(key);
+                }
                 Some(Found::Work(Box::new(work)))
             }
             Step::Ask => Some(Found::Question(keyspace.clone(), work.what)),
-            Step::Leave => {
+            Step::Leave(waits) => {
+                if let Some((key, waits)) = key.zip(waits) {
+                    self.shown.push(Left {
+                        key,
+                        keyspace: keyspace.name.clone(),
+                        described: Described::of(&work),
+                        bytes: work.bytes(),
+                        waits,
+                    });
+                }
                 if let What::Compaction(compaction) = &work.what {
                     self.left
                         .push((keyspace.id, compaction.choice.reservation()));
@@ -369,7 +396,7 @@ impl Round<'_> {
     }
 
     /// Where the work goes, if it starts now.
-    fn place(&mut self, schedule: &Schedule, work: &Work, allowed: Option<&Vec<bool>>) -> Step {
+    fn place(&mut self, schedule: &Schedule, work: &Work, answers: Option<&Vec<Answer>>) -> Step {
         let host = self.jobs.runner.sides.host();
         let is_worker = matches!(self.taker, Taker::Worker { .. });
         let mut placed = Placed {
@@ -383,10 +410,10 @@ impl Round<'_> {
         if work.is_edit() {
             return match is_worker {
                 true => Step::Start(placed),
-                false => Step::Leave,
+                false => Step::Leave(None),
             };
         }
-        let Some(allowed) = allowed else {
+        let Some(answers) = answers else {
             return Step::Ask;
         };
         let kind = work.kind();
@@ -395,7 +422,7 @@ impl Round<'_> {
             kind,
             bytes: work.bytes(),
             may_wait: work.may_wait(),
-            is_allowed: allowed,
+            answers,
         };
         let decision = choose(&sides, &ask, &self.waiting);
         let side = decision.side;
@@ -414,7 +441,10 @@ impl Round<'_> {
             kind,
             bytes: ask.bytes,
         });
-        Step::Leave
+        Step::Leave(Some(Waits {
+            side,
+            placement: decision.reason,
+        }))
     }
 
     /// The sides with what they run, and the host with the workers that take this kind.

@@ -1,9 +1,10 @@
 //! A piece of work: one flush or one compaction, from the moment it is picked until it has ended.
 //!
-//! Threading: whoever runs it owns it. Its progress and its token of cancellation are shared with
-//! the schedule.
+//! Threading: whoever runs it owns it. Its progress, its stage and its token of cancellation are
+//! shared with the schedule.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use siltstone_storage::Instant;
 use siltstone_table::exec::{CancelToken, Progress};
@@ -12,6 +13,7 @@ use siltstone_table::job::OutputPrefix;
 use crate::env::failures::JobKind;
 use crate::formats::version::{KeyspaceVersion, SeqRange};
 use crate::jobs::begun::Begun;
+use crate::jobs::choice::Answer;
 use crate::jobs::sides::SideId;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
@@ -22,17 +24,18 @@ pub(crate) struct Work {
     pub(crate) keyspace: Arc<KeyspaceCore>,
     pub(crate) what: What,
     pub(crate) progress: Arc<Progress>,
+    /// For statistics.
+    pub(crate) stage: Arc<StageCell>,
     pub(crate) cancel: CancelToken,
     /// Set by the first attempt. Those that follow run the same job, if there is anything to
     /// resume.
     pub(crate) begun: Option<Begun>,
     pub(crate) placed: Placed,
-    /// For each side, whether it accepts the job and has not failed with it. Empty if the host is
-    /// the only side.
-    pub(crate) allowed: Vec<bool>,
-    /// Sides that failed in a way that may be the store's own fault. It is theirs if another side
-    /// does the work.
-    pub(crate) suspects: Vec<SideId>,
+    /// What each side said to the job, or did with it. Empty if the host is the only side.
+    pub(crate) answers: Vec<Answer>,
+    /// Sides that failed in a way that may be the store's own fault, and what they said. It is
+    /// their fault if another side does the work.
+    pub(crate) suspects: Vec<(SideId, String)>,
     /// What the names of the last attempt's outputs begin with.
     pub(crate) last_output: Option<OutputPrefix>,
 }
@@ -48,11 +51,92 @@ pub(crate) struct Placed {
     pub(crate) begun: Instant,
 }
 
+/// How far a piece of work is ([RFC 7](../../../../docs/rfc/0007-slots.md), section 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is reserved, and no attempt has begun or the last one has failed.
+    #[default]
+    Reserved,
+    /// An executor has the job.
+    Running,
+    /// The executor has returned, and what it made is verified.
+    Verifying,
+    /// What it made is installed.
+    Finishing,
+}
+
+impl Stage {
+    const ALL: [Stage; 4] = [
+        Stage::Reserved,
+        Stage::Running,
+        Stage::Verifying,
+        Stage::Finishing,
+    ];
+
+    /// The word for it in statistics.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Stage::Reserved => "reserved",
+            Stage::Running => "running",
+            Stage::Verifying => "verifying",
+            Stage::Finishing => "finishing",
+        }
+    }
+}
+
+/// The stage of a piece of work, which statistics read while a task changes it.
+#[derive(Default)]
+pub(crate) struct StageCell(AtomicU8);
+
+impl StageCell {
+    pub(crate) fn set(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Stage {
+        Stage::ALL[usize::from(self.0.load(Ordering::Relaxed)) % Stage::ALL.len()]
+    }
+}
+
 /// What is to be done.
 pub(crate) enum What {
     /// A sealed memtable becomes a run of level 0.
     Flush(Arc<MemSource>),
     Compaction(Box<Compaction>),
+}
+
+/// What a piece of work does, in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    pub(super) kind: &'static str,
+    pub(super) from_level: Option<u8>,
+    pub(super) to_level: u8,
+    pub(super) reason: String,
+}
+
+impl Described {
+    pub(crate) fn of(work: &Work) -> Described {
+        match &work.what {
+            What::Flush(_) => Described {
+                kind: "flush",
+                from_level: None,
+                to_level: 0,
+                reason: String::new(),
+            },
+            What::Compaction(compaction) => Described {
+                kind: match compaction.choice.kind {
+                    ChoiceKind::Merge => "merge",
+                    ChoiceKind::IntraL0 => "merge within level 0",
+                    ChoiceKind::Rewrite => "rewrite",
+                    ChoiceKind::TrivialMove => "move",
+                    ChoiceKind::Drop => "drop",
+                },
+                from_level: Some(compaction.choice.from),
+                to_level: compaction.choice.to,
+                reason: compaction.choice.reason.clone(),
+            },
+        }
+    }
 }
 
 /// Tables that are to be merged, moved, rewritten or dropped.
@@ -85,19 +169,20 @@ impl Work {
             keyspace: keyspace.clone(),
             what,
             progress: Arc::default(),
+            stage: Arc::default(),
             cancel: CancelToken::new(),
             begun: None,
             placed: Placed::default(),
-            allowed: Vec::new(),
+            answers: Vec::new(),
             suspects: Vec::new(),
             last_output: None,
         }
     }
 
-    /// Bytes of its inputs.
+    /// Bytes of its inputs: the raw bytes of a memtable's entries, or the files of tables.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.what {
-            What::Flush(source) => source.mem.used_bytes(),
+            What::Flush(source) => source.mem.raw_bytes(),
             What::Compaction(compaction) => compaction.choice.input_bytes,
         }
     }
@@ -133,10 +218,7 @@ impl Work {
 
     /// For people.
     pub(crate) fn describe(&self) -> String {
-        let kind = match self.kind() {
-            JobKind::Flush => "flush",
-            JobKind::Compaction => "compaction",
-        };
+        let kind = self.kind().word();
         format!("a {kind} of keyspace `{}`", self.keyspace.name)
     }
 

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::commit::stalls::{Delay, DelayTotal};
 use crate::formats::log::LogStats;
 use crate::jobs::Jobs;
-use crate::jobs::schedule::JobStats;
-use crate::jobs::sides::SideStats;
+use crate::jobs::stats::JobsStats;
 use crate::services::budget::MemoryStats;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Error;
+use crate::types::job_stats::{JobStats, SideStats};
 use crate::types::metrics::{LatencySummary, Metrics};
 use crate::types::options::difference::OptionDifference;
 use crate::types::pressure::StallCause;
@@ -85,9 +85,12 @@ pub struct Stats {
     pub delays: Vec<Delay>,
     /// The number of writers that wait now.
     pub waiting_writer_count: u64,
-    /// Running jobs.
+    /// Flushes and compactions that have begun, wherever they run.
     pub jobs: Vec<JobStats>,
-    /// The executors, each with its measured speed.
+    /// Flushes and compactions that are due and wait for a busy side, or for a worker of the host.
+    /// Always empty if the host is the only side.
+    pub waiting_jobs: Vec<JobStats>,
+    /// The sides that run jobs: the executors in the order in which they were given, the host last.
     pub sides: Vec<SideStats>,
     /// The log.
     pub log: LogStats,
@@ -229,8 +232,8 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("job_rejected_count", jobs.runner().sides.rejected_count()),
         ("job_fallback_count", jobs.runner().sides.fallback_count()),
         (
-            "side_set_aside_count",
-            jobs.runner().sides.set_aside_count(),
+            "side_suspended_count",
+            jobs.runner().sides.suspended_count(),
         ),
         (
             "out_of_order_install_count",
@@ -316,8 +319,13 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         })
         .collect();
     let (pinned_table_count, pinned_table_bytes) = jobs.tree().tables().pinned(&current);
-    // This comes before the locks below, which are held until the value is complete.
+    // These come before the locks below, which are held until the value is complete.
     let memory = crate::services::budget::memory(jobs.catalog(), jobs.buffer_bytes());
+    let JobsStats {
+        jobs: begun,
+        waiting,
+        sides,
+    } = crate::jobs::stats::collect(jobs);
     let jobs_failing = jobs
         .env()
         .failures()
@@ -335,8 +343,9 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         delay_totals: jobs.commit().stalls().totals(),
         delays: jobs.commit().stalls().delays(),
         waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
-        jobs: jobs.running(),
-        sides: jobs.runner().sides.stats(),
+        jobs: begun,
+        waiting_jobs: waiting,
+        sides,
         log: jobs.wal().stats(),
         memory,
         space,

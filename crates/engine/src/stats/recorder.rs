@@ -10,6 +10,7 @@
 //!   0.999, 1), and `siltstone_latency_count` a counter with the label `call`;
 //! - `siltstone_delay_count` and `siltstone_delay_us` are counters with the label `cause`;
 //! - `siltstone_level_*` are gauges with the labels `keyspace` and `level`;
+//! - `siltstone_side_*` are gauges with the labels `executor` and `side`;
 //! - `siltstone_memory_bytes` is a gauge with the label `use`.
 //!
 //! Threading: the maintenance task. It holds no lock, so a recorder may take its time.
@@ -62,6 +63,22 @@ fn record(store: &str, stats: &Stats) {
     }
     gauge!("siltstone_waiting_writer_count", &[label()]).set(stats.waiting_writer_count as f64);
     gauge!("siltstone_running_job_count", &[label()]).set(stats.jobs.len() as f64);
+    for figures in &stats.sides {
+        let labels = [
+            label(),
+            ("executor", figures.name.clone()),
+            ("side", figures.side.clone()),
+        ];
+        for (name, n) in [
+            ("slot_count", figures.slot_count),
+            ("lost_slot_count", figures.lost_slot_count),
+            ("running_job_count", figures.running_job_count),
+            ("waiting_job_count", figures.waiting_job_count),
+            ("suspended_us", figures.suspended_us),
+        ] {
+            gauge!(format!("siltstone_side_{name}"), &labels).set(n as f64);
+        }
+    }
     gauge!("siltstone_writable", &[label()]).set(f64::from(u8::from(stats.health == "good")));
     for (what, bytes) in [
         ("arenas", stats.memory.arena_bytes),

@@ -89,6 +89,10 @@ pub enum Event {
         table_count: u64,
         /// How long the flush took, in microseconds.
         duration_us: u64,
+        /// The name of the executor that ran it.
+        executor: String,
+        /// Where that executor computes: `host`, `gpu` or `device`.
+        side: String,
     },
     /// A compaction merged, moved or dropped tables.
     #[non_exhaustive]
@@ -112,8 +116,54 @@ pub enum Event {
         out_bytes: u64,
         /// How long the compaction took, in microseconds.
         duration_us: u64,
+        /// The name of the executor that ran it. A compaction that only moves or drops tables has
+        /// no job, and is the host's.
+        executor: String,
+        /// Where that executor computes: `host`, `gpu` or `device`.
+        side: String,
     },
-    /// A flush or a compaction failed. The store runs it again.
+    /// A flush or a compaction begins on another executor than the host's own.
+    #[non_exhaustive]
+    JobPlaced {
+        /// The keyspace.
+        keyspace: String,
+        /// `flush` or `compaction`.
+        kind: &'static str,
+        /// Bytes of its inputs: of the entries of a memtable, or of the files of tables.
+        in_bytes: u64,
+        /// The name of the executor.
+        executor: String,
+        /// Where it computes: `gpu` or `device`.
+        side: String,
+        /// Why it was chosen: when each side would have done the job, or why a side was no
+        /// candidate, such as `gpu0 0.234 s, host 0.537 s`.
+        placement: String,
+    },
+    /// An executor is given no jobs for a while, because it failed, or its outcomes were rejected,
+    /// several times in a row, or because it showed no sign of life. After the pause it is given
+    /// one job, which shows whether it works again. If that goes wrong, too, there is another such
+    /// event with a longer pause.
+    #[non_exhaustive]
+    SideSuspended {
+        /// The name of the executor.
+        executor: String,
+        /// Where it computes: `gpu` or `device`.
+        side: String,
+        /// What went wrong the last time.
+        reason: String,
+        /// How long it is given no jobs, in microseconds.
+        pause_us: u64,
+    },
+    /// An executor that was suspended has done a job, and is given jobs as before.
+    #[non_exhaustive]
+    SideResumed {
+        /// The name of the executor.
+        executor: String,
+        /// Where it computes: `gpu` or `device`.
+        side: String,
+    },
+    /// A flush or a compaction failed on the host. The store runs it again. A failure of another
+    /// executor is none of the store: the host runs the job, and `SideStats::failed_count` rises.
     #[non_exhaustive]
     JobFailed {
         /// What failed.

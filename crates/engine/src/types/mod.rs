@@ -8,6 +8,7 @@ pub(crate) mod checkpoint;
 pub mod error;
 pub(crate) mod event;
 pub(crate) mod fields;
+pub(crate) mod job_stats;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 pub(crate) mod options;

@@ -235,9 +235,9 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
     let stranger = || store.stats().sides[0].clone();
     assert_eq!(flushes(3), 3);
     let side = stranger();
-    assert_eq!((side.rejected_count, side.set_aside_count), (3, 1));
+    assert_eq!((side.rejected_count, side.suspended_count), (3, 1));
     assert!(
-        (29_000_000..=30_000_000).contains(&side.set_aside_us),
+        (29_000_000..=30_000_000).contains(&side.suspended_us),
         "{side:?}"
     );
     assert_eq!(flushes(5), 3, "it was offered a job while it was suspended");
@@ -248,27 +248,27 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
         assert_eq!(flush(), 3 + trial);
         assert_eq!(flush(), 3 + trial, "one job as a trial");
         pause *= 2;
-        let left = u128::from(stranger().set_aside_us);
+        let left = u128::from(stranger().suspended_us);
         assert!(
             left <= pause.as_micros() && left > pause.as_micros() - 1_000_000,
             "{left} of {pause:?}"
         );
     }
-    assert_eq!(store.stats().counter("side_set_aside_count"), 4);
+    assert_eq!(store.stats().counter("side_suspended_count"), 4);
     honest.store(true, Ordering::Relaxed);
     assert_eq!(flush(), 6, "it is offered no job too early");
     rt.sleep(pause);
     assert_eq!(flush(), 7);
     let side = stranger();
-    assert_eq!((side.rejected_count, side.set_aside_us), (6, 0));
+    assert_eq!((side.rejected_count, side.suspended_us), (6, 0));
     assert_eq!(flushes(3), 10, "it is trusted and offered jobs as before");
     // Earlier outcomes are forgotten: it may return as many false ones as at first, and the pause
     // is short again.
     honest.store(false, Ordering::Relaxed);
     assert_eq!(flushes(8), 13, "three false outcomes, and no more");
     let side = stranger();
-    assert_eq!((side.rejected_count, side.set_aside_count), (9, 5));
-    assert!(side.set_aside_us <= 30_000_000, "{side:?}");
+    assert_eq!((side.rejected_count, side.suspended_count), (9, 5));
+    assert!(side.suspended_us <= 30_000_000, "{side:?}");
     assert_eq!(store.stats().counter("job_failed_count"), 0);
     assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
     store.close().unwrap();

@@ -116,7 +116,15 @@ pub(super) fn claim(
     }
     refuse_other_formats(&storages, &old)?;
     let open_number = next_open_number(&storages, &old)?;
-    let runner = JobRunner::new(&runtime, &storages, epoch, open_number, &options, executors);
+    let runner = JobRunner::new(
+        &runtime,
+        &storages,
+        epoch,
+        open_number,
+        &options,
+        executors,
+        &events,
+    );
     Ok(Opening {
         storages,
         guards,

@@ -1,0 +1,266 @@
+//! Jobs and the sides that run them, in words: why a job runs where it runs, what it waits for, and
+//! why a side has nothing to do.
+
+use std::time::Duration;
+
+use siltstone::{JobStats, SideStats, Stats};
+
+use crate::failure::Failure;
+use crate::output::{Out, bytes, count, duration, one_line, outln, plural};
+
+/// What a job does, in a few words, such as `merge 1 -> 2`.
+pub fn name_of(job: &JobStats) -> String {
+    match job.from_level {
+        Some(from) if from != job.to_level => format!("{} {from} -> {}", job.kind, job.to_level),
+        Some(from) if job.kind == "rewrite" => format!("rewrite in {from}"),
+        _ => job.kind.clone(),
+    }
+}
+
+/// Prints the jobs that have begun, those that wait, and the sides.
+pub fn print(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    let jobs = stats.jobs.iter().map(|job| ("job", job_lines(job)));
+    let waiting = stats.waiting_jobs.iter();
+    let waiting = waiting.map(|job| ("waiting", waiting_lines(job)));
+    let sides = stats.sides.iter().map(|side| ("side", side_lines(side)));
+    for (title, lines) in jobs.chain(waiting).chain(sides) {
+        for (at, line) in lines.iter().enumerate() {
+            let title = if at == 0 { title } else { "" };
+            outln!(out, "{title:<11}{line}")?;
+        }
+    }
+    Ok(())
+}
+
+fn micros(us: u64) -> String {
+    duration(Duration::from_micros(us))
+}
+
+/// An executor and where it computes.
+fn place(job: &JobStats) -> String {
+    format!("{} ({})", one_line(&job.executor), job.side)
+}
+
+fn job_lines(job: &JobStats) -> Vec<String> {
+    let state = match &job.stage[..] {
+        "reserved" if job.executor.is_empty() => "reserved for its next attempt".to_string(),
+        "reserved" if !job.is_under_way() => format!("reserved, waiting for {}", place(job)),
+        "verifying" => format!("verifying the tables of {}", place(job)),
+        "finishing" => format!("finishing, installing the tables of {}", place(job)),
+        stage => format!("{stage} on {}", place(job)),
+    };
+    let mut line = format!("{} of `{}`: {state}", name_of(job), one_line(&job.keyspace));
+    if let Some(us) = job.run_us {
+        line += &format!(" for {}", micros(us));
+    }
+    line += &format!(
+        "; {} of {} read, {} written",
+        bytes(job.read_bytes),
+        bytes(job.input_bytes),
+        bytes(job.out_bytes)
+    );
+    if let Some(us) = job.left_us {
+        line += &format!("; about {} left", micros(us));
+    }
+    let mut lines = vec![line];
+    lines.extend(why(job));
+    lines
+}
+
+fn waiting_lines(job: &JobStats) -> Vec<String> {
+    let what = match &job.side[..] {
+        "host" => "a worker of the host".to_string(),
+        _ => format!("a slot of {}", place(job)),
+    };
+    let mut lines = vec![format!(
+        "{} of `{}` ({}) waits for {what}",
+        name_of(job),
+        one_line(&job.keyspace),
+        bytes(job.input_bytes)
+    )];
+    lines.extend(why(job));
+    lines
+}
+
+/// Why a job is needed, and why it is where it is.
+fn why(job: &JobStats) -> Vec<String> {
+    let needed = (!job.reason.is_empty()).then(|| format!("why: {}", job.reason));
+    let there = (!job.placement.is_empty()).then(|| format!("why there: {}", job.placement));
+    let lines = needed.into_iter().chain(there);
+    lines.map(|line| one_line(&line).into_owned()).collect()
+}
+
+fn side_lines(side: &SideStats) -> Vec<String> {
+    let slot = if side.side == "host" {
+        "worker"
+    } else {
+        "slot"
+    };
+    let mut line = format!(
+        "{} ({}): {}, {} of {} busy",
+        one_line(&side.name),
+        side.side,
+        one_line(&side.state),
+        count(side.running_job_count),
+        plural(side.slot_count, slot)
+    );
+    if side.waiting_job_count > 0 {
+        let verb = if side.waiting_job_count == 1 {
+            "waits"
+        } else {
+            "wait"
+        };
+        line += &format!(", {} {verb} for it", plural(side.waiting_job_count, "job"));
+    }
+    let speed = |speed: Option<f64>| match speed {
+        Some(speed) => format!("{}/s", bytes(speed as u64)),
+        None => "not measured yet".to_string(),
+    };
+    line += &format!(
+        "; flushes {}, compactions {}",
+        speed(side.flush_bytes_per_s),
+        speed(side.compaction_bytes_per_s)
+    );
+    let mut lines = vec![line];
+    if side.suspended_us > 0 {
+        let seconds = side.suspended_us.div_ceil(1_000_000);
+        lines.push(format!(
+            "suspended for {seconds} s more: it is given no jobs"
+        ));
+    }
+    if side.lost_slot_count > 0 {
+        let slots = plural(side.lost_slot_count, "slot");
+        lines.push(format!(
+            "{slots} lost: it does not return from jobs that were given up"
+        ));
+    }
+    if let Some(refusal) = &side.refusal {
+        lines.push(format!("does not accept a job: {}", one_line(refusal)));
+    }
+    let counts = [
+        (side.failed_count, "failed"),
+        (side.declined_count, "declined"),
+        (side.rejected_count, "rejected"),
+    ];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, word)| format!("{} {word}", count(*n)))
+        .collect();
+    if !counts.is_empty() {
+        lines.push(format!("of its jobs {}", counts.join(", ")));
+    }
+    if let Some(failure) = &side.last_failure {
+        lines.push(format!("the last failure: {}", one_line(failure)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merge() -> JobStats {
+        JobStats {
+            keyspace: "a".to_string(),
+            kind: "merge".to_string(),
+            from_level: Some(1),
+            to_level: 2,
+            reason: "level 1 is too large".to_string(),
+            stage: "running".to_string(),
+            executor: "gpu0".to_string(),
+            side: "gpu".to_string(),
+            placement: "gpu0 0.234 s, host 0.537 s".to_string(),
+            input_bytes: 10 << 20,
+            read_bytes: 5 << 20,
+            run_us: Some(1_500_000),
+            left_us: Some(1_500_000),
+            ..JobStats::default()
+        }
+    }
+
+    #[test]
+    fn a_job_says_where_it_runs_and_why() {
+        let why = [
+            "why: level 1 is too large",
+            "why there: gpu0 0.234 s, host 0.537 s",
+        ];
+        let lines = job_lines(&merge());
+        assert_eq!(
+            lines[0],
+            "merge 1 -> 2 of `a`: running on gpu0 (gpu) for 1.50 s; 5.0 MiB of 10.0 MiB read, 0 B \
+             written; about 1.50 s left"
+        );
+        assert_eq!(lines[1..], why);
+        let flush = JobStats {
+            kind: "flush".to_string(),
+            keyspace: "a\nb".to_string(),
+            stage: "finishing".to_string(),
+            executor: "cpu".to_string(),
+            side: "host".to_string(),
+            ..JobStats::default()
+        };
+        let said = "flush of `a\\nb`: finishing, installing the tables of cpu (host); 0 B of 0 B \
+                    read, 0 B written";
+        assert_eq!(job_lines(&flush), [said]);
+        let waits = JobStats {
+            stage: "waiting".to_string(),
+            ..merge()
+        };
+        let lines = waiting_lines(&waits);
+        let said = "merge 1 -> 2 of `a` (10.0 MiB) waits for a slot of gpu0 (gpu)";
+        assert_eq!(
+            (&lines[0][..], &lines[1..]),
+            (said, &why.map(String::from)[..])
+        );
+        let next = JobStats {
+            stage: "reserved".to_string(),
+            run_us: None,
+            ..merge()
+        };
+        let line = &job_lines(&next)[0];
+        assert!(line.contains("reserved, waiting for gpu0 (gpu)"), "{line}");
+    }
+
+    #[test]
+    fn a_side_says_why_it_is_idle() {
+        let idle = SideStats {
+            name: "gpu0".to_string(),
+            side: "gpu".to_string(),
+            state: "down: no link".to_string(),
+            slot_count: 2,
+            lost_slot_count: 1,
+            waiting_job_count: 1,
+            compaction_bytes_per_s: Some(3e9),
+            refusal: Some("it takes no flushes".to_string()),
+            failed_count: 3,
+            rejected_count: 1,
+            last_failure: Some("its link is down".to_string()),
+            suspended_us: 1_500_000,
+            ..SideStats::default()
+        };
+        assert_eq!(
+            side_lines(&idle),
+            [
+                "gpu0 (gpu): down: no link, 0 of 2 slots busy, 1 job waits for it; flushes not \
+                 measured yet, compactions 2.8 GiB/s",
+                "suspended for 2 s more: it is given no jobs",
+                "1 slot lost: it does not return from jobs that were given up",
+                "does not accept a job: it takes no flushes",
+                "of its jobs 3 failed, 1 rejected",
+                "the last failure: its link is down",
+            ]
+        );
+        let host = SideStats {
+            name: "cpu".to_string(),
+            side: "host".to_string(),
+            state: "ready".to_string(),
+            slot_count: 4,
+            running_job_count: 1,
+            ..SideStats::default()
+        };
+        let said = "cpu (host): ready, 1 of 4 workers busy; flushes not measured yet, compactions \
+                    not measured yet";
+        assert_eq!(side_lines(&host), [said]);
+    }
+}

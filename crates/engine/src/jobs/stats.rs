@@ -1,0 +1,120 @@
+//! What statistics show of jobs and of the sides that run them.
+//!
+//! What it is: [`collect`] joins what the schedule knows (which work runs, where and why) with what
+//! the sides know (slots, speed, failures). It answers why a job runs where it runs, what work
+//! waits for, and why a side is idle.
+//!
+//! Threading: any task. The schedule's lock is held while its lists are copied; then executors are
+//! asked without a lock.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::Instant;
+
+use crate::jobs::Jobs;
+use crate::jobs::choice::remaining;
+use crate::jobs::schedule::{Running, Waits};
+use crate::jobs::work::{Described, Stage};
+use crate::types::job_stats::{JobStats, SideStats};
+
+/// What jobs do, and where.
+pub(crate) struct JobsStats {
+    /// Those that are reserved or run.
+    pub(crate) jobs: Vec<JobStats>,
+    /// Those that wait for a side, and are not reserved.
+    pub(crate) waiting: Vec<JobStats>,
+    /// The executors in their order, the host's own last.
+    pub(crate) sides: Vec<SideStats>,
+}
+
+/// What does not change while the work lasts.
+fn described(of: &Described, keyspace: &str, input_bytes: u64) -> JobStats {
+    JobStats {
+        keyspace: keyspace.to_string(),
+        kind: of.kind.to_string(),
+        from_level: of.from_level,
+        to_level: of.to_level,
+        reason: of.reason.clone(),
+        input_bytes,
+        ..JobStats::default()
+    }
+}
+
+/// A job, and the side that has it or that it waits for.
+struct Shown {
+    stats: JobStats,
+    at: Option<Waits>,
+}
+
+/// Collects the statistics. Calls executors, so it is not to be called under a lock.
+pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
+    let now = jobs.env.now();
+    let (begun, waiting): (Vec<Shown>, Vec<Shown>) = {
+        let schedule = jobs.schedule.lock();
+        let begun = schedule.running().iter().map(|r| shown(r, now));
+        let waiting = schedule.left().iter().map(|left| Shown {
+            stats: JobStats {
+                stage: "waiting".to_string(),
+                ..described(&left.described, &left.keyspace, left.bytes)
+            },
+            at: Some(left.waits.clone()),
+        });
+        (begun.collect(), waiting.collect())
+    };
+    let mut sides = jobs.runner.sides.stats();
+    if let Some(host) = sides.last_mut() {
+        host.slot_count = u64::from(jobs.env.options().background_tasks);
+    }
+    let mut name = |Shown { mut stats, at }: Shown| {
+        if let Some(Waits { side, placement }) = at {
+            let side = &mut sides[side];
+            match stats.is_under_way() {
+                true => side.running_job_count += 1,
+                false => side.waiting_job_count += 1,
+            }
+            stats.executor.clone_from(&side.name);
+            stats.side.clone_from(&side.side);
+            stats.placement = placement;
+        }
+        stats
+    };
+    JobsStats {
+        jobs: begun.into_iter().map(&mut name).collect(),
+        waiting: waiting.into_iter().map(&mut name).collect(),
+        sides,
+    }
+}
+
+fn shown(running: &Running, now: Instant) -> Shown {
+    let progress = &running.progress;
+    let stage = running.stage.get();
+    let mut stats = described(&running.described, &running.name, running.bytes);
+    stats.stage = stage.word().to_string();
+    stats.read_bytes = progress.bytes_in.load(Ordering::Relaxed);
+    stats.entry_count = progress.entries.load(Ordering::Relaxed);
+    stats.out_bytes = progress.bytes_out.load(Ordering::Relaxed);
+    let Some(placed) = &running.placed else {
+        let at = running.waits.clone();
+        return Shown { stats, at };
+    };
+    let elapsed = now.since(placed.begun);
+    stats.run_us = Some(micros(elapsed));
+    if stage == Stage::Running && (stats.read_bytes > 0 || placed.expected_ns > 0) {
+        let expected = Duration::from_nanos(placed.expected_ns);
+        let left = remaining(elapsed, stats.read_bytes, running.bytes, expected);
+        stats.left_us = Some(micros(left));
+    }
+    let at = Waits {
+        side: placed.side,
+        placement: placed.reason.clone(),
+    };
+    Shown {
+        stats,
+        at: Some(at),
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

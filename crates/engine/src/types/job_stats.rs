@@ -1,0 +1,107 @@
+//! Statistics of jobs and of the sides that run them, as users see them.
+//!
+//! Threading: plain values.
+
+use serde::{Deserialize, Serialize};
+
+/// A flush or a compaction that has begun, or that waits for the side that would do it first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobStats {
+    /// The keyspace.
+    pub keyspace: String,
+    /// What it does: `flush` (write a memtable as tables), `merge` (of levels), `merge within level
+    /// 0`, `rewrite` (tables in place, for their deletes), `move` (tables to another level, without
+    /// a job) or `drop` (tables that range deletes cover, without a job).
+    pub kind: String,
+    /// The topmost level of the inputs; `None` for a flush, which reads a memtable.
+    pub from_level: Option<u8>,
+    /// The level of the outputs.
+    pub to_level: u8,
+    /// Why the work is needed, in words; empty for a flush.
+    pub reason: String,
+    /// How far it is:
+    /// - `waiting`: it has not begun. It waits for a slot of the side in `executor`, or for a
+    ///   worker if that is the host. It is chosen for again whenever something changes.
+    /// - `reserved`: its tables are reserved, and it is about to begin, or waits for its next
+    ///   attempt after a failed one.
+    /// - `running`: the executor has it.
+    /// - `verifying`: the executor has returned, and its tables are verified.
+    /// - `finishing`: the tables are being installed.
+    pub stage: String,
+    /// The name of the executor that has it, or that it waits for. Empty if no attempt is under
+    /// way and it waits for no side.
+    pub executor: String,
+    /// Where that executor computes: `host`, `gpu` or `device`.
+    pub side: String,
+    /// Why that side was chosen: when each side would have done the job, or why a side was no
+    /// candidate, such as `gpu0 0.234 s, host 0.537 s`. Empty if the host is the only side.
+    pub placement: String,
+    /// All bytes that it reads: the files of its input tables, or the raw bytes of a memtable's
+    /// entries (keys, values and 12 bytes an entry).
+    pub input_bytes: u64,
+    /// Bytes of these that it has read so far.
+    pub read_bytes: u64,
+    /// Entries that it has read so far.
+    pub entry_count: u64,
+    /// Bytes of the output tables that are finished.
+    pub out_bytes: u64,
+    /// How long the attempt has been under way, in microseconds; `None` if there is none.
+    pub run_us: Option<u64>,
+    /// An estimate of how long it will still run, in microseconds: from what it has read, or from
+    /// the side's measured speed before it has read anything. `None` if there is no estimate, and
+    /// in stages other than `running`.
+    pub left_us: Option<u64>,
+}
+
+impl JobStats {
+    /// Whether an executor has been given the job, in an attempt that has not ended. Otherwise it
+    /// waits for one.
+    pub fn is_under_way(&self) -> bool {
+        self.run_us.is_some()
+    }
+}
+
+/// What an executor runs, and what it has done lately.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SideStats {
+    /// The executor's name.
+    pub name: String,
+    /// Where it computes: `host`, `gpu` or `device`.
+    pub side: String,
+    /// `ready`, or why it can be given no jobs now, in its own words: `starting: ...` or
+    /// `down: ...`. A side that is ready may still be suspended (`suspended_us`).
+    pub state: String,
+    /// The number of jobs that it may have at once now; 0 unless it is `ready`. Of the host, the
+    /// number of workers (`background_tasks`).
+    pub slot_count: u64,
+    /// Slots that it cannot use, because the store has given up jobs in them and the executor has
+    /// not returned from these jobs.
+    pub lost_slot_count: u64,
+    /// The number of jobs that it has now.
+    pub running_job_count: u64,
+    /// The number of jobs that wait for one of its slots, or of the host's workers.
+    pub waiting_job_count: u64,
+    /// Input bytes a second of its last five flushes, if it has done any.
+    pub flush_bytes_per_s: Option<f64>,
+    /// Input bytes a second of its last five compactions, if it has done any.
+    pub compaction_bytes_per_s: Option<f64>,
+    /// Why it did not accept the job that it was asked about last; `None` if it accepted that one.
+    pub refusal: Option<String>,
+    /// The number of its jobs that failed, panicked, or were given up because they showed no sign
+    /// of life.
+    pub failed_count: u64,
+    /// The number of jobs that it declined after it had accepted them.
+    pub declined_count: u64,
+    /// The number of its outcomes that were rejected: the tables were not what they must be.
+    pub rejected_count: u64,
+    /// What went wrong the last time. Of the host it is `Stats::last_job_error`.
+    pub last_failure: Option<String>,
+    /// How often it was suspended because it failed, or its outcomes were rejected, several times
+    /// in a row. The host is never suspended.
+    pub suspended_count: u64,
+    /// For how long it will be given no job, in microseconds; 0 if it is not suspended. Then it
+    /// gets one job, which shows whether it works again. `last_failure` is the reason.
+    pub suspended_us: u64,
+}
