@@ -179,6 +179,27 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_a_sign_of_life() {
+        simulated(|rt| {
+            let spender = Spender {
+                limit: RateLimit::new(&rt, 1000),
+                waits: true,
+                progress: Arc::default(),
+            };
+            let progress = spender.progress.clone();
+            let task = rt
+                .spawn("job", move || spender.spent(100_000, &|| false))
+                .unwrap();
+            for second in 0..99 {
+                let before = progress.signs_of_life();
+                rt.sleep(Duration::from_secs(1));
+                assert!(progress.signs_of_life() > before, "{second}");
+            }
+            task.join().unwrap();
+        });
+    }
+
+    #[test]
     fn a_wait_ends_when_the_job_ends_or_the_rate_changes() {
         simulated(|rt| {
             let limit = RateLimit::new(&rt, 1000);
