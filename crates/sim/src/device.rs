@@ -50,6 +50,9 @@ pub struct Plan {
     pub job_time: Duration,
     /// How long it takes beside that, for each byte of input tables.
     pub ns_per_byte: u64,
+    /// Whether its reads and writes count against the host's rate (`background_bytes_per_s`). They
+    /// do not if its tables lie next to it.
+    pub is_rate_limited: bool,
     /// Whether it accepts flushes.
     pub takes_flushes: bool,
     /// It accepts no job with more bytes of input tables.
@@ -66,6 +69,7 @@ impl Default for Plan {
             state: ExecutorState::Ready,
             job_time: Duration::ZERO,
             ns_per_byte: 0,
+            is_rate_limited: true,
             takes_flushes: true,
             bytes_max: u64::MAX,
             endings: VecDeque::new(),
@@ -172,8 +176,10 @@ impl Device {
         ending: Ending,
     ) -> Result<Outcome, ExecError> {
         // Another machine does not know what the host's attempts left.
+        let is_rate_limited = self.state.lock().plan.is_rate_limited;
         let own = ExecContext {
             handover: None,
+            throttle: ctx.throttle.clone().filter(|_| is_rate_limited),
             ..ctx.clone()
         };
         let host = CpuExecutor::new();

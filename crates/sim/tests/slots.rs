@@ -2,6 +2,8 @@
 //! and failures each test decides. Time is simulated: the host's compactions take as long as
 //! `background_bytes_per_s` says, and the executor's as long as its plan says.
 
+#[path = "slots/endings.rs"]
+mod endings;
 #[path = "slots/limits.rs"]
 mod limits;
 #[path = "slots/seen.rs"]
@@ -185,6 +187,7 @@ fn the_choice_follows_measured_speed_and_occupancy() {
             let device = world.device(Plan {
                 slots: 1,
                 job_time: Duration::from_secs(job_time),
+                is_rate_limited: false,
                 ..two_slots()
             });
             let store = world.open(&[&device]);

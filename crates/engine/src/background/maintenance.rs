@@ -5,14 +5,12 @@
 //!
 //! Threading: one runtime task, which works in rounds: when it is notified, and once a second.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
 use siltstone_storage::planted;
 
 use super::panics::{failed, guarded, panicked};
-use super::slots::Slots;
 use crate::catalog::Catalog;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::obsolete::delete_obsolete;
@@ -32,7 +30,6 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 struct Maintenance<'a> {
     parts: &'a Parts,
     own_file: &'a OwnFile,
-    slots: Option<&'a Arc<Slots>>,
     /// When statistics were written last.
     last_written: Instant,
     /// When the metrics recorder was fed last.
@@ -46,13 +43,12 @@ struct Maintenance<'a> {
 }
 
 /// The life of the task, until the store closes.
-pub(super) fn maintain(parts: &Parts, own_file: &OwnFile, slots: Option<&Arc<Slots>>) {
+pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
     let env = &parts.env;
     let opened = env.now();
     let mut maintenance = Maintenance {
         parts,
         own_file,
-        slots,
         // A store that is opened, used a little and closed need not write anything.
         last_written: opened,
         #[cfg(feature = "metrics")]
@@ -125,9 +121,7 @@ impl Maintenance<'_> {
         let parts = self.parts;
         // This frees space, so it comes before the steps that may need some.
         delete_obsolete(&parts.catalog);
-        if let Some(slots) = self.slots {
-            slots.delete_abandoned();
-        }
+        parts.jobs.delete_leftovers();
         if parts.wal.needs_prepare() {
             parts.wal.prepare_next().inspect_err(|e| {
                 if e.is_no_space() {

@@ -86,9 +86,8 @@ impl Background {
             self.spawn("silt-place", move || slots.place())?;
         }
         let (all, own_file) = (parts.clone(), self.own_file.clone());
-        let slots = self.slots.clone();
         self.spawn("silt-maintenance", move || {
-            maintenance::maintain(&all, &own_file, slots.as_ref());
+            maintenance::maintain(&all, &own_file);
         })?;
         let Some(interval) = parts.wal.sync_interval() else {
             return Ok(());

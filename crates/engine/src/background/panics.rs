@@ -42,6 +42,27 @@ pub(super) fn guarded<T>(
     })
 }
 
+/// The life of a task that must not end while the store is open: `turn` runs until it answers false.
+/// A panic in it is counted and reported, and it runs again.
+pub(super) fn repeat(catalog: &Catalog, task: &str, mut turn: impl FnMut() -> bool) {
+    let env = catalog.env();
+    let mut panics = 0;
+    loop {
+        match guarded(env, || task.into(), &mut turn) {
+            Ok(true) => panics = 0,
+            Ok(false) => return,
+            Err(error) => {
+                panics += 1;
+                panicked(catalog, &error, panics);
+                if env.is_closing() {
+                    return;
+                }
+                failed(env, error);
+            }
+        }
+    }
+}
+
 /// Handles a panic of a task, the `count`-th in a row: the last allowed one poisons the store.
 pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     catalog.check_manifest_is_whole();

@@ -24,29 +24,33 @@ use siltstone_table::exec::{CancelToken, Progress};
 use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::Outcome;
 
-use super::panics::guarded;
+use super::panics::{failed, guarded, panicked, repeat};
 use super::worker::{LOOK_AGAIN, conclude};
 use crate::env::failures::JobKind;
 use crate::env::notify::Notify;
 use crate::jobs::Jobs;
 use crate::jobs::gate::Gate;
+use crate::jobs::leftovers::Leftover;
 use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
 use crate::jobs::sides::Ended;
 use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
+use crate::types::error::Result;
 
 /// For how long an attempt that was cancelled may go on.
 const CANCEL_TAKES: Duration = Duration::from_secs(2);
 
-/// For how long an attempt may show no sign of life: at least the time, and at least the multiple
-/// of the time that its job was expected to take.
-const fn silence_of(kind: JobKind) -> (Duration, u32) {
-    match kind {
-        // Writers wait for it.
-        JobKind::Flush => (Duration::from_secs(2), 8),
-        JobKind::Compaction => (Duration::from_secs(30), 16),
-    }
+/// For how long an attempt may show no sign of life: a multiple of the time that its job was
+/// expected to take, within bounds. An executor promises a sign every second in a flush, because
+/// writers wait for it, and every ten seconds in a compaction.
+fn silence_of(kind: JobKind, expected: Duration) -> Duration {
+    let (times, least, most) = match kind {
+        JobKind::Flush => (8, 5, 30),
+        JobKind::Compaction => (16, 30, 600),
+    };
+    let (least, most) = (Duration::from_secs(least), Duration::from_secs(most));
+    expected.saturating_mul(times).clamp(least, most)
 }
 
 /// The jobs of a store that run elsewhere.
@@ -55,17 +59,6 @@ pub(super) struct Slots {
     taken: Mutex<Vec<Arc<Slot>>>,
     /// A slot became free.
     freed: Notify,
-    /// What abandoned attempts may have left in the folder of tables.
-    abandoned: Mutex<Vec<Abandoned>>,
-}
-
-/// An attempt whose executor had not returned when it was given up.
-struct Abandoned {
-    gate: Arc<Gate>,
-    /// What the names of its tables begin with.
-    output: Option<OutputPrefix>,
-    /// Tables that attempts before it had left.
-    names: Vec<String>,
 }
 
 /// A slot that is taken.
@@ -80,6 +73,7 @@ struct Slot {
 struct Watched {
     work: Work,
     gate: Arc<Gate>,
+    output: OutputPrefix,
     progress: Arc<Progress>,
     cancel: CancelToken,
     /// The signs of life when they last changed, and when that was.
@@ -97,26 +91,38 @@ impl Slots {
             jobs: jobs.clone(),
             taken: runtime.mutex(Vec::new()),
             freed: Notify::new(runtime),
-            abandoned: runtime.mutex(Vec::new()),
         })
     }
 
     /// The placing task. It ends when the store is being closed.
     pub(super) fn place(self: &Arc<Slots>) {
+        let mut looked = self.jobs.env().now();
+        let turn = || self.turn(&mut looked);
+        repeat(self.jobs.catalog(), "the placing task", turn);
+    }
+
+    /// One turn of the placing task. `looked`: when it last looked at everything. False: the store
+    /// is being closed.
+    fn turn(self: &Arc<Slots>, looked: &mut Instant) -> bool {
         let jobs = &self.jobs;
-        loop {
-            let seen = jobs.env().work().count();
-            if jobs.env().is_closing() {
-                return;
-            }
-            self.watch(jobs.env().health().check_manifest().is_ok());
-            match take(jobs, Taker::Placer) {
-                Some(work) => self.start(work),
-                None => {
-                    jobs.env().work().wait_past(seen, LOOK_AGAIN);
-                }
+        let seen = jobs.env().work().count();
+        if jobs.env().is_closing() {
+            return false;
+        }
+        self.watch(jobs.env().health().check_manifest().is_ok());
+        // Each write that is slowed down notifies this task too, so it does not look each time.
+        let now = jobs.env().now();
+        let anyway = now.since(*looked) >= LOOK_AGAIN;
+        if anyway {
+            *looked = now;
+        }
+        match take(jobs, Taker::Placer { anyway }) {
+            Some(work) => self.start(work),
+            None => {
+                jobs.env().work().wait_past(seen, LOOK_AGAIN);
             }
         }
+        true
     }
 
     /// Starts work in a slot of its side.
@@ -129,7 +135,7 @@ impl Slots {
             attempt: runtime.mutex(None),
         });
         self.taken.lock().push(slot.clone());
-        let name = self.jobs.runner().sides.executor(slot.side).name();
+        let name = self.jobs.runner().sides.name(slot.side);
         let in_hand = Arc::new(runtime.mutex(Some(work)));
         let spawned = {
             let (slots, slot, in_hand) = (self.clone(), slot.clone(), in_hand.clone());
@@ -146,7 +152,7 @@ impl Slots {
             self.free(&slot);
             let work = in_hand.lock().take();
             if let Some(work) = work {
-                schedule::put_back(&self.jobs, work, false);
+                schedule::put_back(&self.jobs, work);
             }
         }
     }
@@ -155,15 +161,21 @@ impl Slots {
     /// the work.
     fn conclude(
         &self,
-        slot: &Arc<Slot>,
         mut work: Work,
-        is_hung: bool,
         end: impl FnOnce(&Jobs, &mut Work) -> std::result::Result<(), Stopped>,
     ) {
         let what = work.describe();
         let result = guarded(self.jobs.env(), || what, || end(&self.jobs, &mut work));
-        conclude(&self.jobs, work, is_hung, result);
-        self.free(slot);
+        self.end_work(work, result);
+    }
+
+    fn end_work(&self, work: Work, result: Result<std::result::Result<(), Stopped>>) {
+        let what = work.describe();
+        let end = || conclude(&self.jobs, work, result);
+        if let Err(error) = guarded(self.jobs.env(), || format!("the end of {what}"), end) {
+            panicked(self.jobs.catalog(), &error, 1);
+            failed(self.jobs.env(), error);
+        }
     }
 
     fn free(&self, slot: &Arc<Slot>) {
@@ -200,37 +212,24 @@ impl Slots {
     /// Gives an attempt up whose executor has not returned.
     fn abandon(&self, slot: &Arc<Slot>, mut watched: Watched) {
         watched.gate.shut();
-        self.abandoned.lock().push(Abandoned {
+        let left = Leftover {
             gate: watched.gate.clone(),
-            output: watched.work.last_output.clone(),
+            output: watched.output.clone(),
             names: watched.work.end(),
-        });
+        };
+        self.jobs.leftovers().add([left]);
         let sides = &self.jobs.runner().sides;
         if watched.is_hung {
             sides.count_ended(slot.side, &Ended::Hung);
+            watched.renew_token();
         }
         tracing::warn!(
-            executor = sides.executor(slot.side).name(),
+            executor = sides.name(slot.side),
             work = watched.work.describe(),
             "an executor does not return; its attempt is abandoned"
         );
         self.free(slot);
-        schedule::put_back(&self.jobs, watched.work, watched.is_hung);
-    }
-
-    /// Deletes what abandoned attempts left, once none of their calls is in progress. Maintenance
-    /// calls this; what is left at a close is deleted by the next open.
-    pub(super) fn delete_abandoned(&self) {
-        let all = std::mem::take(&mut *self.abandoned.lock());
-        let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|a| a.gate.is_idle());
-        self.abandoned.lock().extend(busy);
-        for Abandoned { output, names, .. } in idle {
-            let runner = self.jobs.runner();
-            runner.discard_names(&names);
-            if let Some(output) = output {
-                runner.discard_prefix(&output);
-            }
-        }
+        schedule::put_back(&self.jobs, watched.work);
     }
 
     /// Ends all attempts, and waits until nothing of them can change anything any more. The store
@@ -256,10 +255,7 @@ impl Slots {
             }
             self.freed.wait_past(seen, Duration::from_millis(100));
         }
-        let abandoned = std::mem::take(&mut *self.abandoned.lock());
-        for attempt in abandoned {
-            attempt.gate.wait_idle();
-        }
+        self.jobs.leftovers().wait_idle();
     }
 }
 
@@ -267,11 +263,11 @@ impl Watched {
     /// Whether it is to be abandoned. Cancels it before that.
     fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool) -> bool {
         let signs = self.progress.signs_of_life();
-        if signs != self.signs {
+        // A call of the storage that takes long is not the executor's fault.
+        if signs != self.signs || !self.gate.is_idle() {
             (self.signs, self.changed) = (signs, now);
         }
-        let (least, times) = silence_of(slot.kind);
-        let silent = now.since(self.changed) >= least.max(slot.expected * times);
+        let silent = now.since(self.changed) >= silence_of(slot.kind, slot.expected);
         if !self.cancel.is_cancelled() && (silent || !is_sound) {
             self.is_hung = silent;
             self.cancel.cancel();
@@ -281,10 +277,33 @@ impl Watched {
         }
         now.since(*self.cancelled.get_or_insert(now)) >= CANCEL_TAKES
     }
+
+    /// It was cancelled for its silence: its work is still wanted.
+    fn renew_token(&mut self) {
+        self.work.cancel = CancelToken::new();
+    }
+}
+
+/// Frees a slot when its task ends, also by a panic.
+struct FreedAtEnd {
+    slots: Weak<Slots>,
+    slot: Arc<Slot>,
+}
+
+impl Drop for FreedAtEnd {
+    fn drop(&mut self) {
+        if let Some(slots) = self.slots.upgrade() {
+            slots.free(&self.slot);
+        }
+    }
 }
 
 /// The task of a slot.
 fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
+    let _freed = FreedAtEnd {
+        slots: Arc::downgrade(&slots),
+        slot: slot.clone(),
+    };
     let start = slots.jobs.env().now();
     let what = work.describe();
     let begin = || slots.jobs.begin_elsewhere(&mut work);
@@ -295,13 +314,15 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
             let complete = |jobs: &Jobs, work: &mut Work| {
                 Ok(jobs.complete(work, Outcome::default(), start)?)
             };
-            return slots.conclude(slot, work, false, complete);
+            return slots.conclude(work, complete);
         }
-        Err(error) => return slots.conclude(slot, work, false, |_, _| Err(error.into())),
+        // A panic.
+        Err(error) => return slots.end_work(work, Err(error)),
     };
     slots.jobs.report_placed(&work);
     *slot.attempt.lock() = Some(Watched {
         gate: attempt.gate.clone().expect("it runs elsewhere"),
+        output: attempt.output.clone(),
         progress: attempt.progress.clone(),
         cancel: attempt.cancel.clone(),
         signs: attempt.progress.signs_of_life(),
@@ -316,8 +337,10 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     let executed = prepared.execute();
     drop(prepared);
     if let Some(gate) = &attempt.gate {
-        // Whatever the executor does from now on is not part of the attempt.
+        // Whatever the executor does from now on is not part of the attempt, and what it still
+        // does is over before the outcome is looked at.
         gate.shut();
+        gate.wait_idle();
     }
     let watched = slot.attempt.lock().take();
     let Some(slots) = weak.upgrade() else { return };
@@ -331,9 +354,9 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     let is_hung = watched.is_hung;
     if is_hung {
         // It was cancelled for its silence. The work is still wanted.
-        watched.work.cancel = CancelToken::new();
+        watched.renew_token();
     }
-    slots.conclude(slot, watched.work, is_hung, |jobs, work| {
+    slots.conclude(watched.work, |jobs, work| {
         let executed = match (is_hung, executed) {
             (true, Ok(outcome)) => {
                 jobs.runner().discard_outputs(&attempt, &outcome);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::panics::{failed, guarded, panicked};
+use super::panics::{failed, guarded, panicked, repeat};
 use super::slots::Slots;
 use crate::jobs::Jobs;
 use crate::jobs::life::Stopped;
@@ -22,25 +22,7 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The life of a worker. `flush_only`: it takes no compactions. It starts work in the slots of
 /// other sides, but runs only work of the host.
 pub(super) fn worker(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) {
-    let mut panics = 0;
-    loop {
-        match guarded(
-            jobs.env(),
-            || "a worker".into(),
-            || work(jobs, slots, flush_only),
-        ) {
-            Ok(true) => panics = 0,
-            Ok(false) => return,
-            Err(error) => {
-                panics += 1;
-                panicked(jobs.catalog(), &error, panics);
-                if jobs.env().is_closing() {
-                    return;
-                }
-                failed(jobs.env(), error);
-            }
-        }
-    }
+    repeat(jobs.catalog(), "a worker", || work(jobs, slots, flush_only));
 }
 
 /// Waits for work and does it. False: the store closes.
@@ -67,21 +49,15 @@ fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
 fn run(jobs: &Jobs, mut work: Work) {
     let what = work.describe();
     let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
-    conclude(jobs, work, false, result);
+    conclude(jobs, work, result);
 }
 
-/// Ends a piece of work, or returns it for another attempt. `is_hung`: the attempt was cancelled
-/// for its silence.
-pub(super) fn conclude(
-    jobs: &Jobs,
-    work: Work,
-    is_hung: bool,
-    result: Result<std::result::Result<(), Stopped>>,
-) {
+/// Ends a piece of work, or returns it for another attempt.
+pub(super) fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
     let result = match result {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Stopped::Failed(error))) => Err(error),
-        Ok(Err(Stopped::Elsewhere)) => return schedule::put_back(jobs, work, is_hung),
+        Ok(Err(Stopped::Elsewhere)) => return schedule::put_back(jobs, work),
         Err(error) => {
             panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &work));
             Err(error)

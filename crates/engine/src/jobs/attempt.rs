@@ -43,6 +43,7 @@ pub(crate) struct Attempt {
 /// use.
 pub(crate) struct Prepared {
     executor: Arc<dyn Executor>,
+    name: String,
     is_host: bool,
     job: Job,
     context: ExecContext,
@@ -57,7 +58,7 @@ impl Prepared {
             return Ok(run()?);
         }
         let panicked = || {
-            let message = format!("the executor {} panicked", self.executor.name());
+            let message = format!("the executor {} panicked", self.name);
             Ended::Failed(Error::new(ErrorKind::Io, message).advice("report it to its makers"))
         };
         Ok(guarded(&self.context.runtime, run).ok_or_else(panicked)??)
@@ -96,6 +97,7 @@ impl JobRunner {
         };
         Prepared {
             executor: self.sides.executor(attempt.side).clone(),
+            name: self.sides.name(attempt.side).to_string(),
             is_host: attempt.side == self.sides.host(),
             job: begun.attempt(attempt.output.clone()),
             context,
@@ -125,16 +127,6 @@ impl JobRunner {
         let names = outcome.tables.iter().map(|table| &table.name);
         for name in names.filter(|name| name.starts_with(&prefix)) {
             let _ = self.outputs().delete(self.epoch, name);
-        }
-    }
-
-    /// Deletes whatever an attempt that was given up has left.
-    pub(crate) fn discard_prefix(&self, output: &OutputPrefix) {
-        let prefix = format!("{}-", output.text());
-        for object in self.outputs().list().unwrap_or_default() {
-            if object.name.starts_with(&prefix) {
-                let _ = self.outputs().delete(self.epoch, &object.name);
-            }
         }
     }
 
@@ -174,7 +166,7 @@ impl JobRunner {
             })?;
         }
         verified.map_err(|rejected| {
-            let executor = self.sides.executor(attempt.side).name();
+            let executor = self.sides.name(attempt.side);
             Ended::Rejected(rejection(&rejected.reason, executor))
         })
     }

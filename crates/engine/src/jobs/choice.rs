@@ -166,14 +166,30 @@ fn free_at(side: &SideView<'_>, slots: usize) -> Vec<f64> {
     ends.split_off(ends.len() - slots)
 }
 
-/// The time that a job will probably still take, which has run for `elapsed` and has read `read` of
-/// `bytes`. It grows while nothing moves, so that nobody waits long behind a job that hangs.
-pub(crate) fn remaining(elapsed: Duration, read: u64, bytes: u64, expected: Duration) -> Duration {
-    if read == 0 || bytes == 0 {
-        return expected.saturating_sub(elapsed).max(elapsed);
+/// How far a job is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Advance {
+    /// For how long it has run.
+    pub(crate) elapsed: Duration,
+    /// The time that it was expected to take.
+    pub(crate) expected: Duration,
+    /// Bytes of its inputs, and how many of them it has read.
+    pub(crate) bytes: u64,
+    pub(crate) read: u64,
+    /// For how long it has read nothing.
+    pub(crate) still: Duration,
+}
+
+impl Advance {
+    /// The time that the job will probably still take. It grows while the job reads nothing, also
+    /// when all is read, so that nobody waits long behind a job that hangs.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.read == 0 || self.bytes == 0 {
+            return self.expected.saturating_sub(self.elapsed).max(self.elapsed);
+        }
+        let done = (self.read as f64 / self.bytes as f64).min(1.0);
+        self.elapsed.mul_f64((1.0 - done) / done).max(self.still)
     }
-    let done = (read as f64 / bytes as f64).min(1.0);
-    elapsed.mul_f64((1.0 - done) / done)
 }
 
 #[cfg(test)]
@@ -386,12 +402,30 @@ mod tests {
     #[test]
     fn the_time_to_go_grows_while_nothing_moves() {
         let s = Duration::from_secs;
-        let left = |elapsed, read| remaining(s(elapsed), read, 100, s(10));
+        let after = |elapsed, read| Advance {
+            elapsed: s(elapsed),
+            expected: s(10),
+            bytes: 100,
+            read,
+            still: s(0),
+        };
+        let left = |elapsed, read| after(elapsed, read).remaining();
         assert_eq!([left(0, 0), left(4, 0), left(8, 0)], [s(10), s(6), s(8)]);
         assert_eq!(left(500, 0), s(500));
         // A quarter was read in two seconds.
         assert_eq!(left(2, 25), s(6));
         assert_eq!([left(2, 100), left(2, 1000)], [s(0), s(0)]);
-        assert_eq!(remaining(s(3), 7, 0, s(1)), s(3), "a flush reads no table");
+        let still = |read, still| Advance {
+            still: s(still),
+            ..after(60, read)
+        };
+        assert_eq!(still(60, 5).remaining(), s(40));
+        assert_eq!(still(60, 50).remaining(), s(50));
+        assert_eq!(still(100, 50).remaining(), s(50), "all is read");
+        let flush = Advance {
+            bytes: 0,
+            ..after(3, 7)
+        };
+        assert_eq!(flush.remaining(), s(7), "a flush reads no table");
     }
 }

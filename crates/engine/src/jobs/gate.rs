@@ -90,7 +90,7 @@ impl Gate {
         drop(inputs);
     }
 
-    /// Whether no call is in progress. The gate must be shut.
+    /// Whether no call is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().calls == 0
     }
@@ -116,11 +116,17 @@ impl Gate {
 struct GatedInputs(Arc<Gate>);
 
 impl GatedInputs {
-    fn get(&self, name: &str) -> Result<Arc<dyn Inputs>> {
+    /// The inputs, for one call.
+    fn enter(&self, name: &str) -> Result<(Arc<dyn Inputs>, InCall<'_>)> {
+        let call = self.0.enter(RESOLVE, name)?;
         let inputs = self.0.state.lock().inputs.clone();
-        inputs.ok_or_else(|| fenced("resolve input", name))
+        let inputs = inputs.ok_or_else(|| fenced(RESOLVE, name))?;
+        Ok((inputs, call))
     }
 }
+
+/// The name of the call that resolves an input, in errors.
+const RESOLVE: &str = "resolve input";
 
 impl Inputs for GatedInputs {
     fn table(
@@ -128,7 +134,8 @@ impl Inputs for GatedInputs {
         location: u32,
         name: &str,
     ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
-        self.get(name)?.table(location, name)
+        let (inputs, _in_call) = self.enter(name)?;
+        inputs.table(location, name)
     }
 
     fn stream(
@@ -136,7 +143,8 @@ impl Inputs for GatedInputs {
         location: u32,
         name: &str,
     ) -> std::result::Result<Arc<dyn StreamSource>, TableError> {
-        self.get(name)?.stream(location, name)
+        let (inputs, _in_call) = self.enter(name)?;
+        inputs.stream(location, name)
     }
 }
 

@@ -26,6 +26,7 @@ use crate::jobs::begun::Begun;
 use crate::jobs::build::{CompactionSpec, FlushSpec};
 use crate::jobs::choice::Answer;
 use crate::jobs::gate::Gate;
+use crate::jobs::leftovers::Leftover;
 use crate::jobs::schedule;
 use crate::jobs::sides::{Ended, SideId, Trouble, cancelled};
 use crate::jobs::work::{Compaction, Reason, Stage, What, Work};
@@ -165,10 +166,17 @@ impl Jobs {
             Err(ended) => ended,
         };
         let is_host = attempt.side == sides.host();
-        let is_cancelled = matches!(ended, Ended::Cancelled) || work.cancel.is_cancelled();
-        if !is_host && is_cancelled {
+        if let Some(gate) = &attempt.gate {
+            work.unbelieved.push(Leftover {
+                gate: gate.clone(),
+                output: attempt.output.clone(),
+                names: Vec::new(),
+            });
+        }
+        if !is_host && work.cancel.is_cancelled() {
             return Err(cancelled().into());
         }
+        let ended = ended.unless_unasked(is_host);
         sides.count_ended(attempt.side, &ended);
         if !is_host {
             if ended.may_be_the_stores() {

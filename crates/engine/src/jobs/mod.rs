@@ -10,6 +10,7 @@ mod choice;
 pub(crate) mod flush;
 pub(crate) mod gate;
 pub(crate) mod install;
+pub(crate) mod leftovers;
 pub(crate) mod life;
 pub(crate) mod manual;
 pub(crate) mod rate;
@@ -29,6 +30,7 @@ use crate::catalog::Catalog;
 use crate::commit::Commit;
 use crate::env::Env;
 use crate::jobs::build::JobRunner;
+use crate::jobs::leftovers::Leftovers;
 use crate::jobs::schedule::Schedule;
 use crate::tree::Tree;
 use crate::wal::Wal;
@@ -42,6 +44,7 @@ pub(crate) struct Jobs {
     commit: Arc<Commit>,
     runner: JobRunner,
     schedule: Mutex<Schedule>,
+    leftovers: Leftovers,
 }
 
 impl Jobs {
@@ -49,6 +52,7 @@ impl Jobs {
         let env = commit.env().clone();
         Jobs {
             schedule: env.runtime().mutex(Schedule::new()),
+            leftovers: Leftovers::new(env.runtime()),
             env,
             tree: commit.tree().clone(),
             wal: commit.wal().clone(),
@@ -86,6 +90,17 @@ impl Jobs {
     #[inline]
     pub(crate) fn commit(&self) -> &Arc<Commit> {
         &self.commit
+    }
+
+    #[inline]
+    pub(crate) fn leftovers(&self) -> &Leftovers {
+        &self.leftovers
+    }
+
+    /// Deletes what attempts elsewhere left, and what nobody refers to.
+    pub(crate) fn delete_leftovers(&self) {
+        let outputs = self.runner.outputs();
+        self.leftovers.delete(&**outputs, self.runner.epoch);
     }
 
     /// Memory of the jobs' buffers, in bytes: of those that run, here or elsewhere, and of those

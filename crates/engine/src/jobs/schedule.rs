@@ -23,7 +23,7 @@ use siltstone_table::exec::{CancelToken, Progress};
 use crate::env::failures::JobKind;
 use crate::formats::version::{SeqRange, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::choice::{Answer, RunningJob, remaining};
+use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::sides::{SideId, cancelled};
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, Stage, StageCell, What, Work};
@@ -49,8 +49,25 @@ pub(super) struct Running {
     /// What the other attempt waits for, as of the last look.
     pub(super) waits: Option<Waits>,
     pub(super) progress: Arc<Progress>,
+    /// Bytes that it has read, and since when, as of the last look.
+    read: u64,
+    read_at: Instant,
     pub(super) stage: Arc<StageCell>,
     cancel: CancelToken,
+}
+
+impl Running {
+    /// How far its job is. `None` while it waits for another attempt.
+    pub(super) fn advance(&self, now: Instant) -> Option<Advance> {
+        let placed = self.placed.as_ref()?;
+        Some(Advance {
+            elapsed: now.since(placed.begun),
+            expected: Duration::from_nanos(placed.expected_ns),
+            bytes: self.bytes,
+            read: self.read,
+            still: now.since(self.read_at.max(placed.begun)),
+        })
+    }
 }
 
 /// The side that work waits for.
@@ -180,6 +197,8 @@ impl Schedule {
             described: Described::of(work),
             bytes: work.bytes(),
             reservation,
+            read: 0,
+            read_at: placed.begun,
             placed: Some(placed),
             waits: None,
             progress: work.progress.clone(),
@@ -203,23 +222,37 @@ impl Schedule {
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
             running.placed = None;
             running.progress = work.progress.clone();
+            running.read = 0;
             running.cancel = work.cancel.clone();
+        }
+    }
+
+    /// Looks at how much each job has read. Sides are compared by what is seen here.
+    pub(super) fn note_reads(&mut self, now: Instant) {
+        for running in &mut self.running {
+            let read = running.progress.bytes_in.load(Ordering::Relaxed);
+            if read != running.read {
+                (running.read, running.read_at) = (read, now);
+            }
         }
     }
 
     /// The jobs that a side runs.
     pub(super) fn running_on(&self, side: SideId, now: Instant) -> Vec<RunningJob> {
+        let on_side = |running: &&Running| running.placed.as_ref().is_some_and(|p| p.side == side);
         let of = |running: &Running| {
-            let placed = running.placed.as_ref().filter(|p| p.side == side)?;
-            let elapsed = now.since(placed.begun);
-            let read = running.progress.bytes_in.load(Ordering::Relaxed);
-            let expected = Duration::from_nanos(placed.expected_ns);
             Some(RunningJob {
                 kind: running.kind,
-                remaining: remaining(elapsed, read, running.bytes, expected),
+                remaining: running.advance(now)?.remaining(),
             })
         };
-        self.running.iter().filter_map(of).collect()
+        self.running.iter().filter(on_side).filter_map(of).collect()
+    }
+
+    /// The number of jobs that a side runs.
+    pub(super) fn running_count(&self, side: SideId) -> usize {
+        let on_side = |running: &&Running| running.placed.as_ref().is_some_and(|p| p.side == side);
+        self.running.iter().filter(on_side).count()
     }
 
     pub(super) fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {
@@ -287,6 +320,7 @@ pub(crate) fn remember_futile(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
 pub(super) fn end(jobs: &Jobs, works: Vec<Work>) {
     for mut work in works {
         jobs.runner.discard_names(&work.end());
+        jobs.leftovers.add(work.unbelieved);
     }
 }
 
@@ -315,7 +349,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     // that waited for that finds its memory given back.
     let mut work = match (&work.what, result) {
         (What::Flush(_), Ok(())) => {
-            drop(work);
+            end(jobs, vec![work]);
             None
         }
         _ => Some(work),
@@ -343,8 +377,8 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
             schedule.panicked.remove(&(kind, keyspace));
             jobs.env.failures().succeeded(kind);
         }
-        // Nobody waits for the work of a keyspace that is gone.
-        Err(error) if error.kind() == ErrorKind::KeyspaceDropped => {}
+        // Nobody waits for work that is not wanted any more.
+        Err(error) if matches!(error.kind(), ErrorKind::KeyspaceDropped | ErrorKind::Closed) => {}
         Err(_) => jobs.env.failures().failed(kind),
     }
     jobs.env.work().notify();
@@ -360,27 +394,23 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
 
 /// Another side than the host has failed with the work: it waits for its next attempt, elsewhere or
 /// on the host.
-///
-/// `was_hung`: the attempt was cancelled for its silence, and not because the work is unwanted.
-pub(crate) fn put_back(jobs: &Jobs, mut work: Work, was_hung: bool) {
+pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
     if let Some(answer) = work.answers.get_mut(side) {
         *answer = Answer::Failed;
     }
     match &mut work.begun {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),
-        // There is nothing to resume, so the job begins anew: cut for the side that runs it.
-        begun => *begun = None,
+        // There is nothing to resume, so the job begins anew: cut for the side that runs it. What
+        // the executor may still leave is refused.
+        _ => jobs.runner.discard_names(&work.end()),
     }
     let mut schedule = jobs.schedule.lock();
-    let is_cancelled = work.cancel.is_cancelled() && !was_hung;
-    let is_closing = jobs.env.is_closing();
-    if is_cancelled || is_closing || work.keyspace.is_dropped() {
+    if work.cancel.is_cancelled() || jobs.env.is_closing() || work.keyspace.is_dropped() {
         drop(schedule);
+        // Nobody would end it if it were returned.
+        work.cancel.cancel();
         return finish(jobs, work, &Err(cancelled()));
-    }
-    if was_hung {
-        work.cancel = CancelToken::new();
     }
     work.progress = Arc::default();
     schedule.unplace(&work);

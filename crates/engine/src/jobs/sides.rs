@@ -116,6 +116,18 @@ impl Ended {
         }
     }
 
+    /// As the side is to be judged for it, when the store has not cancelled the job: an executor
+    /// that says that it was cancelled has failed, for example because its device was reset.
+    pub(crate) fn unless_unasked(self, is_host: bool) -> Ended {
+        match self {
+            Ended::Cancelled if !is_host => Ended::Failed(Error::new(
+                ErrorKind::Io,
+                "the executor ended the job as cancelled, but nobody had cancelled it",
+            )),
+            ended => ended,
+        }
+    }
+
     /// Whether the fault may be the store's own and not the side's: it is the side's if another one
     /// does the same job.
     pub(crate) fn may_be_the_stores(&self) -> bool {
@@ -269,10 +281,26 @@ struct Ends {
 }
 
 /// What an executor says of itself now.
-struct Asked {
+pub(crate) struct Asked {
     state: ExecutorState,
     /// How many jobs it may have at once.
     slots: usize,
+}
+
+/// The longest name of an executor, in characters; what is longer is cut.
+const NAME_MAX: usize = 64;
+
+/// An executor's name, and where it computes. It is foreign code, so the name is made fit to be
+/// printed, and to be part of a task's name.
+fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
+    let names = || (executor.name().to_string(), executor.side().to_string());
+    let (name, side) = guarded(runtime, names).unwrap_or_default();
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    let name: String = name.chars().take(NAME_MAX).map(printable).collect();
+    match name.is_empty() {
+        true => ("unnamed".to_string(), side),
+        false => (name, side),
+    }
 }
 
 /// See the module.
@@ -280,6 +308,8 @@ pub(crate) struct Sides {
     runtime: Runtime,
     events: Arc<Events>,
     executors: Vec<Arc<dyn Executor>>,
+    /// The name of each executor, and where it computes, as they were at the open.
+    names: Vec<(String, String)>,
     /// How many files the jobs of one side may have open.
     files_max: usize,
     /// Of each executor, in their order.
@@ -303,6 +333,7 @@ impl Sides {
         Sides {
             records: runtime.mutex(records),
             ends: executors.iter().map(|_| Ends::default()).collect(),
+            names: executors.iter().map(|e| names_of(runtime, &**e)).collect(),
             runtime: runtime.clone(),
             events: events.clone(),
             executors,
@@ -325,10 +356,14 @@ impl Sides {
         &self.executors[side]
     }
 
+    /// An executor's name.
+    pub(crate) fn name(&self, side: SideId) -> &str {
+        &self.names[side].0
+    }
+
     /// An executor's name, and where it computes.
     pub(crate) fn name_of(&self, side: SideId) -> (String, String) {
-        let executor = &self.executors[side];
-        (executor.name().to_string(), executor.side().to_string())
+        self.names[side].clone()
     }
 
     /// Which sides accept a job. Not to be called under a lock: executors are foreign code.
@@ -368,7 +403,8 @@ impl Sides {
     }
 
     /// Asks each executor but the host's own whether it can be given jobs, and how many.
-    fn ask_all(&self) -> Vec<Asked> {
+    /// Not to be called under a lock: executors are foreign code.
+    pub(crate) fn ask_all(&self) -> Vec<Asked> {
         let asked = |(i, executor): (SideId, &Arc<dyn Executor>)| {
             if i == self.host() {
                 let (state, slots) = (ExecutorState::Ready, 0);
@@ -403,14 +439,10 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
-    /// What is known of each side now, but for the jobs that it runs. Calls executors, so it is not
-    /// to be called under a lock. `None` if the host is the only side.
-    pub(crate) fn view(&self) -> Option<Vec<SideView<'_>>> {
+    /// What is known of each side now, but for the jobs that it runs. `asked` is what the executors
+    /// said of themselves.
+    pub(crate) fn view(&self, asked: &[Asked]) -> Vec<SideView<'_>> {
         let host = self.host();
-        if host == 0 {
-            return None;
-        }
-        let asked = self.ask_all();
         let now = self.runtime.now();
         let records = self.records.lock();
         let view = records.iter().enumerate().map(|(i, record)| {
@@ -419,7 +451,7 @@ impl Sides {
             SideView {
                 name: match i == host {
                     true => "host",
-                    false => self.executors[i].name(),
+                    false => self.name(i),
                 },
                 slots: match is_suspended {
                     true => 0,
@@ -432,7 +464,7 @@ impl Sides {
                 is_on_trial: record.is_on_trial() && !planted!(OfferToLiars),
             }
         });
-        Some(view.collect())
+        view.collect()
     }
 
     /// An attempt was abandoned: its slot is lost until the executor returns.

@@ -13,7 +13,6 @@ use std::time::Duration;
 use siltstone_storage::Instant;
 
 use crate::jobs::Jobs;
-use crate::jobs::choice::remaining;
 use crate::jobs::schedule::{Running, Waits};
 use crate::jobs::work::{Described, Stage};
 use crate::types::job_stats::{JobStats, SideStats};
@@ -94,16 +93,14 @@ fn shown(running: &Running, now: Instant) -> Shown {
     stats.read_bytes = progress.bytes_in.load(Ordering::Relaxed);
     stats.entry_count = progress.entries.load(Ordering::Relaxed);
     stats.out_bytes = progress.bytes_out.load(Ordering::Relaxed);
-    let Some(placed) = &running.placed else {
+    let (Some(placed), Some(mut advance)) = (&running.placed, running.advance(now)) else {
         let at = running.waits.clone();
         return Shown { stats, at };
     };
-    let elapsed = now.since(placed.begun);
-    stats.run_us = Some(micros(elapsed));
-    if stage == Stage::Running && (stats.read_bytes > 0 || placed.expected_ns > 0) {
-        let expected = Duration::from_nanos(placed.expected_ns);
-        let left = remaining(elapsed, stats.read_bytes, running.bytes, expected);
-        stats.left_us = Some(micros(left));
+    stats.run_us = Some(micros(advance.elapsed));
+    if stage == Stage::Running && (stats.read_bytes > 0 || !advance.expected.is_zero()) {
+        advance.read = stats.read_bytes;
+        stats.left_us = Some(micros(advance.remaining()));
     }
     let at = Waits {
         side: placed.side,

@@ -24,7 +24,7 @@ use crate::formats::version::SeqRange;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
-use crate::jobs::sides::SideId;
+use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, PickInput, Reservation};
 use crate::tree::settings::Settings;
@@ -40,10 +40,13 @@ pub(crate) enum Taker {
         flush_only: bool,
     },
     /// It only starts work elsewhere.
-    Placer,
+    Placer {
+        /// It looks at all work although no slot is free, so that statistics show what waits.
+        anyway: bool,
+    },
 }
 
-/// The most work that one call leaves in the tree before it gives up.
+/// The most flushes, and the most compactions, that one call leaves in the tree before it gives up.
 const LEFT_MAX: usize = 32;
 
 /// What picks for one keyspace are made from, as of one moment.
@@ -124,7 +127,9 @@ struct Round<'a> {
     taker: Taker,
     /// Who accepts what, as far as it was asked.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
-    /// The sides, without what they run. None: the host is the only one.
+    /// What the executors said of themselves. None: the host is the only side.
+    asked: Option<Vec<Asked>>,
+    /// The sides, without what they run, as they were under the schedule's lock.
     sides: Option<Vec<SideView<'a>>>,
     /// Work that was left, and for whom.
     waiting: Vec<Waiting>,
@@ -137,12 +142,14 @@ struct Round<'a> {
 /// The next piece of work, reserved for the caller.
 pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
     let mut answers = BTreeMap::new();
+    let sides = &jobs.runner.sides;
     loop {
         let round = Round {
             jobs,
             taker,
             answers: &answers,
-            sides: jobs.runner.sides.view(),
+            asked: sides.has_others().then(|| sides.ask_all()),
+            sides: None,
             waiting: Vec::new(),
             left: Vec::new(),
             shown: Vec::new(),
@@ -169,10 +176,16 @@ impl Round<'_> {
         let jobs = self.jobs;
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
+        self.look_at_sides(&mut schedule);
         // Under the lock: a job that poisons the store does so before it leaves the schedule, so
         // what it could not do is not begun again.
         if jobs.env.health().check_manifest().is_err() {
             return self.nothing(&mut schedule);
+        }
+        if let Taker::Placer { anyway } = self.taker
+            && (schedule.paused || !anyway && !self.has_free_slot(&schedule))
+        {
+            return Found::Nothing;
         }
         if let Some(found) = self.flushes(&mut schedule, &map) {
             return found;
@@ -206,8 +219,28 @@ impl Round<'_> {
                 return found;
             }
         }
+        if matches!(self.taker, Taker::Placer { .. }) {
+            // What is left to do needs storage calls, and this task must always be on time.
+            return self.nothing(&mut schedule);
+        }
         drop(schedule);
         self.for_deletes(&map)
+    }
+
+    /// Looks at the records of the sides. Under the schedule's lock, so that no slot is given twice:
+    /// a slot counts as lost, and its side as suspended, before its job leaves the schedule.
+    fn look_at_sides(&mut self, schedule: &mut Schedule) {
+        if let Some(asked) = &self.asked {
+            self.sides = Some(self.jobs.runner.sides.view(asked));
+            schedule.note_reads(self.jobs.env.now());
+        }
+    }
+
+    /// Whether another side than the host could begin a job now.
+    fn has_free_slot(&self, schedule: &Schedule) -> bool {
+        let sides = self.sides.iter().flatten().enumerate();
+        let mut others = sides.take(self.jobs.runner.sides.host());
+        others.any(|(id, side)| side.slots > schedule.running_count(id))
     }
 
     /// Work that is only worth it for what was deleted: nothing else is due.
@@ -222,6 +255,7 @@ impl Round<'_> {
             }
         }
         let mut schedule = jobs.schedule.lock();
+        self.look_at_sides(&mut schedule);
         if schedule.paused {
             return self.nothing(&mut schedule);
         }
@@ -234,7 +268,8 @@ impl Round<'_> {
                 return found;
             }
         }
-        if !schedule.runs(JobKind::Compaction) && self.waiting.is_empty() {
+        let nothing_due = self.waiting.is_empty() && self.left.is_empty();
+        if !schedule.runs(JobKind::Compaction) && nothing_due {
             jobs.env.failures().forget_kind(JobKind::Compaction);
         }
         self.nothing(&mut schedule)
@@ -267,7 +302,7 @@ impl Round<'_> {
                 if found.is_some() {
                     return found;
                 }
-                if self.is_full() {
+                if self.waiting.len() >= LEFT_MAX {
                     return None;
                 }
             }
@@ -327,7 +362,7 @@ impl Round<'_> {
         reason: Reason,
         pick: impl Fn(&Schedule, &PickState) -> Option<Choice>,
     ) -> Option<Found> {
-        while !self.is_full() {
+        while self.left.len() < LEFT_MAX {
             let state = self.pick_state(schedule, keyspace);
             let choice = pick(schedule, &state)?;
             let found = self.start(schedule, keyspace, state.compaction(choice, reason));
@@ -339,10 +374,6 @@ impl Round<'_> {
             }
         }
         None
-    }
-
-    fn is_full(&self) -> bool {
-        self.left.len() + self.waiting.len() >= LEFT_MAX
     }
 
     /// What picks are made from, when what was left is taken for reserved.
@@ -413,8 +444,16 @@ impl Round<'_> {
                 false => Step::Leave(None),
             };
         }
-        let Some(answers) = answers else {
-            return Step::Ask;
+        let others = &sides[..host];
+        let nobody;
+        let answers = match answers {
+            Some(answers) => answers,
+            None if others.iter().any(|side| side.slots > 0) => return Step::Ask,
+            // They are not asked, because none of them can be given anything.
+            None => {
+                nobody = self.jobs.runner.sides.nobody();
+                &nobody
+            }
         };
         let kind = work.kind();
         let sides = self.with_running(schedule, sides, kind);
@@ -466,7 +505,7 @@ impl Round<'_> {
             let running = schedule.running_on(id, now);
             let slots = match (id == host, self.taker) {
                 (false, _) => side.slots,
-                (true, Taker::Placer) => workers as usize,
+                (true, Taker::Placer { .. }) => workers as usize,
                 // It is free.
                 (true, Taker::Worker { .. }) => (workers as usize).max(running.len() + 1),
             };

@@ -14,6 +14,7 @@ use crate::env::failures::JobKind;
 use crate::formats::version::{KeyspaceVersion, SeqRange};
 use crate::jobs::begun::Begun;
 use crate::jobs::choice::Answer;
+use crate::jobs::leftovers::Leftover;
 use crate::jobs::sides::SideId;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
@@ -38,6 +39,8 @@ pub(crate) struct Work {
     pub(crate) suspects: Vec<(SideId, String)>,
     /// What the names of the last attempt's outputs begin with.
     pub(crate) last_output: Option<OutputPrefix>,
+    /// Attempts elsewhere whose outcomes were not believed.
+    pub(crate) unbelieved: Vec<Leftover>,
 }
 
 /// Where an attempt runs, and why there.
@@ -176,6 +179,7 @@ impl Work {
             answers: Vec::new(),
             suspects: Vec::new(),
             last_output: None,
+            unbelieved: Vec::new(),
         }
     }
 

@@ -161,9 +161,9 @@ fn a_job_that_returns_while_it_is_given_up_keeps_no_slot() {
             let mut components = world.components(world.storage.clone(), &[]);
             components.executors.push(Arc::new(Late {
                 runtime: world.rt.clone(),
-                // A flush is cancelled after two seconds without a sign of life, and given up two
+                // A flush is cancelled after five seconds without a sign of life, and given up two
                 // seconds later. Both are noticed by a look each second.
-                silence: Duration::from_secs(4),
+                silence: Duration::from_secs(7),
             }));
             let store = Store::open_with(components, options()).unwrap();
             store.core_for_tests().pause_compaction(true);

@@ -1,0 +1,78 @@
+//! Files that attempts elsewhere left, and that nobody refers to.
+//!
+//! An executor deletes what it does not hand over (`siltstone_table::exec`, promise E4). One that
+//! panicked, was abandoned or breaks its promise leaves files. When the work has ended, or the
+//! attempt was abandoned, its files are noted here, and maintenance deletes them once none of the
+//! executor's calls is in progress. What is left at a close is deleted by the next open.
+//!
+//! Invariant: nothing that the manifest may name is noted here. An attempt that takes over the
+//! tables of an earlier one gives them its own names, so the names of an attempt whose outcome was
+//! not believed are never installed.
+//!
+//! Threading: a mutex over the list, which is not held over storage calls.
+
+use std::sync::Arc;
+
+use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
+use siltstone_table::job::OutputPrefix;
+
+use crate::jobs::gate::Gate;
+
+/// What one attempt may have left.
+pub(crate) struct Leftover {
+    /// It is shut.
+    pub(crate) gate: Arc<Gate>,
+    /// What the names of its tables begin with.
+    pub(crate) output: OutputPrefix,
+    /// Tables that attempts before it had left to it.
+    pub(crate) names: Vec<String>,
+}
+
+/// See the module.
+pub(crate) struct Leftovers {
+    all: Mutex<Vec<Leftover>>,
+}
+
+impl Leftovers {
+    pub(super) fn new(runtime: &Runtime) -> Leftovers {
+        Leftovers {
+            all: runtime.mutex(Vec::new()),
+        }
+    }
+
+    pub(crate) fn add(&self, left: impl IntoIterator<Item = Leftover>) {
+        self.all.lock().extend(left);
+    }
+
+    /// Deletes what can be deleted now from the folder of the outputs. What cannot be deleted is
+    /// deleted by the next open.
+    pub(super) fn delete(&self, outputs: &dyn Storage, epoch: Epoch) {
+        let all = std::mem::take(&mut *self.all.lock());
+        let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|left| left.gate.is_idle());
+        self.all.lock().extend(busy);
+        if idle.is_empty() {
+            return;
+        }
+        let begins: Vec<_> = idle
+            .iter()
+            .map(|l| format!("{}-", l.output.text()))
+            .collect();
+        let names: Vec<_> = idle.iter().flat_map(|left| &left.names).collect();
+        let is_left = |name: &String| {
+            names.contains(&name) || begins.iter().any(|begin| name.starts_with(begin))
+        };
+        for object in outputs.list().unwrap_or_default() {
+            if is_left(&object.name) {
+                let _ = outputs.delete(epoch, &object.name);
+            }
+        }
+    }
+
+    /// Waits until no call of these attempts is in progress. The store is being closed.
+    pub(crate) fn wait_idle(&self) {
+        let all = std::mem::take(&mut *self.all.lock());
+        for left in all {
+            left.gate.wait_idle();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Executors that end a job in ways that they should not: what the store makes of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{Components, Store};
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
+use siltstone_storage::{MemoryStorage, OpKind, Runtime, StorageErrorKind};
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+
+use super::{check, due, options, simulated};
+
+/// What is wrong with an executor.
+#[derive(Clone, Copy)]
+enum Wrong {
+    /// It fails at its second table, leaves the first one to the next attempt, and says that it was
+    /// cancelled.
+    SaysCancelled,
+    /// It makes all tables, fails, and deletes nothing.
+    Litters,
+    /// It is sound.
+    Nothing,
+}
+
+struct Bad {
+    name: &'static str,
+    runtime: Runtime,
+    wrong: Wrong,
+}
+
+impl Executor for Bad {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn side(&self) -> Side {
+        Side::Device
+    }
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let host = CpuExecutor::new();
+        match self.wrong {
+            Wrong::SaysCancelled => {
+                let faults = FaultStorage::new(ctx.outputs.clone(), &self.runtime);
+                faults.add(Rule::on(OpKind::Create, Fault::Fail(StorageErrorKind::Io)).nth(1));
+                let fails = ExecContext {
+                    outputs: Arc::new(faults),
+                    ..ctx.clone()
+                };
+                let _ = host.run(job, &fails);
+                Err(ExecError::Cancelled)
+            }
+            Wrong::Litters => {
+                let own = ExecContext {
+                    handover: None,
+                    ..ctx.clone()
+                };
+                host.run(job, &own)?;
+                Err(TableError::Misuse("the device failed").into())
+            }
+            Wrong::Nothing => host.run(job, ctx),
+        }
+    }
+}
+
+/// An executor may take a reset of its device for a cancellation. That is a failure of it: the host
+/// does the work, the executor is suspended, and the tables that it left are not believed unseen.
+#[test]
+fn an_executor_that_says_cancelled_has_failed() {
+    simulated(|world| {
+        let mut components = world.components(world.storage.clone(), &[]);
+        components.executors.push(Arc::new(Bad {
+            name: "reset",
+            runtime: world.rt.clone(),
+            wrong: Wrong::SaysCancelled,
+        }));
+        let store = Store::open_with(components, options()).unwrap();
+        let made = due(&store, &["a", "b"]);
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let stats = store.stats();
+        assert!(stats.counter("side_suspended_count") > 0);
+        assert!(stats.counter("job_fallback_count") >= 3);
+        assert!(stats.counter("adopted_table_count") > 0, "the host resumes");
+        for (keyspace, model) in &made {
+            check(keyspace, model);
+        }
+        store.close().unwrap();
+    });
+}
+
+/// Files that an executor should have deleted do not stay until the next open.
+#[test]
+fn what_an_executor_litters_is_deleted() {
+    simulated(|world| {
+        let mut components = world.components(world.storage.clone(), &[]);
+        components.executors.push(Arc::new(Bad {
+            name: "litters",
+            runtime: world.rt.clone(),
+            wrong: Wrong::Litters,
+        }));
+        let store = Store::open_with(components, options()).unwrap();
+        let made = due(&store, &["a", "b"]);
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        // Maintenance deletes them.
+        world.rt.sleep(Duration::from_secs(10));
+        let kept = world.tables();
+        assert!(store.stats().counter("job_fallback_count") > 0);
+        for (keyspace, model) in &made {
+            check(keyspace, model);
+        }
+        drop(made);
+        store.close().unwrap();
+        // An open deletes what nothing refers to, and finds nothing of the kind.
+        let store = world.open(&[]);
+        assert_eq!(world.tables(), kept);
+        store.close().unwrap();
+    });
+}
+
+/// A disk whose syncs take a minute is not the fault of the executor that waits for it.
+#[test]
+fn a_slow_disk_is_no_silence() {
+    simulated(|world| {
+        let slow = FaultStorage::new(world.storage.clone(), &world.rt);
+        let components = world.components(Arc::new(slow.clone()), &[]);
+        let mut components = components;
+        components.executors.push(Arc::new(Bad {
+            name: "waits",
+            runtime: world.rt.clone(),
+            wrong: Wrong::Nothing,
+        }));
+        let store = Store::open_with(components, options()).unwrap();
+        let made = due(&store, &["a"]);
+        let minute = Fault::Delay(Duration::from_secs(60));
+        slow.add(Rule::on(OpKind::Sync, minute).ending(".tbl").for_good());
+        store.core_for_tests().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        slow.clear();
+        let stats = store.stats();
+        assert_eq!(stats.counter("job_fallback_count"), 0);
+        assert_eq!(stats.counter("side_suspended_count"), 0);
+        check(&made[0].0, &made[0].1);
+    });
+}
+
+/// Jobs elsewhere are given names of tasks. A name that no task can have does no harm.
+#[test]
+fn a_name_that_cannot_be_printed_does_no_harm() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut components = Components::on(storage, runtime.clone());
+    components.executors.push(Arc::new(Bad {
+        name: "zero\0\n",
+        runtime,
+        wrong: Wrong::Nothing,
+    }));
+    let store = Store::open_with(components, options()).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    keyspace.put(b"key", b"value").unwrap();
+    keyspace.flush().unwrap();
+    assert_eq!(store.stats().sides[0].name, "zero??");
+    store.close().unwrap();
+}
