@@ -77,7 +77,7 @@ fn an_executor_that_says_cancelled_has_failed() {
         }));
         let store = Store::open_with(components, options()).unwrap();
         let made = due(&store, &["a", "b"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         let stats = store.stats();
         assert!(stats.counter("side_suspended_count") > 0);
@@ -102,7 +102,7 @@ fn what_an_executor_litters_is_deleted() {
         }));
         let store = Store::open_with(components, options()).unwrap();
         let made = due(&store, &["a", "b"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         // Maintenance deletes them.
         world.rt.sleep(Duration::from_secs(10));
@@ -136,7 +136,7 @@ fn a_slow_disk_is_no_silence() {
         let made = due(&store, &["a"]);
         let minute = Fault::Delay(Duration::from_secs(60));
         slow.add(Rule::on(OpKind::Sync, minute).ending(".tbl").for_good());
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         slow.clear();
         let stats = store.stats();

@@ -26,7 +26,7 @@ fn slots_are_bounded_by_open_files() {
             measure(&world, &store, &device);
             let made = due(&store, &["a", "b", "c", "d", "e", "f"]);
             world.rt.sleep(Duration::from_secs(60));
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
             store.wait_until_idle().unwrap();
             assert_eq!(device.most_running() as u64, slots, "of {files} files");
             for (keyspace, model) in &made {
@@ -85,7 +85,7 @@ fn memory_of_jobs_elsewhere_is_counted() {
         let made = due(&store, &["a"]);
         world.rt.sleep(Duration::from_secs(60));
         assert_eq!(job_bytes(), 0);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         world.rt.sleep(Duration::from_secs(1));
         assert_eq!((device.running(), job_bytes()), (1, BYTES));
         assert_eq!(store.stats().sides[0].running_job_count, 1);
@@ -117,7 +117,7 @@ fn a_wait_for_the_rate_is_no_silence() {
         let components = world.components(world.storage.clone(), &[&device]);
         let store = Store::open_with(components, options).unwrap();
         let made = due(&store, &["a"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         let begin = world.rt.now();
         store.wait_until_idle().unwrap();
         let took = world.rt.now().since(begin);
@@ -166,7 +166,7 @@ fn a_job_that_returns_while_it_is_given_up_keeps_no_slot() {
                 silence: Duration::from_secs(7),
             }));
             let store = Store::open_with(components, options()).unwrap();
-            store.core_for_tests().pause_compaction(true);
+            store.test_hooks().pause_compaction(true);
             let keyspace = store.default_keyspace().unwrap();
             keyspace.put(b"k", b"v").unwrap();
             keyspace.flush().unwrap();

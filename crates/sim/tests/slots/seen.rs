@@ -41,7 +41,7 @@ fn statistics_say_where_jobs_run_and_why() {
         let refusal = Some("the device takes no flushes".to_string());
         assert_eq!(refuses.refusal, refusal, "the last job was a flush");
         world.rt.sleep(Duration::from_secs(60));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         world.rt.sleep(Duration::from_secs(1));
         let stats = store.stats();
         let [there, here] = sides(&stats);
@@ -140,7 +140,7 @@ fn a_job_is_seen_in_each_stage() {
         let slow = || Fault::Delay(Duration::from_millis(500));
         faults.add(Rule::on(OpKind::Open, slow()).ending(".tbl").for_good());
         faults.add(Rule::on(OpKind::Sync, slow()).named("MANIFEST").for_good());
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         let stages = stages_of(&world, &store);
         assert_eq!(stages, ["running", "verifying", "finishing"]);
         faults.clear();
@@ -169,12 +169,12 @@ fn a_job_that_waits_for_a_busy_side_is_seen() {
         let mut seen: Vec<JobStats> = Vec::new();
         for round in 0..2 {
             if round > 0 {
-                store.core_for_tests().pause_compaction(true);
+                store.test_hooks().pause_compaction(true);
                 made.iter_mut()
                     .for_each(|(keyspace, model)| two_runs(keyspace, model));
             }
             world.rt.sleep(Duration::from_secs(60));
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
             world.rt.sleep(Duration::from_secs(1));
             loop {
                 let stats = store.stats();
@@ -263,7 +263,7 @@ fn events_say_where_jobs_run_and_how_sides_fare() {
         let mut components = world.components(world.storage.clone(), &[&device]);
         components.listener = Some(recorder.clone());
         let store = Store::open_with(components, options()).unwrap();
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         let flush = || {
             keyspace.put(b"k", b"v").unwrap();
@@ -298,7 +298,7 @@ fn events_say_where_jobs_run_and_how_sides_fare() {
         assert_eq!(flush(), works);
         let [side, _] = sides(&store.stats()).map(Clone::clone);
         assert_eq!((side.failed_count, side.suspended_us), (4, 0));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         let compacted = [
             "compaction placed on device (device)",
@@ -325,7 +325,7 @@ fn statistics_say_why_a_side_is_idle() {
         let mut components = world.components(world.storage.clone(), &[&device]);
         components.listener = Some(recorder.clone());
         let store = Store::open_with(components, options()).unwrap();
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         let flush = || {
             keyspace.put(b"k", b"v").unwrap();
