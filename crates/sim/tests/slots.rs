@@ -21,6 +21,9 @@ use siltstone_storage::{MemoryStorage, Runtime, Storage};
 /// What the host's compactions read and write in a second.
 const HOST_BYTES_PER_S: u64 = 200_000;
 
+/// The schedules that are tried where an order of steps matters.
+const SEEDS: u64 = 60;
+
 fn options() -> Options {
     Options {
         memtable_bytes: 1 << 20,
@@ -46,7 +49,9 @@ fn simulated_with(seed: u64, story: impl FnOnce(World) + Send + 'static) {
         let storage = Arc::new(MemoryStorage::new(&rt));
         story(World { rt, storage });
     });
-    report.result.unwrap();
+    if let Err(failure) = report.result {
+        panic!("seed {seed}: {failure}");
+    }
 }
 
 struct World {
@@ -339,4 +344,31 @@ fn the_host_resumes_what_another_side_began() {
         assert_eq!(stats.counter("job_fallback_count"), 1);
         check(&made[0].0, &made[0].1);
     });
+}
+
+/// An executor returns in the very moment in which its job is abandoned. The slot is lost before
+/// it is found, under every schedule.
+#[test]
+fn a_job_may_return_when_it_is_abandoned() {
+    for seed in 0..SEEDS {
+        simulated_with(seed, |world| {
+            // A flush is cancelled after two seconds, and abandoned after two more.
+            let device = world.device(Plan {
+                slots: 1,
+                endings: [Ending::Hang(Duration::from_secs(4))].into(),
+                ..Plan::default()
+            });
+            let store = world.open(&[&device]);
+            let keyspace = store.default_keyspace().unwrap();
+            keyspace.put(b"k", b"v").unwrap();
+            keyspace.flush().unwrap();
+            world.rt.sleep(Duration::from_secs(10));
+            assert_eq!((device.running(), device.ran().len()), (0, 1));
+            keyspace.put(b"k", b"w").unwrap();
+            keyspace.flush().unwrap();
+            let flushes = device.ran().into_iter().filter(|ran| ran.is_flush);
+            assert_eq!(flushes.count(), 2, "its slot was found");
+            store.close().unwrap();
+        });
+    }
 }
