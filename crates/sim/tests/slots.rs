@@ -372,3 +372,42 @@ fn a_job_may_return_when_it_is_abandoned() {
         });
     }
 }
+
+/// While a job hangs, its slot is not given again, although others look for a side in the moment
+/// in which the job is abandoned.
+#[test]
+fn a_lost_slot_is_not_given_again() {
+    // 269 is one of the few schedules that found the fault.
+    for seed in 240..300 {
+        simulated_with(seed, |world| {
+            let device = world.device(Plan {
+                slots: 1,
+                endings: [Ending::Hang(Duration::from_secs(3600))].into(),
+                ..Plan::default()
+            });
+            let store = world.open(&[&device]);
+            let begin = world.rt.now();
+            let others: Vec<_> = (0..4)
+                .map(|i| {
+                    let (rt, store) = (world.rt.clone(), store.clone());
+                    let write = move || {
+                        let keyspace = store.create_keyspace(&format!("other-{i}")).unwrap();
+                        // The others write in the moment in which the job is abandoned.
+                        rt.sleep(Duration::from_secs(4).saturating_sub(rt.now().since(begin)));
+                        for _ in 0..4 {
+                            keyspace.put(b"k", b"v").unwrap();
+                            keyspace.flush().unwrap();
+                        }
+                    };
+                    world.rt.spawn("other", write).unwrap()
+                })
+                .collect();
+            let keyspace = store.default_keyspace().unwrap();
+            keyspace.put(b"k", b"v").unwrap();
+            keyspace.flush().unwrap();
+            others.into_iter().for_each(|task| task.join().unwrap());
+            assert_eq!(device.most_running(), 1);
+            store.close().unwrap();
+        });
+    }
+}
