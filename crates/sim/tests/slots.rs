@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use siltstone::{Components, Keyspace, Options, Store};
 use siltstone_sim::device::{Device, Ending, Plan};
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::sim::{SimConfig, run};
-use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_storage::{MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 
 /// What the host's compactions read and write in a second.
 const HOST_BYTES_PER_S: u64 = 200_000;
@@ -410,4 +411,51 @@ fn a_lost_slot_is_not_given_again() {
             store.close().unwrap();
         });
     }
+}
+
+/// The manifest has no room for what a device has made. The job fails and is due again at once, but
+/// its slot pauses first, as a worker does.
+#[test]
+fn a_slot_pauses_after_a_failure() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            slots: 1,
+            ..Plan::default()
+        });
+        let full = FaultStorage::new(world.storage.clone(), &world.rt);
+        let mut components = Components::on(Arc::new(full.clone()), world.rt.clone());
+        components.executors.push(device.clone());
+        let store = Store::open_with(components, options()).unwrap();
+        store.core_for_tests().pause_compaction(true);
+        let keyspace = store.default_keyspace().unwrap();
+        let no_space = Fault::Fail(StorageErrorKind::NoSpace);
+        full.add(
+            Rule::on(OpKind::Reserve, no_space)
+                .named("MANIFEST")
+                .for_good(),
+        );
+        full.add(
+            Rule::on(OpKind::Create, no_space)
+                .named("MANIFEST")
+                .for_good(),
+        );
+        // Each edit has two keys of this length. At some time the manifest is to grow.
+        let flushes = move || {
+            (0..100).all(|i| keyspace.put(&[i; 7000], b"v").is_ok() && keyspace.flush().is_ok())
+        };
+        let flushes = world.rt.spawn("flushes", flushes).unwrap();
+        world.rt.sleep(Duration::from_millis(950));
+        let stats = store.stats();
+        let failed = device.ran().len() as u64 - stats.counter("flush_count");
+        assert!(
+            (2..=10).contains(&failed),
+            "{failed} failures in less than a second"
+        );
+        assert_eq!(stats.counter("job_failed_count"), failed);
+        full.disarm();
+        assert!(!flushes.join().unwrap(), "flushes fail in the end");
+        while store.flush().is_err() {
+            world.rt.sleep(Duration::from_secs(1));
+        }
+    });
 }

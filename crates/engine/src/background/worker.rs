@@ -14,7 +14,7 @@ use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
-use crate::types::error::{ErrorKind, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 
 /// How long a worker waits at most before it looks for work again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -69,11 +69,23 @@ pub(super) fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Resu
     {
         jobs.env().health().set_no_space(error);
     }
-    schedule::finish(jobs, work, &result);
     // Work for a keyspace that is gone has not failed: it is not wanted any more.
-    if let Err(error) = result
-        && !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped)
-    {
+    let is_failure =
+        |error: &&Error| !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped);
+    let failure = result.as_ref().err().filter(is_failure).cloned();
+    // Finished work takes no slot any more, and what failed is due again at once. So the pause of a
+    // slot comes before that: otherwise each failure would start the next task. A worker begins
+    // nothing while it pauses.
+    let is_elsewhere = work.placed.side != jobs.runner().sides.host();
+    let (before, after) = match is_elsewhere {
+        true => (failure, None),
+        false => (None, failure),
+    };
+    if let Some(error) = before {
+        failed(jobs.env(), error);
+    }
+    schedule::finish(jobs, work, &result);
+    if let Some(error) = after {
         failed(jobs.env(), error);
     }
     jobs.env().pressure().notify();
