@@ -2,40 +2,30 @@
 //!
 //! What it is: [`Device`] runs jobs as the host does, after it has slept as long as its plan says.
 //! A test decides its slots, its state, what it accepts, how fast it is and how each of its next
-//! jobs ends, and may change all of that while jobs run. It notes what it ran.
+//! jobs ends ([`Ending`]), and may change all of that while jobs run. In the random trials a device
+//! has a [`Temper`] and decides most of that by itself, from its own random numbers. It records
+//! what it ran and what it reached.
 //!
-//! Threading: shared; one mutex of the runtime, not held while a job sleeps or runs.
+//! Threading: shared; one mutex of std, which is never held where tasks can be switched.
+
+mod endings;
+mod temper;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use siltstone_storage::fault::{Fault, FaultStorage, Rule};
-use siltstone_storage::{Instant, Mutex, OpKind, Runtime, StorageErrorKind};
-use siltstone_table::error::TableError;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Side};
+use siltstone_storage::{Instant, Runtime};
+use siltstone_table::exec::{
+    CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Handover, Side,
+};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
-/// How a job ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// As it should.
-    Done,
-    /// Declined, although it was accepted.
-    Declined,
-    /// Failed before a table was made.
-    Failed,
-    /// Failed when this many tables were finished. They are left to the next attempt.
-    FailedAfter(u64),
-    /// With a digest that is wrong.
-    Lie,
-    /// With a panic.
-    Panic,
-    /// For this long the job shows no sign of life and does not notice that it is cancelled. Then
-    /// it runs as if nothing had happened.
-    Hang(Duration),
-}
+use crate::coverage::Coverage;
+use endings::Given;
+pub use endings::{Ending, Hang, Late, Untruth};
+pub use temper::Temper;
 
 /// What a device is like.
 #[derive(Clone, Debug)]
@@ -77,6 +67,17 @@ impl Default for Plan {
     }
 }
 
+/// What a device does with one job.
+#[derive(Clone, Debug)]
+struct Fate {
+    time: Duration,
+    ending: Ending,
+    /// Subjobs at once; none: as many as the job's context says.
+    tasks: Option<usize>,
+    /// Whether it knows what attempts on other machines left, and leaves something to them.
+    adopts: bool,
+}
+
 /// A job that a device was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
@@ -90,20 +91,38 @@ pub struct Ran {
     pub begin: Instant,
     /// When it returned, if it has.
     pub end: Option<Instant>,
+    /// The keyspace whose job it was.
+    pub keyspace: u32,
+    /// What the names of its tables begin with.
+    pub prefix: String,
+    /// Whether it may leave tables under names that nobody is told of.
+    pub is_litter: bool,
+    /// Whether it was made to hang, or to ignore that it is cancelled.
+    pub may_be_abandoned: bool,
 }
 
 struct State {
     plan: Plan,
+    /// If the device decides by itself what it is like.
+    temper: Option<Temper>,
     ran: Vec<Ran>,
     running: usize,
     most_running: usize,
+    /// Jobs, and tasks that jobs left behind, that hang or ignore that they are cancelled.
+    hung: usize,
+    reached: Coverage,
+    /// Handovers in which it left tables, and what had been adopted from them before.
+    left: Vec<(Arc<Handover>, u64)>,
+    /// Jobs in a row that did not end well.
+    troubles: u32,
 }
 
 /// See the module.
+#[derive(Clone)]
 pub struct Device {
     name: String,
     runtime: Runtime,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 /// Bytes of a job's input tables.
@@ -115,114 +134,80 @@ fn is_flush(job: &Job) -> bool {
     job.inputs.iter().any(|i| i.kind == InputKind::Stream)
 }
 
-/// How long a job sleeps before it shows a sign of life and asks whether it was cancelled.
-const NAP: Duration = Duration::from_millis(100);
-
 impl Device {
     /// A device with a name for statistics.
     pub fn new(runtime: &Runtime, name: &str, plan: Plan) -> Arc<Device> {
-        Arc::new(Device {
+        Arc::new(Device::with(runtime, name, plan, None))
+    }
+
+    /// A device that decides by itself how each of its jobs ends.
+    pub fn with_temper(runtime: &Runtime, name: &str, plan: Plan, temper: Temper) -> Arc<Device> {
+        Arc::new(Device::with(runtime, name, plan, Some(temper)))
+    }
+
+    fn with(runtime: &Runtime, name: &str, plan: Plan, temper: Option<Temper>) -> Device {
+        Device {
             name: name.to_string(),
             runtime: runtime.clone(),
-            state: runtime.mutex(State {
+            state: Arc::new(Mutex::new(State {
                 plan,
+                temper,
                 ran: Vec::new(),
                 running: 0,
                 most_running: 0,
-            }),
-        })
+                hung: 0,
+                reached: Coverage::default(),
+                left: Vec::new(),
+                troubles: 0,
+            })),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes its plan, for the jobs to come.
     pub fn change(&self, change: impl FnOnce(&mut Plan)) {
-        change(&mut self.state.lock().plan);
+        change(&mut self.lock().plan);
     }
 
     /// The jobs that it was given, in order.
     pub fn ran(&self) -> Vec<Ran> {
-        self.state.lock().ran.clone()
+        self.lock().ran.clone()
     }
 
     /// How many jobs it has now.
     pub fn running(&self) -> usize {
-        self.state.lock().running
+        self.lock().running
     }
 
     /// How many jobs it had at once, at most.
     pub fn most_running(&self) -> usize {
-        self.state.lock().most_running
+        self.lock().most_running
     }
 
-    fn sleep(&self, time: Duration, ctx: &ExecContext) -> Result<(), ExecError> {
-        let end = self.runtime.now() + time;
-        loop {
-            if ctx.cancel.is_cancelled() {
-                return Err(ExecError::Cancelled);
-            }
-            ctx.progress.beat();
-            let left = end.since(self.runtime.now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.runtime.sleep(left.min(NAP));
-        }
+    /// How many jobs it has now that hang or ignore that they are cancelled, with the tasks that
+    /// jobs left behind.
+    pub fn hung(&self) -> usize {
+        self.lock().hung
     }
 
-    fn compute(
-        &self,
-        job: &Job,
-        ctx: &ExecContext,
-        time: Duration,
-        ending: Ending,
-    ) -> Result<Outcome, ExecError> {
-        // Another machine does not know what the host's attempts left.
-        let is_rate_limited = self.state.lock().plan.is_rate_limited;
-        let own = ExecContext {
-            handover: None,
-            throttle: ctx.throttle.clone().filter(|_| is_rate_limited),
-            ..ctx.clone()
-        };
-        let host = CpuExecutor::new();
-        match ending {
-            Ending::Done => {
-                self.sleep(time, ctx)?;
-                host.run(job, &own)
-            }
-            Ending::Declined => Err(ExecError::declined("the device has changed its mind")),
-            Ending::Failed => {
-                self.sleep(time, ctx)?;
-                Err(TableError::Misuse("the device failed").into())
-            }
-            Ending::FailedAfter(tables) => {
-                self.sleep(time, ctx)?;
-                let faults = FaultStorage::new(ctx.outputs.clone(), &self.runtime);
-                let fault = Fault::Fail(StorageErrorKind::Io);
-                faults.add(Rule::on(OpKind::Create, fault).nth(tables));
-                let fails = ExecContext {
-                    outputs: Arc::new(faults),
-                    ..ctx.clone()
-                };
-                host.run(job, &fails)
-            }
-            Ending::Lie => {
-                self.sleep(time, ctx)?;
-                let mut outcome = host.run(job, &own)?;
-                match outcome.tables.first_mut() {
-                    Some(table) => table.digest ^= 1,
-                    None => outcome.job ^= 1,
-                }
-                Ok(outcome)
-            }
-            Ending::Panic => panic!("the device panics"),
-            Ending::Hang(silence) => {
-                self.runtime.sleep(silence);
-                let deaf = ExecContext {
-                    cancel: Default::default(),
-                    ..own
-                };
-                host.run(job, &deaf)
-            }
+    /// What it has reached since this was called last.
+    pub fn take_reached(&self) -> Coverage {
+        let mut state = self.lock();
+        let (left, mut reached) = (
+            std::mem::take(&mut state.left),
+            std::mem::take(&mut state.reached),
+        );
+        drop(state);
+        let is_adopted =
+            |(handover, before): &(Arc<Handover>, u64)| handover.adopted_count() > *before;
+        let count = left.iter().filter(|left| is_adopted(left)).count();
+        if count > 0 {
+            reached.add_count("elsewhere.handover_adopted", count as u64);
         }
+        reached
     }
 }
 
@@ -236,51 +221,115 @@ impl Executor for Device {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
-        let state = self.state.lock();
+        let mut state = self.lock();
         if is_flush(job) && !state.plan.takes_flushes {
             return Err("the device takes no flushes".into());
         }
         if table_bytes(job) > state.plan.bytes_max {
             return Err(format!("the job is larger than {}", state.plan.bytes_max));
         }
+        if state.temper.as_mut().is_some_and(Temper::refuses) {
+            state.reached.add("elsewhere.not_accepted");
+            return Err("the device has no mind to".into());
+        }
         CpuExecutor::new().accepts(job)
     }
 
     fn slots(&self) -> usize {
-        self.state.lock().plan.slots
+        self.lock().plan.slots
     }
 
     fn parallelism(&self) -> usize {
-        self.state.lock().plan.parallelism
+        self.lock().plan.parallelism
     }
 
     fn state(&self) -> ExecutorState {
-        self.state.lock().plan.state.clone()
+        let (now, mut state) = (self.runtime.now(), self.lock());
+        let State {
+            plan,
+            temper,
+            reached,
+            ..
+        } = &mut *state;
+        if let Some(changed) = temper.as_mut().and_then(|temper| temper.state(now)) {
+            plan.state = changed;
+            reached.add(match &plan.state {
+                ExecutorState::Ready => "elsewhere.ready_again",
+                ExecutorState::Starting(_) => "elsewhere.starting",
+                ExecutorState::Down(_) => "elsewhere.down",
+            });
+        }
+        plan.state.clone()
     }
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
-        let (at, time, ending) = {
-            let mut state = self.state.lock();
-            state.running += 1;
-            state.most_running = state.most_running.max(state.running);
-            state.ran.push(Ran {
-                is_flush: is_flush(job),
-                bytes: table_bytes(job),
-                subjob_count: job.subjobs(),
-                begin: self.runtime.now(),
-                end: None,
-            });
-            let plan = &mut state.plan;
-            let ns = table_bytes(job).saturating_mul(plan.ns_per_byte);
-            let time = plan.job_time + Duration::from_nanos(ns);
-            let ending = plan.endings.pop_front().unwrap_or(Ending::Done);
-            (state.ran.len() - 1, time, ending)
+        let (at, fate) = self.begin(job);
+        let is_rate_limited = self.lock().plan.is_rate_limited;
+        let ctx = &ExecContext {
+            throttle: ctx.throttle.clone().filter(|_| is_rate_limited),
+            ..ctx.clone()
         };
-        let result = self.compute(job, ctx, time, ending);
-        let mut state = self.state.lock();
+        let given = Given {
+            device: self,
+            job,
+            ctx,
+        };
+        let result = given.run(&fate);
+        let mut state = self.lock();
         state.running -= 1;
         state.ran[at].end = Some(self.runtime.now());
+        state.note(fate.ending, &result);
         result
+    }
+}
+
+impl Device {
+    /// A job was given. Its number, and what is done with it.
+    fn begin(&self, job: &Job) -> (usize, Fate) {
+        let mut state = self.lock();
+        state.running += 1;
+        state.most_running = state.most_running.max(state.running);
+        let State { plan, temper, .. } = &mut *state;
+        // A slot that an abandoned job still takes must not be given again.
+        let slots = plan.slots;
+        let fate = match temper {
+            Some(temper) => temper.fate(),
+            None => {
+                let ns = table_bytes(job).saturating_mul(plan.ns_per_byte);
+                Fate {
+                    time: plan.job_time + Duration::from_nanos(ns),
+                    ending: plan.endings.pop_front().unwrap_or(Ending::Done),
+                    tasks: None,
+                    adopts: false,
+                }
+            }
+        };
+        if state.temper.is_some() {
+            assert!(
+                state.running <= slots,
+                "{} has {slots} slots and {} jobs",
+                self.name,
+                state.running
+            );
+            if state.hung > 0 {
+                state.reached.add("elsewhere.given_beside_a_hung_job");
+            }
+            if state.troubles >= 3 {
+                state.reached.add("elsewhere.given_again_after_troubles");
+            }
+        }
+        state.ran.push(Ran {
+            is_flush: is_flush(job),
+            bytes: table_bytes(job),
+            subjob_count: job.subjobs(),
+            begin: self.runtime.now(),
+            end: None,
+            keyspace: job.keyspace,
+            prefix: format!("{}-", job.output.text()),
+            is_litter: fate.ending.is_litter(),
+            may_be_abandoned: fate.ending.may_be_abandoned(),
+        });
+        (state.ran.len() - 1, fate)
     }
 }
 

@@ -1,101 +1,166 @@
-//! Executors beside the host's own that are slow, decline, fail, or lie: whatever they do, the
-//! store's contents are what the model says.
+//! Executors beside the host's own that are slow, refuse, decline, fail, lie, hang and wake too
+//! late: whatever they do, the store's contents are what the model says, and nothing of one that
+//! the engine gave up changes a folder.
 //!
-//! Threading: as executors are; what one does with a job is drawn from the run's own random
-//! numbers.
+//! What it is: [`Strangers`] are the executors of one life of a store. Each is a
+//! [`Device`](crate::device::Device) with a temper. They outlive the store: a job that hangs may
+//! wake when the store is closed, or when the next one is open on the same folder.
+//!
+//! Threading: shared by the tasks of a run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_table::error::TableError;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
-use siltstone_table::job::Job;
-use siltstone_table::job::outcome::Outcome;
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_table::exec::Executor;
 
+use crate::checker::Check;
+use crate::coverage::Coverage;
+use crate::device::{Device, Temper};
 use crate::rng::Rng;
 
-/// An executor of another machine, as far as the engine can tell.
-pub struct Stranger {
-    name: String,
-    host: CpuExecutor,
-    /// In how many of a hundred jobs it misbehaves.
-    misbehaves_percent: u64,
+/// See the module.
+#[derive(Clone, Default)]
+pub struct Strangers {
+    devices: Vec<Arc<Device>>,
+    /// Whether those that hang are waited for after a close, so that the folder can be compared.
+    /// Otherwise they wake in the next life.
+    is_awaited: bool,
 }
 
-/// None to two of them.
-pub(crate) fn draw(rng: &mut Rng) -> Vec<Arc<dyn Executor>> {
-    let count = rng.below(4).saturating_sub(1);
-    let strangers = (0..count).map(|i| -> Arc<dyn Executor> {
-        Arc::new(Stranger {
-            name: format!("stranger-{i}"),
-            host: CpuExecutor::new(),
-            misbehaves_percent: *rng.pick(&[0, 30, 100]),
+/// The names in a folder, with length and bytes.
+pub(crate) type Folder = BTreeMap<String, Vec<u8>>;
+
+impl Strangers {
+    /// None to two of them. What they are like does not depend on how often `rng` is used after
+    /// this.
+    pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> Strangers {
+        let count = rng.below(4).saturating_sub(1);
+        Strangers::of(runtime, count, rng)
+    }
+
+    /// One or two of them.
+    pub(crate) fn draw_some(runtime: &Runtime, rng: &mut Rng) -> Strangers {
+        let count = 1 + rng.below(2);
+        Strangers::of(runtime, count, rng)
+    }
+
+    fn of(runtime: &Runtime, count: u64, rng: &mut Rng) -> Strangers {
+        let mut own = rng.clone().fork(11);
+        let devices = (0..count).map(|i| {
+            let misbehaves_percent = *rng.pick(&[0, 30, 100]);
+            let (temper, plan) = Temper::draw(own.fork(i), misbehaves_percent);
+            Device::with_temper(runtime, &format!("stranger-{i}"), plan, temper)
+        });
+        Strangers {
+            devices: devices.collect(),
+            is_awaited: own.chance(60),
+        }
+    }
+
+    /// As a store gets them.
+    pub(crate) fn executors(&self) -> Vec<Arc<dyn Executor>> {
+        let devices = self.devices.iter();
+        devices.map(|device| device.clone() as _).collect()
+    }
+
+    /// How many jobs of them hang.
+    pub(crate) fn hung(&self) -> usize {
+        self.devices.iter().map(|device| device.hung()).sum()
+    }
+
+    /// Whether a job of this keyspace hangs.
+    pub(crate) fn hangs_in(&self, keyspace: u32) -> bool {
+        self.any(|ran| ran.keyspace == keyspace && ran.may_be_abandoned && ran.end.is_none())
+    }
+
+    /// Whether one of them may have left this table in the folder. `is_closed`: what was abandoned
+    /// may be there until the next open.
+    pub(crate) fn may_leave(&self, name: &str, is_closed: bool) -> bool {
+        self.any(|ran| {
+            let is_left = ran.is_litter || is_closed && ran.may_be_abandoned;
+            is_left && name.starts_with(&ran.prefix)
         })
-    });
-    strangers.collect()
-}
+    }
 
-/// Says something that does not hold of what was made.
-fn lie(outcome: &mut Outcome, rng: &mut Rng) {
-    let index = rng.index(outcome.tables.len().max(1));
-    let kind = rng.below(9);
-    let Some(table) = outcome.tables.get_mut(index) else {
-        outcome.job ^= 1;
-        return;
-    };
-    match kind {
-        0 => table.entries += 1,
-        1 => table.digest ^= 1,
-        2 => table.max_seq += 1,
-        3 => table.file_bytes += 1,
-        4 => table.left_bound.push(1),
-        5 => table.name.push_str("-other"),
-        6 => table.raw_bytes = table.raw_bytes.saturating_sub(1),
-        7 => {
-            table.puts += 1;
-            table.entries += 1;
+    fn any(&self, is_it: impl Fn(&crate::device::Ran) -> bool) -> bool {
+        let all = self.devices.iter();
+        all.flat_map(|device| device.ran()).any(|ran| is_it(&ran))
+    }
+
+    /// Adds what they have reached since this was called last.
+    pub(crate) fn take_reached(&self, coverage: &mut Coverage) {
+        for device in &self.devices {
+            coverage.merge(&device.take_reached());
         }
-        _ => outcome.job ^= 1,
-    }
-}
-
-impl Executor for Stranger {
-    fn name(&self) -> &str {
-        &self.name
     }
 
-    fn side(&self) -> Side {
-        Side::Device
-    }
-
-    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
-        let mut rng = Rng::new(ctx.runtime.random_u64());
-        let own = ExecContext {
-            max_parallel: 1 + rng.index(4),
-            handover: None,
-            ..ctx.clone()
+    /// Waits until those that hang have woken and returned. The folders of a store that is closed
+    /// must stay as they are.
+    pub(crate) fn change_nothing(
+        &self,
+        runtime: &Runtime,
+        media: &[&MemoryStorage],
+        coverage: &mut Coverage,
+    ) -> Check {
+        if !self.is_awaited || self.hung() == 0 {
+            return Ok(());
+        }
+        let folders = || {
+            media
+                .iter()
+                .map(|m| folder_of(m))
+                .collect::<Result<Vec<_>, _>>()
         };
-        if !rng.chance(self.misbehaves_percent) {
-            return self.host.run(job, &own);
+        let before = folders()?;
+        // None hangs for as long as that.
+        for _ in 0..60 {
+            if self.hung() == 0 {
+                break;
+            }
+            runtime.sleep(Duration::from_secs(60));
         }
-        let failed = || ExecError::Failed(TableError::Misuse("a stranger failed"));
-        match rng.below(6) {
-            0 => Err(ExecError::declined("a stranger has no mind to")),
-            1 => Err(failed()),
-            2 => {
-                ctx.runtime.sleep(Duration::from_millis(rng.below(50)));
-                self.host.run(job, &own)
-            }
-            3 => {
-                // What it made stays where it is.
-                self.host.run(job, &own)?;
-                Err(failed())
-            }
-            _ => {
-                let mut outcome = self.host.run(job, &own)?;
-                lie(&mut outcome, &mut rng);
-                Ok(outcome)
-            }
+        if self.hung() > 0 {
+            return Err("an executor does not return".into());
+        }
+        for (before, after) in before.iter().zip(folders()?) {
+            same(before, &after)?;
+        }
+        coverage.add("elsewhere.woke_after_the_close");
+        self.take_reached(coverage);
+        Ok(())
+    }
+}
+
+fn folder_of(medium: &MemoryStorage) -> Result<Folder, String> {
+    let read = |name: &str| -> siltstone_storage::Result<Vec<u8>> {
+        let file = medium.open(name)?;
+        let mut bytes = vec![0; file.len() as usize];
+        file.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    };
+    let objects = medium.list().map_err(|e| e.to_string())?.into_iter();
+    let files = objects.map(|object| {
+        let bytes = read(&object.name).map_err(|e| e.to_string())?;
+        Ok((object.name, bytes))
+    });
+    files.collect()
+}
+
+fn same(before: &Folder, after: &Folder) -> Check {
+    let told = |name: &str, how: &str| {
+        Err(format!(
+            "an executor woke after the store was closed, and {name} {how}"
+        ))
+    };
+    for (name, bytes) in before {
+        match after.get(name) {
+            None => return told(name, "is gone"),
+            Some(found) if found != bytes => return told(name, "has changed"),
+            Some(_) => {}
         }
     }
+    let new = after.keys().find(|name| !before.contains_key(*name));
+    new.map_or(Ok(()), |name| told(name, "is new"))
 }

@@ -13,8 +13,8 @@
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: compares whole contents with the model.
 //! - [`linear`]: decides whether a history of overlapping operations has an order.
-//! - [`executors`]: executors that fail and lie.
-//! - [`device`]: an executor with slots that takes time.
+//! - [`device`]: an executor with slots, whose jobs take time and end as planned or as drawn.
+//! - [`executors`]: those of a random trial, which fail, lie, hang and wake too late.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`reduce`]: leaves out everything that a failure does not need.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.

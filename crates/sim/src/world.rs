@@ -25,6 +25,7 @@ use siltstone_storage::{Instant, MemoryStorage, Mutex, Runtime, Storage};
 
 use crate::checker::Check;
 use crate::coverage::Coverage;
+use crate::executors::Strangers;
 use crate::model::{Event, Op, Record};
 use crate::observe::{SharedHistory, lock};
 use crate::workload::Plan;
@@ -61,8 +62,8 @@ pub struct World {
     pub history: SharedHistory,
     /// The seed's plan.
     pub plan: Arc<Plan>,
-    /// Whether executors beside the host's own are offered jobs.
-    pub has_strangers: bool,
+    /// The executors beside the host's own that are offered jobs.
+    pub strangers: Strangers,
     /// Counts of what was reached.
     pub coverage: StdMutex<Coverage>,
     /// How errors are treated.
@@ -152,7 +153,7 @@ impl World {
             outside: self.outside.clone(),
             history: self.history.clone(),
             plan: self.plan.clone(),
-            has_strangers: self.has_strangers,
+            strangers: self.strangers.clone(),
             coverage: StdMutex::default(),
             errors: Errors::Fatal,
             was_faulty: true,
@@ -432,6 +433,7 @@ impl World {
     /// A wrong answer, or an error that is not allowed.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Check {
         let id = keyspace.id();
+        let hangs = self.strangers.hangs_in(id);
         let _begun = self.begin(Promise::Drop);
         if let Err(e) = self.store.drop_keyspace(keyspace.name()) {
             let mut history = lock(&self.history);
@@ -473,6 +475,9 @@ impl World {
             self.synced(number);
         }
         self.reach("keyspace.dropped");
+        if hangs {
+            self.reach("elsewhere.dropped_with_a_hung_job");
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ fn linearizable() {
     let wanted = [
         "cut.not_seen",
         "cut.took_effect",
+        "elsewhere.done",
         "history.beside_another",
         "life.ended",
         "life.killed",

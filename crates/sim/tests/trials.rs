@@ -2,11 +2,33 @@
 //! seed.
 
 use siltstone_sim::trials::{
-    Share, Story, cut_files_trial, disk_full_trial, every_fault, failed_syncs_trial, fault_trial,
-    handles_trial, options_trial, options_trial_long, picks_trial, power_trial,
+    Share, Story, cut_files_trial, disk_full_trial, disk_full_trial_alone, every_fault,
+    every_fault_alone, failed_syncs_trial, fault_trial, fault_trial_alone, handles_trial,
+    options_trial, options_trial_long, picks_trial, power_trial, power_trial_alone,
     reader_at_every_call, repair_at_every_call, repair_trial, same_operations_trial, scenario,
     seeds,
 };
+
+/// What rows with executors beside the host's own must reach of them.
+const ELSEWHERE: &[&str] = &[
+    "elsewhere.abandoned",
+    "elsewhere.attack_refused",
+    "elsewhere.closed_with_a_hung_job",
+    "elsewhere.declined",
+    "elsewhere.done",
+    "elsewhere.dropped_with_a_hung_job",
+    "elsewhere.failed",
+    "elsewhere.given_again_after_troubles",
+    "elsewhere.given_beside_a_hung_job",
+    "elsewhere.left_tables",
+    "elsewhere.lied",
+    "elsewhere.not_accepted",
+    "elsewhere.ready_again",
+    "elsewhere.refused_when_late",
+    "elsewhere.woke_after_the_close",
+    "store.job_fallback_count",
+    "store.side_set_aside_count",
+];
 
 /// What random operations under random options must reach.
 const REACHED: &[&str] = &[
@@ -25,6 +47,12 @@ const REACHED: &[&str] = &[
     "delay.L0Stop",
     "delay.LogBytes",
     "delay.SealedMemtables",
+    "elsewhere.checkpoint_beside_a_hung_job",
+    "elsewhere.down",
+    "elsewhere.handover_adopted",
+    "elsewhere.ingest_beside_a_hung_job",
+    "elsewhere.starting",
+    "elsewhere.woke_in_the_next_life",
     "error.keyspace_dropped",
     "destroy.gone",
     "destroy.whole",
@@ -119,7 +147,8 @@ const POINTS: &[&str] = &[
 
 #[test]
 fn option_sets() {
-    seeds("option_sets", 1, 600, REACHED, options_trial);
+    let wanted = [REACHED, ELSEWHERE].concat();
+    seeds("option_sets", 1, 600, &wanted, options_trial);
 }
 
 /// Seeds that once failed, each because of a fault of the engine that is fixed. 4821: a flush
@@ -132,7 +161,7 @@ fn option_sets() {
 #[test]
 fn seeds_that_failed() {
     options_trial(4821);
-    power_trial(4398);
+    power_trial_alone(4398);
     // The long seed: the edit of a drop without a record failed after it was written; after a kill
     // the keyspace was gone, and the trial considered it lost.
     for seed in [
@@ -151,15 +180,15 @@ fn seeds_that_failed() {
         23_530,
         1_795_360_186_307_353,
     ] {
-        fault_trial(seed);
+        fault_trial_alone(seed);
     }
     // The start segment of a closed log could not be read for a while, and was reported as damaged.
     for seed in [3056, 3221, 7216] {
-        fault_trial(seed);
+        fault_trial_alone(seed);
     }
     // A keyspace was dropped while data of it that waited for space was flushed: the tables stayed.
-    fault_trial(4473);
-    every_fault(9, Story::Checkpoint, 's', 20);
+    fault_trial_alone(4473);
+    every_fault_alone(9, Story::Checkpoint, 's', 20);
     // 332: writers got the errors of jobs that were over. 3625, 3905: on a full disk writers were
     // told that another keyspace was dropped, because that was the last error of a job. 1834:
     // callers that waited for idleness were not told of a full disk. 3002: a simulated run that was
@@ -167,7 +196,7 @@ fn seeds_that_failed() {
     // manifest's reserve on the only disk, and the trial allowed that only if the manifest has a
     // disk of its own.
     for seed in [332, 1834, 3002, 3625, 3905, 1_795_347_893_285_825] {
-        disk_full_trial(seed);
+        disk_full_trial_alone(seed);
     }
     // 203: the manifest's end was overwritten. 557, 651: leftovers that were used instead of a
     // missing table brought deleted keys back.
@@ -216,6 +245,9 @@ fn failed_syncs() {
         "failed_sync.spare_segment",
         "failed_sync.passed",
         "failed_sync.power_lost_after_the_reopen",
+        "elsewhere.abandoned",
+        "elsewhere.closed_with_a_hung_job",
+        "elsewhere.done",
     ];
     seeds("failed_syncs", 1, 400, &wanted, failed_syncs_trial);
 }
@@ -237,6 +269,13 @@ fn disk_full() {
         "mended.worked",
         "disk_full.edits_wait",
         "disk_full.dropped_beside_waiting_edits",
+        "elsewhere.abandoned",
+        "elsewhere.closed_with_a_hung_job",
+        "elsewhere.done",
+        "elsewhere.dropped_with_a_hung_job",
+        "elsewhere.no_space",
+        "elsewhere.refused_when_late",
+        "store.job_fallback_count",
     ];
     seeds("disk_full", 1, 400, &wanted, disk_full_trial);
 }
@@ -292,6 +331,7 @@ fn power_loss() {
     ];
     wanted.extend(kinds.iter().map(String::as_str));
     wanted.extend(POINTS);
+    wanted.extend(ELSEWHERE);
     seeds("power_loss", 1, 2000, &wanted, power_trial);
 }
 
@@ -313,6 +353,15 @@ fn storage_errors() {
         "fault.error.poisoned",
         "store.adopted_table_count",
         "store.resumed_job_count",
+        "elsewhere.abandoned",
+        "elsewhere.attack_refused",
+        "elsewhere.closed_with_a_hung_job",
+        "elsewhere.done",
+        "elsewhere.no_space",
+        "elsewhere.refused_when_late",
+        "elsewhere.woke_after_the_close",
+        "store.job_fallback_count",
+        "store.side_set_aside_count",
     ];
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
@@ -345,6 +394,7 @@ fn every_call() {
         "scenario.checkpoint_whole",
         "story.flushed_beside_a_create",
         "story.flushed_beside_a_drop",
+        "elsewhere.done",
     ]);
     let reached = seeds("every_call", 1, 16, &wanted, |seed| {
         let story = Story::ALL[seed as usize % Story::ALL.len()];
@@ -387,6 +437,9 @@ fn every_call_fails() {
         "every_fault.replace",
         "every_fault.sync",
         "every_fault.sync_dir",
+        "elsewhere.abandoned",
+        "elsewhere.done",
+        "elsewhere.no_space",
     ];
     seeds("every_call_fails", 1, 33, &wanted, every_fault_of_seed);
 }

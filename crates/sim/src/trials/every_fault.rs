@@ -8,7 +8,7 @@ use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{CrashPolicy, Storage, StorageErrorKind};
 
 use super::stories::{Stage, Story, check_moved, options};
-use super::{Run, simulate};
+use super::{Run, STRANGERS_PERCENT, simulate};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
@@ -22,13 +22,26 @@ use crate::world::upkeep::reading_options;
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage {
+    faults(seed, story, place, share, STRANGERS_PERCENT)
+}
+
+/// Does the same as [`every_fault`] without executors beside the host's own.
+///
+/// # Panics
+/// As [`every_fault`].
+pub fn every_fault_alone(seed: u64, story: Story, place: char, share: u64) -> Coverage {
+    faults(seed, story, place, share, 0)
+}
+
+fn faults(seed: u64, story: Story, place: char, share: u64, strangers_percent: u64) -> Coverage {
     let mut coverage = Coverage::default();
     let mut nth = seed % share;
+    let one = |nth, for_good| one(seed, story, place, nth, for_good, strangers_percent);
     loop {
-        let (fired, reached) = one(seed, story, place, nth, false);
+        let (fired, reached) = one(nth, false);
         if fired {
             // The same call, and all calls from it on.
-            coverage.merge(&one(seed, story, place, nth, true).1);
+            coverage.merge(&one(nth, true).1);
         } else {
             coverage.add_count(&format!("every_fault.calls.{story:?}.{place}"), nth);
             return coverage;
@@ -51,10 +64,18 @@ fn draw_fault(rng: &mut Rng) -> Fault {
 }
 
 /// Whether the fault was met, and counts of what was reached.
-fn one(seed: u64, story: Story, place: char, nth: u64, for_good: bool) -> (bool, Coverage) {
+fn one(
+    seed: u64,
+    story: Story,
+    place: char,
+    nth: u64,
+    for_good: bool,
+    strangers_percent: u64,
+) -> (bool, Coverage) {
     simulate(seed << 20 | nth, move |runtime| {
         let mut rng = Rng::new(seed << 20 | nth);
-        let run = Run::new(&runtime, &mut rng);
+        let mut run = Run::new(&runtime, &mut rng);
+        run.meet_strangers(seed << 8 | story as u64, strangers_percent);
         let (mut stage, faults) = Stage::with_faults(run, place);
         let fault = draw_fault(&mut rng);
         let rule = Rule::on_any(fault).nth(nth);

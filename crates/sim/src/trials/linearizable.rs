@@ -24,6 +24,7 @@ use siltstone_storage::sim::{Reclaim, SimConfig, run};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
 use crate::coverage::Coverage;
+use crate::executors::Strangers;
 use crate::linear::{Action, End, Key, Operation, Value, check};
 use crate::rng::Rng;
 
@@ -640,8 +641,20 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
         let process = {
             let (storage, notes) = (Arc::new(faults), notes.clone());
             let (mut rng, opened) = (rng.fork(1), opened.clone());
+            let mut more = rng.clone().fork(2);
             runtime.spawn_process("life", move |runtime| {
-                life(&runtime, storage, options, &notes, count, &opened, &mut rng)
+                // They belong to the process, and die with it.
+                let strangers = match more.chance(40) {
+                    true => Strangers::draw_some(&runtime, &mut more),
+                    false => Strangers::default(),
+                };
+                let begun = Begun {
+                    storage,
+                    options,
+                    strangers,
+                    opened: &opened,
+                };
+                life(&runtime, begun, &notes, count, &mut rng)
             })
         };
         let ended = process.map_err(|e| e.to_string())?.join();
@@ -675,19 +688,29 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
     Ok((operations, coverage))
 }
 
+/// What a life begins with.
+struct Begun<'a> {
+    storage: Arc<dyn Storage>,
+    options: Options,
+    strangers: Strangers,
+    /// Whether the store was opened.
+    opened: &'a Mutex<bool>,
+}
+
 /// A store that is opened, read, changed by clients, and read again.
 fn life(
     runtime: &Runtime,
-    storage: Arc<dyn Storage>,
-    options: Options,
+    begun: Begun<'_>,
     notes: &[Notes],
     count: usize,
-    opened: &Mutex<bool>,
     rng: &mut Rng,
 ) -> Result<Ended, String> {
-    let components = Components::on(storage, runtime.clone());
-    let store = Store::open_with(components, options).map_err(|e| format!("open: {e}"))?;
-    *opened.lock().unwrap_or_else(|e| e.into_inner()) = true;
+    let components = Components {
+        executors: begun.strangers.executors(),
+        ..Components::on(begun.storage, runtime.clone())
+    };
+    let store = Store::open_with(components, begun.options).map_err(|e| format!("open: {e}"))?;
+    *begun.opened.lock().unwrap_or_else(|e| e.into_inner()) = true;
     let mut clients = Vec::new();
     for notes in notes {
         clients.push(Client::new(runtime, &store, notes, rng.draw())?);
@@ -715,6 +738,7 @@ fn life(
     drop(last);
     let mut coverage = Coverage::default();
     coverage.take_stats(&store.stats());
+    begun.strangers.take_reached(&mut coverage);
     if rng.chance(50) {
         store.close().map_err(|e| format!("close: {e}"))?;
     }

@@ -53,10 +53,10 @@ mod stories;
 mod takeover;
 
 pub use cut_files::cut_files_trial;
-pub use disk_full::disk_full_trial;
-pub use every_fault::every_fault;
+pub use disk_full::{disk_full_trial, disk_full_trial_alone};
+pub use every_fault::{every_fault, every_fault_alone};
 pub use failed_syncs::failed_syncs_trial;
-pub use faults::fault_trial;
+pub use faults::{fault_trial, fault_trial_alone};
 pub use flips::{FLIPS, flip_trial};
 pub use handles::handles_trial;
 pub use linearizable::linearizable_trial;
@@ -64,7 +64,7 @@ pub use linearizable::threads::{history_child, linearizable_threads_trial};
 pub use looks_fail::{reader_at_every_call, repair_at_every_call};
 pub use options::{options_trial, options_trial_long};
 pub use picks::picks_trial;
-pub use power::power_trial;
+pub use power::{power_trial, power_trial_alone};
 pub use repair::repair_trial;
 pub use replay::{Trace, trace};
 pub use same_operations::same_operations_trial;
@@ -76,4 +76,7 @@ pub use takeover::takeover_trial;
 
 use promised::Promised;
 use run::Run;
+
+/// Of a hundred seeds of a row, so many give their stores executors beside the host's own.
+const STRANGERS_PERCENT: u64 = 40;
 use simulate::{STEPS, simulate_counted};

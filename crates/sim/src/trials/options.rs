@@ -14,7 +14,7 @@ use super::media::{End, Media};
 use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
-use crate::executors;
+use crate::executors::Strangers;
 use crate::model::Op;
 use crate::observe::lock;
 use crate::rng::Rng;
@@ -70,12 +70,12 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 None => Looks::default(),
             };
             media.start_journals();
-            let executors = executors::draw(&mut more);
+            let strangers = Strangers::draw(&runtime, &mut more);
             let world = run
                 .open_on(
                     media.main(),
                     media.storages(),
-                    executors,
+                    strangers,
                     &options,
                     Errors::Fatal,
                 )
@@ -109,6 +109,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             }
             if late.chance(25) {
                 close_beside(&mut run, &world, work, &mut late).map_err(told)?;
+                run.late_executors_change_nothing(&world).map_err(told)?;
             } else {
                 Run::join(work).map_err(told)?;
                 if rng.chance(60) {

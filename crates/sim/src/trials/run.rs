@@ -9,16 +9,17 @@
 //!
 //! Threading: belongs to the trial's first task. Clients are tasks of the same simulated run.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use siltstone::{Components, ErrorKind, Options, Storages, Store};
 use siltstone_storage::{JoinHandle, MemoryStorage, Runtime, Storage};
-use siltstone_table::exec::Executor;
 
 use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
+use crate::executors::Strangers;
 use crate::model::{Event, Model, Record};
 use crate::observe::{History, Observed, SharedHistory, lock};
 use crate::rng::Rng;
@@ -41,6 +42,10 @@ pub(crate) struct Run {
     works: Arc<AtomicU32>,
     /// The checkpoints of all lives.
     pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
+    /// The random numbers for the executors of each life, if there are any.
+    strangers: RefCell<Option<Rng>>,
+    /// The executors of the last store that was closed, and how many of their jobs hung then.
+    earlier: Option<(Strangers, usize)>,
 }
 
 impl Run {
@@ -56,6 +61,8 @@ impl Run {
             outside,
             works: Arc::default(),
             copies: Arc::default(),
+            strangers: RefCell::default(),
+            earlier: None,
         }
     }
 
@@ -72,6 +79,27 @@ impl Run {
             outside,
             works: self.works.clone(),
             copies: Arc::default(),
+            strangers: self.strangers.clone(),
+            earlier: None,
+        }
+    }
+
+    /// In a part of the seeds, gives the stores that [`Run::open`] opens executors of their own.
+    /// What is drawn for that depends on the seed only, so the other seeds run as they would
+    /// without.
+    pub(crate) fn meet_strangers(&mut self, seed: u64, percent: u64) {
+        let mut rng = Rng::new(seed ^ 0x0057_4A6E_6765_7221);
+        if rng.chance(percent) {
+            self.coverage.add("elsewhere.strangers");
+            self.strangers = RefCell::new(Some(rng));
+        }
+    }
+
+    /// The executors of the next life.
+    pub(crate) fn strangers(&self) -> Strangers {
+        match &mut *self.strangers.borrow_mut() {
+            Some(rng) => Strangers::draw_some(&self.runtime, &mut rng.fork(1)),
+            None => Strangers::default(),
         }
     }
 
@@ -83,17 +111,18 @@ impl Run {
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
-        self.open_on(medium, Storages::on(storage), Vec::new(), options, errors)
+        let strangers = self.strangers();
+        self.open_on(medium, Storages::on(storage), strangers, options, errors)
     }
 
-    /// Like [`Run::open`], for a store whose log or tables may be on other storages, and to which
-    /// `executors` are offered. `medium` is that of the manifest: the marks are made in its
+    /// Like [`Run::open`], for a store whose log or tables may be on other storages, and whose jobs
+    /// are offered to `strangers`. `medium` is that of the manifest: the marks are made in its
     /// journal.
     pub(crate) fn open_on(
         &self,
         medium: &MemoryStorage,
         storages: Storages,
-        executors: Vec<Arc<dyn Executor>>,
+        strangers: Strangers,
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
@@ -118,9 +147,8 @@ impl Run {
             let names = history.model.all_keyspaces();
             history.settings.wish(&names, &options.keyspaces);
         }
-        let has_strangers = !executors.is_empty();
         let components = Components {
-            executors,
+            executors: strangers.executors(),
             ..Components::of(seen, self.runtime.clone())
         };
         let store = Store::open_with(components, options.clone())?;
@@ -134,7 +162,7 @@ impl Run {
             storage,
             history: self.history.clone(),
             plan: self.plan.clone(),
-            has_strangers,
+            strangers,
             coverage: Mutex::default(),
             errors,
             was_faulty: false,
@@ -263,14 +291,26 @@ impl Run {
     /// cursor and no snapshot may exist.
     pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
         let leaves_nothing = world.leaves_nothing();
-        self.close_beside_clients(world)?;
-        if leaves_nothing {
+        let closed = self.close_beside_clients(world);
+        if closed.is_ok() && leaves_nothing {
             world
                 .nothing_is_left_behind()
                 .map_err(|told| siltstone::Error::new(ErrorKind::Corruption, told))?;
             self.coverage.add("folder.exact");
         }
-        Ok(())
+        // Of a store that is poisoned, any error of a close is accepted, but not this one.
+        let unchanged = self.late_executors_change_nothing(world);
+        unchanged.unwrap_or_else(|told| panic!("{told}"));
+        closed
+    }
+
+    /// Waits until the executors of a closed store have returned, and compares its folders.
+    pub(crate) fn late_executors_change_nothing(&mut self, world: &World) -> Check {
+        let base = world.storage.base();
+        let tables = base.and_then(|base| base.downcast_ref::<MemoryStorage>());
+        let media: Vec<_> = [&world.medium].into_iter().chain(tables).collect();
+        let (strangers, runtime) = (&world.strangers, &self.runtime);
+        strangers.change_nothing(runtime, &media, &mut self.coverage)
     }
 
     /// Adds up what the store counted and closes it. Clients may still be at work.
@@ -280,7 +320,20 @@ impl Run {
             .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
         let last = lock(&self.history).model.last();
         world.closing.store(true, Ordering::Relaxed);
-        world.store.clone().close()?;
+        let hung = world.strangers.hung();
+        let closed = world.store.clone().close();
+        if hung > 0 {
+            self.coverage.add("elsewhere.closed_with_a_hung_job");
+        }
+        if let Some((earlier, hung)) = self.earlier.take() {
+            if earlier.hung() < hung {
+                self.coverage.add("elsewhere.woke_in_the_next_life");
+            }
+            earlier.take_reached(&mut self.coverage);
+        }
+        world.strangers.take_reached(&mut self.coverage);
+        self.earlier = Some((world.strangers.clone(), hung));
+        closed?;
         // A close syncs everything.
         world.synced(last);
         Ok(())

@@ -8,7 +8,7 @@ use siltstone_storage::{CrashPolicy, CrashReport, JournalReplay, MemoryStorage, 
 
 use super::closing::is_closed;
 use super::stories::{Stage, Story, check_moved, options};
-use super::{Promised, Run, simulate};
+use super::{Promised, Run, STRANGERS_PERCENT, simulate};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
 use crate::noted::moments;
@@ -49,7 +49,9 @@ struct Crashed {
 pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
     simulate(seed, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5CE);
-        let mut stage = Stage::new(Run::new(&runtime, &mut rng));
+        let mut run = Run::new(&runtime, &mut rng);
+        run.meet_strangers(seed << 8 | story as u64, STRANGERS_PERCENT);
+        let mut stage = Stage::new(run);
         stage
             .play(story, &mut rng)
             .map_err(|e| format!("{story:?}: {e}"))?;

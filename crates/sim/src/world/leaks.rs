@@ -43,7 +43,7 @@ impl World {
             let stats = self.store.stats();
             let held = (stats.snapshot_count, stats.pinned_table_count);
             told = match held {
-                (0, 0) => match self.compare_folders(&hooks.state())? {
+                (0, 0) => match self.compare_folders(&hooks.state(), false)? {
                     None => {
                         self.reach("tables.counted");
                         return Ok(());
@@ -83,7 +83,7 @@ impl World {
         let Some(state) = state else {
             return Err("a store that was closed has no manifest".into());
         };
-        match self.compare_folders(&state.state)? {
+        match self.compare_folders(&state.state, true)? {
             None => {
                 self.reach("folder.exact");
                 Ok(())
@@ -94,7 +94,11 @@ impl World {
 
     /// The differences between the folders of tables and of the manifest and what the manifest
     /// names.
-    fn compare_folders(&self, state: &StoreState) -> Result<Option<String>, String> {
+    fn compare_folders(
+        &self,
+        state: &StoreState,
+        is_closed: bool,
+    ) -> Result<Option<String>, String> {
         let named = named_tables(state);
         let list = |storage: &dyn Storage, is_meant: fn(&str) -> bool| {
             let objects = storage.list().map_err(|e| e.to_string())?;
@@ -106,8 +110,11 @@ impl World {
             return Ok(Some(format!("table {missing} is missing")));
         }
         // The store does not own a table that the test wrote here to be ingested, if the ingest
-        // was refused. What another writer failed to write may stay until the next open.
-        let is_ours = |name: &&String| !name.contains(OWN_TABLES) && !self.has_strangers;
+        // was refused. What executors leave against their promise stays until the next open, and
+        // so does what was abandoned right before a close.
+        let is_ours = |name: &&String| {
+            !name.contains(OWN_TABLES) && !self.strangers.may_leave(name, is_closed)
+        };
         if let Some(left) = tables.difference(&named).find(is_ours) {
             return Ok(Some(format!(
                 "table {left} is left over; the levels have {named:?}"

@@ -319,6 +319,9 @@ impl World {
             return Err(format!("a move left {:?}", report.left));
         }
         self.reach("ingest.files");
+        if self.strangers.hung() > 0 {
+            self.reach("elsewhere.ingest_beside_a_hung_job");
+        }
         self.reach(&format!("ingest.by_{how:?}"));
         let ids: BTreeMap<u32, ()> = parts.iter().map(|(k, _)| (k.id(), ())).collect();
         if ids.len() > 1 {

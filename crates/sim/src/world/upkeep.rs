@@ -148,6 +148,9 @@ impl World {
             ));
         }
         self.reach("checkpoint.done");
+        if self.strangers.hung() > 0 {
+            self.reach("elsewhere.checkpoint_beside_a_hung_job");
+        }
         if report.table_count > 0 {
             self.reach("checkpoint.tables_linked");
         }
