@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::{Components, Keyspace, Options, Store};
-use siltstone_sim::device::{Device, Ending, Plan};
+use siltstone_sim::device::{Device, Ending, Hang, Late, Plan};
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::sim::{SimConfig, run};
 use siltstone_storage::{MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
@@ -76,6 +76,12 @@ impl World {
             components.executors.push(Arc::clone(device) as _);
         }
         components
+    }
+
+    /// The names of the files with their lengths.
+    fn folder(&self) -> Vec<(String, u64)> {
+        let objects = self.storage.list().unwrap().into_iter();
+        objects.map(|object| (object.name, object.len)).collect()
     }
 
     fn tables(&self) -> usize {
@@ -457,5 +463,42 @@ fn a_slot_pauses_after_a_failure() {
         while store.flush().is_err() {
             world.rt.sleep(Duration::from_secs(1));
         }
+    });
+}
+
+/// A job fails while a task that it left behind is in the middle of a slow call for its output. A
+/// close waits for that call, so nothing changes in the folder afterwards.
+#[test]
+fn a_close_waits_for_calls_of_jobs_that_have_returned() {
+    simulated(|world| {
+        let at_once = Hang {
+            at: None,
+            silence: Duration::ZERO,
+            late: Late::GoesOn,
+        };
+        let device = world.device(Plan {
+            endings: [Ending::Detached(at_once)].into(),
+            job_time: Duration::from_secs(1),
+            ..Plan::default()
+        });
+        let slow = FaultStorage::new(world.storage.clone(), &world.rt);
+        let delay = Fault::Delay(Duration::from_secs(30));
+        let rule = slow.add(Rule::on(OpKind::Append, delay).ending("1-0000-00000.tbl"));
+        let mut components = Components::on(Arc::new(slow.clone()), world.rt.clone());
+        components.executors.push(device.clone());
+        let store = Store::open_with(components, options()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        keyspace.put(b"k", b"v").unwrap();
+        let begin = world.rt.now();
+        let flush = world.rt.spawn("flush", move || drop(keyspace.flush()));
+        world.rt.sleep(Duration::from_secs(3));
+        assert_eq!((device.running(), device.hung()), (0, 1));
+        assert_eq!(slow.fired_count(rule), 1);
+        store.close().unwrap();
+        assert!(world.rt.now().since(begin) >= Duration::from_secs(30));
+        flush.unwrap().join().unwrap();
+        let before = world.folder();
+        world.rt.sleep(Duration::from_secs(60));
+        assert_eq!((device.hung(), world.folder()), (0, before));
     });
 }
