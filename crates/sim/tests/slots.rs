@@ -333,6 +333,35 @@ fn a_close_does_not_wait_for_a_job_that_hangs() {
     });
 }
 
+/// A keyspace is dropped while a device hangs with its compaction. The drop waits for nothing, the
+/// space comes back, and nothing of the job reaches a new keyspace of the same name.
+#[test]
+fn a_drop_does_not_wait_for_a_job_that_hangs() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            endings: [Ending::Hang(Duration::from_secs(100))].into(),
+            ..two_slots()
+        });
+        let store = world.open(&[&device]);
+        drop(due(&store, &["a"]));
+        store.core_for_tests().pause_compaction(false);
+        world.rt.sleep(Duration::from_secs(1));
+        assert_eq!(device.running(), 1);
+        let begin = world.rt.now();
+        store.drop_keyspace("a").unwrap();
+        assert_eq!(world.rt.now(), begin);
+        let again = store.create_keyspace("a").unwrap();
+        world.rt.sleep(Duration::from_secs(10));
+        assert_eq!((device.running(), world.tables()), (1, 0));
+        again.put(b"k", b"v").unwrap();
+        world.rt.sleep(Duration::from_secs(200));
+        assert_eq!((device.running(), world.tables()), (0, 0));
+        check(&again, &Model::from([(b"k".to_vec(), b"v".to_vec())]));
+        assert_eq!(store.stats().counter("job_failed_count"), 0);
+        store.close().unwrap();
+    });
+}
+
 /// A device fails after it has finished two tables, and leaves them. The host adopts them, in the
 /// same job.
 #[test]
