@@ -198,6 +198,10 @@ fn seeds_that_failed() {
     for seed in [332, 1834, 3002, 3625, 3905, 1_795_347_893_285_825] {
         disk_full_trial_alone(seed);
     }
+    // With executors. 331: one returned in the moment in which its job was abandoned. 100: a job
+    // that could not be installed was begun again without a pause.
+    options_trial(331);
+    disk_full_trial(100);
     // 203: the manifest's end was overwritten. 557, 651: leftovers that were used instead of a
     // missing table brought deleted keys back.
     for seed in [203, 557, 651, 1155] {
