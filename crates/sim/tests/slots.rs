@@ -344,7 +344,7 @@ fn a_drop_does_not_wait_for_a_job_that_hangs() {
         });
         let store = world.open(&[&device]);
         drop(due(&store, &["a"]));
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         world.rt.sleep(Duration::from_secs(1));
         assert_eq!(device.running(), 1);
         let begin = world.rt.now();
@@ -461,7 +461,7 @@ fn a_slot_pauses_after_a_failure() {
         let mut components = Components::on(Arc::new(full.clone()), world.rt.clone());
         components.executors.push(device.clone());
         let store = Store::open_with(components, options()).unwrap();
-        store.core_for_tests().pause_compaction(true);
+        store.test_hooks().pause_compaction(true);
         let keyspace = store.default_keyspace().unwrap();
         let no_space = Fault::Fail(StorageErrorKind::NoSpace);
         full.add(

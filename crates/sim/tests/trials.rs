@@ -27,7 +27,7 @@ const ELSEWHERE: &[&str] = &[
     "elsewhere.refused_when_late",
     "elsewhere.woke_after_the_close",
     "store.job_fallback_count",
-    "store.side_set_aside_count",
+    "store.side_suspended_count",
 ];
 
 /// What random operations under random options must reach.
@@ -365,7 +365,7 @@ fn storage_errors() {
         "elsewhere.refused_when_late",
         "elsewhere.woke_after_the_close",
         "store.job_fallback_count",
-        "store.side_set_aside_count",
+        "store.side_suspended_count",
     ];
     seeds("storage_errors", 1, 1000, &wanted, fault_trial);
 }
