@@ -388,10 +388,10 @@ fn the_host_resumes_what_another_side_began() {
 fn a_job_may_return_when_it_is_abandoned() {
     for seed in 0..SEEDS {
         simulated_with(seed, |world| {
-            // A flush is cancelled after two seconds, and abandoned after two more.
+            // A flush is cancelled after five seconds, and abandoned after two more.
             let device = world.device(Plan {
                 slots: 1,
-                endings: [Ending::Hang(Duration::from_secs(4))].into(),
+                endings: [Ending::Hang(Duration::from_secs(7))].into(),
                 ..Plan::default()
             });
             let store = world.open(&[&device]);

@@ -119,7 +119,8 @@ impl Slots {
         match take(jobs, Taker::Placer { anyway }) {
             Some(work) => self.start(work),
             None => {
-                jobs.env().work().wait_past(seen, LOOK_AGAIN);
+                let next = LOOK_AGAIN.saturating_sub(now.since(*looked));
+                jobs.env().work().wait_past(seen, next);
             }
         }
         true
