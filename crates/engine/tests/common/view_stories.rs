@@ -223,11 +223,14 @@ fn a_snapshot_beside_jobs_does_not_change(rt: Runtime, _seed: u64) {
     let ks = store.default_keyspace().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
-        let (ks, stop) = (ks.clone(), stop.clone());
+        let (clock, ks, stop) = (rt.clone(), ks.clone(), stop.clone());
         let write = move || {
             for i in 0..60u64 {
                 ks.put(b"k", format!("{i}").as_bytes()).unwrap();
                 ks.put(&key(i), b"v").unwrap();
+                // Time moves only while all tasks wait: without this there would be one snapshot
+                // before all writes, and none beside the jobs.
+                clock.sleep(Duration::from_micros(50));
                 if i % 6 == 5 {
                     ks.flush().unwrap();
                 }
