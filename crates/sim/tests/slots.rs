@@ -6,6 +6,8 @@
 mod endings;
 #[path = "slots/limits.rs"]
 mod limits;
+#[path = "slots/rules.rs"]
+mod rules;
 #[path = "slots/seen.rs"]
 mod seen;
 

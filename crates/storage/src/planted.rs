@@ -96,7 +96,7 @@ bugs! {
     46 HealthWithoutLock "health is changed without its lock";
     47 KeepCancelledOutput "a cancelled job leaves its tables";
     48 DropUnderSnapshots "tables under a range delete are dropped although a snapshot sees them";
-    49 OfferToLiars "a side that lied is offered work again" not for rows: "every lie is found all the same, jobs only take longer";
+    49 OfferToLiars "a side that is suspended is given jobs";
     50 OneRefusalFailsAll "a batch that is refused fails its whole group";
     51 DeleteOutputsOfJobs "leaving an open on a full disk deletes outputs of running jobs";
     52 SyncShortOfFlush "before a flush is installed the log is synced to the start of the segment of the memtable's last record, not through the record";
@@ -230,6 +230,16 @@ bugs! {
     172 UnreadFilterSaysNo "a lookup in a table whose filter was not read finds no key at all";
     173 LeavesOutHalfCovered "a seek back leaves out a table that is covered at its start only";
     174 LeavesOutBySequel "a seek leaves out what range deletes cover that its reader cannot see";
+    // Jobs on other sides than the host (RFC 7).
+    180 SlotGivenTwice "a slot that another task took at the same moment counts as free";
+    181 AbandonedIsInstalled "the outcome of an abandoned attempt is installed";
+    182 GateStaysOpen "the gate before an abandoned attempt stays open";
+    183 ForeignTablesAreBelieved
+        "tables that another executor left are verified as the host's own";
+    184 LeaseGoesBeforeCallsEnd
+        "a close gives the lease back while abandoned attempts still make storage calls";
+    185 ReservationEndsEarly "what a job reserves is given back when its attempt is abandoned";
+    186 LostSlotIsFree "the slot of an abandoned attempt is free before the executor returns";
 }
 
 #[cfg(feature = "planted")]
