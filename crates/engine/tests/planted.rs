@@ -126,6 +126,10 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::DropDoesNotPin,
         "a_drop_keeps_the_log_until_it_is_durable",
     ),
+    (
+        Bug::UnpinnedOnceSynced,
+        "a_drop_keeps_the_log_until_its_edit_is_durable",
+    ),
     (Bug::CloseOutsideRoles, "a_late_leader_meets_a_closed_store"),
     (
         Bug::FolderSyncIsHarmless,
@@ -158,6 +162,7 @@ const PLANTED: &[(Bug, &str)] = &[
         "spilled_ids_lie_above_ingested_ones",
     ),
     (Bug::DropUnderSnapshots, "a_range_delete_under_a_snapshot"),
+    (Bug::GapCutLate, "a_put_into_a_gap_is_seen_at_once"),
     (Bug::FailedGroupPins, "a_failed_group_does_not_keep_the_log"),
     (
         Bug::CheckIngestsAtOnce,

@@ -53,6 +53,7 @@ stories! {
     one_seed_gives_one_trace_of_calls
     synced_survives_power_loss
     a_drop_keeps_the_log_until_it_is_durable
+    a_drop_keeps_the_log_until_its_edit_is_durable
     a_late_leader_meets_a_closed_store
     a_failed_sync_of_the_folder_poisons_the_store
     a_missing_start_segment_is_damage
@@ -82,6 +83,7 @@ stories! {
     dropped_keyspaces_free_their_files
     obsolete_files_never_pile_up
     deletes_of_few_or_absent_keys_cost_little
+    a_put_into_a_gap_is_seen_at_once
     a_close_in_a_job
     memory_keeps_to_its_budget
     memory_beyond_the_budget_is_used_and_counted

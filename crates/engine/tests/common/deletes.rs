@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use siltstone::{Keyspace, Options, Store};
+use siltstone::{Batch, Keyspace, Options, Store, WriteOptions};
 use siltstone_storage::Runtime;
 
 use super::*;
@@ -38,6 +38,11 @@ pub const ALL: &[Story] = &[
         "deletes_of_few_or_absent_keys_cost_little",
         1,
         deletes_of_few_or_absent_keys_cost_little,
+    ),
+    (
+        "a_put_into_a_gap_is_seen_at_once",
+        4,
+        a_put_into_a_gap_is_seen_at_once,
     ),
 ];
 
@@ -386,4 +391,56 @@ fn deletes_of_few_or_absent_keys_cost_little(rt: Runtime, _: u64) {
         entries <= KEYS * 9 / 8,
         "{entries} entries are left of {KEYS}"
     );
+}
+
+/// Cursors remember a gap in two keyspaces, and a writer puts a key into both gaps by one batch,
+/// again and again. A cursor at a snapshot shows the key whenever a get at that snapshot finds it.
+fn a_put_into_a_gap_is_seen_at_once(rt: Runtime, _seed: u64) {
+    const DELETED: u64 = 20;
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(small());
+    let hooks = store.core_for_tests();
+    hooks.set_gap_min(1);
+    hooks.pause_compaction(true);
+    let (a, b) = two(&store);
+    for keyspace in [&a, &b] {
+        for i in 0..DELETED {
+            keyspace.put(&key(i), b"v").unwrap();
+            keyspace.delete(&key(i)).unwrap();
+        }
+    }
+    let inside = key(DELETED / 2);
+    let writer = {
+        let (clock, store, a, b) = (rt.clone(), store.clone(), a.clone(), b.clone());
+        let inside = inside.clone();
+        let write = move || {
+            for _ in 0..40 {
+                let mut batch = Batch::new();
+                batch.put(&a, &inside, b"v").unwrap();
+                batch.put(&b, &inside, b"v").unwrap();
+                store.write(&batch, WriteOptions::default()).unwrap();
+                let mut batch = Batch::new();
+                batch.delete(&a, &inside).unwrap();
+                batch.delete(&b, &inside).unwrap();
+                store.write(&batch, WriteOptions::default()).unwrap();
+                // Until then cursors remember the gap again.
+                clock.sleep(Duration::from_micros(2));
+            }
+        };
+        rt.spawn("writer", write).unwrap()
+    };
+    let mut gaps = 0;
+    while !writer.is_finished() {
+        let snapshot = store.snapshot();
+        for keyspace in [&a, &b] {
+            let found = keyspace.get_at(&snapshot, &inside).unwrap();
+            let mut cursor = keyspace.cursor_at(&snapshot, ..).unwrap();
+            cursor.seek_to_first().unwrap();
+            assert_eq!(cursor.valid(), found.is_some(), "at {snapshot:?}");
+            gaps += hooks.gap_count(keyspace);
+        }
+        rt.sleep(Duration::from_micros(1));
+    }
+    writer.join().unwrap();
+    assert!(gaps > 0, "no gap was remembered, so the test shows nothing");
 }

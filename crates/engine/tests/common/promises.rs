@@ -18,6 +18,11 @@ pub const ALL: &[Story] = &[
         a_drop_keeps_the_log_until_it_is_durable,
     ),
     (
+        "a_drop_keeps_the_log_until_its_edit_is_durable",
+        6,
+        a_drop_keeps_the_log_until_its_edit_is_durable,
+    ),
+    (
         "a_flush_of_an_empty_memtable_syncs_what_came_before",
         2,
         a_flush_of_an_empty_memtable_syncs_what_came_before,
@@ -117,6 +122,59 @@ fn a_drop_keeps_the_log_until_it_is_durable(rt: Runtime, _seed: u64) {
     );
     dropper.join().unwrap();
     flusher.join().unwrap();
+    assert!(disk.lose_power().open().keyspace("b").is_err());
+}
+
+/// The record of a drop is synced, and its edit waits for a slow manifest. Edits of flushes become
+/// durable before it. They must not let the log go that the dropped keyspace needs until the
+/// manifest has the drop.
+fn a_drop_keeps_the_log_until_its_edit_is_durable(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(Options {
+        background_tasks: 4,
+        ..small()
+    });
+    let (a, b) = two(&store);
+    let others = ["c", "d", "e"].map(|name| store.create_keyspace(name).unwrap());
+    put_synced(&b, b"k", b"of the dropped one");
+    a.put(b"k", b"v").unwrap();
+    let slow = Fault::Delay(Duration::from_secs(2));
+    let rule = Rule::on(OpKind::Sync, slow).named("MANIFEST").for_good();
+    let rule = disk.faults.add(rule);
+    let flush = |keyspace: &Keyspace| {
+        let keyspace = keyspace.clone();
+        rt.spawn("flusher", move || keyspace.flush().unwrap())
+            .unwrap()
+    };
+    let mut tasks = vec![flush(&a)];
+    while disk.faults.fired_count(rule) == 0 {
+        rt.sleep(Duration::from_millis(10));
+    }
+    let dropper = {
+        let store = store.clone();
+        rt.spawn("dropper", move || store.drop_keyspace("b").unwrap())
+            .unwrap()
+    };
+    rt.sleep(Duration::from_millis(100));
+    // The log goes on to other segments, so that the drop's record can go.
+    for (i, keyspace) in others.iter().enumerate() {
+        for i in 0..100 >> (3 * i) {
+            keyspace.put(&key(i), &[7; 1000]).unwrap();
+        }
+        tasks.push(flush(keyspace));
+    }
+    while !dropper.is_finished() {
+        rt.sleep(Duration::from_millis(500));
+        let after = disk.lose_power().open();
+        if let Ok(b) = after.keyspace("b") {
+            let found = b.get(b"k").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"of the dropped one"[..]));
+        }
+    }
+    tasks.push(dropper);
+    for task in tasks {
+        task.join().unwrap();
+    }
     assert!(disk.lose_power().open().keyspace("b").is_err());
 }
 
