@@ -442,6 +442,8 @@ fn run_row(
         .env("SILT_STOP", seconds.to_string())
         .env("SILT_SEEDS", percent.to_string())
         .env_remove("SILT_SEED")
+        // The end of the message is reported, and a backtrace would take its place.
+        .env("RUST_BACKTRACE", "0")
         .current_dir(tree.join("crates/sim"))
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
