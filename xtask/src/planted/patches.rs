@@ -1,9 +1,10 @@
 //! Faults that are patches, because they need code of their own.
 //!
-//! `xtask/planted/NNN-name.patch` is fault NNN. Its first lines say what it breaks. Then comes a
-//! diff in git's format, whose new code is guarded by `siltstone_storage::planted!(Name)`. So all
-//! patches are applied to one copy of the sources, and one build has all faults. They are applied
-//! in the order of their numbers: if two overlap, the later one contains lines of the earlier one.
+//! `xtask/planted/NNN-name.patch` is fault NNN. Its first line says what it breaks, in the words of
+//! the list. Then comes a diff in git's format, whose new code is guarded by
+//! `siltstone_storage::planted!(Name)`. So all patches are applied to one copy of the sources, and
+//! one build has all faults. They are applied in the order of their numbers: if two overlap, the
+//! later one contains lines of the earlier one.
 //!
 //! Invariants: only git reads and writes diffs. The real sources are only read.
 
@@ -99,6 +100,12 @@ fn file_of(fault: &Fault) -> String {
     format!("{:03}{words}.patch", fault.number)
 }
 
+/// What a fault breaks, as a sentence: a patch begins with it.
+fn sentence_of(fault: &Fault) -> String {
+    let (first, rest) = fault.breaks.split_at(fault.breaks.len().min(1));
+    format!("{}{rest}.\n", first.to_uppercase())
+}
+
 /// All patches, by number.
 ///
 /// # Errors
@@ -185,8 +192,11 @@ fn compare(faults: &[Fault], sites: &[Site], patches: &[Patch]) -> Vec<String> {
                         "{FOLDER}/{file}: its new code does not ask for {name}"
                     ));
                 }
-                if patch.header().trim().is_empty() {
-                    wrong.push(format!("{FOLDER}/{file} does not say what it breaks"));
+                let sentence = sentence_of(fault);
+                if !patch.header().starts_with(&sentence) {
+                    wrong.push(format!(
+                        "{FOLDER}/{file} does not begin with what the list says: {sentence}"
+                    ));
                 }
             }
         }
@@ -284,10 +294,7 @@ pub fn renew(root: &Path, fault: &Fault) -> Result<String, String> {
         .find(|patch| patch.number == fault.number);
     let header = match &old {
         Some(old) => old.header().to_string(),
-        None => {
-            let (first, rest) = fault.breaks.split_at(fault.breaks.len().min(1));
-            format!("{}{rest}.\n\n", first.to_uppercase())
-        }
+        None => format!("{}\n", sentence_of(fault)),
     };
     let mut patch = Patch {
         number: fault.number,
@@ -434,7 +441,7 @@ mod tests {
             text: text.to_string(),
         };
         let good =
-            "Why.\n\ndiff --git a/a.rs b/a.rs\n--- a/a.rs\n+++ b/a.rs\n+planted!(InAPatch)\n";
+            "A rule.\n\ndiff --git a/a.rs b/a.rs\n--- a/a.rs\n+++ b/a.rs\n+planted!(InAPatch)\n";
         let patches = [
             patch("001-in-both.patch", "x"),
             patch("003-in-a-patch.patch", good),
@@ -449,7 +456,7 @@ mod tests {
         let patches = [
             patch(
                 "003-another-name.patch",
-                &good[6..].replace("InAPatch", "InBoth"),
+                &good[9..].replace("InAPatch", "InBoth"),
             ),
             patch("004-too-many.patch", good),
         ];
