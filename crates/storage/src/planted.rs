@@ -258,7 +258,7 @@ bugs! {
     183 ForeignTablesAreBelieved "tables that another executor left are verified as the host's own";
     184 LeaseGoesBeforeCallsEnd
         "a close gives the lease back while abandoned attempts still make storage calls";
-    185 ReservationEndsEarly "what a job reserves is given back when its attempt is abandoned";
+    185 ReservationEndsEarly "work that a side gives back loses its reservation";
     186 LostSlotIsFree
         "the slot of an abandoned attempt counts as free before the executor returns";
 }

@@ -399,7 +399,7 @@ fn a_put_into_a_gap_is_seen_at_once(rt: Runtime, _seed: u64) {
     const DELETED: u64 = 20;
     let disk = Disk::new(&rt);
     let store = disk.open_with(small());
-    let hooks = store.core_for_tests();
+    let hooks = store.test_hooks();
     hooks.set_gap_min(1);
     hooks.pause_compaction(true);
     let (a, b) = two(&store);

@@ -102,7 +102,7 @@ fn no_slot_is_given_twice() {
             let made = due(&store, &["a", "b", "c"]);
             let other = store.create_keyspace("other").unwrap();
             world.rt.sleep(Duration::from_secs(60));
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
             // A flush wakes all that look for work.
             other.put(b"k", b"v").unwrap();
             other.flush().unwrap();
@@ -134,7 +134,7 @@ fn the_outcome_of_an_abandoned_job_is_not_installed() {
         });
         let made = due(&store, &["a"]);
         let (keyspace, model) = &made[0];
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         assert!(!has_returned.load(Ordering::Relaxed));
         world.rt.sleep(Duration::from_secs(10));
@@ -163,7 +163,7 @@ fn an_abandoned_job_stays_reserved() {
         });
         let store = open_with(&world, world.storage.clone(), device, 4);
         let made = due(&store, &["a"]);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         let mut most = 0;
         while !store.stats().jobs.is_empty() || most == 0 {
             most = most.max(store.stats().jobs.len());
@@ -189,7 +189,7 @@ fn a_lost_slot_is_given_to_no_job() {
         let store = world.open(&[&device]);
         let compact = |name| {
             let made = due(&store, &[name]);
-            store.core_for_tests().pause_compaction(false);
+            store.test_hooks().pause_compaction(false);
             store.wait_until_idle().unwrap();
             check(&made[0].0, &made[0].1);
             // After that the device is not suspended any more.
@@ -226,7 +226,7 @@ fn tables_that_another_side_left_are_verified() {
         let all = model.clone();
         model.retain(|k, _| !(key(100)..key(110)).contains(k));
         keyspace.flush().unwrap();
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         store.wait_until_idle().unwrap();
         check(keyspace, model);
         let stats = store.stats();
@@ -254,7 +254,7 @@ fn a_close_waits_for_calls_in_progress() {
         let slow = Fault::Delay(Duration::from_secs(30));
         let rule = Rule::on(OpKind::Append, slow).ending(".tbl").times(1);
         let rule = storage.add(rule);
-        store.core_for_tests().pause_compaction(false);
+        store.test_hooks().pause_compaction(false);
         while storage.fired_count(rule) == 0 {
             world.rt.sleep(Duration::from_millis(100));
         }
