@@ -1,5 +1,5 @@
-//! Keys and values. Keys are 16 decimal digits, as db_bench writes them, of even numbers only, so that
-//! odd numbers are absent keys between present ones.
+//! Keys and values. Keys are 16 decimal digits, as db_bench writes them, of even numbers only, so
+//! that odd numbers are absent keys between present ones.
 
 /// A bijection of 0..2^64, for values and orders that look random and are the same in every run.
 pub fn mix(mut x: u64) -> u64 {
@@ -28,8 +28,8 @@ pub fn missing(i: u64) -> [u8; 16] {
     key(2 * i + 1)
 }
 
-/// The numbers 0..n in an order that looks random, each once: a Feistel permutation of the next power
-/// of four, applied again to results that are out of range.
+/// The numbers 0..n in an order that looks random, each once: a Feistel permutation of the next
+/// power of four, applied again to results that are out of range.
 pub struct Shuffle {
     n: u64,
     half_bits: u32,

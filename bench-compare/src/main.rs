@@ -3,9 +3,9 @@
 //!
 //! `cargo xtask bench --engines siltstone,leveldb --size 1GiB --rounds 3`
 //!
-//! Settings, equal for all: 16-byte keys, memtable 64 MiB, block cache 64 MiB, 10 filter bits a key,
-//! no compression, log on, no fsync of the log, one writer. Fills count until idle. Reads are of a
-//! settled store, all in page cache, warmed by a full scan and a quarter of the workload. The
+//! Settings, equal for all: 16-byte keys, memtable 64 MiB, block cache 64 MiB, 10 filter bits a
+//! key, no compression, log on, no fsync of the log, one writer. Fills count until idle. Reads are
+//! of a settled store, all in page cache, warmed by a full scan and a quarter of the workload. The
 //! machine drifts: only ratios of one round compare, and the tables show their medians.
 
 mod child;

@@ -1,5 +1,5 @@
-//! What the operating system says about this process, and a probe of how fast the machine is at this
-//! moment.
+//! What the operating system says about this process, and a probe of how fast the machine is at
+//! this moment.
 
 use std::time::{Duration, Instant};
 

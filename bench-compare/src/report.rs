@@ -44,8 +44,8 @@ fn less_is_better(name: &str) -> bool {
     !name.starts_with("kops") && name != "memcpy_gb_per_second"
 }
 
-/// A table for each figure: medians (lowest to highest), and for each other engine the median of the
-/// rounds' ratios. Above 1 the first engine is better.
+/// A table for each figure: medians (lowest to highest), and for each other engine the median of
+/// the rounds' ratios. Above 1 the first engine is better.
 pub fn markdown(
     figures: &Figures,
     workloads: &[String],

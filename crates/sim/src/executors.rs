@@ -3,7 +3,7 @@
 //! the engine gave up changes a folder.
 //!
 //! What it is: [`Strangers`] are the executors of one life of a store. Each is a
-//! [`Device`](crate::device::Device) with a temper. They outlive the store: a job that hangs may
+//! [`Device`] with a temper. They outlive the store: a job that hangs may
 //! wake when the store is closed, or when the next one is open on the same folder.
 //!
 //! Threading: shared by the tasks of a run.
