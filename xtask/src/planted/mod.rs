@@ -582,13 +582,37 @@ fn table(found: &[Found], all: &[Fault]) -> String {
     }
     for fault in left {
         let why = fault.not_for_rows.as_deref().unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "- {} `{}`: {}. {why}.",
-            fault.number, fault.name, fault.breaks
+        let sentences = format!(
+            "{} `{}`: {}. {}.",
+            fault.number,
+            fault.name,
+            fault.breaks,
+            capitalized(why)
         );
+        text.push_str(&list_item(&sentences));
     }
     text
+}
+
+fn capitalized(sentence: &str) -> String {
+    let mut chars = sentence.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
+}
+
+/// An item of a list in Markdown, in lines of at most 100 columns.
+fn list_item(words: &str) -> String {
+    let (mut text, mut line) = (String::new(), String::from("-"));
+    for word in words.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > 100 {
+            text.push_str(&line);
+            text.push('\n');
+            line = String::from(" ");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    text + &line + "\n"
 }
 
 /// Replaces the table between the marks of the page.
@@ -604,6 +628,16 @@ fn put(page: &str, table: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn items_have_at_most_100_columns() {
+        assert_eq!(capitalized("no row."), "No row.");
+        assert_eq!(capitalized(""), "");
+        let item = list_item(&"word ".repeat(50));
+        assert_eq!(item.split_whitespace().filter(|w| *w == "word").count(), 50);
+        assert!(item.lines().all(|l| l.len() <= 100) && item.starts_with("- word"));
+        assert!(item.lines().skip(1).all(|l| l.starts_with("  word")));
+    }
 
     #[test]
     fn a_row_tells_after_how_many_seeds_it_failed() {

@@ -154,7 +154,8 @@ impl Jobs {
         let ended = match verified {
             Ok(outcome) => {
                 let ns = self.env.now().since(start).as_nanos() as u64;
-                sides.count_believed(attempt.side, work.kind(), work.bytes(), ns);
+                let took = (adopted == 0).then(|| (work.bytes(), ns));
+                sides.count_believed(attempt.side, work.kind(), took);
                 // Another side has done what they failed with.
                 for (suspect, said) in work.suspects.drain(..) {
                     if suspect != attempt.side {

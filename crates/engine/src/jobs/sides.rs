@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::planted;
-use siltstone_storage::{Instant, Mutex, Runtime};
+use siltstone_storage::{Instant, Mutex, Runtime, StorageErrorKind};
 use siltstone_table::exec::{CpuExecutor, ExecError, Executor, ExecutorState, Progress};
 use siltstone_table::job::Job;
 
@@ -134,7 +134,12 @@ impl Ended {
         let Ended::Failed(error) = self else {
             return false;
         };
+        let storage = error.storage().map(|error| error.kind);
         matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Corruption)
+            || matches!(
+                storage,
+                Some(StorageErrorKind::Fenced | StorageErrorKind::TooManyOpen)
+            )
     }
 }
 
@@ -224,14 +229,17 @@ impl Record {
         self.troubles_in_a_row >= TROUBLES_IN_A_ROW
     }
 
-    /// Returns whether that ends a suspension.
-    fn believed(&mut self, kind: JobKind, bytes: u64, ns: u64, now: Instant) -> bool {
-        let speed = &mut self.speeds[kind as usize];
-        if speed.recent.len() == MEASURED_JOBS {
-            speed.recent.pop_front();
+    /// `took`: bytes and nanoseconds, if they say something of the speed. Returns whether that ends
+    /// a suspension.
+    fn believed(&mut self, kind: JobKind, took: Option<(u64, u64)>, now: Instant) -> bool {
+        if let Some(took) = took {
+            let speed = &mut self.speeds[kind as usize];
+            if speed.recent.len() == MEASURED_JOBS {
+                speed.recent.pop_front();
+            }
+            speed.recent.push_back(took);
+            speed.measured = Some(now);
         }
-        speed.recent.push_back((bytes, ns));
-        speed.measured = Some(now);
         self.troubles_in_a_row = 0;
         self.suspended_until.take().is_some()
     }
@@ -493,10 +501,12 @@ impl Sides {
         self.host() > 0
     }
 
-    /// A side has done a job.
-    pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, bytes: u64, ns: u64) {
+    /// A side has done a job. `took`: its bytes and the nanoseconds, unless it took over a part from
+    /// an earlier attempt, so that these say nothing of its speed.
+    pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(u64, u64)>) {
         let now = self.runtime.now();
-        let is_resumed = self.records.lock()[side].believed(kind, bytes.max(1), ns, now);
+        let took = took.map(|(bytes, ns)| (bytes.max(1), ns));
+        let is_resumed = self.records.lock()[side].believed(kind, took, now);
         if is_resumed {
             let (executor, side) = self.name_of(side);
             self.events.emit(|| Event::SideResumed { executor, side });
@@ -628,7 +638,7 @@ mod tests {
             record.trouble(trouble, now);
             record.trouble(trouble, now);
             assert!(!record.is_suspended(now), "two in a row are borne");
-            record.believed(JobKind::Flush, 1, 1, now);
+            record.believed(JobKind::Flush, Some((1, 1)), now);
             record.trouble(trouble, now);
             record.trouble(trouble, now);
             assert!(
@@ -645,7 +655,7 @@ mod tests {
                 assert!(!record.is_suspended(now) && record.is_on_trial(), "{trial}");
             }
             assert_eq!(record.suspended, 40);
-            record.believed(JobKind::Flush, 1, 1, now);
+            record.believed(JobKind::Flush, Some((1, 1)), now);
             record.trouble(trouble, now);
             assert!(!record.is_suspended(now) && !record.is_on_trial());
         }
@@ -713,7 +723,7 @@ mod tests {
         let mut record = Record::default();
         let now = Instant::default();
         for n in 1..=10 {
-            record.believed(JobKind::Compaction, 100, n * 100, now);
+            record.believed(JobKind::Compaction, Some((100, n * 100)), now);
         }
         let [flushes, compactions] = &record.speeds;
         assert_eq!(flushes.ns_per_byte(), None);
@@ -723,6 +733,11 @@ mod tests {
             "of its last five jobs"
         );
         assert!(compactions.holds(now + Duration::from_secs(599)));
+        assert!(!compactions.holds(now + Duration::from_secs(600)));
+        // A job that was resumed says nothing of the speed.
+        record.believed(JobKind::Compaction, None, now + Duration::from_secs(600));
+        let [_, compactions] = &record.speeds;
+        assert_eq!(compactions.ns_per_byte(), Some(8.0));
         assert!(!compactions.holds(now + Duration::from_secs(600)));
     }
 }
