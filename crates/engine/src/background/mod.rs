@@ -8,9 +8,10 @@
 //! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
 //! closed. Nobody waits for a task while holding a lock that the task may want. Workers, the
 //! placing task and maintenance wait for at most a second, so a notification that they miss costs a
-//! delay. Three waits have no bound: that of the sync task for a record ([`crate::wal::interval`]
-//! says why none is missed), and those of a close for the calls of abandoned attempts and for
-//! ingests in flight, because nothing may change once the lease is released.
+//! delay. These waits have no bound: that of the sync task for a record ([`crate::wal::interval`]
+//! says why none is missed); that of a slot for the calls which its executor left behind; and those
+//! of a close for such calls, for jobs elsewhere that are verified or installed, and for ingests in
+//! flight, because nothing may change once the lease is released.
 //!
 //! Threading: runtime tasks.
 

@@ -42,8 +42,8 @@ pub(super) fn guarded<T>(
     })
 }
 
-/// The life of a task that must not end while the store is open: `turn` runs until it answers false.
-/// A panic in it is counted and reported, and it runs again.
+/// The life of a task that must not end while the store is open: `turn` runs until it answers
+/// false. A panic in it is counted and reported, and it runs again.
 pub(super) fn repeat(catalog: &Catalog, task: &str, mut turn: impl FnMut() -> bool) {
     let env = catalog.env();
     let mut panics = 0;

@@ -218,7 +218,7 @@ impl Slots {
             output: watched.output.clone(),
             names: watched.work.end(),
         };
-        self.jobs.leftovers().add([left]);
+        self.jobs.leftovers().add(vec![left]);
         let sides = &self.jobs.runner().sides;
         if watched.is_hung {
             sides.count_ended(slot.side, &Ended::Hung);
@@ -265,7 +265,7 @@ impl Watched {
     fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool) -> bool {
         let signs = self.progress.signs_of_life();
         // A call of the storage that takes long is not the executor's fault.
-        if signs != self.signs || !self.gate.is_idle() {
+        if signs != self.signs || self.gate.is_in_call() {
             (self.signs, self.changed) = (signs, now);
         }
         let silent = now.since(self.changed) >= silence_of(slot.kind, slot.expected);

@@ -92,6 +92,12 @@ impl Begun {
         self.handover.as_ref().map_or(0, |h| h.adopted_count())
     }
 
+    /// An outcome is believed, so no attempt takes anything over any more: the names of what was
+    /// left.
+    pub(crate) fn close(&self) -> Vec<String> {
+        self.handover.as_ref().map_or(Vec::new(), |h| h.end())
+    }
+
     /// No further attempt: the names of what the last one left.
     pub(crate) fn end(self) -> Vec<String> {
         self.handover.map_or(Vec::new(), |h| h.end())

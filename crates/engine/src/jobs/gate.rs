@@ -90,6 +90,12 @@ impl Gate {
         drop(inputs);
     }
 
+    /// Whether the attempt has not been cut off, and a call of it is in progress.
+    pub(crate) fn is_in_call(&self) -> bool {
+        let state = self.state.lock();
+        !state.is_shut && state.calls > 0
+    }
+
     /// Whether no call is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.state.lock().calls == 0

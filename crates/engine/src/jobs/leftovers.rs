@@ -40,8 +40,10 @@ impl Leftovers {
         }
     }
 
-    pub(crate) fn add(&self, left: impl IntoIterator<Item = Leftover>) {
-        self.all.lock().extend(left);
+    pub(crate) fn add(&self, left: Vec<Leftover>) {
+        if !left.is_empty() {
+            self.all.lock().extend(left);
+        }
     }
 
     /// Deletes what can be deleted now from the folder of the outputs. What cannot be deleted is

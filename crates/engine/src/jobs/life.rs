@@ -153,6 +153,10 @@ impl Jobs {
         let sides = &runner.sides;
         let ended = match verified {
             Ok(outcome) => {
+                // What attempts left is of no use any more, unless it is part of the outcome.
+                let mut left = begun.close();
+                left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
+                runner.discard_names(&left);
                 let ns = self.env.now().since(start).as_nanos() as u64;
                 let took = (adopted == 0).then(|| (work.bytes(), ns));
                 sides.count_believed(attempt.side, work.kind(), took);

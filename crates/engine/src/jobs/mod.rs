@@ -99,6 +99,9 @@ impl Jobs {
 
     /// Deletes what attempts elsewhere left, and what nobody refers to.
     pub(crate) fn delete_leftovers(&self) {
+        if !self.runner.sides.has_others() {
+            return;
+        }
         let outputs = self.runner.outputs();
         self.leftovers.delete(&**outputs, self.runner.epoch);
     }
@@ -107,7 +110,7 @@ impl Jobs {
     /// that were given up and from which an executor has not returned.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let lost = self.runner.sides.lost_buffer_bytes();
-        self.schedule.lock().buffer_bytes() + lost
+        self.schedule.lock().buffer_bytes().saturating_add(lost)
     }
 
     /// Stops automatic compaction, for tests.

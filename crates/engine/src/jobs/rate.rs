@@ -84,9 +84,13 @@ impl RateLimit {
             return;
         }
         let begin = self.runtime.now();
-        while bucket.is_in_debt() && !stop() {
+        while bucket.is_in_debt() {
+            // What the executor passes in is not called under the lock.
+            drop(bucket);
+            let is_stopped = stop();
+            bucket = self.bucket.lock();
             let rate = self.bytes_per_s();
-            if rate == 0 {
+            if is_stopped || rate == 0 {
                 break;
             }
             let wait = bucket.debt_takes(rate).min(STOP_CHECK_INTERVAL);

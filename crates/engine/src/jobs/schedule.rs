@@ -266,7 +266,8 @@ impl Schedule {
     /// Memory of the running jobs' buffers, in bytes.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let of = |r: &Running| r.progress.buffer_bytes.load(Ordering::Relaxed);
-        self.running.iter().map(of).sum()
+        // Executors count this, so it is not trusted to be small.
+        self.running.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
@@ -367,7 +368,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
         source.flushing.store(false, Ordering::Release);
     }
     // Asked again under the lock: whoever cancels jobs looks for returned work under it.
-    let resumed = work.take_if(|work| may_resume && !work.cancel.is_cancelled());
+    let mut resumed = work.take_if(|work| may_resume && !work.cancel.is_cancelled());
     if resumed.is_none() {
         schedule.running.retain(|r| r.id != id);
     }
@@ -383,7 +384,8 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     }
     jobs.env.work().notify();
     jobs.env.job_ended().notify();
-    if let Some(work) = &resumed {
+    if let Some(work) = &mut resumed {
+        work.progress = Arc::default();
         schedule.unplace(work);
     }
     schedule.returned.extend(resumed);

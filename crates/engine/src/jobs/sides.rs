@@ -45,7 +45,7 @@ const TROUBLES_IN_A_ROW: u32 = 3;
 /// A side has no more slots than this, whatever its executor says.
 const SLOTS_MAX: usize = 64;
 
-/// The jobs of one side may have one in so many of the files open that the process may open.
+/// The jobs of one side together may have one in this many of the process's files open.
 const FILES_SHARE: u64 = 8;
 
 /// A job is cut into no more subjobs than this, whatever its executor says.
@@ -493,7 +493,8 @@ impl Sides {
         }
         let records = self.records.lock();
         let lost = records.iter().flat_map(|record| &record.lost);
-        lost.map(|p| p.buffer_bytes.load(Ordering::Relaxed)).sum()
+        let bytes = lost.map(|p| p.buffer_bytes.load(Ordering::Relaxed));
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Whether there is another side than the host.

@@ -227,8 +227,8 @@ impl Round<'_> {
         self.for_deletes(&map)
     }
 
-    /// Looks at the records of the sides. Under the schedule's lock, so that no slot is given twice:
-    /// a slot counts as lost, and its side as suspended, before its job leaves the schedule.
+    /// Looks at the records of the sides. Under the schedule's lock, so that no slot is given
+    /// twice: a slot counts as lost, and its side as suspended, before its job leaves the schedule.
     fn look_at_sides(&mut self, schedule: &mut Schedule) {
         if let Some(asked) = &self.asked {
             self.sides = Some(self.jobs.runner.sides.view(asked));
@@ -399,7 +399,12 @@ impl Round<'_> {
         };
         match self.place(schedule, &work, answers) {
             Step::Start(placed) => {
-                work.answers = answers.cloned().unwrap_or_default();
+                work.answers = match (answers, &self.sides) {
+                    (Some(answers), _) => answers.clone(),
+                    // Nobody could be asked, but the work may be placed again after a failure.
+                    (None, Some(_)) => self.jobs.runner.sides.nobody(),
+                    (None, None) => Vec::new(),
+                };
                 schedule.start(&mut work, placed);
                 if let Some(key) = &key {
                     schedule.forget_left(key);

@@ -162,8 +162,9 @@ pub enum Event {
         /// Where it computes: `gpu` or `device`.
         side: String,
     },
-    /// A flush or a compaction failed on the host. The store runs it again. A failure of another
-    /// executor is none of the store: the host runs the job, and `SideStats::failed_count` rises.
+    /// A flush, a compaction or maintenance failed. The store runs it again. If another executor
+    /// fails with a job, that is not reported here: another side runs the job, and
+    /// `SideStats::failed_count` rises.
     #[non_exhaustive]
     JobFailed {
         /// What failed.

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::{Components, Store};
+use siltstone_sim::device::Plan;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{MemoryStorage, OpKind, Runtime, StorageErrorKind};
 use siltstone_table::error::TableError;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, ExecutorState, Side};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 
-use super::{check, due, options, simulated};
+use super::{check, due, options, simulated, two_slots};
 
 /// What is wrong with an executor.
 #[derive(Clone, Copy)]
@@ -86,6 +87,32 @@ fn an_executor_that_says_cancelled_has_failed() {
         for (keyspace, model) in &made {
             check(keyspace, model);
         }
+        store.close().unwrap();
+    });
+}
+
+/// A host that fails resumes behind the tables that it finished, although no other side had slots
+/// when the work was placed, so that none was asked.
+#[test]
+fn the_host_resumes_beside_a_device_that_is_down() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            state: ExecutorState::Down("it is being updated".into()),
+            ..two_slots()
+        });
+        let faults = FaultStorage::new(world.storage.clone(), &world.rt);
+        let components = world.components(Arc::new(faults.clone()), &[&device]);
+        let store = Store::open_with(components, options()).unwrap();
+        let made = due(&store, &["a"]);
+        let fails = Fault::Fail(StorageErrorKind::Io);
+        faults.add(Rule::on(OpKind::Create, fails).ending(".tbl").nth(1));
+        store.test_hooks().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let stats = store.stats();
+        assert_eq!(stats.counter("job_failed_count"), 1);
+        assert!(stats.counter("adopted_table_count") > 0);
+        assert_eq!(device.ran().len(), 0);
+        check(&made[0].0, &made[0].1);
         store.close().unwrap();
     });
 }

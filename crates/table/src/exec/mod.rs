@@ -20,8 +20,8 @@
 //!   left in the context's [`Handover`]. Whatever else is left is an orphan by name.
 //!
 //! While it runs a job, it shows signs of life: a count of [`Progress`] rises, or it calls
-//! [`Progress::beat`], at least every second in a flush and every ten seconds in a compaction. Calls
-//! of the context's storage may take longer.
+//! [`Progress::beat`], at least every second in a flush and every ten seconds in a compaction.
+//! Calls that change the context's storage, or resolve an input, may take longer.
 //!
 //! Threading: executors are shared; one `run` uses at most `max_parallel` tasks of the context's
 //! runtime.

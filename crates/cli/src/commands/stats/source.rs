@@ -11,8 +11,8 @@ use crate::commands::open_to_read;
 use crate::failure::Failure;
 use crate::output::duration;
 
-/// How long to wait for a writer that has just opened the store and has not written any yet, in steps
-/// of [`TURN`].
+/// How long to wait for a writer that has just opened the store and has not written any yet, in
+/// steps of [`TURN`].
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TURN: Duration = Duration::from_millis(50);
