@@ -202,6 +202,8 @@ fn seeds_that_failed() {
     // that could not be installed was begun again without a pause.
     options_trial(331);
     disk_full_trial(100);
+    // 245: the host failed with work that was placed while no other side had slots.
+    fault_trial(245);
     // 203: the manifest's end was overwritten. 557, 651: leftovers that were used instead of a
     // missing table brought deleted keys back.
     for seed in [203, 557, 651, 1155] {
