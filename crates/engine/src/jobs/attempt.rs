@@ -19,9 +19,10 @@ use siltstone_table::job::{Job, OutputPrefix};
 
 use crate::jobs::begun::Begun;
 use crate::jobs::build::JobRunner;
+use crate::jobs::ended::{Ended, rejection};
 use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
-use crate::jobs::sides::{Ended, SideId, guarded, rejection};
+use crate::jobs::sides::{SideId, guarded};
 use crate::types::error::{Error, ErrorKind};
 
 /// Blocks of each table that are read back when its executor is not the host's own.

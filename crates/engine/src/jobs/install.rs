@@ -110,7 +110,7 @@ impl Jobs {
         let mut role = catalog.role();
         work.keyspace.check()?;
         if work.cancel.is_cancelled() {
-            return Err(crate::jobs::sides::cancelled());
+            return Err(crate::jobs::ended::cancelled());
         }
         let mut change = KeyspaceEdit::new(work.keyspace.id);
         change.remove = choice.removals();

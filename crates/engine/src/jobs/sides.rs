@@ -1,46 +1,32 @@
-//! The executors of a store, and what is known of each: how fast it is, and whether it fails.
+//! The executors of a store: what they are asked, and what is known of each.
 //!
-//! What it is: `Sides` holds the executors, the host's own last. A side is measured by the jobs
-//! that it finished, by kind. A side that fails or lies costs a run of each job, and of its
-//! verification. So after `TROUBLES_IN_A_ROW` failures or rejected outcomes in a row it is
-//! *suspended*: it is given no job for a while, then one to try it. Each further trouble doubles
-//! the pause, and a believed outcome ends the matter. The host is never suspended: somebody must
-//! run the jobs, and its failure is a failure of the job that is reported as such ([RFC
-//! 7](../../../../docs/rfc/0007-slots.md), section 6).
+//! `Sides` holds the executors, the host's own last, and a record of each ([`super::record`]): how
+//! fast it is, and whether it fails, so that it is suspended for a while. The host is never
+//! suspended: somebody must run the jobs, and its failure is a failure of the job that is reported
+//! as such ([RFC 7](../../../../docs/rfc/0007-slots.md), section 6).
 //!
 //! Threading: shared; one mutex for the records, which is held over nothing else. Events are
 //! emitted after it is released.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use siltstone_storage::planted;
-use siltstone_storage::{Instant, Mutex, Runtime, StorageErrorKind};
-use siltstone_table::exec::{CpuExecutor, ExecError, Executor, ExecutorState, Progress};
+use siltstone_storage::{Instant, Mutex, Runtime};
+use siltstone_table::exec::{CpuExecutor, Executor, ExecutorState, Progress};
 use siltstone_table::job::Job;
 
-use crate::env::failures::{JOB_KINDS, JobKind};
+use crate::env::failures::JobKind;
 use crate::jobs::choice::{Answer, SideView};
-use crate::types::error::{Error, ErrorKind};
+use crate::jobs::ended::Ended;
+use crate::jobs::record::{Record, Trouble};
 use crate::types::event::{Event, Events};
 use crate::types::job_stats::SideStats;
 use crate::types::metrics::Counter;
 
 /// A side, by its place in the list of executors.
 pub(crate) type SideId = usize;
-
-/// Jobs that a side's speed is measured over.
-const MEASURED_JOBS: usize = 5;
-
-/// For how long a measurement of a side holds.
-const MEASUREMENT_HOLDS: Duration = Duration::from_secs(600);
-
-/// Troubles in a row after which a side is suspended.
-const TROUBLES_IN_A_ROW: u32 = 3;
 
 /// A side has no more slots than this, whatever its executor says.
 const SLOTS_MAX: usize = 64;
@@ -62,218 +48,16 @@ pub(crate) fn guarded<T>(runtime: &Runtime, call: impl FnOnce() -> T) -> Option<
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
-/// How an attempt ended whose outcome is not believed.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    /// The verification found that the tables are not what they must be.
-    Rejected(Error),
-    /// The executor lacks something that the job names.
-    Declined(String),
-    /// The executor failed, or its tables could not be read back.
-    Failed(Error),
-    /// It showed no sign of life.
-    Hung,
-    /// It was asked to stop.
-    Cancelled,
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ended::Rejected(error) | Ended::Failed(error) => error.fmt(f),
-            Ended::Declined(reason) => {
-                write!(f, "it declined a job that it had accepted: {reason}")
-            }
-            Ended::Hung => f.write_str("it showed no sign of life, and its job was given up"),
-            Ended::Cancelled => f.write_str("its job was cancelled"),
-        }
-    }
-}
-
-impl From<ExecError> for Ended {
-    fn from(error: ExecError) -> Ended {
-        match error {
-            ExecError::Declined { reason } => Ended::Declined(reason),
-            ExecError::Cancelled => Ended::Cancelled,
-            ExecError::Failed(error) => Ended::Failed(error.into()),
-        }
-    }
-}
-
-impl Ended {
-    /// The error of a job that the host could not do either.
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Ended::Rejected(error) | Ended::Failed(error) => error,
-            Ended::Hung | Ended::Cancelled => cancelled(),
-            Ended::Declined(reason) => Error::new(
-                ErrorKind::Unsupported,
-                format!("every executor declined a job, the last: {reason}"),
-            )
-            .advice(
-                "the store holds data of a kind that this build cannot compact; use a newer one",
-            ),
-        }
-    }
-
-    /// As the side is to be judged for it, when the store has not cancelled the job: an executor
-    /// that says that it was cancelled has failed, for example because its device was reset.
-    pub(crate) fn unless_unasked(self, is_host: bool) -> Ended {
-        match self {
-            Ended::Cancelled if !is_host => Ended::Failed(Error::new(
-                ErrorKind::Io,
-                "the executor ended the job as cancelled, but nobody had cancelled it",
-            )),
-            ended => ended,
-        }
-    }
-
-    /// Whether the fault may be the store's own and not the side's: it is the side's if another one
-    /// does the same job.
-    pub(crate) fn may_be_the_stores(&self) -> bool {
-        let Ended::Failed(error) = self else {
-            return false;
-        };
-        let storage = error.storage().map(|error| error.kind);
-        matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Corruption)
-            || matches!(
-                storage,
-                Some(StorageErrorKind::Fenced | StorageErrorKind::TooManyOpen)
-            )
-    }
-}
-
-/// What went wrong with a side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Its outcome was rejected.
-    Lie,
-    /// It failed, declined what it had accepted, or panicked.
-    Failure,
-    /// It showed no sign of life. That costs so much time that it is suspended at once.
-    Silence,
-}
-
-impl Trouble {
-    /// The first pause, and the longest one.
-    fn pauses(self) -> (Duration, Duration) {
-        match self {
-            Trouble::Lie => (Duration::from_secs(30), Duration::from_secs(3600)),
-            Trouble::Failure | Trouble::Silence => {
-                (Duration::from_secs(1), Duration::from_secs(60))
-            }
-        }
-    }
-}
-
-/// How fast a side is with jobs of one kind.
-#[derive(Default)]
-struct Speed {
-    /// Bytes and nanoseconds of its last jobs.
-    recent: VecDeque<(u64, u64)>,
-    measured: Option<Instant>,
-}
-
-impl Speed {
-    fn totals(&self) -> (u64, u64) {
-        let add = |sum: (u64, u64), job: &(u64, u64)| (sum.0 + job.0, sum.1 + job.1);
-        self.recent.iter().fold((0, 0), add)
-    }
-
-    /// Nanoseconds a byte.
-    fn ns_per_byte(&self) -> Option<f64> {
-        let (bytes, ns) = self.totals();
-        (bytes > 0).then(|| ns as f64 / bytes as f64)
-    }
-
-    /// Bytes a second.
-    fn bytes_per_s(&self) -> Option<f64> {
-        let ns_per_byte = self.ns_per_byte().filter(|ns| *ns > 0.0);
-        ns_per_byte.map(|ns| 1e9 / ns)
-    }
-
-    fn holds(&self, now: Instant) -> bool {
-        let holds = |at: Instant| now.since(at) < MEASUREMENT_HOLDS;
-        self.measured.is_some_and(holds)
-    }
-}
-
-/// What one executor has done.
-#[derive(Default)]
-struct Record {
-    /// By [`JobKind`].
-    speeds: [Speed; JOB_KINDS],
-    /// What went wrong the last time.
-    last_failure: Option<String>,
-    /// Why it did not accept the last job that it was asked about, if it did not.
-    refusal: Option<String>,
-    /// Troubles since the last outcome that was believed. Those of jobs that came back while it was
-    /// suspended are left out.
-    troubles_in_a_row: u32,
-    /// How often it was suspended.
-    suspended: u64,
-    /// It is given nothing before this.
-    suspended_until: Option<Instant>,
-    /// The attempts that were abandoned and have not returned. Each has a slot, and memory.
-    lost: Vec<Arc<Progress>>,
-}
-
-impl Record {
-    /// Whether it is given no job now.
-    fn is_suspended(&self, now: Instant) -> bool {
-        self.suspended_until.is_some_and(|until| now < until)
-    }
-
-    /// Whether it has to show that it works again.
-    fn is_on_trial(&self) -> bool {
-        self.troubles_in_a_row >= TROUBLES_IN_A_ROW
-    }
-
-    /// `took`: bytes and nanoseconds, if they say something of the speed. Returns whether that ends
-    /// a suspension.
-    fn believed(&mut self, kind: JobKind, took: Option<(u64, u64)>, now: Instant) -> bool {
-        if let Some(took) = took {
-            let speed = &mut self.speeds[kind as usize];
-            if speed.recent.len() == MEASURED_JOBS {
-                speed.recent.pop_front();
-            }
-            speed.recent.push_back(took);
-            speed.measured = Some(now);
-        }
-        self.troubles_in_a_row = 0;
-        self.suspended_until.take().is_some()
-    }
-
-    /// Returns the pause, if the side is suspended for that.
-    fn trouble(&mut self, trouble: Trouble, now: Instant) -> Option<Duration> {
-        // Jobs that it had before it was suspended may still come back. They do not lengthen the
-        // pause.
-        if self.is_suspended(now) {
-            return None;
-        }
-        self.troubles_in_a_row = self.troubles_in_a_row.saturating_add(1);
-        if trouble == Trouble::Silence {
-            self.troubles_in_a_row = self.troubles_in_a_row.max(TROUBLES_IN_A_ROW);
-        }
-        let before = self.troubles_in_a_row.checked_sub(TROUBLES_IN_A_ROW)?;
-        let (first, longest) = trouble.pauses();
-        let pause = first.saturating_mul(1 << before.min(16)).min(longest);
-        self.suspended += 1;
-        self.suspended_until = Some(now + pause);
-        Some(pause)
-    }
-
-    /// Why the side has no slots, if it has none, for people.
-    fn no_slots(&self, asked: &Asked, now: Instant) -> &'static str {
-        if self.is_suspended(now) {
-            "is suspended"
-        } else if asked.state != ExecutorState::Ready {
-            "is not ready"
-        } else if asked.slots > 0 {
-            "has lost its slots"
-        } else {
-            "has no slots"
-        }
+/// Why the side has no slots, if it has none, for people.
+fn no_slots(record: &Record, asked: &Asked, now: Instant) -> &'static str {
+    if record.is_suspended(now) {
+        "is suspended"
+    } else if asked.state != ExecutorState::Ready {
+        "is not ready"
+    } else if asked.slots > 0 {
+        "has lost its slots"
+    } else {
+        "has no slots"
     }
 }
 
@@ -465,7 +249,7 @@ impl Sides {
                     true => 0,
                     false => asked[i].slots.saturating_sub(record.lost.len()),
                 },
-                no_slots: record.no_slots(&asked[i], now),
+                no_slots: no_slots(record, &asked[i], now),
                 running: Vec::new(),
                 // The host runs jobs whatever its speed, so it is measured in any case.
                 speed: speed.map(|s| s.ns_per_byte().filter(|_| i == host || s.holds(now))),
@@ -611,56 +395,13 @@ impl Sides {
     }
 }
 
-/// An outcome was not accepted.
-pub(crate) fn rejection(reason: &str, executor: &str) -> Error {
-    let message = format!("the outcome of a job was rejected: {reason} (executor {executor})");
-    Error::new(ErrorKind::Io, message).advice(
-        "nothing was installed and the job runs again; if it happens again, test the machine's \
-         memory and report it",
-    )
-}
-
-/// The answer of a job that was asked to stop.
-pub(crate) fn cancelled() -> Error {
-    Error::new(ErrorKind::Closed, "the job was cancelled")
-}
-
 #[cfg(test)]
 mod tests {
     use siltstone_storage::sim::{SimConfig, run};
 
     use super::*;
-
-    #[test]
-    fn pauses_double_up_to_the_longest() {
-        for (trouble, first, longest) in [(Trouble::Lie, 30, 3600), (Trouble::Failure, 1, 60)] {
-            let mut record = Record::default();
-            let mut now = Instant::default();
-            record.trouble(trouble, now);
-            record.trouble(trouble, now);
-            assert!(!record.is_suspended(now), "two in a row are borne");
-            record.believed(JobKind::Flush, Some((1, 1)), now);
-            record.trouble(trouble, now);
-            record.trouble(trouble, now);
-            assert!(
-                !record.is_suspended(now),
-                "a believed one between ends the row"
-            );
-            for trial in 0..40u32 {
-                record.trouble(trouble, now);
-                // What comes back late changes nothing.
-                record.trouble(trouble, now);
-                let pause = Duration::from_secs((first << trial.min(7)).min(longest));
-                assert!(record.is_suspended(now + (pause - Duration::from_nanos(1))));
-                now = now + pause;
-                assert!(!record.is_suspended(now) && record.is_on_trial(), "{trial}");
-            }
-            assert_eq!(record.suspended, 40);
-            record.believed(JobKind::Flush, Some((1, 1)), now);
-            record.trouble(trouble, now);
-            assert!(!record.is_suspended(now) && !record.is_on_trial());
-        }
-    }
+    use crate::jobs::ended::rejection;
+    use crate::types::error::{Error, ErrorKind};
 
     fn simulated(story: impl FnOnce(Runtime) + Send + 'static) {
         let report = run(SimConfig::new(5), story);
@@ -717,28 +458,5 @@ mod tests {
             assert_eq!((sides.declined_count(), sides.rejected_count()), (1, 1));
             assert_eq!((sides.fallback_count(), sides.suspended_count()), (1, 1));
         });
-    }
-
-    #[test]
-    fn a_side_is_measured_by_kind_and_for_a_while() {
-        let mut record = Record::default();
-        let now = Instant::default();
-        for n in 1..=10 {
-            record.believed(JobKind::Compaction, Some((100, n * 100)), now);
-        }
-        let [flushes, compactions] = &record.speeds;
-        assert_eq!(flushes.ns_per_byte(), None);
-        assert_eq!(
-            compactions.ns_per_byte(),
-            Some(8.0),
-            "of its last five jobs"
-        );
-        assert!(compactions.holds(now + Duration::from_secs(599)));
-        assert!(!compactions.holds(now + Duration::from_secs(600)));
-        // A job that was resumed says nothing of the speed.
-        record.believed(JobKind::Compaction, None, now + Duration::from_secs(600));
-        let [_, compactions] = &record.speeds;
-        assert_eq!(compactions.ns_per_byte(), Some(8.0));
-        assert!(!compactions.holds(now + Duration::from_secs(600)));
     }
 }
