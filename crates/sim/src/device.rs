@@ -1,6 +1,6 @@
 //! An executor with slots that takes time: what a test of the choice of sides needs.
 //!
-//! What it is: [`Device`] runs jobs as the host does, after it has slept as long as its plan says.
+//! [`Device`] runs jobs as the host does, after it has slept as long as its plan says.
 //! A test decides its slots, its state, what it accepts, how fast it is and how each of its next
 //! jobs ends ([`Ending`]), and may change all of that while jobs run. In the random trials a device
 //! has a [`Temper`] and decides most of that by itself, from its own random numbers. It records

@@ -2,9 +2,9 @@
 //! late: whatever they do, the store's contents are what the model says, and nothing of one that
 //! the engine gave up changes a folder.
 //!
-//! What it is: [`Strangers`] are the executors of one life of a store. Each is a
-//! [`Device`] with a temper. They outlive the store: a job that hangs may
-//! wake when the store is closed, or when the next one is open on the same folder.
+//! [`Strangers`] are the executors of one life of a store. Each is a [`Device`] with a temper. They
+//! outlive the store: a job that hangs may wake when the store is closed, or when the next one is
+//! open on the same folder.
 //!
 //! Threading: shared by the tasks of a run.
 

@@ -1,6 +1,6 @@
 //! Jobs elsewhere: each runs in a task of its own, and holds no worker.
 //!
-//! What it is: [`Slots::start`] spawns a task for one piece of work that was placed on another
+//! [`Slots::start`] spawns a task for one piece of work that was placed on another
 //! side than the host. The task has the executor run the job; then it verifies, installs and
 //! reports as a worker does, and ends. The placing task ([`Slots::place`]) fills free slots while
 //! all workers are busy, and watches the attempts: one that shows no sign of life, or that ignores

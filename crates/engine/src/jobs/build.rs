@@ -1,6 +1,6 @@
 //! Building jobs.
 //!
-//! What it is: [`JobRunner`] knows what all jobs of a store share (storages, format, the open
+//! [`JobRunner`] knows what all jobs of a store share (storages, format, the open
 //! number that fences names) and numbers attempts. It turns a memtable or a [`Choice`] into a
 //! [`Job`]. How a job is executed and verified is in [`crate::jobs::attempt`].
 //!

@@ -1,6 +1,6 @@
 //! Which side runs a job: a pure function of what is known of the sides.
 //!
-//! What it is: [`choose`] compares when each side would have done the job, from how fast the side
+//! [`choose`] compares when each side would have done the job, from how fast the side
 //! was lately and from what it runs now. The answer may be a side that is busy: then the job waits
 //! for it ([RFC 7](../../../../docs/rfc/0007-slots.md), section 5).
 //!

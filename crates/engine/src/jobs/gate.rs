@@ -1,6 +1,6 @@
 //! What stands between an attempt elsewhere and the store, so that it can be cut off.
 //!
-//! What it is: a [`Gate`] wraps an attempt's inputs, its output storage and the files that it
+//! A [`Gate`] wraps an attempt's inputs, its output storage and the files that it
 //! writes. While it is open it only counts the calls in progress. Once it is shut, every call fails
 //! as fenced, and the inputs are let go. So an executor that hangs and wakes after the engine has
 //! given it up changes nothing, also after the store was closed and somebody else opened it

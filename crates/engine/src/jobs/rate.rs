@@ -1,13 +1,13 @@
 //! The rate at which compactions read and write: one token bucket for all of a store's jobs.
 //!
-//! What it is: executors tell what they have read and written since they told last ([`Throttle`]).
-//! A compaction then waits until the bucket is out of debt; a flush only counts: it goes first,
-//! and compactions pay for it. Telling afterwards keeps sums exact whatever the size of a piece,
-//! and nobody must know a piece's size before.
+//! Executors report the bytes that they have read and written since their last report
+//! ([`Throttle`]). A compaction then waits until the bucket is out of debt. A flush does not wait,
+//! but its bytes count, so compactions pay for it. Reporting afterwards keeps sums exact whatever
+//! the size of a piece, and nobody must know a piece's size before.
 //!
-//! Invariants: over any span of time, what compactions begin after the bucket is full for once is
-//! at most the rate times the span, and [`BURST`] of it, and one piece a task. Waits are in the
-//! runtime's time, end when the job shall end, and notice a changed rate.
+//! Invariants: over any span of time, compactions read and write at most the rate times the span,
+//! and [`BURST`] of it, and one piece for each task. Waits are in the runtime's time, end when the
+//! job is to end, and notice a changed rate.
 //!
 //! Threading: one mutex, taken once a block of a job; nothing is called under it.
 

@@ -1,7 +1,6 @@
 //! What runs, and what is reserved for it.
 //!
-//! What it is: `take` reserves what it gives out here, so that several jobs
-//! run at once. `finish` takes the reservation back, unless the work is a compaction that failed
+//! `take` reserves here what it gives out, so that several jobs run at once. `finish` takes the reservation back, unless the work is a compaction that failed
 //! and finished tables: then it waits for another attempt, which resumes behind these tables. Work
 //! that another side than the host failed with waits likewise (`put_back`). While work waits,
 //! its reservation stands, with everything that its job was made from.

@@ -1,6 +1,6 @@
 //! What statistics show of jobs and of the sides that run them.
 //!
-//! What it is: [`collect`] joins what the schedule knows (which work runs, where and why) with what
+//! [`collect`] joins what the schedule knows (which work runs, where and why) with what
 //! the sides know (slots, speed, failures). It answers why a job runs where it runs, what work
 //! waits for, and why a side is idle.
 //!

@@ -1,6 +1,6 @@
 //! What is done next, and by which side: a pick and a choice, under one lock.
 //!
-//! What it is: a task that is free calls [`take`]. It goes through returned work, sealed
+//! A task that is free calls [`take`]. It goes through returned work, sealed
 //! memtables, manual requests, due levels by keyspaces in turn, and at last work for what was
 //! deleted. For each it chooses a side. Work that the caller can start is reserved and given to
 //! it. Work that had better wait for a busy side, or for a worker, is left in the tree,

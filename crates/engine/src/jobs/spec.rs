@@ -1,0 +1,112 @@
+//! What the job of a piece of work is made from: the version, the settings, the published number and
+//! the snapshots, which are taken together.
+//!
+//! Threading: any task; no lock is held.
+
+use siltstone_table::exec::Handover;
+use siltstone_table::job::Job;
+
+use crate::formats::version::{KeyRange, KeyspaceVersion, TableMeta};
+use crate::jobs::Jobs;
+use crate::jobs::begun::Begun;
+use crate::jobs::build::{CompactionSpec, FlushSpec};
+use crate::jobs::choice::Answer;
+use crate::jobs::sides::SideId;
+use crate::jobs::work::{Compaction, What};
+use crate::tree::pick::{older_ranges, soft_cuts, targets};
+use crate::tree::settings::Settings;
+use crate::tree::view::{KeyspaceCore, MemSource};
+
+impl Jobs {
+    /// Which sides would run the job of what was picked. Not to be called under a lock.
+    pub(super) fn ask_sides(&self, keyspace: &KeyspaceCore, what: &What) -> Vec<Answer> {
+        let job = match what {
+            What::Flush(source) => {
+                let settings = keyspace.load_settings();
+                self.runner
+                    .flush_job(&self.flush_spec(keyspace, source, &settings))
+            }
+            What::Compaction(compaction) => Some(self.compaction_job(keyspace, compaction, 1)),
+        };
+        match job {
+            Some(job) => self.runner.sides.ask(&job),
+            // There is nothing to execute.
+            None => self.runner.sides.nobody(),
+        }
+    }
+
+    /// Everything that the job of a flush is made from.
+    pub(super) fn flush_spec<'a>(
+        &self,
+        keyspace: &KeyspaceCore,
+        source: &'a MemSource,
+        settings: &'a Settings,
+    ) -> FlushSpec<'a> {
+        let (published, snapshots) = self.tree.snapshots().for_job();
+        // Level-0 runs are cut where the base level is, so that a table of the run meets few tables
+        // of that level.
+        let version = keyspace.view().version.clone();
+        let base = targets(&version, &settings.pick, &[]).base;
+        FlushSpec {
+            keyspace: keyspace.id,
+            settings: &settings.all,
+            mem: &source.mem,
+            published,
+            snapshots,
+            soft_cuts: base_cuts(&version, base, source),
+        }
+    }
+
+    pub(super) fn begin_compaction(
+        &self,
+        keyspace: &KeyspaceCore,
+        compaction: &Compaction,
+        side: SideId,
+    ) -> Begun {
+        let tables = compaction.choice.tables().cloned().collect();
+        let inputs = self.tree.tables().inputs(tables);
+        let parallelism = self.runner.parallelism(side);
+        let job = self.compaction_job(keyspace, compaction, parallelism);
+        Begun::compaction(job, inputs, Handover::new(self.env.runtime()))
+    }
+
+    /// The job of a compaction, cut into at most `parallelism` subjobs.
+    fn compaction_job(
+        &self,
+        keyspace: &KeyspaceCore,
+        compaction: &Compaction,
+        parallelism: usize,
+    ) -> Job {
+        let Compaction {
+            choice,
+            version,
+            unsettled,
+            ..
+        } = compaction;
+        let (published, snapshots) = self.tree.snapshots().for_job();
+        let older = older_ranges(version, choice, unsettled);
+        let settings = keyspace.load_settings();
+        let spec = CompactionSpec {
+            version,
+            settings: &settings.all,
+            choice,
+            published,
+            snapshots,
+            older,
+        };
+        let anchors = |table: &TableMeta| self.tree.tables().anchors(table);
+        self.runner.compaction_job(&spec, parallelism, &anchors)
+    }
+}
+
+/// Where the level above the base level is cut, within the keys of a memtable.
+fn base_cuts(version: &KeyspaceVersion, base: u8, source: &MemSource) -> Vec<Vec<u8>> {
+    let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else {
+        return Vec::new();
+    };
+    let range = KeyRange::closed(first, last);
+    let cuts = soft_cuts(version, base - 1, &range);
+    let mut cuts: Vec<Vec<u8>> = cuts.into_iter().map(Vec::from).collect();
+    cuts.dedup();
+    cuts
+}
