@@ -116,7 +116,6 @@ const REACHED: &[&str] = &[
     "store.compaction_count",
     "store.delete_compaction_count",
     "store.deleted_file_count",
-    "store.discarded_log_bytes",
     "store.dropped_covered_count",
     "store.dropped_fragment_count",
     "store.dropped_shadowed_count",
@@ -333,6 +332,7 @@ fn power_loss() {
         "crash.recovered_twice",
         "crash.recovered_after_more_work",
         "manifest.rolled",
+        "store.discarded_log_bytes",
         "synced.by_interval",
     ];
     wanted.extend(kinds.iter().map(String::as_str));
