@@ -822,7 +822,8 @@ fn a_folder_that_is_removed_under_an_open_store_is_reported() {
     assert!(failing.contains("was removed"), "{failing}");
 }
 
-/// A folder that may not be written. (Root may write everything, so there the test says only that nothing is lost.)
+/// A folder that may not be written. (Root may write everything, so there the test says only that
+/// nothing is lost.)
 #[test]
 fn a_folder_that_may_not_be_written_is_reported() {
     use std::os::unix::fs::PermissionsExt;

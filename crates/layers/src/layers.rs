@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::imports::Import;
 
-/// The folders of `crates/engine/src`, beginning with the lowest. A file may import files of its own
-/// folder and of lower ones, none higher. [`runs_upward`] has the rules for `tools`.
+/// The folders of `crates/engine/src`, beginning with the lowest. A file may import files of its
+/// own folder and of lower ones, none higher. [`runs_upward`] has the rules for `tools`.
 pub const LAYERS: [&str; 13] = [
     "types",
     "formats",

@@ -1,9 +1,10 @@
 //! What runs, and what is reserved for it.
 //!
-//! `take` reserves here what it gives out, so that several jobs run at once. `finish` takes the reservation back, unless the work is a compaction that failed
-//! and finished tables: then it waits for another attempt, which resumes behind these tables. Work
-//! that another side than the host failed with waits likewise (`put_back`). While work waits,
-//! its reservation stands, with everything that its job was made from.
+//! `take` reserves here what it gives out, so that several jobs run at once. `finish` takes the
+//! reservation back, unless the work is a compaction that failed and finished tables: then it waits
+//! for another attempt, which resumes behind these tables. Work that another side than the host
+//! failed with waits likewise (`put_back`). While work waits, its reservation stands, with
+//! everything that its job was made from.
 //!
 //! Invariants: a memtable is flushed by one task at a time; reservations of running jobs are
 //! disjoint (`pick` sees them all, under this lock).

@@ -286,8 +286,8 @@ impl Sides {
         self.host() > 0
     }
 
-    /// A side has done a job. `took`: its bytes and the nanoseconds, unless it took over a part from
-    /// an earlier attempt, so that these say nothing of its speed.
+    /// A side has done a job. `took`: its bytes and the nanoseconds, unless it took over a part
+    /// from an earlier attempt, so that these say nothing of its speed.
     pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(u64, u64)>) {
         let now = self.runtime.now();
         let took = took.map(|(bytes, ns)| (bytes.max(1), ns));

@@ -1,5 +1,5 @@
-//! What the job of a piece of work is made from: the version, the settings, the published number and
-//! the snapshots, which are taken together.
+//! What the job of a piece of work is made from: the version, the settings, the published number
+//! and the snapshots, which are taken together.
 //!
 //! Threading: any task; no lock is held.
 
