@@ -211,6 +211,16 @@ impl EventListener for Recorder {
     }
 }
 
+/// A store whose events are recorded, and whose compactions are paused.
+fn open_recorded(world: &World, device: &Arc<Device>) -> (Store, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder(world.rt.mutex(Vec::new())));
+    let mut components = world.components(world.storage.clone(), &[device]);
+    components.listener = Some(recorder.clone());
+    let store = Store::open_with(components, options()).unwrap();
+    store.test_hooks().pause_compaction(true);
+    (store, recorder)
+}
+
 /// The events of jobs and sides since the last call, in short.
 fn take(world: &World, recorder: &Recorder) -> Vec<String> {
     // They are delivered by a task.
@@ -259,11 +269,7 @@ fn events_say_where_jobs_run_and_how_sides_fare() {
             job_time: Duration::ZERO,
             ..two_slots()
         });
-        let recorder = Arc::new(Recorder(world.rt.mutex(Vec::new())));
-        let mut components = world.components(world.storage.clone(), &[&device]);
-        components.listener = Some(recorder.clone());
-        let store = Store::open_with(components, options()).unwrap();
-        store.test_hooks().pause_compaction(true);
+        let (store, recorder) = open_recorded(&world, &device);
         let keyspace = store.default_keyspace().unwrap();
         let flush = || {
             keyspace.put(b"k", b"v").unwrap();
@@ -321,11 +327,7 @@ fn statistics_say_why_a_side_is_idle() {
             endings: [Ending::Hang(Duration::from_secs(3600))].into(),
             ..two_slots()
         });
-        let recorder = Arc::new(Recorder(world.rt.mutex(Vec::new())));
-        let mut components = world.components(world.storage.clone(), &[&device]);
-        components.listener = Some(recorder.clone());
-        let store = Store::open_with(components, options()).unwrap();
-        store.test_hooks().pause_compaction(true);
+        let (store, recorder) = open_recorded(&world, &device);
         let keyspace = store.default_keyspace().unwrap();
         let flush = || {
             keyspace.put(b"k", b"v").unwrap();
