@@ -3,9 +3,10 @@
 //! [`Descriptors`] bounds the number of files of tables that have a descriptor of the system at a
 //! time. If a call opens any file and the process has no descriptor left, half of the tables' files
 //! are closed and the call is repeated ([`Descriptors::retry`]). If only reads of other threads
-//! still have descriptors of tables, the call waits a few milliseconds for them to end. So no call
-//! is refused that closing the file of a table could serve, whether it opens a table, begins a log
-//! segment or a manifest, or creates the output of a job.
+//! still have descriptors of tables, or others take each descriptor that is given back, the call
+//! waits and tries again, as long as descriptors of tables come free. So no call is refused that
+//! closing the file of a table could serve, whether it opens a table, begins a log segment or a
+//! manifest, or creates the output of a job.
 //!
 //! All calls to a store's folders go through [`Descriptors::wrap`], and so do those to a folder of
 //! a checkpoint or an export. A call that fails for want of a descriptor has changed nothing
@@ -29,14 +30,15 @@ use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;
 
-/// The most times that a call waits for reads that have the last descriptors of tables.
-const WAITS_MAX: u32 = 20;
-
-/// How long it waits each time.
+/// How long a call waits before it is repeated, if closing files did not serve it at once.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// The most times that a call is repeated, however many descriptors are taken meanwhile.
-const RETRIES_MAX: u32 = 100;
+/// How often a call closes files and is repeated at once. More often, it waits each time, because
+/// other threads take the descriptors that it frees.
+const HASTY_RETRIES_MAX: u32 = 8;
+
+/// A call that still has no descriptor after this long fails.
+const RETRIES_END_AFTER: Duration = Duration::from_secs(5);
 
 /// A lowered bound is doubled when no call has lacked a descriptor for this long.
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -50,6 +52,8 @@ pub(crate) struct Descriptors {
     /// The number of descriptors that tables have, including those that are closed when a read
     /// ends.
     held: AtomicUsize,
+    /// How many descriptors of tables were closed, whatever the reason.
+    released_count: AtomicU64,
     closed_count: AtomicU64,
     retried_count: AtomicU64,
 }
@@ -89,6 +93,7 @@ impl Descriptors {
                 changed: runtime.now(),
             }),
             held: AtomicUsize::new(0),
+            released_count: AtomicU64::new(0),
             closed_count: AtomicU64::new(0),
             retried_count: AtomicU64::new(0),
         })
@@ -108,27 +113,32 @@ impl Descriptors {
     /// closed and the call is repeated.
     ///
     /// # Errors
-    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor, and no read ended
-    /// in time that had one.
+    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor or gave one back
+    /// during the call, or if other calls took all that came free for [`RETRIES_END_AFTER`].
     pub(crate) fn retry<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut waits = 0;
-        for _ in 0..RETRIES_MAX {
-            match call() {
-                Err(error) if error.kind == StorageErrorKind::TooManyOpen => {
-                    if !self.give_back() {
-                        let is_held = self.held.load(Ordering::Acquire) > 0;
-                        if waits == WAITS_MAX || !is_held {
-                            return Err(error);
-                        }
-                        waits += 1;
-                        self.runtime.sleep(WAIT);
-                    }
-                    self.retried_count.fetch_add(1, Ordering::Relaxed);
-                }
+        let mut hasty_retries = 0;
+        let mut give_up_at = None;
+        loop {
+            let released = self.released_count.load(Ordering::Acquire);
+            let error = match call() {
+                Err(error) if error.kind == StorageErrorKind::TooManyOpen => error,
                 result => return result,
+            };
+            let now = self.runtime.now();
+            let give_up_at = *give_up_at.get_or_insert(now + RETRIES_END_AFTER);
+            if self.give_back() && hasty_retries < HASTY_RETRIES_MAX {
+                hasty_retries += 1;
+            } else {
+                // One that came free during the call serves the next one.
+                let none_came_free = self.held.load(Ordering::Acquire) == 0
+                    && self.released_count.load(Ordering::Acquire) == released;
+                if none_came_free || now >= give_up_at {
+                    return Err(error);
+                }
+                self.runtime.sleep(WAIT);
             }
+            self.retried_count.fetch_add(1, Ordering::Relaxed);
         }
-        call()
     }
 
     /// Adds a file that has a descriptor now, and closes others if there are too many.
@@ -206,6 +216,8 @@ pub(crate) struct Held(Arc<Descriptors>);
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // First, so that a thread that finds no descriptor held sees that one was released.
+        self.0.released_count.fetch_add(1, Ordering::AcqRel);
         self.0.held.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -223,11 +223,18 @@ mod tests {
 
     /// `count` files, each with its number as its only byte, of which `open_max` may be open.
     fn files_of(count: u8, open_max: u64) -> (MemoryStorage, Vec<Arc<TableFile>>) {
-        let runtime = Runtime::threads();
-        let memory = MemoryStorage::new(&runtime);
-        let descriptors = Descriptors::new(&runtime, Some(2 * open_max));
+        files_in(&Runtime::threads(), count, open_max)
+    }
+
+    fn files_in(
+        runtime: &Runtime,
+        count: u8,
+        open_max: u64,
+    ) -> (MemoryStorage, Vec<Arc<TableFile>>) {
+        let memory = MemoryStorage::new(runtime);
+        let descriptors = Descriptors::new(runtime, Some(2 * open_max));
         let storage = descriptors.wrap(Arc::new(memory.clone()));
-        let files = Arc::new(TableFiles::new(&runtime, storage, descriptors));
+        let files = Arc::new(TableFiles::new(runtime, storage, descriptors));
         let open = |n: u8| {
             let file = memory.create(EPOCH, &n.to_string()).unwrap();
             file.append(&[&[n]]).unwrap();
@@ -348,6 +355,40 @@ mod tests {
                 .iter()
                 .all(|object| object.name != "toomany")
         );
+    }
+
+    /// Threads that had closed each other's files a hundred times gave up, and so did one whose
+    /// call failed just before the last descriptor came free.
+    #[test]
+    fn each_of_many_threads_gets_its_turn_at_few_descriptors() {
+        for seed in 0..20 {
+            let run = sim::run(SimConfig::new(seed), move |runtime: Runtime| {
+                let (memory, all) = files_in(&runtime, 30, u64::MAX / 2);
+                while all[0].files.descriptors.give_back() {}
+                memory.set_open_max(100, 1 + seed % 4);
+                let all = Arc::new(all);
+                let threads: Vec<_> = (0..60)
+                    .map(|thread| {
+                        let (all, runtime_there) = (all.clone(), runtime.clone());
+                        runtime.spawn("reader", move || {
+                            for n in 0..60 {
+                                let n = (thread * 7 + n) % all.len();
+                                let opened = all[n].opened().unwrap();
+                                runtime_there.yield_point();
+                                let mut byte = [0];
+                                opened.file.read_at(0, &mut byte).unwrap();
+                                assert_eq!(usize::from(byte[0]), n);
+                            }
+                        })
+                    })
+                    .collect();
+                for thread in threads {
+                    thread.unwrap().join().unwrap();
+                }
+            });
+            run.result
+                .unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+        }
     }
 
     #[test]
