@@ -48,7 +48,7 @@ fn used(bytes: &[u8]) -> Vec<u8> {
 /// Files of a store with three keyspaces, with each codec, range deletes, a log that is not
 /// flushed, and some edits of every kind.
 fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, String> {
-    let told = |e: siltstone::Error| e.to_string();
+    let text = |e: siltstone::Error| e.to_string();
     let media = ["/store", "/log"].map(|n| MemoryStorage::named(runtime, n));
     let [store_side, log_side] = media.clone().map(|m| Arc::new(m) as Arc<dyn Storage>);
     let storages = Storages {
@@ -60,7 +60,7 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
         executors: vec![keeps],
         ..Components::of(storages, runtime.clone())
     };
-    let store = Store::open_with(components, options()).map_err(told)?;
+    let store = Store::open_with(components, options()).map_err(text)?;
     for (name, codec) in [
         ("plain", Compression::None),
         ("lz4", Compression::Lz4),
@@ -72,55 +72,55 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
             level_targets: Some(LevelTargets::Dynamic),
             ..KeyspaceOptions::default()
         };
-        let keyspace = store.create_keyspace_with(name, &own).map_err(told)?;
+        let keyspace = store.create_keyspace_with(name, &own).map_err(text)?;
         for i in 0..40u32 {
             let key = format!("key-{:03}", i * 7 % 50);
             let value = vec![i as u8; 30 + (i as usize * 13) % 90];
-            keyspace.put(key.as_bytes(), &value).map_err(told)?;
+            keyspace.put(key.as_bytes(), &value).map_err(text)?;
             if i == 20 {
                 keyspace
                     .delete_range(b"key-010", b"key-020")
-                    .map_err(told)?;
-                keyspace.flush().map_err(told)?;
+                    .map_err(text)?;
+                keyspace.flush().map_err(text)?;
             }
             if i == 30 {
-                keyspace.flush().map_err(told)?;
-                keyspace.compact_range(None, None).map_err(told)?;
+                keyspace.flush().map_err(text)?;
+                keyspace.compact_range(None, None).map_err(text)?;
             }
         }
-        keyspace.delete(b"key-001").map_err(told)?;
+        keyspace.delete(b"key-001").map_err(text)?;
         if name == "zstd" {
             keyspace
                 .set_options(&KeyspaceOptions {
                     l0_stop_count: Some(9),
                     ..KeyspaceOptions::default()
                 })
-                .map_err(told)?;
+                .map_err(text)?;
         }
     }
     // Tables with range deletes are compacted soon.
     store.test_hooks().pause_compaction(true);
     for name in ["plain", "lz4"] {
-        let keyspace = store.keyspace(name).map_err(told)?;
+        let keyspace = store.keyspace(name).map_err(text)?;
         for (start, end) in [(b"key-030", b"key-035"), (b"key-033", b"key-040")] {
-            keyspace.delete_range(start, end).map_err(told)?;
+            keyspace.delete_range(start, end).map_err(text)?;
         }
-        keyspace.put(b"key-099", b"last").map_err(told)?;
-        keyspace.flush().map_err(told)?;
+        keyspace.put(b"key-099", b"last").map_err(text)?;
+        keyspace.flush().map_err(text)?;
     }
-    store.create_keyspace("gone").map_err(told)?;
-    store.drop_keyspace("gone").map_err(told)?;
+    store.create_keyspace("gone").map_err(text)?;
+    store.drop_keyspace("gone").map_err(text)?;
     let mut batch = Batch::new();
-    let keyspace = store.default_keyspace().map_err(told)?;
-    batch.put(&keyspace, b"", b"").map_err(told)?;
-    batch.delete(&keyspace, b"a").map_err(told)?;
-    batch.delete_range(&keyspace, b"a", b"b").map_err(told)?;
+    let keyspace = store.default_keyspace().map_err(text)?;
+    batch.put(&keyspace, b"", b"").map_err(text)?;
+    batch.delete(&keyspace, b"a").map_err(text)?;
+    batch.delete_range(&keyspace, b"a", b"b").map_err(text)?;
     store
         .write(&batch, siltstone::WriteOptions::default())
-        .map_err(told)?;
+        .map_err(text)?;
     runtime.sleep(std::time::Duration::from_millis(20));
     let images = media.iter().map(|m| m.kill_in(runtime)).collect();
-    store.close().map_err(told)?;
+    store.close().map_err(text)?;
     Ok(images)
 }
 

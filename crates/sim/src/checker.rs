@@ -93,7 +93,7 @@ fn pairs(state: &Pairs) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
 }
 
 /// Turns a store's error into a failure.
-fn told(what: &str) -> impl Fn(siltstone::Error) -> String + '_ {
+fn with_context(what: &str) -> impl Fn(siltstone::Error) -> String + '_ {
     move |e| format!("{what}: {e}")
 }
 
@@ -114,7 +114,7 @@ pub fn check_keyspace(
         keyspace.id(),
         snapshot.number()
     );
-    let failed = told(&what);
+    let failed = with_context(&what);
     let mut cursor = keyspace
         .cursor_at(snapshot, IterOptions::default())
         .map_err(&failed)?;
@@ -197,7 +197,7 @@ pub fn walk(
     rng: &mut Rng,
     steps: u64,
 ) -> Check {
-    let failed = told(what);
+    let failed = with_context(what);
     let mut story = String::new();
     let mut at: Option<Vec<u8>> = None;
     let mut step = |cursor: &mut Cursor, choice: u64| -> Check {
@@ -306,7 +306,7 @@ pub fn check_at(
         ));
     }
     for (name, id) in wanted {
-        let keyspace = store.keyspace(&name).map_err(told(&name))?;
+        let keyspace = store.keyspace(&name).map_err(with_context(&name))?;
         if keyspace.id() != id {
             return Err(format!(
                 "keyspace {name} has id {}, expected {id}",
@@ -391,7 +391,7 @@ impl Contents {
 /// # Errors
 /// The first difference.
 pub fn check_contents(store: &Store, wanted: &BTreeMap<String, (u32, Pairs)>) -> Check {
-    let found = contents(store).map_err(told("reading everything"))?;
+    let found = contents(store).map_err(with_context("reading everything"))?;
     let ids: BTreeMap<String, u32> = wanted.iter().map(|(n, (id, _))| (n.clone(), *id)).collect();
     if found.ids() != ids {
         return Err(format!("keyspaces {:?}, expected {ids:?}", found.ids()));
@@ -436,7 +436,7 @@ pub fn find_prefix(
     model: &mut Model,
     least: u64,
 ) -> std::result::Result<u64, String> {
-    let contents = contents(store).map_err(told("reading everything after a recovery"))?;
+    let contents = contents(store).map_err(with_context("reading everything after a recovery"))?;
     // The store never gave a number above the published one, whatever its contents look like.
     let published = store.snapshot().number();
     let ends: Vec<u64> = model

@@ -24,7 +24,7 @@ use siltstone_table::job::{InputKind, Job};
 
 use crate::coverage::Coverage;
 use endings::Given;
-pub use endings::{Ending, Hang, Late, Untruth};
+pub use endings::{Ending, Hang, Late, WrongField};
 pub use temper::Temper;
 
 /// What a device is like.
@@ -95,7 +95,7 @@ pub struct Ran {
     pub keyspace: u32,
     /// What the names of its tables begin with.
     pub prefix: String,
-    /// Whether it may leave tables under names that nobody is told of.
+    /// Whether it may leave tables under names that no outcome names.
     pub is_litter: bool,
     /// Whether it was made to hang, or to ignore that it is cancelled.
     pub may_be_abandoned: bool,

@@ -149,18 +149,18 @@ fn folder_of(medium: &MemoryStorage) -> Result<Folder, String> {
 }
 
 fn same(before: &Folder, after: &Folder) -> Check {
-    let told = |name: &str, how: &str| {
+    let difference = |name: &str, how: &str| {
         Err(format!(
             "an executor woke after the store was closed, and {name} {how}"
         ))
     };
     for (name, bytes) in before {
         match after.get(name) {
-            None => return told(name, "is gone"),
-            Some(found) if found != bytes => return told(name, "has changed"),
+            None => return difference(name, "is gone"),
+            Some(found) if found != bytes => return difference(name, "has changed"),
             Some(_) => {}
         }
     }
     let new = after.keys().find(|name| !before.contains_key(*name));
-    new.map_or(Ok(()), |name| told(name, "is new"))
+    new.map_or(Ok(()), |name| difference(name, "is new"))
 }

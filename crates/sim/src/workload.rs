@@ -61,7 +61,7 @@ impl Client {
     pub fn work(&mut self, count: u64) -> Check {
         match self.work_through(count) {
             Err(e) if self.world.is_closed(&e) => {
-                self.world.reach("client.told_of_a_close");
+                self.world.reach("client.met_a_close");
                 Ok(())
             }
             done => done,

@@ -253,7 +253,7 @@ impl World {
             error.kind(),
             ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::Poisoned
         );
-        let told = match self.errors {
+        let is_allowed = match self.errors {
             Errors::Fatal => false,
             Errors::Expected => injected && !error.to_string().contains(NO_MEMORY),
             Errors::Damaged => {
@@ -261,7 +261,7 @@ impl World {
                     && self.names_damage(&error.to_string())
             }
         };
-        if told {
+        if is_allowed {
             self.reach(&format!("fault.error.{}", error.kind()));
             return Ok(());
         }
@@ -496,32 +496,35 @@ impl World {
         }
     }
 
-    /// Checks that a store at rest whose storage executes all calls owes nothing: no edit waits,
-    /// every ingest is in the manifest, and no empty part of the log is held. Then everything can
-    /// be flushed, and the log is not needed any more.
+    /// Checks that a store at rest whose storage executes all calls has no pending work: no edit
+    /// waits, every ingest is in the manifest, and no empty part of the log is held. Then
+    /// everything can be flushed, and the log is not needed any more.
     ///
     /// # Errors
-    /// The store owes something; the error says what.
-    pub fn nothing_is_owed(&self) -> Check {
+    /// Work is pending; the error says what.
+    pub fn nothing_is_pending(&self) -> Check {
         let hooks = self.store.test_hooks();
-        let mut told = String::new();
+        let mut pending = String::new();
         // What found no space or met a fault is retried in rounds.
         for round in 0..8 {
             if round > 0 {
                 self.runtime.sleep(Duration::from_secs(1));
             }
-            match self.owed(&hooks)? {
+            match self.pending_work(&hooks)? {
                 None => {
-                    self.reach("nothing.owed");
+                    self.reach("nothing.pending");
                     return Ok(());
                 }
-                Some(owed) => told = owed,
+                Some(work) => pending = work,
             }
         }
-        Err(format!("a store at rest: {told}"))
+        Err(format!("a store at rest: {pending}"))
     }
 
-    fn owed(&self, hooks: &siltstone::testing::TestHooks) -> Result<Option<String>, String> {
+    fn pending_work(
+        &self,
+        hooks: &siltstone::testing::TestHooks,
+    ) -> Result<Option<String>, String> {
         let edits = hooks.pending_edit_count();
         if edits > 0 {
             return Ok(Some(format!("{edits} edits wait for room")));

@@ -54,7 +54,7 @@ fn wanted() -> Vec<String> {
         "stats.right",
         "reserve.right",
         "open.log.right",
-        "open.verify_tells",
+        "open.verify_finds_damage",
         "compacted",
         "opened_again",
     ] {

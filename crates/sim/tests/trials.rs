@@ -95,7 +95,7 @@ const REACHED: &[&str] = &[
     "closed.power_lost",
     "closed.refused",
     "multi_get.while_written",
-    "nothing.owed",
+    "nothing.pending",
     "op.Approximate",
     "op.CompactRange",
     "op.DeleteAlone",
@@ -189,8 +189,8 @@ fn seeds_that_failed() {
     fault_trial_alone(4473);
     every_fault_alone(9, Story::Checkpoint, 's', 20);
     // 332: writers got the errors of jobs that were over. 3625, 3905: on a full disk writers were
-    // told that another keyspace was dropped, because that was the last error of a job. 1834:
-    // callers that waited for idleness were not told of a full disk. 3002: a simulated run that was
+    // refused with the drop of another keyspace, the last error of a job, as the reason. 1834:
+    // callers that waited for idleness got no error on a full disk. 3002: a simulated run that was
     // over waited for a store to close. The long seed: ingests of long keys had outgrown the
     // manifest's reserve on the only disk, and the trial allowed that only if the manifest has a
     // disk of its own.
@@ -304,10 +304,10 @@ fn cut_files() {
         "damage.table",
         "damage.log",
         "damage.manifest",
-        "damage.told_by_a_get",
-        "damage.told_by_a_compaction",
-        "damage.told_by_open",
-        "damage.told_by_a_get_later",
+        "damage.reported_by_a_get",
+        "damage.reported_by_a_compaction",
+        "damage.reported_by_open",
+        "damage.reported_by_a_get_later",
         "damage.opened_again",
     ];
     seeds("cut_files", 1, 400, &wanted, cut_files_trial);
@@ -473,7 +473,7 @@ fn every_call_of_a_repair() {
     let wanted = [
         "repair_crash.made_again",
         "repair_crash.whole",
-        "repair_fault.told",
+        "repair_fault.reported",
     ];
     let trial = |seed| repair_at_every_call(seed, 10);
     seeds("every_call_of_a_repair", 1, 20, &wanted, trial);
@@ -483,8 +483,8 @@ fn every_call_of_a_repair() {
 fn every_call_of_a_reader() {
     let wanted = [
         "reader_fault.fired",
-        "reader_fault.told_by_a_read",
-        "reader_fault.told_by_open",
+        "reader_fault.reported_by_a_read",
+        "reader_fault.reported_by_open",
     ];
     let trial = |seed| reader_at_every_call(seed, 10);
     seeds("every_call_of_a_reader", 1, 20, &wanted, trial);

@@ -28,7 +28,7 @@ pub enum Ending {
     /// Failed when everything was made. It stays where it is, against the executor's promise.
     Litters,
     /// With an outcome in which this is wrong.
-    Lie(Untruth),
+    Lie(WrongField),
     /// With a panic.
     Panic,
     /// For this long the job shows no sign of life and does not notice that it is cancelled. Then
@@ -66,9 +66,9 @@ pub enum Late {
     Attacks,
 }
 
-/// What is wrong in an outcome.
+/// The field of an outcome that is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untruth {
+pub enum WrongField {
     /// The number of entries of a table.
     Entries,
     /// The digest of a table.
@@ -89,50 +89,50 @@ pub enum Untruth {
     Job,
 }
 
-impl Untruth {
+impl WrongField {
     /// All of them.
-    pub const ALL: [Untruth; 9] = [
-        Untruth::Entries,
-        Untruth::Digest,
-        Untruth::MaxSeq,
-        Untruth::FileBytes,
-        Untruth::LeftBound,
-        Untruth::Name,
-        Untruth::RawBytes,
-        Untruth::Puts,
-        Untruth::Job,
+    pub const ALL: [WrongField; 9] = [
+        WrongField::Entries,
+        WrongField::Digest,
+        WrongField::MaxSeq,
+        WrongField::FileBytes,
+        WrongField::LeftBound,
+        WrongField::Name,
+        WrongField::RawBytes,
+        WrongField::Puts,
+        WrongField::Job,
     ];
 
-    /// Makes an outcome untrue.
-    fn tell(self, outcome: &mut Outcome) {
+    /// Makes this field of an outcome wrong.
+    fn falsify(self, outcome: &mut Outcome) {
         let index = outcome.tables.len() / 2;
         let Some(table) = outcome.tables.get_mut(index) else {
             outcome.job ^= 1;
             return;
         };
         match self {
-            Untruth::Entries => table.entries += 1,
-            Untruth::Digest => table.digest ^= 1,
-            Untruth::MaxSeq => table.max_seq += 1,
-            Untruth::FileBytes => table.file_bytes += 1,
-            Untruth::LeftBound => table.left_bound.push(1),
-            Untruth::Name => table.name.push_str("-other"),
-            Untruth::RawBytes => table.raw_bytes = table.raw_bytes.saturating_sub(1),
-            Untruth::Puts => {
+            WrongField::Entries => table.entries += 1,
+            WrongField::Digest => table.digest ^= 1,
+            WrongField::MaxSeq => table.max_seq += 1,
+            WrongField::FileBytes => table.file_bytes += 1,
+            WrongField::LeftBound => table.left_bound.push(1),
+            WrongField::Name => table.name.push_str("-other"),
+            WrongField::RawBytes => table.raw_bytes = table.raw_bytes.saturating_sub(1),
+            WrongField::Puts => {
                 table.puts += 1;
                 table.entries += 1;
             }
-            Untruth::Job => outcome.job ^= 1,
+            WrongField::Job => outcome.job ^= 1,
         }
     }
 }
 
 impl Ending {
-    /// Whether tables may stay that the engine is not told of.
+    /// Whether tables may stay that no outcome names.
     pub(super) fn is_litter(self) -> bool {
         matches!(
             self,
-            Ending::Litters | Ending::Lie(Untruth::Name) | Ending::Detached(_)
+            Ending::Litters | Ending::Lie(WrongField::Name) | Ending::Detached(_)
         )
     }
 
@@ -187,7 +187,7 @@ fn is_fenced(outputs: &dyn Storage) -> bool {
 
 impl Given<'_> {
     pub(super) fn run(&self, fate: &Fate) -> Result<Outcome, ExecError> {
-        // Another machine does not know what the host's attempts left, unless it was told.
+        // Another machine does not know what the host's attempts left, unless it gets the handover.
         let own = ExecContext {
             handover: self.ctx.handover.clone().filter(|_| fate.adopts),
             max_parallel: fate.tasks.unwrap_or(self.ctx.max_parallel),
@@ -239,9 +239,9 @@ impl Given<'_> {
                         host.run(self.job, &own)?;
                         Err(failed())
                     }
-                    Ending::Lie(untruth) => {
+                    Ending::Lie(field) => {
                         let mut outcome = host.run(self.job, &own)?;
-                        untruth.tell(&mut outcome);
+                        field.falsify(&mut outcome);
                         Ok(outcome)
                     }
                     _ => host.run(self.job, &own),

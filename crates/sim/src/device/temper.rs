@@ -8,7 +8,7 @@ use std::time::Duration;
 use siltstone_storage::{Instant, OpKind};
 use siltstone_table::exec::ExecutorState;
 
-use super::endings::{Ending, Hang, Late, Untruth};
+use super::endings::{Ending, Hang, Late, WrongField};
 use super::{Fate, Plan};
 use crate::rng::Rng;
 
@@ -109,7 +109,7 @@ impl Temper {
             1 => Ending::Failed,
             2 => Ending::Litters,
             3..6 => Ending::FailedAfter(1 + rng.below(3)),
-            _ => Ending::Lie(*rng.pick(&Untruth::ALL)),
+            _ => Ending::Lie(*rng.pick(&WrongField::ALL)),
         }
     }
 }

@@ -170,7 +170,7 @@ fn jobs_end_as_planned() {
             Ending::Declined,
             Ending::Failed,
             Ending::FailedAfter(2),
-            Ending::Lie(Untruth::Digest),
+            Ending::Lie(WrongField::Digest),
         ];
         let plan = Plan {
             endings: endings.into(),
@@ -188,9 +188,9 @@ fn jobs_end_as_planned() {
         assert_eq!(handover.left_count(), 2, "it leaves what it finished");
         let outcome = run(4).unwrap();
         assert!(outcome.tables.len() > 2 && handover.adopted_count() == 0);
-        let is_true = |told: &OutputTable| {
-            let file = storage.open(&told.name).unwrap();
-            InputTable::open(file).unwrap().digest() == told.digest
+        let is_true = |table: &OutputTable| {
+            let file = storage.open(&table.name).unwrap();
+            InputTable::open(file).unwrap().digest() == table.digest
         };
         assert!(!outcome.tables.iter().all(is_true), "it lies");
         finished(&a_flush(5), run(5));

@@ -35,7 +35,7 @@ pub struct Said {
     pub failed: u64,
     /// The number of operations that were refused because the store is poisoned.
     pub poisoned: u64,
-    /// The number of acknowledged operations that were begun after a client was told of the poison.
+    /// The number of acknowledged operations that began after a client was refused by the poison.
     pub done_after_poison: u64,
     /// The last state of the store: jobs, health, whether a job failed.
     pub jobs: u64,

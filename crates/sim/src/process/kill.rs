@@ -260,10 +260,10 @@ fn reached(
 /// Checks a store that a process has closed: the manifest says where the log ends, and `check` must
 /// find damage before that position. Restores the log.
 fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
-    let told = |e: siltstone::Error| e.to_string();
+    let text = |e: siltstone::Error| e.to_string();
     let failed = |e: std::io::Error| format!("damaging a closed log: {e}");
-    let storages = Storages::find(path).map_err(told)?;
-    let found = recover(&*storages.manifest).map_err(told)?;
+    let storages = Storages::find(path).map_err(text)?;
+    let found = recover(&*storages.manifest).map_err(text)?;
     let state = found.ok_or("there is no store")?.state;
     if !state.closed {
         return Err("a process closed its store, but the manifest does not say so".into());
@@ -279,8 +279,8 @@ fn damage_closed(path: &Path, rng: &mut Rng) -> Result<(), String> {
         false => damaged[at] ^= 1 << rng.below(8),
     }
     std::fs::write(&file, &damaged).map_err(failed)?;
-    let storages = Storages::find(path).map_err(told)?;
-    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(told)?;
+    let storages = Storages::find(path).map_err(text)?;
+    let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(text)?;
     std::fs::write(&file, &whole).map_err(failed)?;
     match report.is_sound() {
         true => Err(format!(

@@ -7,7 +7,7 @@
 //!
 //! These must hold: the victim continues, or says clearly what failed; nothing acknowledged is
 //! missing for a process without faults; a failed sync of the log or of the manifest poisons the
-//! store, and no write is acknowledged that was begun after a client was told so; no sync of a file
+//! store, and no write is acknowledged that began after a client got that error; no sync of a file
 //! is called again after it failed; the failed sync of a table does not poison; there is no panic
 //! and no hang.
 
@@ -400,8 +400,8 @@ pub fn strace_trial(seed: u64, program: &Path) -> Coverage {
     };
     for cycle in 1..=FAULTS {
         let Some(fault) = counted.draw(&mut rng) else {
-            let told = Err("strace saw no call of the store".to_string());
-            return settled(bench, "strace_errors", told, "the run that counts");
+            let result = Err("strace saw no call of the store".to_string());
+            return settled(bench, "strace_errors", result, "the run that counts");
         };
         let result = with_fault(&mut bench, cycle, &fault);
         if result.is_err() {
@@ -464,8 +464,8 @@ fn work(bench: &mut Bench, victim: &mut Victim, fault: Option<&Fault>) -> Result
             Received::Silence => {}
         }
         let said = bench.expected.said();
-        let told = said.job_error || said.health != Health::Good;
-        if stays && said.ready && told && progress.elapsed() > STALL {
+        let reported = said.job_error || said.health != Health::Good;
+        if stays && said.ready && reported && progress.elapsed() > STALL {
             return Ok(false);
         }
         if progress.elapsed() > PATIENCE {

@@ -271,7 +271,7 @@ fn run(order: &Order) -> Outcome {
             .collect();
         let mut watched = Ok(());
         while stage.at_work.load(Ordering::Acquire) > 0 && watched.is_ok() {
-            watched = stage.tell_state();
+            watched = stage.send_state();
             std::thread::sleep(STATE_EVERY);
         }
         if watched.is_err() {
@@ -283,7 +283,7 @@ fn run(order: &Order) -> Outcome {
                 .map_err(|_| wrong("a lane panicked".to_string()))??;
         }
         watched?;
-        stage.tell_state()
+        stage.send_state()
     })?;
     stage.pipe.send(Message::Closing { at_us: now_us() })?;
     let closed = stage.store.close();
@@ -301,7 +301,7 @@ fn run(order: &Order) -> Outcome {
 }
 
 impl Stage<'_> {
-    fn tell_state(&self) -> Outcome {
+    fn send_state(&self) -> Outcome {
         let stats = self.store.stats();
         let narrow = |name: &str| u32::try_from(stats.counter(name)).unwrap_or(u32::MAX);
         let state = Message::State {

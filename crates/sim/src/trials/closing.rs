@@ -225,12 +225,12 @@ fn swap_log_segment(
 ) -> Result<(), String> {
     let copies = [b'a', b'b'].map(|own| -> Result<Media, String> {
         let copy = media.end_now(runtime, None);
-        let told = |e: siltstone::Error| format!("a copy goes its own way: {e}");
-        let store = open(runtime, &copy).map_err(told)?;
-        let keyspace = store.open_keyspace("chain").map_err(told)?;
-        keyspace.put(b"chain", [own; 8]).map_err(told)?;
+        let with_context = |e: siltstone::Error| format!("a copy goes its own way: {e}");
+        let store = open(runtime, &copy).map_err(with_context)?;
+        let keyspace = store.open_keyspace("chain").map_err(with_context)?;
+        keyspace.put(b"chain", [own; 8]).map_err(with_context)?;
         drop(keyspace);
-        store.close().map_err(told)?;
+        store.close().map_err(with_context)?;
         Ok(copy)
     });
     let [one, other] = copies;

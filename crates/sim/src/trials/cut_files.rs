@@ -159,21 +159,22 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         let mut options = draw_options(&mut rng);
         options.map_tables = rng.chance(70);
         let what = format!("{options:?}");
-        let told = |e: String| format!("{what}: {e}");
+        let with_context = |e: String| format!("{what}: {e}");
         // Data in tables that can be lost, before anything happens.
         let world = run.must_open(&medium, &options, "first life")?;
         world.settings_after_open()?;
         let (clients, count) = (1 + rng.below(2), 20 + rng.below(80));
-        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        run.work(&world, clients, count, &mut rng)
+            .map_err(with_context)?;
         run.close(&world).map_err(|e| format!("close: {e}"))?;
         drop(world);
         let storage: Arc<dyn Storage> = Arc::new(medium.clone());
         let world = run
             .open(&medium, storage, &options, Errors::Damaged)
-            .map_err(|e| told(format!("open: {e}")))?;
+            .map_err(|e| with_context(format!("open: {e}")))?;
         world.settings_after_open()?;
         // Tables are open, and some of their blocks were verified.
-        run.work(&world, 1, 20, &mut rng).map_err(told)?;
+        run.work(&world, 1, 20, &mut rng).map_err(with_context)?;
 
         // Some damage happens while clients work.
         let mut rng_of_damage = rng.clone().fork(7);
@@ -202,7 +203,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         let worked = run.work(&world, clients, count, &mut rng);
         let stalled = worked.as_ref().is_err_and(|e| e.contains("clos"));
         match worked {
-            Err(e) if !stalled => return Err(told(e)),
+            Err(e) if !stalled => return Err(with_context(e)),
             _ => {}
         }
         let parts = damaging
@@ -220,24 +221,27 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
                 .lock()
                 .unwrap_or_else(|e| e.into_inner())
                 .clone();
-            let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
+            let seen = read_all(&world.store, &model, &damaged).map_err(with_context)?;
             let now = world.store.snapshot().number();
-            is_at(&seen, &model, now).map_err(|e| told(format!("at {now}: {e}")))?;
+            is_at(&seen, &model, now).map_err(|e| with_context(format!("at {now}: {e}")))?;
             run.coverage
-                .add_count("damage.told_by_a_get", errors(&seen));
+                .add_count("damage.reported_by_a_get", errors(&seen));
             for name in world.store.keyspaces() {
                 let keyspace = world.store.keyspace(&name).map_err(|e| e.to_string())?;
                 if let Err(e) = keyspace.compact_range(None, None) {
-                    world.allow(&e, &[], "compact_range").map_err(told)?;
-                    run.coverage.add("damage.told_by_a_compaction");
+                    world
+                        .allow(&e, &[], "compact_range")
+                        .map_err(with_context)?;
+                    run.coverage.add("damage.reported_by_a_compaction");
                 }
             }
-            world.verify().map_err(told)?;
-            let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
-            is_at(&seen, &model, now).map_err(|e| told(format!("compacted, at {now}: {e}")))?;
+            world.verify().map_err(with_context)?;
+            let seen = read_all(&world.store, &model, &damaged).map_err(with_context)?;
+            is_at(&seen, &model, now)
+                .map_err(|e| with_context(format!("compacted, at {now}: {e}")))?;
             if let Err(e) = run.close(&world) {
-                world.allow(&e, &[], "close").map_err(told)?;
-                run.coverage.add("damage.told_by_close");
+                world.allow(&e, &[], "close").map_err(with_context)?;
+                run.coverage.add("damage.reported_by_close");
             }
         }
         run.coverage
@@ -264,20 +268,22 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
                     || of_log && text.contains(".log");
                 let kinds = [ErrorKind::Corruption, ErrorKind::Io, ErrorKind::NotFound];
                 if !named || !kinds.contains(&e.kind()) {
-                    return Err(told(format!("open of a damaged store ({damaged:?}): {e}")));
+                    return Err(with_context(format!(
+                        "open of a damaged store ({damaged:?}): {e}"
+                    )));
                 }
-                run.coverage.add("damage.told_by_open");
+                run.coverage.add("damage.reported_by_open");
                 return Ok(run.coverage);
             }
         };
         let model = run.model();
-        let seen = read_all(&world.store, &model, &damaged).map_err(told)?;
+        let seen = read_all(&world.store, &model, &damaged).map_err(with_context)?;
         let log_is_whole = !damaged.iter().any(|name| part_of(name) == "log");
         let least = if log_is_whole { acked } else { 0 };
         let ends = model.ends_from(least);
         if !ends.iter().any(|end| is_at(&seen, &model, *end).is_ok()) {
             let nearest = is_at(&seen, &model, model.last());
-            return Err(told(format!(
+            return Err(with_context(format!(
                 "opened again it shows no moment from {least} to {}; damaged: {damaged:?}; against \
                 the last: {nearest:?}",
                 model.last()
@@ -285,7 +291,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         }
         run.coverage.add("damage.opened_again");
         run.coverage
-            .add_count("damage.told_by_a_get_later", errors(&seen));
+            .add_count("damage.reported_by_a_get_later", errors(&seen));
         Ok(run.coverage)
     })
 }

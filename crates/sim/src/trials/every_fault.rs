@@ -82,7 +82,7 @@ fn one(
         faults.add(if for_good { rule.for_good() } else { rule });
         let what =
             format!("{story:?}, call {nth} at {place} meets {fault:?}, for good: {for_good}");
-        let told = |e: String| format!("{what}: {e}");
+        let with_context = |e: String| format!("{what}: {e}");
         // A permanent fault stalls writers permanently, and visibly, until the disk is replaced.
         let (mend, clock) = (stage.mender(), runtime.clone());
         let repair = runtime.spawn("repair", move || {
@@ -90,12 +90,12 @@ fn one(
             mend();
         });
         repair.map_err(|e| e.to_string())?;
-        stage.play(story, &mut rng).map_err(told)?;
+        stage.play(story, &mut rng).map_err(with_context)?;
         let Some(fired) = faults.fired().first().cloned() else {
             return Ok((false, Coverage::default()));
         };
         let what = format!("{what}: {:?} {}", fired.kind, fired.name);
-        let told = |e: String| format!("{what}: {e}");
+        let with_context = |e: String| format!("{what}: {e}");
         let mut coverage = std::mem::take(&mut stage.run.coverage);
         coverage.add(match for_good {
             true => "every_fault.fired_for_good",
@@ -118,22 +118,23 @@ fn one(
         };
         let run = stage.run.fork();
         let world = run.must_open(&image, &options(), &what)?;
-        let end = run.settle(&world.store, least).map_err(told)?;
-        check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(told)?;
+        let end = run.settle(&world.store, least).map_err(with_context)?;
+        check_now(&world.store, &run.history, &world.plan.keys, &mut rng).map_err(with_context)?;
         let moved = stage.run.outside.journal_len();
-        check_moved(&stage.moved, &run.history, &stage.run.outside, moved, end).map_err(told)?;
+        check_moved(&stage.moved, &run.history, &stage.run.outside, moved, end)
+            .map_err(with_context)?;
         match &stage.copy {
             Some(copy) if !power || end >= copy.published => {
-                copy.verify(&runtime).map_err(told)?;
+                copy.verify(&runtime).map_err(with_context)?;
             }
             Some(copy) => {
-                return Err(told(format!(
+                return Err(with_context(format!(
                     "a checkpoint shows {}, its source lost all above {end}",
                     copy.published
                 )));
             }
             None if story == Story::Checkpoint => {
-                take_up(&stage, &world, &mut coverage).map_err(told)?;
+                take_up(&stage, &world, &mut coverage).map_err(with_context)?;
             }
             None => {}
         }
@@ -148,18 +149,18 @@ fn one(
             .store
             .clone()
             .close()
-            .map_err(|e| told(e.to_string()))?;
+            .map_err(|e| with_context(e.to_string()))?;
         coverage.add("every_fault.reopened");
         let last = run.fork();
         last.restart_settings(0);
         let world = last.must_open(&later, &options(), &what)?;
         find_prefix(&world.store, &mut last.model(), end)
-            .map_err(|e| told(format!("{policy:?} after the reopen: {e}")))?;
+            .map_err(|e| with_context(format!("{policy:?} after the reopen: {e}")))?;
         world
             .store
             .clone()
             .close()
-            .map_err(|e| told(e.to_string()))?;
+            .map_err(|e| with_context(e.to_string()))?;
         coverage.add("every_fault.power_lost_after_the_reopen");
         Ok((true, coverage))
     })

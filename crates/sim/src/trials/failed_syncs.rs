@@ -153,12 +153,12 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
             rule = rule.for_good();
         }
         let what = format!("{options:?}; {rule:?}");
-        let told = |e: String| format!("{what}: {e}");
+        let with_context = |e: String| format!("{what}: {e}");
         faulty.add(rule);
         let storage = Arc::new(faulty.clone());
         let world = run
             .open(&medium, storage, &options, Errors::Expected)
-            .map_err(|e| told(format!("open: {e}")))?;
+            .map_err(|e| with_context(format!("open: {e}")))?;
         world.settings_after_open()?;
         if rng.chance(50) {
             world
@@ -175,7 +175,8 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         });
         repair.map_err(|e| e.to_string())?;
         let (clients, count) = (1 + rng.below(3), 20 + rng.below(60));
-        run.work(&world, clients, count, &mut rng).map_err(told)?;
+        run.work(&world, clients, count, &mut rng)
+            .map_err(with_context)?;
         // The task that met the failure has had time to report it.
         runtime.sleep(Duration::from_millis(100));
         faulty.disarm();
@@ -186,12 +187,12 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         }
         let bad = failed.iter().find(|f| f.is_bad);
         check_now(&world.store, &run.history, &world.plan.keys, &mut rng)
-            .map_err(|e| told(format!("after the fault: {e}")))?;
+            .map_err(|e| with_context(format!("after the fault: {e}")))?;
         let health = world.store.stats().health;
         match bad {
             Some(bad) => {
                 let error = try_put(&run, &world)?
-                    .ok_or_else(|| told(format!("a write after the failed{}", bad.call)))?;
+                    .ok_or_else(|| with_context(format!("a write after the failed{}", bad.call)))?;
                 let text = error.to_string();
                 // If several syncs failed at once, any of them may have been the first to end
                 // writing.
@@ -202,7 +203,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
                     || health == "good"
                 {
                     let call = &bad.call;
-                    return Err(told(format!(
+                    return Err(with_context(format!(
                         "after the failed{call}: {error}; health: {health}"
                     )));
                 }
@@ -210,17 +211,19 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
             None => {
                 // Only syncs of tables failed: this passes.
                 if health.contains("poison") {
-                    return Err(told(format!("{fired:?} poisoned: {health}")));
+                    return Err(with_context(format!("{fired:?} poisoned: {health}")));
                 }
                 let mut patience = 0;
                 while let Some(error) = try_put(&run, &world)? {
                     patience += 1;
                     if patience > 50 || error.kind() == ErrorKind::Poisoned {
-                        return Err(told(format!("{fired:?}: writes do not resume: {error}")));
+                        return Err(with_context(format!(
+                            "{fired:?}: writes do not resume: {error}"
+                        )));
                     }
                     runtime.sleep(Duration::from_millis(500));
                 }
-                run.check_all(&world, &mut rng).map_err(told)?;
+                run.check_all(&world, &mut rng).map_err(with_context)?;
                 run.coverage.add(match fired.is_empty() {
                     true => "failed_sync.not_met",
                     false => "failed_sync.passed",
@@ -229,14 +232,14 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         }
         let close = run.close(&world);
         if let (Err(e), None) = (&close, bad) {
-            return Err(told(format!("close: {e}")));
+            return Err(with_context(format!("close: {e}")));
         }
         drop(world);
         for bad in failed.iter().filter(|f| f.is_bad) {
             // The sync is never repeated, neither by other tasks nor by the close.
             let trace = faulty.trace_log();
             if let Some(again) = trace[bad.at + 1..].iter().find(|l| l.contains(&bad.call)) {
-                return Err(told(format!(
+                return Err(with_context(format!(
                     "the failed{} was made again: {again}",
                     bad.call
                 )));
@@ -261,12 +264,13 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         for round in 0..3 {
             let options = draw_options(&mut rng);
             let world = run.must_open(&image, &options, &what)?;
-            run.settle(&world.store, least)
-                .map_err(|e| told(format!("reopened, round {round}, power lost: {power}: {e}")))?;
+            run.settle(&world.store, least).map_err(|e| {
+                with_context(format!("reopened, round {round}, power lost: {power}: {e}"))
+            })?;
             world.take_settings(false)?;
             // Power fails right after the reopen, and then after some work.
             if round > 0 {
-                run.work(&world, 1, 10, &mut rng).map_err(told)?;
+                run.work(&world, 1, 10, &mut rng).map_err(with_context)?;
             }
             least = lock(&run.history).synced;
             let policy = match rng.chance(50) {

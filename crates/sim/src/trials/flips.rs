@@ -180,7 +180,7 @@ fn draw_options(rng: &mut Rng) -> Options {
 /// The records of the log from the manifest's start on, in order. The image is sound, so each
 /// segment's records are a plain list.
 fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String> {
-    let told = |e: siltstone::Error| e.to_string();
+    let text = |e: siltstone::Error| e.to_string();
     let mut records = Vec::new();
     let mut salt = None;
     for object in storage.list().map_err(|e| e.to_string())? {
@@ -188,7 +188,7 @@ fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String>
             continue;
         }
         let file = storage.open(&object.name).map_err(|e| e.to_string())?;
-        let mut log = LogFile::open(&*file).map_err(told)?;
+        let mut log = LogFile::open(&*file).map_err(text)?;
         let Ok((header, _)) = log.header() else {
             continue;
         };
@@ -201,7 +201,7 @@ fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String>
             continue;
         }
         salt = Some(own_salt);
-        while let Some(item) = log.next_item().map_err(told)? {
+        while let Some(item) = log.next_item().map_err(text)? {
             let LogItem::Record(record) = item else {
                 continue;
             };
@@ -308,7 +308,7 @@ fn wanted_of(model: &Model, number: u64) -> Wanted {
 /// A store in three folders, with a different codec in each keyspace, tables on two levels and a
 /// log that is not flushed.
 fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
-    let told = |e: siltstone::Error| e.to_string();
+    let text = |e: siltstone::Error| e.to_string();
     let place = Place(
         ["/store", "/fast", "/large"]
             .map(|name| MemoryStorage::named(runtime, name))
@@ -319,7 +319,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
         sync: *rng.pick(&[SyncMode::Always, SyncMode::Never]),
         ..draw_options(rng)
     };
-    let store = place.open(runtime, &options).map_err(told)?;
+    let store = place.open(runtime, &options).map_err(text)?;
     let mut wanted = Wanted::new();
     let mut keys: Vec<Bytes> = Vec::new();
     for (name, codec) in [
@@ -332,23 +332,23 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
             ..KeyspaceOptions::default()
         };
         let keyspace = if name == "default" {
-            store.default_keyspace().map_err(told)?
+            store.default_keyspace().map_err(text)?
         } else {
-            store.create_keyspace_with(name, &own).map_err(told)?
+            store.create_keyspace_with(name, &own).map_err(text)?
         };
         let mut pairs = Pairs::new();
         for i in 0..60 + rng.below(60) {
             let key: Bytes = format!("key-{:04}", rng.below(200)).into_bytes().into();
             let value: Bytes = vec![i as u8; rng.index(400)].into();
-            keyspace.put(&key, &value).map_err(told)?;
+            keyspace.put(&key, &value).map_err(text)?;
             keys.push(key.clone());
             pairs.insert(key, value);
             if i == 30 {
-                keyspace.flush().map_err(told)?;
-                keyspace.compact_range(None, None).map_err(told)?;
+                keyspace.flush().map_err(text)?;
+                keyspace.compact_range(None, None).map_err(text)?;
             }
             if i == 50 {
-                keyspace.flush().map_err(told)?;
+                keyspace.flush().map_err(text)?;
             }
         }
         wanted.insert(name.to_string(), (keyspace.id(), pairs));
@@ -358,7 +358,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     let image = if rng.chance(50) {
         place.fork(runtime)
     } else {
-        store.close().map_err(told)?;
+        store.close().map_err(text)?;
         place.fork(runtime)
     };
     Sound::of(image, wanted, None, keys, false)
@@ -488,18 +488,18 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
 /// Reads a file like the tools, to its end, whatever its contents.
 fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
     let file = storage.open(&hit.name).map_err(|e| e.to_string())?;
-    let told = |e: siltstone::Error| format!("inspecting {}: {e}", hit.name);
+    let with_context = |e: siltstone::Error| format!("inspecting {}: {e}", hit.name);
     match hit.kind {
         FileKind::Log => {
-            let mut log = LogFile::open(&*file).map_err(told)?;
-            while let Some(item) = log.next_item().map_err(told)? {
+            let mut log = LogFile::open(&*file).map_err(with_context)?;
+            while let Some(item) = log.next_item().map_err(with_context)? {
                 if let LogItem::Record(record) = item {
                     record.entries().for_each(drop);
                 }
             }
         }
         FileKind::Manifest => {
-            let mut manifest = ManifestFile::open(&*file).map_err(told)?;
+            let mut manifest = ManifestFile::open(&*file).map_err(with_context)?;
             while let Some(item) = manifest.next_item() {
                 if let ManifestItem::Record(record) = item {
                     let _ = format!("{record:?}");
@@ -507,11 +507,11 @@ fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
             }
         }
         FileKind::Table => {
-            let mut table = TableFile::open(&*file).map_err(told)?;
+            let mut table = TableFile::open(&*file).map_err(with_context)?;
             let pieces: Vec<_> = table.found().pieces.clone();
             for piece in &pieces {
-                table.entries(piece).map_err(told)?;
-                table.block(piece).map_err(told)?;
+                table.entries(piece).map_err(with_context)?;
+                table.block(piece).map_err(with_context)?;
             }
         }
         FileKind::Stats => {
@@ -540,7 +540,7 @@ fn compact(store: &Store) -> Result<(), String> {
 
 /// Errors name a file, except if the pointer is missing and nothing else shows that there was a
 /// store.
-fn told_of(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
+fn check_error(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
     let no_pointer = hit.kind == FileKind::Current && hit.damage == Damage::Gone;
     match no_pointer && error.kind() == ErrorKind::NotFound {
         true => Ok(()),
@@ -561,12 +561,12 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
         return Ok(coverage);
     };
     let options = draw_options(rng);
-    let told = |e: String| {
+    let with_context = |e: String| {
         let (verify, map) = (options.verify, options.map_tables);
         format!("{hit}; verify {verify:?}, map {map}: {e}")
     };
     if damage != Damage::Gone {
-        inspect(&copy.0[folder], &hit).map_err(told)?;
+        inspect(&copy.0[folder], &hit).map_err(with_context)?;
     }
     let just = justified(sound, &hit);
     let is_sound = {
@@ -574,7 +574,7 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
         match check(&CheckStorages::of(&storages), &mut |_| {}) {
             Ok(report) => Some(report.is_sound()),
             Err(e) => {
-                told_of(&hit, "check", &e).map_err(told)?;
+                check_error(&hit, "check", &e).map_err(with_context)?;
                 None
             }
         }
@@ -592,12 +592,14 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
     let store = match copy.open(runtime, &options) {
         Ok(store) => store,
         Err(e) => {
-            told_of(&hit, "open", &e).map_err(told)?;
+            check_error(&hit, "open", &e).map_err(with_context)?;
             if is_sound == Some(true) {
-                return Err(told(format!("`check` finds nothing, and open says: {e}")));
+                return Err(with_context(format!(
+                    "`check` finds nothing, and open says: {e}"
+                )));
             }
             if just.passed && just.ends_at.is_none() {
-                return Err(told(format!("nothing that is needed was hit: {e}")));
+                return Err(with_context(format!("nothing that is needed was hit: {e}")));
             }
             if hit.kind == FileKind::Log && sound.closed {
                 coverage.add("flip.log.closed_refused");
@@ -607,17 +609,19 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
         }
     };
     if just.refused {
-        return Err(told(
+        return Err(with_context(
             "a place that is known to be synced was hit, and open did not refuse".into(),
         ));
     }
     let counted = store.stats().counter("skipped_log_damage_count");
     if counted != u64::from(just.passed) {
-        return Err(told(format!("{counted} damaged parts are counted")));
+        return Err(with_context(format!("{counted} damaged parts are counted")));
     }
     if just.passed {
         if is_sound == Some(true) {
-            return Err(told("`check` finds nothing in a damaged log".into()));
+            return Err(with_context(
+                "`check` finds nothing in a damaged log".into(),
+            ));
         }
         coverage.add("flip.log.passed");
     }
@@ -631,48 +635,50 @@ fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, S
     if let (Some(ends_at), Some(model)) = (just.ends_at, &sound.model) {
         let mut model = model.clone();
         let least = model.end_at(ends_at);
-        let end = find_prefix(&store, &mut model, least).map_err(told)?;
+        let end = find_prefix(&store, &mut model, least).map_err(with_context)?;
         shorter = wanted_of(&model, end);
         ended = shorter != *wanted;
         wanted = &shorter;
         if ended && just.records_behind && discarded_bytes == 0 {
-            return Err(told("history ends early, and nothing tells it".into()));
+            return Err(with_context(
+                "history ends early, and nothing reports it".into(),
+            ));
         }
     }
-    let settings = settings_of(&store).map_err(told)?;
+    let settings = settings_of(&store).map_err(with_context)?;
     if just.settings && !ended && settings != sound.settings {
-        return Err(told(format!(
+        return Err(with_context(format!(
             "set is {settings:?}, expected {:?}",
             sound.settings
         )));
     }
-    let mut answers = read_all(&store, wanted, &sound.keys, rng).map_err(told)?;
+    let mut answers = read_all(&store, wanted, &sound.keys, rng).map_err(with_context)?;
     if rng.chance(40) {
-        compact(&store).map_err(told)?;
+        compact(&store).map_err(with_context)?;
         let after = read_all(&store, wanted, &sound.keys, rng)
-            .map_err(|e| told(format!("after a compaction: {e}")))?;
+            .map_err(|e| with_context(format!("after a compaction: {e}")))?;
         answers.add(after);
         coverage.add("flip.compacted");
     }
     if let Err(e) = store.close() {
-        names_a_file("close", &e).map_err(told)?;
+        names_a_file("close", &e).map_err(with_context)?;
     }
     if rng.chance(20) {
         match copy.fork(runtime).open(runtime, &options) {
             Ok(store) => {
                 let again = read_all(&store, wanted, &sound.keys, rng)
-                    .map_err(|e| told(format!("opened once more: {e}")))?;
+                    .map_err(|e| with_context(format!("opened once more: {e}")))?;
                 answers.add(again);
                 coverage.add("flip.opened_again");
             }
             Err(e) if is_sound == Some(true) => {
-                return Err(told(format!("a second open says: {e}")));
+                return Err(with_context(format!("a second open says: {e}")));
             }
-            Err(e) => names_a_file("a second open", &e).map_err(told)?,
+            Err(e) => names_a_file("a second open", &e).map_err(with_context)?,
         }
     }
     if is_sound == Some(true) && answers.error_count > 0 {
-        return Err(told(format!(
+        return Err(with_context(format!(
             "`check` finds nothing, and {} answers of {} are errors",
             answers.error_count,
             answers.error_count + answers.right_count
@@ -710,18 +716,19 @@ fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, Str
         coverage.add("flip.nothing");
         return Ok(coverage);
     };
-    let told = |e: String| format!("while open, {hit}; map {}: {e}", options.map_tables);
-    let mut read = |store: &Store| read_all(store, &sound.wanted, &sound.keys, rng).map_err(told);
+    let with_context = |e: String| format!("while open, {hit}; map {}: {e}", options.map_tables);
+    let mut read =
+        |store: &Store| read_all(store, &sound.wanted, &sound.keys, rng).map_err(with_context);
     answers.add(read(&store)?);
     match store.verify(&mut |_| {}) {
-        Ok(report) if !report.is_sound() => coverage.add("flip.open.verify_tells"),
+        Ok(report) if !report.is_sound() => coverage.add("flip.open.verify_finds_damage"),
         Ok(_) => coverage.add("flip.open.verify_finds_nothing"),
-        Err(e) => names_a_file("verify", &e).map_err(told)?,
+        Err(e) => names_a_file("verify", &e).map_err(with_context)?,
     }
-    compact(&store).map_err(told)?;
+    compact(&store).map_err(with_context)?;
     answers.add(read(&store)?);
     if let Err(e) = store.close() {
-        names_a_file("close", &e).map_err(told)?;
+        names_a_file("close", &e).map_err(with_context)?;
     }
     let what = if answers.error_count > 0 {
         "error_on_read"
@@ -734,7 +741,7 @@ fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, Str
             read(&store)?;
         }
         Err(e) => {
-            names_a_file("open", &e).map_err(told)?;
+            names_a_file("open", &e).map_err(with_context)?;
             what = "refused_later".to_string();
         }
     }
@@ -746,7 +753,7 @@ fn open(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, Str
 
 /// Hits a table outside, and ingests it.
 fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
-    let told = |e: siltstone::Error| e.to_string();
+    let text = |e: siltstone::Error| e.to_string();
     let mut coverage = Coverage::default();
     let outside = MemoryStorage::named(runtime, "/outside");
     let folder = TableFolder::on(Arc::new(outside.clone()), Epoch::default());
@@ -756,15 +763,15 @@ fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
         compression: *rng.pick(&[Compression::None, Compression::Lz4, Compression::Zstd(1)]),
         ..TableOptions::default()
     };
-    let mut builder = TableBuilder::new(&folder, "t", options).map_err(told)?;
+    let mut builder = TableBuilder::new(&folder, "t", options).map_err(text)?;
     let mut pairs = Pairs::new();
     for i in 0..40 + rng.below(100) {
         let key: Bytes = format!("key-{i:04}").into_bytes().into();
         let value: Bytes = vec![i as u8; rng.index(100)].into();
-        builder.put(&key, &value).map_err(told)?;
+        builder.put(&key, &value).map_err(text)?;
         pairs.insert(key, value);
     }
-    let built = builder.finish().map_err(told)?;
+    let built = builder.finish().map_err(text)?;
     let keys: Vec<Bytes> = pairs.keys().cloned().collect();
     let name = built[0].file.name().to_string();
     let damage = Damage::draw(rng);
@@ -772,29 +779,29 @@ fn ingested(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
         coverage.add("flip.nothing");
         return Ok(coverage);
     };
-    let say = |e: String| format!("before an ingest, {hit}: {e}");
-    inspect(&outside, &hit).map_err(say)?;
+    let with_context = |e: String| format!("before an ingest, {hit}: {e}");
+    inspect(&outside, &hit).map_err(with_context)?;
     let place = Place(vec![MemoryStorage::new(runtime)]);
     let options = Options {
         create_if_missing: true,
         ..draw_options(rng)
     };
-    let store = place.open(runtime, &options).map_err(told)?;
-    let keyspace = store.default_keyspace().map_err(told)?;
+    let store = place.open(runtime, &options).map_err(text)?;
+    let keyspace = store.default_keyspace().map_err(text)?;
     let mode = *rng.pick(&[IngestMode::Copy, IngestMode::Link, IngestMode::Move]);
     let (is_in, mut what) = match store.ingest(&[(&keyspace, vec![built[0].file.clone()])], mode) {
         Ok(_) => (true, "right"),
         Err(e) => {
-            names_a_file("ingest", &e).map_err(say)?;
+            names_a_file("ingest", &e).map_err(with_context)?;
             (false, "refused")
         }
     };
     let wanted = if is_in { pairs } else { Pairs::new() };
     let wanted = Wanted::from([("default".to_string(), (keyspace.id(), wanted))]);
-    let mut answers = read_all(&store, &wanted, &keys, rng).map_err(say)?;
-    compact(&store).map_err(say)?;
-    answers.add(read_all(&store, &wanted, &keys, rng).map_err(say)?);
-    store.close().map_err(told)?;
+    let mut answers = read_all(&store, &wanted, &keys, rng).map_err(with_context)?;
+    compact(&store).map_err(with_context)?;
+    answers.add(read_all(&store, &wanted, &keys, rng).map_err(with_context)?);
+    store.close().map_err(text)?;
     if answers.error_count > 0 {
         what = "error_on_read";
     }

@@ -44,30 +44,32 @@ pub fn handles_trial(seed: u64) -> Coverage {
             ..draw_options(&mut rng)
         };
         let what = format!("{left} handles, {options:?}");
-        let told = |e: String| format!("{what}: {e}");
-        let world = run.must_open(&medium, &options, "open").map_err(told)?;
-        fill(&run, &world, &mut rng).map_err(told)?;
-        get_all(&run, &world).map_err(told)?;
-        let cursors = cursors(&run, &world).map_err(told)?;
+        let with_context = |e: String| format!("{what}: {e}");
+        let world = run
+            .must_open(&medium, &options, "open")
+            .map_err(with_context)?;
+        fill(&run, &world, &mut rng).map_err(with_context)?;
+        get_all(&run, &world).map_err(with_context)?;
+        let cursors = cursors(&run, &world).map_err(with_context)?;
         // The program around the store takes most of the handles, while tables hold more than are
         // left.
         medium.set_open_max(left * 4, left);
-        fill(&run, &world, &mut rng).map_err(told)?;
-        get_all(&run, &world).map_err(told)?;
+        fill(&run, &world, &mut rng).map_err(with_context)?;
+        get_all(&run, &world).map_err(with_context)?;
         if rng.chance(50) {
             let keyspace = world.store.keyspace("default");
             let compacted = keyspace.and_then(|keyspace| keyspace.compact_range(None, None));
-            compacted.map_err(|e| told(e.to_string()))?;
+            compacted.map_err(|e| with_context(e.to_string()))?;
         }
         let idle = world.store.wait_until_idle();
-        idle.map_err(|e| told(e.to_string()))?;
-        get_all(&run, &world).map_err(told)?;
-        go_on(cursors).map_err(told)?;
-        world.nothing_is_left_over().map_err(told)?;
+        idle.map_err(|e| with_context(e.to_string()))?;
+        get_all(&run, &world).map_err(with_context)?;
+        go_on(cursors).map_err(with_context)?;
+        world.nothing_is_left_over().map_err(with_context)?;
         let stats = world.store.stats();
         if stats.counter("job_failed_count") > 0 {
             let error = stats.last_job_error.map(|e| e.to_string());
-            return Err(told(format!("jobs failed: {error:?}")));
+            return Err(with_context(format!("jobs failed: {error:?}")));
         }
         let tables: u64 = stats
             .keyspaces
@@ -84,7 +86,8 @@ pub fn handles_trial(seed: u64) -> Coverage {
         ] {
             run.coverage.add_count(name, stats.counter(counter));
         }
-        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+        run.close(&world)
+            .map_err(|e| with_context(format!("close: {e}")))?;
         Ok(run.coverage)
     })
 }
@@ -97,8 +100,8 @@ const PASSED: usize = 20;
 
 /// Opens a cursor at every tenth key.
 fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
-    let told = |e: siltstone::Error| e.to_string();
-    let keyspace = world.store.keyspace("default").map_err(told)?;
+    let text = |e: siltstone::Error| e.to_string();
+    let keyspace = world.store.keyspace("default").map_err(text)?;
     let keys = &run.plan.keys;
     let at = |n: usize| {
         let mut cursor = keyspace.cursor(IterOptions::default())?;
@@ -109,7 +112,7 @@ fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
         .step_by(10)
         .map(at)
         .collect::<Result<_, _>>()
-        .map_err(told)
+        .map_err(text)
 }
 
 /// Continues to read with cursors that were positioned earlier.
@@ -127,11 +130,11 @@ fn go_on(cursors: Vec<Positioned>) -> Check {
 
 /// Reads every key.
 fn get_all(run: &Run, world: &World) -> Check {
-    let told = |e: siltstone::Error| e.to_string();
-    let keyspace = world.store.keyspace("default").map_err(told)?;
+    let text = |e: siltstone::Error| e.to_string();
+    let keyspace = world.store.keyspace("default").map_err(text)?;
     let (model, number) = (run.model(), world.store.snapshot().number());
     for key in &run.plan.keys {
-        let found = keyspace.get(key).map_err(told)?;
+        let found = keyspace.get(key).map_err(text)?;
         let expected = model.get(keyspace.id(), key, number);
         if found.as_deref() != expected.as_deref() {
             return Err(format!("get {key:?} at {number} is not what was written"));

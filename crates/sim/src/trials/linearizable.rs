@@ -409,22 +409,27 @@ impl Client {
         let way = self.rng.below(3);
         let keyspace = self.keyspace(span.start);
         let (snapshot, at) = &self.snapshots[which];
-        let told = |e: siltstone::Error| format!("reading a snapshot: {e}");
+        let with_context = |e: siltstone::Error| format!("reading a snapshot: {e}");
         let pairs = match way {
             0 => {
                 let key = span.start;
-                let found = keyspace.get_at(snapshot, &key_bytes(key)).map_err(told)?;
+                let found = keyspace
+                    .get_at(snapshot, &key_bytes(key))
+                    .map_err(with_context)?;
                 vec![(key, found.as_deref().map(number_of).transpose()?)]
             }
             1 => {
                 let keys: Vec<[u8; 2]> = span.clone().map(key_bytes).collect();
-                let found = keyspace.multi_get_at(snapshot, &keys).map_err(told)?;
+                let found = keyspace
+                    .multi_get_at(snapshot, &keys)
+                    .map_err(with_context)?;
                 numbered(span, &found)?
             }
             _ => {
                 let backwards = self.rng.chance(40);
                 let keyspace = self.keyspace(span.start);
-                let found = scan(keyspace, Some(snapshot), &span, backwards).map_err(told)?;
+                let found =
+                    scan(keyspace, Some(snapshot), &span, backwards).map_err(with_context)?;
                 shown(&span, &found)?
             }
         };

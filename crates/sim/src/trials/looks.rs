@@ -91,10 +91,10 @@ pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> C
         let components = Components::on(storage, run.runtime.clone());
         Store::open_read_only_with(components, reading_options())
     };
-    let told = |e: siltstone::Error| format!("destroy: {e}");
-    let store = open(&image).map_err(told)?;
-    let whole = contents(&store).map_err(told)?;
-    store.close().map_err(told)?;
+    let with_context = |e: siltstone::Error| format!("destroy: {e}");
+    let store = open(&image).map_err(with_context)?;
+    let whole = contents(&store).map_err(with_context)?;
+    store.close().map_err(with_context)?;
     image.start_journal();
     let end = |image: &MemoryStorage| {
         let storage: Arc<dyn Storage> = Arc::new(image.clone());
@@ -107,18 +107,18 @@ pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> C
             false => Err(format!("a destroyed store left {left:?}")),
         }
     };
-    end(&image).map_err(told)?;
+    end(&image).map_err(with_context)?;
     is_empty(&image)?;
     let mut replay = image.replay();
     replay.advance_to(rng.below(replay.len() + 1));
     let cut = replay.kill_in(&run.runtime);
     match open(&cut) {
         Ok(store) => {
-            let found = contents(&store).map_err(told)?;
+            let found = contents(&store).map_err(with_context)?;
             found
                 .same_as(&whole)
                 .map_err(|e| format!("half destroyed: {e}"))?;
-            store.close().map_err(told)?;
+            store.close().map_err(with_context)?;
             run.coverage.add("destroy.whole");
         }
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corruption) => {
@@ -141,20 +141,20 @@ fn read(
     storage: &Arc<dyn Storage>,
     exists: bool,
 ) -> Result<Option<Contents>, String> {
-    let told = |e: siltstone::Error| format!("open for reading: {e}");
+    let with_context = |e: siltstone::Error| format!("open for reading: {e}");
     let components = || Components::on(storage.clone(), run.runtime.clone());
     let open = || Store::open_read_only_with(components(), reading_options());
     let one = match open() {
         Ok(store) => store,
         Err(e) if !exists && e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(told(e)),
+        Err(e) => return Err(with_context(e)),
     };
-    let two = open().map_err(told)?;
-    let seen = contents(&one).map_err(told)?;
-    seen.same_as(&contents(&two).map_err(told)?)
+    let two = open().map_err(with_context)?;
+    let seen = contents(&one).map_err(with_context)?;
+    seen.same_as(&contents(&two).map_err(with_context)?)
         .map_err(|e| format!("two readers differ: {e}"))?;
     for name in one.keyspaces() {
-        let keyspace = one.keyspace(&name).map_err(told)?;
+        let keyspace = one.keyspace(&name).map_err(with_context)?;
         let own = keyspace.own_options();
         let allowed = {
             let history = lock(&run.history);
@@ -171,8 +171,8 @@ fn read(
             return Err(format!("a put beside readers gives {refused:?}"));
         }
     }
-    one.close().map_err(told)?;
-    two.close().map_err(told)?;
+    one.close().map_err(with_context)?;
+    two.close().map_err(with_context)?;
     run.coverage.add("look.reader");
     Ok(Some(seen))
 }

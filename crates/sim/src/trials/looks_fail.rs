@@ -148,11 +148,11 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                     // or an advice to the kernel.
                     Ok(_) => coverage.add("repair_fault.harmless"),
                     Err(e) => {
-                        let told = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
-                        if !told.contains(&e.kind()) {
+                        let kinds = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
+                        if !kinds.contains(&e.kind()) {
                             return Err(format!("{what}: {e}"));
                         }
-                        coverage.add("repair_fault.told");
+                        coverage.add("repair_fault.reported");
                         match mend(&runtime, &source, &plain) {
                             Ok(_) => {}
                             Err(e) if e.kind() == ErrorKind::InvalidArgument => {
@@ -197,7 +197,7 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
             faulty.add(Rule::on_any(fault).nth(nth));
             let seen: Arc<dyn Storage> = Arc::new(faulty.clone());
             let what = format!("reader, call {nth} meets {fault:?}");
-            let told = |e: siltstone::Error| format!("{what}: {e}");
+            let with_context = |e: siltstone::Error| format!("{what}: {e}");
             // A file that ends too early is damage; a map that failed once stays failed.
             let excused = |e: &siltstone::Error| {
                 let short = fault == Fault::ShortRead && e.kind() == ErrorKind::Corruption;
@@ -209,26 +209,28 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
                     match contents(&store) {
                         Ok(found) => same(found)?,
                         Err(e) if excused(&e) => {
-                            coverage.add("reader_fault.told_by_a_read");
+                            coverage.add("reader_fault.reported_by_a_read");
                             match contents(&store) {
                                 Ok(found) => same(found)?,
                                 Err(e) if fault == Fault::FailedMap && excused(&e) => {}
-                                Err(e) => return Err(format!("read once more: {}", told(e))),
+                                Err(e) => {
+                                    return Err(format!("read once more: {}", with_context(e)));
+                                }
                             }
                         }
-                        Err(e) => return Err(told(e)),
+                        Err(e) => return Err(with_context(e)),
                     }
                     for name in store.keyspaces() {
-                        let keyspace = store.keyspace(&name).map_err(told)?;
+                        let keyspace = store.keyspace(&name).map_err(with_context)?;
                         match keyspace.approximate_size(&IterOptions::default()) {
-                            Err(e) if !excused(&e) => return Err(told(e)),
+                            Err(e) if !excused(&e) => return Err(with_context(e)),
                             _ => {}
                         }
                     }
-                    store.close().map_err(told)?;
+                    store.close().map_err(with_context)?;
                 }
-                Err(e) if excused(&e) => coverage.add("reader_fault.told_by_open"),
-                Err(e) => return Err(told(e)),
+                Err(e) if excused(&e) => coverage.add("reader_fault.reported_by_open"),
+                Err(e) => return Err(with_context(e)),
             }
             if faulty.counts().changes() > 0 {
                 return Err(format!(

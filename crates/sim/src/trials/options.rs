@@ -61,12 +61,12 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         for life in 0..lives {
             let options = draw_options(&mut rng);
             let what = format!("life {life} of {lives}, {}, {options:?}", media.describe());
-            let told = |e: String| format!("{what}: {e}");
+            let with_context = |e: String| format!("{what}: {e}");
             run.restart_settings(before.settings);
             run.restart_numbers(before.given);
             before.settings = 0;
             let seen = match media.only() {
-                Some(medium) => Looks::at(&mut run, medium, &mut rng).map_err(told)?,
+                Some(medium) => Looks::at(&mut run, medium, &mut rng).map_err(with_context)?,
                 None => Looks::default(),
             };
             media.start_journals();
@@ -81,11 +81,11 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 )
                 .map_err(|e| format!("{what}: open: {e}"))?;
             let mut model = run.model();
-            let end = find_prefix(&world.store, &mut model, before.acked).map_err(told)?;
+            let end = find_prefix(&world.store, &mut model, before.acked).map_err(with_context)?;
             seen.compare(&run.model(), end, &world.store)
-                .map_err(told)?;
+                .map_err(with_context)?;
             run.settle_at(end);
-            world.settings_after_open().map_err(told)?;
+            world.settings_after_open().map_err(with_context)?;
             media.main().mark(format!("s{end}"));
             let hooks = world.store.test_hooks();
             if more.chance(50) {
@@ -100,24 +100,28 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             };
             run.coverage.add_count("operations", clients * count);
             let mut late = rng.clone().fork(3);
-            let work = run.start(&world, clients, count, &mut rng).map_err(told)?;
+            let work = run
+                .start(&world, clients, count, &mut rng)
+                .map_err(with_context)?;
             if limits.chance(10) {
-                large_group(&mut run, &world, &mut limits).map_err(told)?;
+                large_group(&mut run, &world, &mut limits).map_err(with_context)?;
             }
             if late.chance(25) {
-                too_much(&world, &mut late).map_err(told)?;
+                too_much(&world, &mut late).map_err(with_context)?;
             }
             if late.chance(25) {
-                close_beside(&mut run, &world, work, &mut late).map_err(told)?;
-                run.late_executors_change_nothing(&world).map_err(told)?;
+                close_beside(&mut run, &world, work, &mut late).map_err(with_context)?;
+                run.late_executors_change_nothing(&world)
+                    .map_err(with_context)?;
             } else {
-                Run::join(work).map_err(told)?;
+                Run::join(work).map_err(with_context)?;
                 if rng.chance(60) {
-                    run.check_all(&world, &mut rng).map_err(told)?;
+                    run.check_all(&world, &mut rng).map_err(with_context)?;
                 }
                 let rolls = hooks.manifest_roll_count();
                 run.coverage.add_count("manifest.rolled", rolls);
-                run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+                run.close(&world)
+                    .map_err(|e| with_context(format!("close: {e}")))?;
             }
             drop((hooks, world));
             let last = run.model().last();
@@ -129,7 +133,8 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 given: before.given.max(last),
             };
             if late.chance(20) {
-                check_closed(&runtime, &media, &mut late, &mut run.coverage).map_err(told)?;
+                check_closed(&runtime, &media, &mut late, &mut run.coverage)
+                    .map_err(with_context)?;
             }
             let way = match rng.below(3) {
                 0 => None,
@@ -217,7 +222,7 @@ fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
 }
 
 /// Closes the store while its clients work. Everything that was acknowledged to them is in it; from
-/// then on they are told that it is closed, and nothing is appended to its log any more.
+/// then on they get the error that it is closed, and nothing is appended to its log any more.
 fn close_beside(
     run: &mut Run,
     world: &Arc<World>,

@@ -127,7 +127,7 @@ fn recover(
 ) -> Result<Coverage, String> {
     let mut run = run.fork();
     let options = draw_options(rng);
-    let told = |e: String| format!("{what}; then with {options:?}: {e}");
+    let with_context = |e: String| format!("{what}; then with {options:?}: {e}");
     let synced = before.synced;
     run.restart_settings(before.settings);
     run.restart_numbers(before.given);
@@ -135,11 +135,11 @@ fn recover(
     image.start_journal();
     let world = run.must_open(&image, &options, what)?;
     let mut model = run.model();
-    let end = find_prefix(&world.store, &mut model, least).map_err(told)?;
+    let end = find_prefix(&world.store, &mut model, least).map_err(with_context)?;
     run.settle_at(end);
-    world.settings_after_open().map_err(told)?;
+    world.settings_after_open().map_err(with_context)?;
     check_now(&world.store, &run.history, &world.plan.keys, rng)
-        .map_err(|e| told(format!("after recovery at {end}: {e}")))?;
+        .map_err(|e| with_context(format!("after recovery at {end}: {e}")))?;
     image.mark(format!("s{end}"));
     let recovery_len = image.journal_len();
 
@@ -189,9 +189,10 @@ fn recover(
     // The run continues.
     if rng.chance(50) {
         let clients = 1 + rng.below(2);
-        run.work(&world, clients, 30, rng).map_err(told)?;
-        run.check_all(&world, rng).map_err(told)?;
-        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+        run.work(&world, clients, 30, rng).map_err(with_context)?;
+        run.check_all(&world, rng).map_err(with_context)?;
+        run.close(&world)
+            .map_err(|e| with_context(format!("close: {e}")))?;
         let mut replay = image.replay();
         let moment = moments::draw(replay.marks(), replay.len(), recovery_len, rng);
         replay.advance_to(moment.at);
@@ -225,7 +226,8 @@ fn recover(
             .map_err(|e| format!("{what}: {e}"))?;
         run.coverage.add("crash.recovered_after_more_work");
     } else {
-        run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+        run.close(&world)
+            .map_err(|e| with_context(format!("close: {e}")))?;
     }
     Ok(std::mem::take(&mut run.coverage))
 }

@@ -61,27 +61,27 @@ struct LiveBlock {
 }
 
 pub(super) fn read_folder(storage: &dyn Storage) -> Result<Folder, String> {
-    let told = |e: siltstone_storage::StorageError| e.to_string();
+    let text = |e: siltstone_storage::StorageError| e.to_string();
     let mut folder = Folder::new();
-    for object in storage.list().map_err(told)? {
-        let file = storage.open(&object.name).map_err(told)?;
+    for object in storage.list().map_err(text)? {
+        let file = storage.open(&object.name).map_err(text)?;
         let mut bytes = vec![0; file.len() as usize];
-        file.read_at(0, &mut bytes).map_err(told)?;
+        file.read_at(0, &mut bytes).map_err(text)?;
         folder.insert(object.name, bytes);
     }
     Ok(folder)
 }
 
 fn write_folder(runtime: &Runtime, folder: &Folder) -> Result<MemoryStorage, String> {
-    let told = |e: siltstone_storage::StorageError| e.to_string();
+    let text = |e: siltstone_storage::StorageError| e.to_string();
     let storage = MemoryStorage::new(runtime);
-    let lease = storage.lease("store").map_err(told)?;
+    let lease = storage.lease("store").map_err(text)?;
     for (name, bytes) in folder {
-        let file = storage.create(lease.epoch(), name).map_err(told)?;
-        file.append(&[bytes]).map_err(told)?;
-        file.sync().map_err(told)?;
+        let file = storage.create(lease.epoch(), name).map_err(text)?;
+        file.append(&[bytes]).map_err(text)?;
+        file.sync().map_err(text)?;
     }
-    storage.sync_dir(lease.epoch()).map_err(told)?;
+    storage.sync_dir(lease.epoch()).map_err(text)?;
     Ok(storage)
 }
 
@@ -143,7 +143,7 @@ impl Sound {
 /// The damage that was done to a copy.
 #[derive(Default)]
 struct Damaged {
-    told: Vec<String>,
+    descriptions: Vec<String>,
     files: BTreeSet<String>,
     /// Bytes of the log were zeroed, cut off or deleted: losses at the log's end leave no trace.
     log_without_trace: bool,
@@ -236,7 +236,7 @@ fn damage_once(rng: &mut Rng, sound: &Sound, folder: &mut Folder, done: &mut Dam
             folder.remove(&name);
             done.files.insert(name.clone());
             done.log_without_trace |= is_log;
-            done.told.push(format!("{name}: deleted"));
+            done.descriptions.push(format!("{name}: deleted"));
             return;
         }
         10 => {
@@ -246,7 +246,8 @@ fn damage_once(rng: &mut Rng, sound: &Sound, folder: &mut Folder, done: &mut Dam
             folder.insert(other.clone(), bytes);
             done.files.extend([name.clone(), other.clone()]);
             done.log_without_trace |= is_log && name != other;
-            done.told.push(format!("{name} and {other}: swapped"));
+            done.descriptions
+                .push(format!("{name} and {other}: swapped"));
             return;
         }
         _ => {
@@ -258,7 +259,7 @@ fn damage_once(rng: &mut Rng, sound: &Sound, folder: &mut Folder, done: &mut Dam
             "bytes of another place"
         }
     };
-    done.told
+    done.descriptions
         .push(format!("{name}: {what} at {place} to {end}"));
     done.files.insert(name.clone());
     folder.insert(name, bytes);
@@ -273,8 +274,8 @@ struct Made {
 
 impl Made {
     fn read(runtime: &Runtime, target: &MemoryStorage) -> Result<Made, String> {
-        let told = |e: siltstone::Error| e.to_string();
-        let checked = check(&CheckStorages::on(target), &mut |_| {}).map_err(told)?;
+        let text = |e: siltstone::Error| e.to_string();
+        let checked = check(&CheckStorages::on(target), &mut |_| {}).map_err(text)?;
         if !checked.is_sound() || !checked.orphans.is_empty() || !checked.foreign.is_empty() {
             return Err(format!(
                 "the new store is not sound: {:?} {:?} {:?}",
@@ -282,7 +283,7 @@ impl Made {
             ));
         }
         let state = recover(target)
-            .map_err(told)?
+            .map_err(text)?
             .ok_or("no store was made")?
             .state;
         let mut made = Made {
@@ -324,12 +325,12 @@ impl Made {
             ..Options::default()
         };
         let store =
-            Store::open_with(Components::on(storage, runtime.clone()), options).map_err(told)?;
+            Store::open_with(Components::on(storage, runtime.clone()), options).map_err(text)?;
         let mut count = 0;
         for (id, name) in &made.names {
-            let keyspace = store.keyspace(name).map_err(told)?;
-            for pair in keyspace.iter().map_err(told)? {
-                let (key, value) = pair.map_err(told)?;
+            let keyspace = store.keyspace(name).map_err(text)?;
+            for pair in keyspace.iter().map_err(text)? {
+                let (key, value) = pair.map_err(text)?;
                 let (_, of_table) = made.entries.get(&(*id, key.clone())).ok_or_else(|| {
                     format!("a scan shows {} of {name}, no table has it", show(&key))
                 })?;
@@ -345,7 +346,7 @@ impl Made {
                 made.entries.len()
             ));
         }
-        store.close().map_err(told)?;
+        store.close().map_err(text)?;
         Ok(made)
     }
 }
@@ -391,8 +392,9 @@ fn verify(
             continue;
         };
         let lost_name = made_name.starts_with("repaired-");
-        let told_lost = !report.log.holes.is_empty() || !report.manifest_is_whole || may_be_cut;
-        if made_name != name && !(lost_name && told_lost) {
+        let loss_is_reported =
+            !report.log.holes.is_empty() || !report.manifest_is_whole || may_be_cut;
+        if made_name != name && !(lost_name && loss_is_reported) {
             return Err(format!("keyspace {name} is called {made_name}"));
         }
         let mut keys: BTreeSet<Vec<u8>> = model.keys(*id).iter().map(|k| k.to_vec()).collect();
@@ -439,8 +441,9 @@ fn verify(
     }
     for (id, name) in &made.names {
         let is_live = live.values().any(|l| l == id);
-        let told = !report.manifest_is_whole || !report.log.holes.is_empty() || may_be_cut;
-        if !is_live && !told {
+        let loss_is_reported =
+            !report.manifest_is_whole || !report.log.holes.is_empty() || may_be_cut;
+        if !is_live && !loss_is_reported {
             return Err(format!("keyspace {name} ({id}) was dropped or never there"));
         }
     }
@@ -583,7 +586,7 @@ pub fn repair_trial(seed: u64) -> Coverage {
                 damage_once(&mut rng, &sound, &mut folder, &mut done);
             }
             let strict = rng.chance(20);
-            let what = format!("copy {copy}, strict {strict}, {:?}", done.told);
+            let what = format!("copy {copy}, strict {strict}, {:?}", done.descriptions);
             let source = write_folder(&runtime, &folder)?;
             let target = MemoryStorage::new(&runtime);
             let options = RepairOptions {

@@ -263,12 +263,12 @@ impl Run {
                 // This is not always checked, because it leaves nothing for the next life to
                 // recover.
                 match rng.clone().fork(9).chance(40) {
-                    true => world.nothing_is_owed(),
+                    true => world.nothing_is_pending(),
                     false => Ok(()),
                 }
             }
             Errors::Expected => {
-                world.nothing_is_owed()?;
+                world.nothing_is_pending()?;
                 world.nothing_is_left_over()
             }
             Errors::Damaged => Ok(()),
@@ -295,12 +295,12 @@ impl Run {
         if closed.is_ok() && leaves_nothing {
             world
                 .nothing_is_left_behind()
-                .map_err(|told| siltstone::Error::new(ErrorKind::Corruption, told))?;
+                .map_err(|difference| siltstone::Error::new(ErrorKind::Corruption, difference))?;
             self.coverage.add("folder.exact");
         }
         // Of a store that is poisoned, any error of a close is accepted, but not this one.
         let unchanged = self.late_executors_change_nothing(world);
-        unchanged.unwrap_or_else(|told| panic!("{told}"));
+        unchanged.unwrap_or_else(|difference| panic!("{difference}"));
         closed
     }
 

@@ -34,7 +34,7 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
             };
             let media = Media::draw(&runtime, &mut own);
             let what = format!("set {set}, {}, {options:?}", media.describe());
-            let told = |e: String| format!("{what}: {e}");
+            let with_context = |e: String| format!("{what}: {e}");
             // All use the same random numbers.
             let mut rng = rng.clone();
             let mut run = Run::new(&runtime, &mut rng);
@@ -47,16 +47,17 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
                     &options,
                     Errors::Fatal,
                 )
-                .map_err(|e| told(format!("open: {e}")))?;
-            run.work(&world, 1, count, &mut rng).map_err(told)?;
-            run.check_all(&world, &mut rng).map_err(told)?;
-            let found = contents(&world.store).map_err(|e| told(e.to_string()))?;
-            run.close(&world).map_err(|e| told(format!("close: {e}")))?;
+                .map_err(|e| with_context(format!("open: {e}")))?;
+            run.work(&world, 1, count, &mut rng).map_err(with_context)?;
+            run.check_all(&world, &mut rng).map_err(with_context)?;
+            let found = contents(&world.store).map_err(|e| with_context(e.to_string()))?;
+            run.close(&world)
+                .map_err(|e| with_context(format!("close: {e}")))?;
             coverage.merge(&run.coverage);
             match &first {
                 None => first = Some(found),
                 Some(first) => found.same_as(first).map_err(|e| {
-                    told(format!(
+                    with_context(format!(
                         "another content than with the default options: {e}"
                     ))
                 })?,

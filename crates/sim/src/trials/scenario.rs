@@ -102,9 +102,9 @@ fn joint(replay: &JournalReplay) -> Vec<(u64, u64)> {
 /// The position of the target when its checkpoint was acknowledged, if it was.
 fn copied_at(replay: &JournalReplay) -> Option<u64> {
     let marks = replay.marks_so_far();
-    let told = marks.iter().position(|mark| mark.label == "c1")?;
+    let acknowledged = marks.iter().position(|mark| mark.label == "c1")?;
     let place = |label: &str| label.strip_prefix('t')?.parse::<u64>().ok();
-    let before = marks[..told].iter().rev();
+    let before = marks[..acknowledged].iter().rev();
     Some(before.filter_map(|m| place(&m.label)).next().unwrap_or(0))
 }
 
@@ -208,10 +208,10 @@ impl Crashed {
             self.outside_place,
             end,
         )?;
-        let told = |e: siltstone::Error| e.to_string();
-        world.store.clone().close().map_err(told)?;
+        let text = |e: siltstone::Error| e.to_string();
+        world.store.clone().close().map_err(text)?;
         if pair.is_multiple_of(5) {
-            let report = check(&CheckStorages::on(&self.image), &mut |_| {}).map_err(told)?;
+            let report = check(&CheckStorages::on(&self.image), &mut |_| {}).map_err(text)?;
             if !report.is_sound() {
                 return Err(format!("after the recovery: {:?}", report.problems));
             }
@@ -250,7 +250,7 @@ impl Crashed {
             let settings = self.promised.settings;
             let (world, _) = recovered(&stage.run, &image, least, settings)
                 .map_err(|e| format!("recovery crashed at call {m} of {}: {e}", again.len()))?;
-            world.store.clone().close().map_err(told)?;
+            world.store.clone().close().map_err(text)?;
             stage.run.coverage.add("scenario.recovered_twice");
             stage.run.coverage.add(&format!("{story:?}.pairs"));
         }

@@ -36,19 +36,19 @@ impl World {
     /// Something is left over or missing; the error says what.
     pub fn nothing_is_left_over(&self) -> Check {
         let hooks = self.store.test_hooks();
-        let mut told = String::new();
+        let mut difference = String::new();
         // Maintenance may still be deleting, and a job may still run for a dropped keyspace.
         for _ in 0..3 {
             hooks.delete_obsolete();
             let stats = self.store.stats();
             let held = (stats.snapshot_count, stats.pinned_table_count);
-            told = match held {
+            difference = match held {
                 (0, 0) => match self.compare_folders(&hooks.state(), false)? {
                     None => {
                         self.reach("tables.counted");
                         return Ok(());
                     }
-                    Some(told) => told,
+                    Some(difference) => difference,
                 },
                 (snapshots, tables) => format!(
                     "all handles are dropped, but {snapshots} snapshots are registered and \
@@ -57,7 +57,7 @@ impl World {
             };
             self.runtime.sleep(Duration::from_secs(2));
         }
-        Err(format!("a store at rest: {told}"))
+        Err(format!("a store at rest: {difference}"))
     }
 
     /// Whether a close of the store must leave exactly what the manifest names: no edit and no
@@ -88,7 +88,7 @@ impl World {
                 self.reach("folder.exact");
                 Ok(())
             }
-            Some(told) => Err(format!("a store that was closed: {told}")),
+            Some(difference) => Err(format!("a store that was closed: {difference}")),
         }
     }
 

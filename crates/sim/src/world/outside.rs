@@ -27,17 +27,19 @@ type Entry = (Bytes, Option<Bytes>);
 
 /// The digest and the entries of a finished table.
 pub(crate) fn read_table(storage: &dyn Storage, name: &str) -> Result<(u128, Vec<Entry>), String> {
-    let told = |e: siltstone_table::error::TableError| format!("{name}: {e}");
+    let with_context = |e: siltstone_table::error::TableError| format!("{name}: {e}");
     let file = storage.open(name).map_err(|e| e.to_string())?;
     let options = ReaderOptions {
         map: false,
         ..ReaderOptions::default()
     };
-    let table = TableReader::open(file.clone(), options).map_err(told)?;
+    let table = TableReader::open(file.clone(), options).map_err(with_context)?;
     let mut reader = PieceReader::default();
     let mut entries = Vec::new();
     for i in 0..table.index().len() {
-        reader.read(&*file, table.index().place(i)).map_err(told)?;
+        reader
+            .read(&*file, table.index().place(i))
+            .map_err(with_context)?;
         for i in 0..reader.len() {
             let is_put = reader.trailer(i) & 0xff == Kind::Put as u64;
             let value = is_put.then(|| reader.value(i).into());
@@ -214,7 +216,7 @@ impl World {
         range: &IterOptions,
         files: &[TableFile],
     ) -> Check {
-        let told = |e: siltstone::Error| format!("an export in another store: {e}");
+        let with_context = |e: siltstone::Error| format!("an export in another store: {e}");
         let wanted = self.seen(keyspace, snapshot, range);
         let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&self.runtime));
         let components = Components::on(storage, self.runtime.clone());
@@ -223,12 +225,12 @@ impl World {
             log_segment_bytes: 64 << 10,
             ..Options::default()
         };
-        let store = Store::open_with(components, options).map_err(told)?;
-        let target = store.default_keyspace().map_err(told)?;
+        let store = Store::open_with(components, options).map_err(with_context)?;
+        let target = store.default_keyspace().map_err(with_context)?;
         // These keys are hidden by the export's entries, or are shown beside them.
         let hidden = wanted.keys().next().cloned();
         if let Some(key) = &hidden {
-            target.put(key, b"before").map_err(told)?;
+            target.put(key, b"before").map_err(with_context)?;
         }
         match store.ingest(&[(&target, files.to_vec())], IngestMode::Link) {
             Ok(_) => {}
@@ -237,7 +239,7 @@ impl World {
         }
         let all = BTreeMap::from([("default".to_string(), (1, wanted))]);
         check_contents(&store, &all).map_err(|e| format!("an export in another store: {e}"))?;
-        store.close().map_err(told)?;
+        store.close().map_err(with_context)?;
         self.reach("export.in_another_store");
         Ok(())
     }

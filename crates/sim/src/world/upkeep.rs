@@ -56,28 +56,28 @@ impl Copy {
     }
 
     fn verify_image(&self, runtime: &Runtime, image: &MemoryStorage) -> Check {
-        let told = |e: siltstone::Error| e.to_string();
-        let report = check(&CheckStorages::on(image), &mut |_| {}).map_err(told)?;
+        let text = |e: siltstone::Error| e.to_string();
+        let report = check(&CheckStorages::on(image), &mut |_| {}).map_err(text)?;
         if !report.is_sound() || !report.orphans.is_empty() {
             return Err(format!("{:?} {:?}", report.problems, report.orphans));
         }
         let storage: Arc<dyn Storage> = Arc::new(image.clone());
         let components = Components::on(storage, runtime.clone());
-        let store = Store::open_read_only_with(components, reading_options()).map_err(told)?;
+        let store = Store::open_read_only_with(components, reading_options()).map_err(text)?;
         let wanted = self
             .keyspaces
             .iter()
             .map(|(name, (id, pairs, _))| (name.clone(), (*id, pairs.clone())));
         check_contents(&store, &wanted.collect())?;
         for (name, (.., allowed)) in &self.keyspaces {
-            let own = store.keyspace(name).map_err(told)?.own_options();
+            let own = store.keyspace(name).map_err(text)?.own_options();
             if !allowed.is_empty() && !allowed.contains(&own) {
                 return Err(format!(
                     "{own:?} is set for {name}, expected one of {allowed:?}"
                 ));
             }
         }
-        store.close().map_err(told)
+        store.close().map_err(text)
     }
 }
 

@@ -165,10 +165,10 @@ fn child_life(
 /// # Panics
 /// At an unexpected error; the parent shows it.
 pub fn history_child() {
-    let Ok(told) = std::env::var(CHILD) else {
+    let Ok(instructions) = std::env::var(CHILD) else {
         return;
     };
-    let words: Vec<&str> = told.splitn(4, ' ').collect();
+    let words: Vec<&str> = instructions.splitn(4, ' ').collect();
     let number = |at: usize| -> u64 { words[at].parse().expect("a number from the parent") };
     let (seed, first_client, base) = (number(0), number(1) as u32, number(2));
     let folder = Path::new(words[3]);
