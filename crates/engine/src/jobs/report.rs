@@ -42,7 +42,7 @@ impl Jobs {
     fn count_compaction(&self, compaction: &Compaction, made: &Made) {
         let choice = &compaction.choice;
         if compaction.reason == Reason::Deletes && gave_nothing_back(choice, &made.tables) {
-            schedule::remember_futile(self, &made.tables);
+            schedule::remember_unproductive(self, &made.tables);
         }
         count_dropped(&self.env, &made.counters);
         let m = self.env.metrics();

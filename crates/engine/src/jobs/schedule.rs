@@ -113,7 +113,7 @@ pub(crate) struct Schedule {
     /// Keyspaces take turns.
     pub(super) turn: KeyspaceId,
     /// Tables whose rewriting for their tombstones gave nothing back: not begun again.
-    futile: BTreeSet<u64>,
+    unproductive: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
 }
@@ -133,7 +133,7 @@ impl Schedule {
             manual: Vec::new(),
             next_id: 1,
             turn: 0,
-            futile: BTreeSet::new(),
+            unproductive: BTreeSet::new(),
             paused: false,
         }
     }
@@ -302,19 +302,19 @@ pub(super) fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> 
         ranges: with_range_deletes(view)
             .filter_map(|handle| Some((handle.meta.id, handle.deleted_ranges()?)))
             .collect(),
-        unproductive: schedule.futile.clone(),
+        unproductive: schedule.unproductive.clone(),
     }
 }
 
 /// Remembers tables whose tombstones stayed although they were rewritten for them.
-pub(crate) fn remember_futile(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
+pub(crate) fn remember_unproductive(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
     const REMEMBERED_MAX: usize = 4096;
     let mut schedule = jobs.schedule.lock();
-    schedule.futile.extend(tables.iter().map(|t| t.id));
+    schedule.unproductive.extend(tables.iter().map(|t| t.id));
     // The oldest ids are those of tables that have probably gone. Forgetting one costs one more
     // attempt.
-    while schedule.futile.len() > REMEMBERED_MAX {
-        schedule.futile.pop_first();
+    while schedule.unproductive.len() > REMEMBERED_MAX {
+        schedule.unproductive.pop_first();
     }
 }
 

@@ -88,7 +88,7 @@ impl PickState {
     }
 }
 
-/// What tells one pick from another.
+/// What distinguishes one pick from another.
 pub(super) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
 
 fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
