@@ -154,7 +154,7 @@ fn child(arguments: &Arguments, workload: &str) -> Result<(), String> {
     })
 }
 
-/// Runs a child; its figures, or `None` if it killed itself as it was told.
+/// Runs a child; its figures, or `None` if it killed itself as ordered.
 fn run_child(
     arguments: &Arguments,
     engine: &str,

@@ -120,7 +120,7 @@ pub fn fuzz(root: &Path, wish: &Wish) -> Result<(), Failure> {
     ));
     crate::run(&build.with("RUSTFLAGS", FLAGS), root)?;
     let binary = format!("fuzz/target/{host}/release/parsers");
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for target in &wish.targets {
         let (reached, took) = one(root, &binary, target, wish)?;
         let of_both = if reached.runs < wish.runs {
@@ -135,12 +135,14 @@ pub fn fuzz(root: &Path, wish: &Wish) -> Result<(), Failure> {
             reached.edges
         );
         eprintln!("{line}");
-        told.push(line);
+        lines.push(line);
         if wish.keep {
             keep(root, &binary, target)?;
         }
     }
-    told.iter().for_each(|line| println!("{}", line.trim_end()));
+    lines
+        .iter()
+        .for_each(|line| println!("{}", line.trim_end()));
     Ok(())
 }
 

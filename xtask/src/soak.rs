@@ -63,9 +63,9 @@ fn soak_row(root: &Path, binary: &Path, row: &str, minutes: u64) -> Result<(), F
         while start.elapsed() < end && failed.lock().is_ok_and(|f| f.is_none()) {
             let seed = next.fetch_add(count, Ordering::Relaxed);
             let begun = Instant::now();
-            if let Err(told) = some(root, binary, row, seed, count) {
+            if let Err(error) = some(root, binary, row, seed, count) {
                 if let Ok(mut failed) = failed.lock() {
-                    failed.get_or_insert(told);
+                    failed.get_or_insert(error);
                 }
                 return;
             }
@@ -233,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_fails_is_told_with_its_output() {
-        let told = some(Path::new("/"), Path::new("/nowhere"), "row", 7, 1).unwrap_err();
-        assert!(told.contains("/nowhere"), "{told}");
+    fn a_seed_that_fails_is_reported_with_its_output() {
+        let error = some(Path::new("/"), Path::new("/nowhere"), "row", 7, 1).unwrap_err();
+        assert!(error.contains("/nowhere"), "{error}");
     }
 }

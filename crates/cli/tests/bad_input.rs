@@ -169,7 +169,7 @@ fn no_store_is_created_among_other_files() {
 /// `ulimit -f` is like a full disk: an error, and what was written stays. (Formerly the kernel's
 /// signal killed the process.)
 #[test]
-fn a_limit_of_file_sizes_is_told() {
+fn a_limit_of_file_sizes_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let limited = |blocks: u32, store: &Path, input: &Path| -> Ended {
         std::process::Command::new("sh")
@@ -200,7 +200,7 @@ fn a_limit_of_file_sizes_is_told() {
 }
 
 #[test]
-fn a_second_writer_is_refused_and_told_who_holds_the_store() {
+fn a_second_writer_is_refused_and_the_error_names_the_holder() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     numbered_store(&store, 1000);
@@ -661,7 +661,7 @@ fn a_cut_log_gives_a_prefix_or_an_error() {
 /// A folder with data and without a pointer is not empty: every command says so, and none creates a
 /// new store over it.
 #[test]
-fn a_lost_pointer_is_told_from_no_store() {
+fn a_lost_pointer_is_distinguished_from_no_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     numbered_store(&store, 100);

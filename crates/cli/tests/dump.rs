@@ -42,7 +42,7 @@ fn store_of(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_file_of_a_store_is_told() {
+fn every_file_of_a_store_is_dumped() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of(dir.path());
     let manifest = files(&store, "")
@@ -178,7 +178,7 @@ fn damage(file: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn a_damaged_file_is_told_as_far_as_it_holds() {
+fn a_damaged_file_is_dumped_as_far_as_it_is_sound() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_of(dir.path());
     let hurt = |file: &Path, at: usize| {

@@ -288,7 +288,7 @@ fn said(ended: &Ended) -> serde_json::Value {
 
 /// A quote that was never closed dropped everything after it as "1 bad record", with exit code 0.
 #[test]
-fn a_stray_quote_costs_its_line_and_the_exit_code_tells() {
+fn a_stray_quote_costs_its_line_and_the_exit_code_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let (store, file) = (dir.path().join("s"), dir.path().join("a.csv"));
     let path = file.to_str().unwrap();

@@ -275,7 +275,7 @@ fn a_place_has_one_count_of_bytes_and_records() {
 /// The numbers of records at the end of a load, and in the message of the next one about where it
 /// stopped.
 #[test]
-fn a_stopped_load_tells_good_records_from_bad_ones() {
+fn a_stopped_load_distinguishes_good_records_from_bad_ones() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     // Text that ends within a character ends the load.

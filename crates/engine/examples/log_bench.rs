@@ -8,7 +8,7 @@ use siltstone::batch::BatchBody;
 use siltstone::log::{LogConfig, LogOptions, LogWriter, RecordKind, ReplayOptions, replay};
 use siltstone::storage::{Epoch, FileStorage, Runtime};
 
-/// Processor time of this thread in nanoseconds, if the system tells. Other load does not count.
+/// Processor time of this thread in nanoseconds, if the system has it. Other load does not count.
 fn cpu_nanos() -> Option<u64> {
     std::fs::read_to_string("/proc/thread-self/schedstat")
         .ok()?

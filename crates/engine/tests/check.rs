@@ -492,8 +492,8 @@ fn an_ingest_that_only_the_log_knows_is_checked() {
     storage.delete(lease.epoch(), &table).unwrap();
     drop(lease);
     let report = checked(&storage);
-    let told: Vec<_> = report.problems.iter().map(|p| p.file()).collect();
-    assert_eq!(told, [Some(&table[..])], "{:?}", report.problems);
+    let reported: Vec<_> = report.problems.iter().map(|p| p.file()).collect();
+    assert_eq!(reported, [Some(&table[..])], "{:?}", report.problems);
     let components = Components::on(storage.clone(), runtime.clone());
     let error = Store::open_with(components, options()).expect_err("a table is missing");
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");

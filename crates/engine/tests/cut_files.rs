@@ -76,13 +76,13 @@ fn read_all(ks: &Keyspace, file: &str) -> usize {
             "{file}: {error}"
         );
     };
-    let mut told = 0;
+    let mut failed = 0;
     for i in 0..KEYS {
         match ks.get(&key(i)) {
             Ok(found) => assert_eq!(found.as_deref(), Some(&value(i)[..]), "{i}"),
             Err(error) => {
                 names(&error);
-                told += 1;
+                failed += 1;
             }
         }
     }
@@ -117,7 +117,7 @@ fn read_all(ks: &Keyspace, file: &str) -> usize {
         }
         Err(error) => names(&error),
     }
-    told
+    failed
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn a_table_cut_under_gets_scans_and_compactions_is_reported() {
         let len = std::fs::metadata(table).unwrap().len();
         cut(table, [0, len / 2 / 4096 * 4096, len - 1, len / 3][round]);
         let file = name(table);
-        let told = read_all(&ks, &file);
-        assert!(told > 0 || round == 2, "round {round}: nobody noticed");
+        let failed = read_all(&ks, &file);
+        assert!(failed > 0 || round == 2, "round {round}: nobody noticed");
         // A compaction of everything reads it too, fails, and changes nothing.
         if let Err(error) = ks.compact_range(None, None) {
             assert!(error.to_string().contains(&file), "{error}");

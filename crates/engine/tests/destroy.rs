@@ -151,7 +151,7 @@ fn an_error_at_any_call_leaves_the_whole_store_or_none() {
                     if folders.fired() == 0 {
                         break;
                     }
-                    assert!(failed, "{fault:?} at call {nth} was not told");
+                    assert!(failed, "{fault:?} at call {nth} was not reported");
                     folders.clear();
                     let when = format!("{layout:?}, {fault:?} at call {nth}");
                     for image in folders.images(nth) {

@@ -205,9 +205,9 @@ fn work_on_tables_emits_events() {
         let report = store.checkpoint_to(target).unwrap();
         store.drop_keyspace("b").unwrap();
         let events = recorder.take(&rt);
-        let told =
+        let checkpoints =
             of!(events, Event::Checkpointed { report, folder, .. } => (*report, folder.is_empty()));
-        assert_eq!(told, [(report, false)]);
+        assert_eq!(checkpoints, [(report, false)]);
         let dropped = of!(events, Event::KeyspaceDropped { name, id, .. } => (&name[..], *id));
         assert_eq!(dropped, [("b", other.id())]);
         store.close().unwrap();
@@ -276,11 +276,11 @@ fn stalls_a_full_disk_and_poison_emit_events() {
             }
             => assert!(keyspace == "default" && load.sealed_memtable_count >= 1));
         let ended = of!(events, Event::StallEnded { cause: StallCause::SealedMemtables, .. } => ());
-        let told = store.stats().delay_totals[StallCause::SealedMemtables as usize].1;
+        let total = store.stats().delay_totals[StallCause::SealedMemtables as usize].1;
         assert!(!began.is_empty(), "{events:?}");
         assert_eq!(
             (began.len(), ended.len()),
-            (ended.len(), told.count as usize)
+            (ended.len(), total.count as usize)
         );
 
         disk.memory.set_capacity(Some(0));
@@ -296,21 +296,21 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         rt.sleep(Duration::from_secs(5));
         put_synced(&ks, b"k", b"v");
         events.extend(recorder.take(&rt));
-        let mut told =
+        let mut conditions =
             of!(events, Event::NoSpace { error, .. } => error.kind() == ErrorKind::NoSpace);
-        assert!(!told.is_empty() && told.iter().all(|no_space| *no_space));
+        assert!(!conditions.is_empty() && conditions.iter().all(|no_space| *no_space));
         // One event for each time, however many calls fail, and each time its end.
         let all = events.iter().filter_map(|event| match event {
             Event::NoSpace { .. } => Some(true),
             Event::SpaceAvailable => Some(false),
             _ => None,
         });
-        told.clear();
+        conditions.clear();
         for no_space in all {
-            assert_ne!(told.last().copied().unwrap_or(false), no_space);
-            told.push(no_space);
+            assert_ne!(conditions.last().copied().unwrap_or(false), no_space);
+            conditions.push(no_space);
         }
-        assert_eq!(told, [true, false]);
+        assert_eq!(conditions, [true, false]);
 
         disk.faults
             .add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named(common::LOG));
@@ -318,8 +318,8 @@ fn stalls_a_full_disk_and_poison_emit_events() {
         assert_eq!(store.sync_log().unwrap_err().kind(), ErrorKind::Poisoned);
         assert!(store.sync_log().is_err());
         let events = recorder.take(&rt);
-        let told = of!(events, Event::Poisoned { error, .. } => error.to_string());
-        assert_eq!(told.len(), 1, "{told:?}");
+        let causes = of!(events, Event::Poisoned { error, .. } => error.to_string());
+        assert_eq!(causes.len(), 1, "{causes:?}");
         assert_eq!(store.stats().counter("event_lost_count"), 0);
         assert!(store.close().is_err());
     });

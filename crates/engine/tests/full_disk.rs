@@ -41,37 +41,37 @@ fn fill(dir: &Path) {
         other.put(&key(i), &[3; 900]).unwrap();
     }
     store.flush().unwrap();
-    let mut told = 0;
+    let mut acknowledged = 0;
     let error = loop {
-        match ks.put(&key(told), &[7; 900]) {
-            Ok(()) => told += 1,
+        match ks.put(&key(acknowledged), &[7; 900]) {
+            Ok(()) => acknowledged += 1,
             Err(error) => break error,
         }
-        assert!(told < 100_000, "the disk never filled");
+        assert!(acknowledged < 100_000, "the disk never filled");
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-    for i in 0..told {
+    for i in 0..acknowledged {
         assert_eq!(
             ks.get(&key(i)).unwrap().unwrap(),
             [7; 900],
             "reads continue"
         );
     }
-    assert_eq!(ks.iter().unwrap().count(), told as usize);
+    assert_eq!(ks.iter().unwrap().count(), acknowledged as usize);
     // Dropping a keyspace is how room is made, on a full disk too.
     store.drop_keyspace("other").unwrap();
     std::fs::remove_file(&ballast).unwrap();
-    until_it_works(&store, || ks.put(&key(told), b"after"));
+    until_it_works(&store, || ks.put(&key(acknowledged), b"after"));
     store.flush().unwrap();
     store.close().unwrap();
     let store = Store::open(dir.join("store"), options()).unwrap();
     let ks = store.default_keyspace().unwrap();
-    for i in 0..told {
+    for i in 0..acknowledged {
         assert_eq!(ks.get(&key(i)).unwrap().unwrap(), [7; 900]);
     }
-    assert_eq!(ks.get(&key(told)).unwrap().unwrap(), b"after");
+    assert_eq!(ks.get(&key(acknowledged)).unwrap().unwrap(), b"after");
     assert!(store.keyspace("other").is_err());
-    println!("full disk survived with {told} puts");
+    println!("full disk survived with {acknowledged} puts");
 }
 
 /// Fills the rest of the file system.

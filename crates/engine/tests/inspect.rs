@@ -1,5 +1,5 @@
-//! Files of a store looked into one by one: all that was written is told with its place, and
-//! whatever happened to a file, it is told as far as it holds.
+//! Files of a store are inspected one by one: everything that was written is shown with its
+//! position, and a damaged file is shown as far as it is sound.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,35 +45,35 @@ impl ReadFile for Held {
 
 /// Everything that a file says, a line each, and what is wrong with it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Contents {
     lines: Vec<String>,
     damage: Vec<String>,
     /// Bytes that are covered by checksums: header, records, sections.
     used: u64,
 }
 
-fn told(file: &Held, kind: FileKind) -> Told {
-    let mut told = Told::default();
+fn contents_of(file: &Held, kind: FileKind) -> Contents {
+    let mut contents = Contents::default();
     match kind {
-        FileKind::Log => log(file, &mut told),
-        FileKind::Manifest => manifest(file, &mut told),
-        FileKind::Table => table(file, &mut told),
+        FileKind::Log => log(file, &mut contents),
+        FileKind::Manifest => manifest(file, &mut contents),
+        FileKind::Table => table(file, &mut contents),
         _ => match siltstone::manifest::Current::decode(&file.bytes) {
             Ok(current) => {
-                told.lines.push(format!("{current:?}"));
-                told.used = file.len();
+                contents.lines.push(format!("{current:?}"));
+                contents.used = file.len();
             }
-            Err(error) => told.damage.push(error.to_string()),
+            Err(error) => contents.damage.push(error.to_string()),
         },
     }
-    told
+    contents
 }
 
-fn log(file: &Held, told: &mut Told) {
+fn log(file: &Held, contents: &mut Contents) {
     let mut log = LogFile::open(file).unwrap();
     match log.header() {
-        Ok(header) => told.lines.push(format!("{header:?}")),
-        Err(error) => told.damage.push(error.to_string()),
+        Ok(header) => contents.lines.push(format!("{header:?}")),
+        Err(error) => contents.damage.push(error.to_string()),
     }
     let mut at = 64;
     while let Some(item) = log.next_item().unwrap() {
@@ -81,82 +81,86 @@ fn log(file: &Held, told: &mut Told) {
             LogItem::Record(record) => {
                 assert!(record.offset >= at && record.end > record.offset);
                 at = record.end;
-                told.lines.push(format!("{:?}", record.header));
+                contents.lines.push(format!("{:?}", record.header));
                 for entry in record.entries() {
                     match entry {
-                        Ok(entry) => told.lines.push(format!("{entry:?}")),
-                        Err(error) => told.damage.push(error.to_string()),
+                        Ok(entry) => contents.lines.push(format!("{entry:?}")),
+                        Err(error) => contents.damage.push(error.to_string()),
                     }
                 }
                 if !matches!(record.content, LogContent::Batches(_)) {
-                    told.lines.push(format!("{:?}", record.content));
+                    contents.lines.push(format!("{:?}", record.content));
                 }
             }
             LogItem::Damage { error, end } => {
                 assert!(error.offset().unwrap() >= at && end <= file.len());
                 at = end;
-                told.damage.push(error.to_string());
+                contents.damage.push(error.to_string());
             }
             LogItem::End(end) => {
-                told.used = end.offset;
-                told.lines.push(format!("{end:?}"));
+                contents.used = end.offset;
+                contents.lines.push(format!("{end:?}"));
             }
         }
     }
     assert!(log.next_item().unwrap().is_none());
 }
 
-fn manifest(file: &Held, told: &mut Told) {
+fn manifest(file: &Held, contents: &mut Contents) {
     let mut manifest = ManifestFile::open(file).unwrap();
     match manifest.header() {
-        Ok(header) => told.lines.push(format!("{header:?}")),
-        Err(error) => told.damage.push(error.to_string()),
+        Ok(header) => contents.lines.push(format!("{header:?}")),
+        Err(error) => contents.damage.push(error.to_string()),
     }
     while let Some(item) = manifest.next_item() {
         match item {
             ManifestItem::Record(record) => {
-                told.lines
+                contents
+                    .lines
                     .push(format!("{} {:?}", record.offset, record.edit));
-                told.damage
+                contents
+                    .damage
                     .extend(record.refused.iter().map(|e| e.to_string()));
             }
-            item @ ManifestItem::Seal { .. } => told.lines.push(format!("{item:?}")),
-            ManifestItem::Damage { error, .. } => told.damage.push(error.to_string()),
+            item @ ManifestItem::Seal { .. } => contents.lines.push(format!("{item:?}")),
+            ManifestItem::Damage { error, .. } => contents.damage.push(error.to_string()),
             ManifestItem::End(end) => {
-                told.used = end.offset;
-                told.lines.push(format!("{end:?}"));
+                contents.used = end.offset;
+                contents.lines.push(format!("{end:?}"));
             }
         }
     }
-    assert_eq!(manifest.is_whole(), told.damage.is_empty());
-    told.lines.push(format!("{:?}", manifest.state()));
+    assert_eq!(manifest.is_whole(), contents.damage.is_empty());
+    contents.lines.push(format!("{:?}", manifest.state()));
 }
 
-fn table(file: &Held, told: &mut Told) {
+fn table(file: &Held, contents: &mut Contents) {
     let mut table = TableFile::open(file).unwrap();
     let found = table.found().clone();
-    told.lines.push(format!("{:?}", found.properties));
-    told.lines.push(format!("{:?}", found.range_deletes));
+    contents.lines.push(format!("{:?}", found.properties));
+    contents.lines.push(format!("{:?}", found.range_deletes));
     for (_, error) in &found.parts {
-        told.damage.push(error.to_string());
+        contents.damage.push(error.to_string());
     }
     for gap in &found.gaps {
-        told.damage.push(gap.damage.to_string());
+        contents.damage.push(gap.damage.to_string());
     }
     for piece in &found.pieces {
-        told.lines
+        contents
+            .lines
             .push(format!("{piece:?} {:?}", table.block(piece).unwrap()));
         let read = table.entries(piece).unwrap();
         for i in 0..read.len() {
             let (key, value) = (read.key(i), read.value(i));
-            told.lines
+            contents
+                .lines
                 .push(format!("{key:?} {} {value:?}", read.trailer(i)));
         }
     }
-    told.used = file.len();
+    contents.used = file.len();
 }
 
-/// A store that has been through everything that files tell of; all its files.
+/// A store that has been through everything that files can record; all its files.
 fn store_files() -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
@@ -234,7 +238,7 @@ fn known_files() -> Vec<(Held, FileKind)> {
 }
 
 #[test]
-fn everything_is_told_while_a_writer_has_the_store() {
+fn everything_is_shown_while_a_writer_has_the_store() {
     let files = known_files();
     let count = |kind| files.iter().filter(|(_, k)| *k == kind).count();
     assert!(count(FileKind::Log) >= 2 && count(FileKind::Table) >= 3);
@@ -244,10 +248,10 @@ fn everything_is_told_while_a_writer_has_the_store() {
     );
     let mut of_logs = String::new();
     for (file, kind) in &files {
-        let told = told(file, *kind);
-        assert_eq!(told.damage, Vec::<String>::new(), "{}", file.name);
+        let contents = contents_of(file, *kind);
+        assert_eq!(contents.damage, Vec::<String>::new(), "{}", file.name);
         if *kind == FileKind::Log {
-            of_logs += &told.lines.join("\n");
+            of_logs += &contents.lines.join("\n");
         }
     }
     for word in [
@@ -311,11 +315,11 @@ impl Draw {
     }
 }
 
-/// Flipped bytes are told, and most of the rest still is.
+/// Flipped bytes are reported, and most of the rest is still shown.
 #[test]
-fn damage_is_told_and_what_lies_behind_it() {
+fn damage_is_reported_and_what_lies_behind_it() {
     for (file, kind) in known_files() {
-        let sound = told(&file, kind);
+        let sound = contents_of(&file, kind);
         let mut draw = Draw(file.len());
         for round in 0..300 {
             let mut damaged = Held {
@@ -328,14 +332,14 @@ fn damage_is_told_and_what_lies_behind_it() {
                 damaged.bytes[at] ^= 1 << draw.below(8);
                 places.push(at);
             }
-            let found = told(&damaged, kind);
+            let found = contents_of(&damaged, kind);
             let same = damaged.bytes == file.bytes;
             assert!(
                 same || found != sound,
                 "{}, byte {places:?}: nobody noticed",
                 file.name
             );
-            // The name alone tells too, where the magic number is gone.
+            // The name alone shows the kind if the magic number is gone.
             assert_eq!(recognise(&damaged).unwrap().map(|r| r.kind), Some(kind));
         }
     }
@@ -348,10 +352,10 @@ fn a_log_goes_on_behind_damage() {
         .into_iter()
         .filter(|(_, kind)| *kind == FileKind::Log)
         .map(|(file, kind)| {
-            let told = told(&file, kind);
-            (file, told)
+            let contents = contents_of(&file, kind);
+            (file, contents)
         })
-        .max_by_key(|(_, told)| told.lines.len())
+        .max_by_key(|(_, contents)| contents.lines.len())
         .unwrap();
     assert!(sound.lines.len() > 40);
     let broken = |range: Range<usize>| {
@@ -361,9 +365,9 @@ fn a_log_goes_on_behind_damage() {
             name: file.name.clone(),
             bytes,
         };
-        told(&file, FileKind::Log)
+        contents_of(&file, FileKind::Log)
     };
-    // The header: nothing is lost of the records, the name tells the number.
+    // The header: nothing is lost of the records, the name has the number.
     let found = broken(20..21);
     assert_eq!(found.damage.len(), 1);
     assert_eq!(found.lines.len(), sound.lines.len() - 1);
@@ -401,7 +405,7 @@ impl ReadFile for Failing {
 
 /// The records before bytes that the medium cannot deliver are shown, and then the error.
 #[test]
-fn a_log_is_told_up_to_bytes_that_cannot_be_read() {
+fn a_log_is_shown_up_to_bytes_that_cannot_be_read() {
     let files = known_files().into_iter();
     let logs = files.filter(|(_, kind)| *kind == FileKind::Log);
     let (held, _) = logs.max_by_key(|(file, _)| file.bytes.len()).unwrap();
@@ -434,16 +438,16 @@ fn a_log_is_told_up_to_bytes_that_cannot_be_read() {
 }
 
 #[test]
-fn every_truncation_is_told() {
+fn every_truncation_is_reported() {
     for (file, kind) in known_files() {
-        let sound = told(&file, kind);
+        let sound = contents_of(&file, kind);
         let step = if sound.used > 6000 { 37 } else { 1 };
         for len in (0..sound.used).step_by(step) {
             let cut = Held {
                 name: file.name.clone(),
                 bytes: file.bytes[..len as usize].to_vec(),
             };
-            let found = told(&cut, kind);
+            let found = contents_of(&cut, kind);
             assert_ne!(found, sound, "{} cut to {len}", file.name);
             if matches!(kind, FileKind::Table | FileKind::Pointer) {
                 assert!(!found.damage.is_empty(), "{} cut to {len}", file.name);
@@ -464,7 +468,7 @@ fn foreign_bytes_are_no_file_of_the_kind() {
             FileKind::Pointer,
         ] {
             if kind != *own {
-                assert!(!told(file, kind).damage.is_empty(), "{}", file.name);
+                assert!(!contents_of(file, kind).damage.is_empty(), "{}", file.name);
             }
         }
     }

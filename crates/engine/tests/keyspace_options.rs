@@ -192,12 +192,12 @@ fn changes_are_kept_and_taken_back() {
         ks.unset_options(&["level_factor", "memtable_bytes"])
             .unwrap();
         assert_eq!(ks.options().level_factor, small().level_factor);
-        for (name, told) in [
+        for (name, expected) in [
             ("level_facto", "level_factor"),
             ("map_tables", "an option of the store"),
         ] {
             let error = ks.unset_options(&[name]).unwrap_err();
-            assert!(error.to_string().contains(told), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
         // A keyspace that is dropped and created again has none of its old options.
         store.drop_keyspace("default").unwrap();
@@ -232,12 +232,12 @@ fn options_of_keyspaces_that_an_open_passes_are_kept() {
         assert_eq!(later.options().l0_stop_count, 9);
         assert_eq!(later.options().memtable_bytes, 128 << 10);
         // The options that the store returns open it in the same way again.
-        let told = store.options();
-        assert_eq!(Options::from_toml(&told.to_toml()).unwrap(), told);
-        assert_eq!(told.keyspaces.len(), 2);
+        let options = store.options();
+        assert_eq!(Options::from_toml(&options.to_toml()).unwrap(), options);
+        assert_eq!(options.keyspaces.len(), 2);
         drop((later, store));
         let store = disk.lose_power().open();
-        assert_eq!(store.options(), told);
+        assert_eq!(store.options(), options);
         store.close().unwrap();
     });
 }
@@ -272,7 +272,7 @@ fn options_of_the_store_change_by_name_or_are_refused_with_a_reason() {
     store.set_option("memtable_bytes", 1u64 << 20).unwrap();
     assert_eq!(a.options().memtable_bytes, 1 << 20);
     assert_eq!(b.options().memtable_bytes, 128 << 10);
-    for (name, value, told) in [
+    for (name, value, expected) in [
         ("memtable_byte", Value::from(1u64 << 20), "memtable_bytes"),
         ("memtable_bytes", Value::from(true), "64 KiB to 4 GiB"),
         ("memtable_bytes", Value::from(3u64), "64 KiB to 4 GiB"),
@@ -282,7 +282,7 @@ fn options_of_the_store_change_by_name_or_are_refused_with_a_reason() {
         let before = store.options();
         let error = store.set_option(name, value).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(store.options(), before);
     }
     // A memtable of the new size has room for what did not fit into the old one.

@@ -92,9 +92,9 @@ fn every_single_failure_either_passes_or_poisons() {
                 })
             })
         };
-        let told = Arc::new(AtomicU64::new(0));
+        let reported = Arc::new(AtomicU64::new(0));
         let config = {
-            let told = told.clone();
+            let reported = reported.clone();
             let storage = Arc::new(Faulty {
                 inner: storage.clone(),
                 hook,
@@ -102,7 +102,7 @@ fn every_single_failure_either_passes_or_poisons() {
             siltstone::log::LogConfig {
                 reserve: None,
                 on_poison: Box::new(move |_| {
-                    told.fetch_add(1, Ordering::Relaxed);
+                    reported.fetch_add(1, Ordering::Relaxed);
                 }),
                 ..config(&runtime, storage, 4096)
             }
@@ -142,7 +142,7 @@ fn every_single_failure_either_passes_or_poisons() {
                 poisoned_runs += 1;
                 assert!(matches!(op, "append" | "sync" | "sync_dir"), "{context}");
                 assert_eq!(
-                    (cause.kind(), told.load(Ordering::Relaxed)),
+                    (cause.kind(), reported.load(Ordering::Relaxed)),
                     (ErrorKind::Poisoned, 1)
                 );
                 for error in [
@@ -158,7 +158,7 @@ fn every_single_failure_either_passes_or_poisons() {
             }
             None => {
                 clean_runs += 1;
-                assert_eq!(told.load(Ordering::Relaxed), 0);
+                assert_eq!(reported.load(Ordering::Relaxed), 0);
                 assert_eq!(appended.len(), 60, "{context}");
                 assert!(
                     !matches!(op, "append" | "sync_dir"),

@@ -325,7 +325,7 @@ fn records_with_good_checksums_and_bad_contents_are_refused() {
 }
 
 #[test]
-fn a_later_version_is_told_from_damage() {
+fn a_later_version_is_distinguished_from_damage() {
     let header = SegmentHeader {
         store_id: STORE_ID,
         number: 1,

@@ -177,8 +177,8 @@ fn replay_checks_an_ingested_table_before_it_is_added() {
             .named("MANIFEST")
             .for_good(),
     );
-    let told = store.ingest(&[(&keyspace, build("a", b"right"))], IngestMode::Copy);
-    assert_eq!(told.unwrap_err().kind(), ErrorKind::Poisoned);
+    let result = store.ingest(&[(&keyspace, build("a", b"right"))], IngestMode::Copy);
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Poisoned);
     let image = memory.kill();
     let mut names = image.list().unwrap().into_iter().map(|o| o.name);
     let table = names.rfind(|name| name.ends_with(".tbl"));

@@ -567,15 +567,15 @@ fn a_manifest_that_failed_stays_failed() {
     let mut manifest =
         Manifest::create(storage, Epoch(0), STORE, first.clone(), Space::Fresh).unwrap();
     faults.add(Rule::on(OpKind::Sync, Fault::Fail(StorageErrorKind::Io)).named("MANIFEST"));
-    let told = manifest.commit(&flush(1, 20)).unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::Poisoned, "{told}");
+    let error = manifest.commit(&flush(1, 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
     let calls = faults.fired().len();
     let before = memory.read_small(&manifest_name(1)).unwrap();
     for again in [
         manifest.commit(&flush(1, 20)).unwrap_err(),
         manifest.commit(&Edit::new()).unwrap_err(),
     ] {
-        assert_eq!(again.to_string(), told.to_string());
+        assert_eq!(again.to_string(), error.to_string());
     }
     assert_eq!(faults.fired().len(), calls);
     assert_eq!(memory.read_small(&manifest_name(1)).unwrap(), before);

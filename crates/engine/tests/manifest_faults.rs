@@ -147,7 +147,7 @@ fn a_roll_may_fail_at_each_call() {
         for fault in FAULTS {
             let met = changes[call].clone();
             let what = format!("change {call}, {:?} {:?}, {fault:?}", met.kind, met.name);
-            let told = what.clone();
+            let context = what.clone();
             simulated(&what, move |rt| {
                 let disk = closed(&rt, Rule::on_changes(fault).nth(call as u64));
                 let store = disk.open();
@@ -156,7 +156,7 @@ fn a_roll_may_fail_at_each_call() {
                 assert_eq!(
                     (fired[0].kind, &fired[0].name),
                     (met.kind, &met.name),
-                    "{told}"
+                    "{context}"
                 );
                 disk.faults.clear();
                 rt.sleep(Duration::from_secs(5));
@@ -167,22 +167,22 @@ fn a_roll_may_fail_at_each_call() {
                 let put = match next {
                     Ok(()) => put + 1,
                     Err(ref error) => {
-                        assert_eq!(error.kind(), ErrorKind::Poisoned, "{told}: {error}");
+                        assert_eq!(error.kind(), ErrorKind::Poisoned, "{context}: {error}");
                         put
                     }
                 };
                 assert_eq!(
                     next.is_ok(),
                     still_writes(met.kind, fault),
-                    "{told}: {next:?}"
+                    "{context}: {next:?}"
                 );
                 if next.is_ok() {
                     // The new manifest is deleted, even if its creation failed after the file was
                     // made.
                     store.test_hooks().delete_obsolete();
-                    assert_eq!(manifests(&disk), 1, "{told}: {:?}", disk.names(""));
+                    assert_eq!(manifests(&disk), 1, "{context}: {:?}", disk.names(""));
                 }
-                comes_back(&disk, put, &told);
+                comes_back(&disk, put, &context);
             });
         }
     }
@@ -196,28 +196,28 @@ fn an_open_may_fail_at_each_call_of_its_manifest() {
         for fault in FAULTS {
             let met = changes[call].clone();
             let what = format!("change {call}, {:?} {:?}, {fault:?}", met.kind, met.name);
-            let told = what.clone();
+            let context = what.clone();
             let is_open = simulated(&what, move |rt| {
                 let disk = closed(&rt, Rule::on_changes(fault).nth(call as u64));
                 let store = disk.try_open(small());
-                assert_eq!(disk.faults.fired().len(), 1, "{told}");
+                assert_eq!(disk.faults.fired().len(), 1, "{context}");
                 disk.faults.clear();
                 let is_open = match &store {
                     Ok(_) => true,
                     Err(error) => {
                         let kinds = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
-                        assert!(kinds.contains(&error.kind()), "{told}: {error}");
+                        assert!(kinds.contains(&error.kind()), "{context}: {error}");
                         false
                     }
                 };
                 drop(store);
-                comes_back(&disk, BEFORE, &told);
+                comes_back(&disk, BEFORE, &context);
                 // The same folder can be opened, whatever the refused open left in it.
                 let store = disk.open();
                 assert_eq!(
                     prefix_len(&store.default_keyspace().unwrap()),
                     BEFORE,
-                    "{told}"
+                    "{context}"
                 );
                 is_open
             });

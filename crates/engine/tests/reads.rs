@@ -516,12 +516,12 @@ fn an_open_store_is_verified() {
         b.put(b"k", b"v").unwrap();
         b.delete_range(b"a", b"c").unwrap();
         store.flush().unwrap();
-        let mut told = Vec::new();
-        let report = store.verify(&mut |p| told.push(p)).unwrap();
+        let mut progress = Vec::new();
+        let report = store.verify(&mut |p| progress.push(p)).unwrap();
         assert!(report.is_sound(), "{:?}", report.problems);
         assert_eq!((report.entry_count, report.range_delete_count), (2001, 1));
-        assert_eq!(told.len() as u64, report.table_count);
-        let last = told.last().unwrap();
+        assert_eq!(progress.len() as u64, report.table_count);
+        let last = progress.last().unwrap();
         assert_eq!(last.done_bytes, last.total_bytes);
         assert_eq!(last.total_bytes, report.table_bytes);
         let of_a = report.keyspaces.iter().find(|k| k.name == "a").unwrap();

@@ -143,11 +143,11 @@ fn the_file_shows_poison_and_may_fail_without_harm() {
         ks.put(b"x", b"y").unwrap();
         assert_eq!(store.sync_log().unwrap_err().kind(), ErrorKind::Poisoned);
         rt.sleep(Duration::from_secs(2));
-        let told = read_stats_file_from(&disk.memory).unwrap();
+        let found = read_stats_file_from(&disk.memory).unwrap();
         assert!(
-            told.stats.health.contains("takes no writes"),
+            found.stats.health.contains("takes no writes"),
             "{}",
-            told.stats.health
+            found.stats.health
         );
     });
 }

@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_after_how_many_seeds_it_failed() {
+    fn a_row_says_after_how_many_seeds_it_failed() {
         let said = "thread 'x' panicked at src/a.rs:1:2:\nkey 7: found 1\nFAILED: row, seed \
             3\nCAUGHT: row after 3 seeds\n";
         assert_eq!(end_of(said), End::Failed(Some(3), "key 7: found 1".into()));
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_which_row_to_try_first() {
+    fn the_table_says_which_row_to_try_first() {
         let page = concat!(
             "| no. | fault | what it breaks | caught by | after seeds | seconds |\n",
             "| --- | --- | --- | --- | --- | --- |\n",

@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_told_once_with_its_last_length_and_totals_are_of_all_openings() {
+    fn a_delay_is_reported_once_with_its_last_length_and_totals_are_of_all_openings() {
         let recorder = Recorder::new();
         let total = |count, max_us| DelayTotal {
             cause: "l0_stop".to_string(),

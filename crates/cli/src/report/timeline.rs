@@ -14,7 +14,7 @@ use crate::output::{count, plural};
 /// The number of delays that are drawn. If there are more, the shortest are only counted.
 const DRAWN_MAX: usize = 500;
 /// The number of delays that are listed one by one.
-const TOLD_MAX: usize = 8;
+const LISTED_MAX: usize = 8;
 /// Colours of levels.
 const LEVELS: [&str; 7] = ["c-l0", "c-l1", "c-l2", "c-l3", "c-l4", "c-l5", "c-l6"];
 
@@ -301,7 +301,7 @@ impl Times<'_> {
         chart::table(h, "Delays of writers, by cause", "figures", &table);
         let mut longest: Vec<&Delayed> = self.timeline.delays.iter().collect();
         longest.sort_by_key(|d| std::cmp::Reverse(d.length_us));
-        longest.truncate(TOLD_MAX);
+        longest.truncate(LISTED_MAX);
         if longest.is_empty() {
             return;
         }
@@ -314,7 +314,7 @@ impl Times<'_> {
                     longest.len()
                 ),
             );
-            h.within("ol", &[("class", &"told")], |h| {
+            h.within("ol", &[("class", &"listed")], |h| {
                 for delay in longest {
                     h.element("li", &[], delay_text(delay));
                 }

@@ -104,12 +104,12 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
         put_synced(&store.keyspace(&waits).unwrap(), b"k", b"of the dropped");
     }
     store.drop_keyspace(&waits).unwrap();
-    let told = store.keyspaces();
-    assert!(!told.contains(&waits));
+    let listed = store.keyspaces();
+    assert!(!listed.contains(&waits));
     let comes_back = |disk: &Disk, when: &str| {
         for image in [disk.kill(), disk.lose_power()] {
             let back = image.open();
-            assert_eq!(back.keyspaces(), told, "{when}");
+            assert_eq!(back.keyspaces(), listed, "{when}");
             for name in &kept {
                 let value = back.keyspace(name).unwrap().get(b"k").unwrap();
                 assert_eq!(value.as_deref(), Some(name.as_bytes()), "{when}");
@@ -123,7 +123,7 @@ fn a_keyspace_dropped_before_its_create_found_room(rt: Runtime, seed: u64) {
     rt.sleep(Duration::from_secs(5));
     assert_eq!(store.stats().health, "good");
     assert_eq!(hooks.pending_edit_count(), 0);
-    assert_eq!(hooks.state().keyspaces.len(), told.len());
+    assert_eq!(hooks.state().keyspaces.len(), listed.len());
     comes_back(&disk, "with room");
 
     // The name is free again, and two new keyspaces are different.

@@ -1,5 +1,5 @@
 //! Stories about groups of writers: one that fails, one that is refused memory, and a leader that
-//! is late for a close. `docs/stories.md` tells them.
+//! is late for a close. `docs/stories.md` describes them.
 
 use std::time::Duration;
 
@@ -27,8 +27,9 @@ pub const ALL: &[Story] = &[
     ),
 ];
 
-/// A leader is late: its append to the log takes seconds, and meanwhile the store is closed. What
-/// each writer is told is true in the next life, even if the power is lost right after the close.
+/// A leader is late: its append to the log takes seconds, and meanwhile the store is closed. The
+/// answer that each writer got is true in the next life, even if the power is lost right after the
+/// close.
 fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();
@@ -38,17 +39,17 @@ fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
         .map(|w| {
             let ks = store.default_keyspace().unwrap();
             let write = move || {
-                let mut told = Vec::new();
+                let mut acknowledged = Vec::new();
                 for i in 0.. {
                     match ks.put(&key(w * 1000 + i), b"v") {
-                        Ok(()) => told.push(key(w * 1000 + i)),
+                        Ok(()) => acknowledged.push(key(w * 1000 + i)),
                         Err(e) => {
                             assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
                             break;
                         }
                     }
                 }
-                told
+                acknowledged
             };
             rt.spawn("writer", write).unwrap()
         })
@@ -57,11 +58,11 @@ fn a_late_leader_meets_a_closed_store(rt: Runtime, seed: u64) {
         rt.yield_point();
     }
     store.close().unwrap();
-    let told: Vec<_> = tasks.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    let acknowledged: Vec<_> = tasks.into_iter().flat_map(|t| t.join().unwrap()).collect();
     for disk in [disk.lose_power(), disk] {
         let again = disk.open();
         let ks = again.default_keyspace().unwrap();
-        for key in &told {
+        for key in &acknowledged {
             assert!(
                 ks.get(key).unwrap().is_some(),
                 "{} was acknowledged and is not in the next life",

@@ -1,5 +1,5 @@
 //! Stories about ingests: their edits, their runs, the ids of their tables, and drops beside them.
-//! `docs/stories.md` tells them.
+//! `docs/stories.md` describes them.
 
 use std::time::Duration;
 

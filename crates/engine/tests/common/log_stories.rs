@@ -402,22 +402,22 @@ fn no_write_is_acknowledged_after_a_failed_log_sync(rt: Runtime, seed: u64) {
         .map(|w| {
             let ks = ks.clone();
             let write = move || {
-                let mut told = BTreeSet::new();
+                let mut acknowledged = BTreeSet::new();
                 for i in 0..6 {
                     let mut batch = Batch::new();
                     batch.put(&ks, &key(w * 100 + i), b"v").unwrap();
                     match ks.store().write(&batch, SYNC) {
-                        Ok(()) => drop(told.insert(key(w * 100 + i))),
+                        Ok(()) => drop(acknowledged.insert(key(w * 100 + i))),
                         Err(e) => assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}"),
                     }
                 }
-                told
+                acknowledged
             };
             rt.spawn("writer", write).unwrap()
         })
         .collect();
     let flushed = store.flush();
-    let told: Vec<_> = writers
+    let acknowledged: Vec<_> = writers
         .into_iter()
         .flat_map(|w| w.join().unwrap())
         .collect();
@@ -430,7 +430,7 @@ fn no_write_is_acknowledged_after_a_failed_log_sync(rt: Runtime, seed: u64) {
     drop(flushed);
     let after = disk.lose_power().open();
     let ks = after.default_keyspace().unwrap();
-    for key in told {
+    for key in acknowledged {
         assert!(
             ks.get(&key).unwrap().is_some(),
             "{} was acknowledged as synced",

@@ -1,5 +1,5 @@
 //! Stories about a full disk: it fills up, it has room again, and keyspaces are dropped to make
-//! room. `docs/stories.md` tells them.
+//! room. `docs/stories.md` describes them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,31 +43,32 @@ fn a_full_disk_passes(rt: Runtime, seed: u64) {
     let ks = store.default_keyspace().unwrap();
     disk.memory
         .set_capacity(Some(disk.memory.used_bytes() + (seed + 3) * 100_000));
-    let mut told = 0;
+    let mut acknowledged = 0;
     let error = loop {
-        match ks.put(&key(told), &[7; 900]) {
-            Ok(()) => told += 1,
+        match ks.put(&key(acknowledged), &[7; 900]) {
+            Ok(()) => acknowledged += 1,
             Err(e) => break e,
         }
-        assert!(told < 10_000, "the disk never filled");
+        assert!(acknowledged < 10_000, "the disk never filled");
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-    assert_eq!(prefix_len(&ks), told, "reads go on");
+    assert_eq!(prefix_len(&ks), acknowledged, "reads go on");
     assert_eq!(
         prefix_len(&disk.kill().unlimited().open().default_keyspace().unwrap()),
-        told
+        acknowledged
     );
     disk.memory.set_capacity(None);
     // By itself: nothing is called, time passes.
     rt.sleep(Duration::from_secs(5));
-    ks.put(&key(told), b"v").expect("writing resumes by itself");
+    ks.put(&key(acknowledged), b"v")
+        .expect("writing resumes by itself");
     store.flush().unwrap();
     store.wait_until_idle().unwrap();
-    assert_eq!(prefix_len(&ks), told + 1);
+    assert_eq!(prefix_len(&ks), acknowledged + 1);
     store.close().unwrap();
     assert_eq!(
         prefix_len(&disk.open().default_keyspace().unwrap()),
-        told + 1
+        acknowledged + 1
     );
 }
 
@@ -83,21 +84,24 @@ fn dropping_makes_room(rt: Runtime, seed: u64) {
     store.wait_until_idle().unwrap();
     store.test_hooks().delete_obsolete();
     disk.memory.set_capacity(Some(disk.memory.used_bytes()));
-    let mut told = 0;
+    let mut acknowledged = 0;
     // Small records, so that for some seeds the last segment has no room for the drop's.
-    while a.put(&key(told), &vec![7; seed as usize * 8]).is_ok() {
-        told += 1;
-        assert!(told < 10_000, "the disk never filled");
+    while a
+        .put(&key(acknowledged), &vec![7; seed as usize * 8])
+        .is_ok()
+    {
+        acknowledged += 1;
+        assert!(acknowledged < 10_000, "the disk never filled");
     }
     store
         .drop_keyspace("b")
         .expect("a keyspace can be dropped on a full disk");
     let kept = disk.kill().unlimited().open();
     assert!(kept.keyspace("b").is_err(), "the drop was acknowledged");
-    assert_eq!(prefix_len(&kept.keyspace("a").unwrap()), told);
+    assert_eq!(prefix_len(&kept.keyspace("a").unwrap()), acknowledged);
     rt.sleep(Duration::from_secs(5));
-    a.put(&key(told), b"v").expect("the drop made room");
-    assert_eq!(prefix_len(&a), told + 1);
+    a.put(&key(acknowledged), b"v").expect("the drop made room");
+    assert_eq!(prefix_len(&a), acknowledged + 1);
 }
 
 /// A disk fills up and has room again while several tasks write: each write succeeds or fails with

@@ -1,5 +1,5 @@
 //! Stories about what was promised: what is acknowledged as synced or flushed survives the loss of
-//! power, whatever fails or goes on beside it. `docs/stories.md` tells them.
+//! power, whatever fails or goes on beside it. `docs/stories.md` describes them.
 
 use std::time::Duration;
 

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_seed_is_tried_once_and_those_that_fail_are_told_in_order() {
+    fn each_seed_is_tried_once_and_those_that_fail_are_reported_in_order() {
         let trial = |seed: u64| {
             assert!(!seed.is_multiple_of(40), "one that fails");
             let mut reached = Coverage::default();

@@ -435,7 +435,7 @@ fn a_lease_counts_only_while_its_file_has_its_name() {
 }
 
 #[test]
-fn links_that_lead_nowhere_are_told() {
+fn links_that_lead_nowhere_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("store");
     std::os::unix::fs::symlink(dir.path().join("disk"), &link).unwrap();

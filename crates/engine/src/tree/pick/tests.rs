@@ -195,7 +195,7 @@ impl Drawing {
     }
 }
 
-fn tell(choice: Option<Choice>) -> String {
+fn described(choice: Option<Choice>) -> String {
     let Some(choice) = choice else {
         return "nothing".into();
     };
@@ -226,7 +226,7 @@ fn picks(expected: &str, drawing: &str) {
     if let Some(choice) = &choice {
         lands(&drawing, choice);
     }
-    assert_eq!(tell(choice), expected);
+    assert_eq!(described(choice), expected);
 }
 
 /// The version accepts the edit for the outputs of a choice, so none of its invariants is violated.
@@ -370,9 +370,15 @@ fn tables_do_not_move_to_a_level_of_another_codec() {
     let text = "trigger 1
          L0 (0,10]: 1[a..m]*10";
     let mut drawing = draw(text);
-    assert_eq!(tell(pick(&drawing.input())), "move L0->L1: L0 1 [a..m]");
+    assert_eq!(
+        described(pick(&drawing.input())),
+        "move L0->L1: L0 1 [a..m]"
+    );
     drawing.options.compression = ByLevel::of(&[Compression::None, Compression::Lz4]).unwrap();
-    assert_eq!(tell(pick(&drawing.input())), "merge L0->L1: L0 1 [a..m]");
+    assert_eq!(
+        described(pick(&drawing.input())),
+        "merge L0->L1: L0 1 [a..m]"
+    );
 }
 
 #[test]
@@ -702,7 +708,7 @@ fn a_manual_compaction_moves_everything_to_the_bottom() {
             ManualStep::Job(choice) => {
                 drawing.version = lands(&drawing, &choice);
                 drawing.version.check().unwrap();
-                steps.push(tell(Some(choice)));
+                steps.push(described(Some(choice)));
             }
             step => {
                 assert_eq!(step, ManualStep::Done);
@@ -731,14 +737,14 @@ fn a_manual_compaction_moves_everything_to_the_bottom() {
         panic!("no job")
     };
     assert_eq!(
-        tell(Some(choice)),
+        described(Some(choice)),
         "merge L3->L4: L3 30+31 [a..z]".replace("merge", "move")
     );
     let drawing = draw("L5: 50[b..c] 51[n..o] 52[p..q]\n reserved 52\n max 15");
     let ManualStep::Job(choice) = pick_manual(&drawing.input(), &bottom) else {
         panic!("no job")
     };
-    assert_eq!(tell(Some(choice)), "rewrite L5->L5: L5 50 [b..c]");
+    assert_eq!(described(Some(choice)), "rewrite L5->L5: L5 50 [b..c]");
     let none = ManualRange {
         rewrite_bottom: false,
         ..bottom
@@ -842,7 +848,7 @@ fn deletes(expected: &str, drawing: &str) {
     if let Some(choice) = &choice {
         lands(&drawing, choice);
     }
-    assert_eq!(tell(choice), expected);
+    assert_eq!(described(choice), expected);
 }
 
 #[test]
