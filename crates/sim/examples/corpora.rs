@@ -47,7 +47,7 @@ fn used(bytes: &[u8]) -> Vec<u8> {
 
 /// Files of a store with three keyspaces, with each codec, range deletes, a log that is not
 /// flushed, and some edits of every kind.
-fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, String> {
+fn files(runtime: &Runtime, recorder: Arc<JobRecorder>) -> Result<Vec<MemoryStorage>, String> {
     let text = |e: siltstone::Error| e.to_string();
     let media = ["/store", "/log"].map(|n| MemoryStorage::named(runtime, n));
     let [store_side, log_side] = media.clone().map(|m| Arc::new(m) as Arc<dyn Storage>);
@@ -57,7 +57,7 @@ fn files(runtime: &Runtime, keeps: Arc<Keeps>) -> Result<Vec<MemoryStorage>, Str
         tables: store_side,
     };
     let components = Components {
-        executors: vec![keeps],
+        executors: vec![recorder],
         ..Components::of(storages, runtime.clone())
     };
     let store = Store::open_with(components, options()).map_err(text)?;
@@ -216,12 +216,12 @@ fn of_table(seeds: &mut Seeds, image: &MemoryStorage, name: &str, bytes: &[u8]) 
 
 /// An executor on the host's cores that keeps its jobs and outcomes as bytes.
 #[derive(Default)]
-struct Keeps {
+struct JobRecorder {
     jobs: Mutex<Vec<Vec<u8>>>,
     outcomes: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Executor for Keeps {
+impl Executor for JobRecorder {
     fn name(&self) -> &str {
         "keeps"
     }
@@ -268,14 +268,14 @@ fn folder_of(image: &MemoryStorage, number_bit: u8) -> Result<Vec<u8>, Box<dyn E
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: corpora FOLDER")?;
     let mut seeds = Seeds::new();
-    let keeps = Arc::new(Keeps::default());
-    let kept = keeps.clone();
+    let recorder = Arc::new(JobRecorder::default());
+    let kept = recorder.clone();
     let images = simulate(7, move |runtime| files(&runtime, kept));
     let take = |list: &Mutex<Vec<Vec<u8>>>| {
         std::mem::take(&mut *list.lock().unwrap_or_else(|e| e.into_inner()))
     };
-    seeds.insert("job", take(&keeps.jobs));
-    seeds.insert("outcome", take(&keeps.outcomes));
+    seeds.insert("job", take(&recorder.jobs));
+    seeds.insert("outcome", take(&recorder.outcomes));
     let all = options().to_toml();
     let few = "memtable_bytes = \"1 MiB\"\nsync = \"100 ms\"\n[keyspaces.a]\nl0_stop_count = \
         50\ncompression = [\"none\", \"zstd:3\"]\n";

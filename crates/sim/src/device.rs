@@ -3,13 +3,13 @@
 //! [`Device`] runs jobs as the host does, after it has slept as long as its plan says.
 //! A test decides its slots, its state, what it accepts, how fast it is and how each of its next
 //! jobs ends ([`Ending`]), and may change all of that while jobs run. In the random trials a device
-//! has a [`Temper`] and decides most of that by itself, from its own random numbers. It records
+//! has a [`Behaviour`] and decides most of that by itself, from its own random numbers. It records
 //! what it ran and what it reached.
 //!
 //! Threading: shared; one mutex of std, which is never held where tasks can be switched.
 
+mod behaviour;
 mod endings;
-mod temper;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,9 +23,9 @@ use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
 use crate::coverage::Coverage;
+pub use behaviour::Behaviour;
 use endings::Given;
 pub use endings::{Ending, Hang, Late, WrongField};
-pub use temper::Temper;
 
 /// What a device is like.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ pub struct Ran {
 struct State {
     plan: Plan,
     /// If the device decides by itself what it is like.
-    temper: Option<Temper>,
+    behaviour: Option<Behaviour>,
     ran: Vec<Ran>,
     running: usize,
     most_running: usize,
@@ -141,17 +141,22 @@ impl Device {
     }
 
     /// A device that decides by itself how each of its jobs ends.
-    pub fn with_temper(runtime: &Runtime, name: &str, plan: Plan, temper: Temper) -> Arc<Device> {
-        Arc::new(Device::with(runtime, name, plan, Some(temper)))
+    pub fn with_behaviour(
+        runtime: &Runtime,
+        name: &str,
+        plan: Plan,
+        behaviour: Behaviour,
+    ) -> Arc<Device> {
+        Arc::new(Device::with(runtime, name, plan, Some(behaviour)))
     }
 
-    fn with(runtime: &Runtime, name: &str, plan: Plan, temper: Option<Temper>) -> Device {
+    fn with(runtime: &Runtime, name: &str, plan: Plan, behaviour: Option<Behaviour>) -> Device {
         Device {
             name: name.to_string(),
             runtime: runtime.clone(),
             state: Arc::new(Mutex::new(State {
                 plan,
-                temper,
+                behaviour,
                 ran: Vec::new(),
                 running: 0,
                 most_running: 0,
@@ -228,7 +233,7 @@ impl Executor for Device {
         if table_bytes(job) > state.plan.bytes_max {
             return Err(format!("the job is larger than {}", state.plan.bytes_max));
         }
-        if state.temper.as_mut().is_some_and(Temper::refuses) {
+        if state.behaviour.as_mut().is_some_and(Behaviour::refuses) {
             state.reached.add("elsewhere.not_accepted");
             return Err("the device has no mind to".into());
         }
@@ -247,11 +252,14 @@ impl Executor for Device {
         let (now, mut state) = (self.runtime.now(), self.lock());
         let State {
             plan,
-            temper,
+            behaviour,
             reached,
             ..
         } = &mut *state;
-        if let Some(changed) = temper.as_mut().and_then(|temper| temper.state(now)) {
+        if let Some(changed) = behaviour
+            .as_mut()
+            .and_then(|behaviour| behaviour.state(now))
+        {
             plan.state = changed;
             reached.add(match &plan.state {
                 ExecutorState::Ready => "elsewhere.ready_again",
@@ -289,11 +297,13 @@ impl Device {
         let mut state = self.lock();
         state.running += 1;
         state.most_running = state.most_running.max(state.running);
-        let State { plan, temper, .. } = &mut *state;
+        let State {
+            plan, behaviour, ..
+        } = &mut *state;
         // A slot that an abandoned job still takes must not be given again.
         let slots = plan.slots;
-        let fate = match temper {
-            Some(temper) => temper.fate(),
+        let fate = match behaviour {
+            Some(behaviour) => behaviour.fate(),
             None => {
                 let ns = table_bytes(job).saturating_mul(plan.ns_per_byte);
                 Fate {
@@ -304,7 +314,7 @@ impl Device {
                 }
             }
         };
-        if state.temper.is_some() {
+        if state.behaviour.is_some() {
             assert!(
                 state.running <= slots,
                 "{} has {slots} slots and {} jobs",

@@ -2,9 +2,9 @@
 //! late: whatever they do, the store's contents are what the model says, and nothing of one that
 //! the engine gave up changes a folder.
 //!
-//! [`Strangers`] are the executors of one life of a store. Each is a [`Device`] with a temper. They
-//! outlive the store: a job that hangs may wake when the store is closed, or when the next one is
-//! open on the same folder.
+//! [`OtherExecutors`] are the executors of one life of a store. Each is a [`Device`] with a
+//! behaviour of its own. They outlive the store: a job that hangs may wake when the store is
+//! closed, or when the next one is open on the same folder.
 //!
 //! Threading: shared by the tasks of a run.
 
@@ -17,12 +17,12 @@ use siltstone_table::exec::Executor;
 
 use crate::checker::Check;
 use crate::coverage::Coverage;
-use crate::device::{Device, Temper};
+use crate::device::{Behaviour, Device};
 use crate::rng::Rng;
 
 /// See the module.
 #[derive(Clone, Default)]
-pub struct Strangers {
+pub struct OtherExecutors {
     devices: Vec<Arc<Device>>,
     /// Whether those that hang are waited for after a close, so that the folder can be compared.
     /// Otherwise they wake in the next life.
@@ -32,28 +32,28 @@ pub struct Strangers {
 /// The names in a folder, with length and bytes.
 pub(crate) type Folder = BTreeMap<String, Vec<u8>>;
 
-impl Strangers {
+impl OtherExecutors {
     /// None to two of them. What they are like does not depend on how often `rng` is used after
     /// this.
-    pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> Strangers {
+    pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = rng.below(4).saturating_sub(1);
-        Strangers::of(runtime, count, rng)
+        OtherExecutors::of(runtime, count, rng)
     }
 
     /// One or two of them.
-    pub(crate) fn draw_some(runtime: &Runtime, rng: &mut Rng) -> Strangers {
+    pub(crate) fn draw_some(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = 1 + rng.below(2);
-        Strangers::of(runtime, count, rng)
+        OtherExecutors::of(runtime, count, rng)
     }
 
-    fn of(runtime: &Runtime, count: u64, rng: &mut Rng) -> Strangers {
+    fn of(runtime: &Runtime, count: u64, rng: &mut Rng) -> OtherExecutors {
         let mut own = rng.clone().fork(11);
         let devices = (0..count).map(|i| {
             let misbehaves_percent = *rng.pick(&[0, 30, 100]);
-            let (temper, plan) = Temper::draw(own.fork(i), misbehaves_percent);
-            Device::with_temper(runtime, &format!("stranger-{i}"), plan, temper)
+            let (behaviour, plan) = Behaviour::draw(own.fork(i), misbehaves_percent);
+            Device::with_behaviour(runtime, &format!("stranger-{i}"), plan, behaviour)
         });
-        Strangers {
+        OtherExecutors {
             devices: devices.collect(),
             is_awaited: own.chance(60),
         }

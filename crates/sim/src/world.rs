@@ -3,16 +3,16 @@
 //!
 //! [`World`] is shared by the clients of a store and used by stories. [`write`](World::write),
 //! [`create`](World::create) and [`drop_keyspace`](World::drop_keyspace) are here; tables from
-//! outside are in [`outside`], and checkpoints, settings and verification in [`upkeep`].
+//! outside are in [`outside`], and checkpoints, settings and verification in [`admin`].
 //!
 //! Invariant: an operation that fails in a way that its documentation does not allow ends the run.
 //!
 //! Threading: shared by the tasks of a run. Its contents are under std mutexes that are not held
 //! where tasks can be switched, except `turn`.
 
+pub mod admin;
 mod leaks;
 pub mod outside;
-pub mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,11 +25,11 @@ use siltstone_storage::{Instant, MemoryStorage, Mutex, Runtime, Storage};
 
 use crate::checker::Check;
 use crate::coverage::Coverage;
-use crate::executors::Strangers;
+use crate::executors::OtherExecutors;
 use crate::model::{Event, Op, Record};
 use crate::observe::{SharedHistory, lock};
 use crate::workload::Plan;
-use upkeep::Copy;
+use admin::Copy;
 
 /// Kinds of [`Promise`]: the remainder of a number in a mark says which it is.
 pub(crate) const PROMISES: u64 = 8;
@@ -63,7 +63,7 @@ pub struct World {
     /// The seed's plan.
     pub plan: Arc<Plan>,
     /// The executors beside the host's own that are offered jobs.
-    pub strangers: Strangers,
+    pub other_executors: OtherExecutors,
     /// Counts of what was reached.
     pub coverage: StdMutex<Coverage>,
     /// How errors are treated.
@@ -144,7 +144,7 @@ impl Drop for Begun<'_> {
 
 impl World {
     /// The same open store, once its storage executes all calls: from now on no error is allowed.
-    pub fn mended(&self) -> Arc<World> {
+    pub fn repaired(&self) -> Arc<World> {
         Arc::new(World {
             runtime: self.runtime.clone(),
             store: self.store.clone(),
@@ -153,7 +153,7 @@ impl World {
             outside: self.outside.clone(),
             history: self.history.clone(),
             plan: self.plan.clone(),
-            strangers: self.strangers.clone(),
+            other_executors: self.other_executors.clone(),
             coverage: StdMutex::default(),
             errors: Errors::Fatal,
             was_faulty: true,
@@ -433,7 +433,7 @@ impl World {
     /// A wrong answer, or an error that is not allowed.
     pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Check {
         let id = keyspace.id();
-        let hangs = self.strangers.hangs_in(id);
+        let hangs = self.other_executors.hangs_in(id);
         let _begun = self.begin(Promise::Drop);
         if let Err(e) = self.store.drop_keyspace(keyspace.name()) {
             let mut history = lock(&self.history);

@@ -69,57 +69,63 @@ fn join_all(tasks: Vec<Task>) -> Result<(), String> {
 /// One batch: its writer, its number among the writer's batches, whether it asks for a sync, and
 /// its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Parcel {
+struct TestBatch {
     writer: u64,
     number: u64,
     sync: bool,
     bytes: usize,
 }
 
-impl Parcel {
+impl TestBatch {
     /// Some batches are refused.
     fn is_refused(&self) -> bool {
         (self.writer + self.number).is_multiple_of(5)
     }
 }
 
-struct Carriers;
+struct TestWriters;
 
-impl queue::Writers for Carriers {
-    type Batch = Parcel;
-    type Error = Parcel;
-    type State = Shop;
-    fn bytes(batch: &Parcel) -> usize {
+impl queue::Writers for TestWriters {
+    type Batch = TestBatch;
+    type Error = TestBatch;
+    type State = LeaderState;
+    fn bytes(batch: &TestBatch) -> usize {
         batch.bytes
     }
-    fn leader_panicked(&self) -> Parcel {
+    fn leader_panicked(&self) -> TestBatch {
         // This happens only after a check has failed in a leader.
-        Parcel::default()
+        TestBatch::default()
     }
 }
 
 /// The state that only the leader touches.
 #[derive(Default)]
-struct Shop {
+struct LeaderState {
     busy: bool,
 }
 
 #[derive(Default)]
-struct Ledger {
-    done: Vec<Parcel>,
+struct Committed {
+    done: Vec<TestBatch>,
     coverage: Coverage,
 }
 
-struct Market {
+struct CommitTest {
     runtime: Runtime,
-    queue: Queue<Carriers>,
-    ledger: Mutex<Ledger>,
+    queue: Queue<TestWriters>,
+    committed: Mutex<Committed>,
 }
 
-impl Market {
+impl CommitTest {
     /// The work of a leader for its group.
-    fn commit(&self, shop: &mut Shop, group: &mut Group<'_, Carriers>, sync: bool, rng: &mut Rng) {
-        assert!(!std::mem::replace(&mut shop.busy, true), "two leaders");
+    fn commit(
+        &self,
+        state: &mut LeaderState,
+        group: &mut Group<'_, TestWriters>,
+        sync: bool,
+        rng: &mut Rng,
+    ) {
+        assert!(!std::mem::replace(&mut state.busy, true), "two leaders");
         assert!(group.iter().all(|(_, result)| result.is_ok()));
         let bytes: usize = group.iter().skip(1).map(|(batch, _)| batch.bytes).sum();
         assert!(bytes <= queue::GROUP_BYTES, "a group of {bytes} bytes");
@@ -131,26 +137,26 @@ impl Market {
         for _ in 0..rng.below(4) {
             self.runtime.yield_point();
         }
-        let mut ledger = held(&self.ledger);
+        let mut committed = held(&self.committed);
         let kind = match group.len() {
             1 => "group.alone",
             _ => "group.several",
         };
-        ledger.coverage.add(kind);
+        committed.coverage.add(kind);
         for (batch, result) in group.iter_mut() {
-            assert!(!ledger.done.contains(batch), "{batch:?} is done twice");
-            ledger.done.push(batch.clone());
+            assert!(!committed.done.contains(batch), "{batch:?} is done twice");
+            committed.done.push(batch.clone());
             if batch.is_refused() {
                 *result = Err(batch.clone());
             }
         }
-        drop(ledger);
-        shop.busy = false;
+        drop(committed);
+        state.busy = false;
     }
 
     fn write(&self, writer: u64, count: u64, rng: &mut Rng) -> Result<(), String> {
         for number in 0..count {
-            let mine = Parcel {
+            let mine = TestBatch {
                 writer,
                 number,
                 sync: rng.chance(20),
@@ -162,13 +168,13 @@ impl Market {
                 false => Cow::Owned(mine.clone()),
             };
             let mut led = false;
-            let answer = self.queue.join(batch, mine.sync, |shop, group, sync| {
+            let answer = self.queue.join(batch, mine.sync, |state, group, sync| {
                 led = true;
                 assert_eq!(group.own(), &mine, "a leader's own batch comes first");
-                self.commit(shop, group, sync, rng);
+                self.commit(state, group, sync, rng);
             });
-            let mut ledger = held(&self.ledger);
-            if !ledger.done.contains(&mine) {
+            let mut committed = held(&self.committed);
+            if !committed.done.contains(&mine) {
                 return Err(format!("{mine:?} is answered and not done"));
             }
             let expected = match mine.is_refused() {
@@ -178,7 +184,7 @@ impl Market {
             if answer != expected {
                 return Err(format!("answer {answer:?}, expected {expected:?}"));
             }
-            ledger.coverage.add(if led {
+            committed.coverage.add(if led {
                 "batch.led"
             } else {
                 "batch.taken_along"
@@ -192,21 +198,21 @@ impl Market {
         for number in 0..count {
             let mut lead = self.queue.lead();
             if number % 2 == 1 {
-                let mine = Parcel {
+                let mine = TestBatch {
                     writer: leader,
                     number,
                     sync: false,
                     bytes: 1,
                 };
-                let answer = lead.commit(&mine, |shop, group| {
+                let answer = lead.commit(&mine, |state, group| {
                     assert_eq!(group.len(), 1, "a batch with the lead is alone");
-                    self.commit(shop, group, false, rng);
+                    self.commit(state, group, false, rng);
                 });
                 lead.finish();
                 if answer.is_err() != mine.is_refused() {
                     return Err(format!("answer {answer:?} to {mine:?}"));
                 }
-                held(&self.ledger).coverage.add("lead.batch");
+                held(&self.committed).coverage.add("lead.batch");
                 continue;
             }
             assert!(!std::mem::replace(&mut lead.busy, true), "two leaders");
@@ -215,7 +221,7 @@ impl Market {
             }
             lead.busy = false;
             lead.finish();
-            held(&self.ledger).coverage.add("lead.alone");
+            held(&self.committed).coverage.add("lead.alone");
             self.runtime.yield_point();
         }
         Ok(())
@@ -226,22 +232,22 @@ impl Market {
 const IN_TURN: u64 = 4;
 
 /// While the lead is taken, writers queue up one after the other. They must be done in that order.
-fn in_turn(market: &Arc<Market>, rng: &mut Rng) -> Result<(), String> {
-    let lead = market.queue.lead();
+fn in_turn(commit_test: &Arc<CommitTest>, rng: &mut Rng) -> Result<(), String> {
+    let lead = commit_test.queue.lead();
     let mut tasks: Vec<Task> = Vec::new();
     for i in 0..IN_TURN {
-        let (market_of, mut rng) = (market.clone(), rng.fork(200 + i));
-        let write = move || market_of.write(1000 + i, 1, &mut rng);
-        let task = market.runtime.spawn("in turn", write);
+        let (of_writer, mut rng) = (commit_test.clone(), rng.fork(200 + i));
+        let write = move || of_writer.write(1000 + i, 1, &mut rng);
+        let task = commit_test.runtime.spawn("in turn", write);
         tasks.push(task.map_err(|e| e.to_string())?);
-        while market.queue.waiting_count() as u64 <= i {
-            market.runtime.sleep(Duration::from_micros(1));
+        while commit_test.queue.waiting_count() as u64 <= i {
+            commit_test.runtime.sleep(Duration::from_micros(1));
         }
     }
     lead.finish();
     join_all(tasks)?;
-    let ledger = held(&market.ledger);
-    let late = ledger.done.iter().filter(|batch| batch.writer >= 1000);
+    let committed = held(&commit_test.committed);
+    let late = committed.done.iter().filter(|batch| batch.writer >= 1000);
     let order: Vec<u64> = late.map(|batch| batch.writer - 1000).collect();
     match order.is_sorted() {
         true => Ok(()),
@@ -263,46 +269,51 @@ fn schedules_commit_queue() {
     ];
     seeds("schedules_commit_queue", 1, 10_000, &wanted, |seed| {
         explore(seed, |runtime, mut rng| {
-            let market = Arc::new(Market {
+            let commit_test = Arc::new(CommitTest {
                 runtime: runtime.clone(),
-                queue: Queue::new(&runtime, Carriers, Shop::default()),
-                ledger: Mutex::default(),
+                queue: Queue::new(&runtime, TestWriters, LeaderState::default()),
+                committed: Mutex::default(),
             });
             let mut tasks: Vec<Task> = Vec::new();
             let mut total = 0;
             for writer in 0..2 + rng.below(4) {
-                let (market, mut rng, count) = (market.clone(), rng.fork(writer), 1 + rng.below(4));
+                let (commit_test, mut rng, count) =
+                    (commit_test.clone(), rng.fork(writer), 1 + rng.below(4));
                 total += count;
-                let task = runtime.spawn("writer", move || market.write(writer, count, &mut rng));
+                let task =
+                    runtime.spawn("writer", move || commit_test.write(writer, count, &mut rng));
                 tasks.push(task.map_err(|e| e.to_string())?);
             }
             for leader in 0..rng.below(3) {
-                let (market, mut rng) = (market.clone(), rng.fork(100 + leader));
+                let (commit_test, mut rng) = (commit_test.clone(), rng.fork(100 + leader));
                 total += 1;
-                let lead = move || market.lead_alone(500 + leader, 2, &mut rng);
+                let lead = move || commit_test.lead_alone(500 + leader, 2, &mut rng);
                 let task = runtime.spawn("leader", lead);
                 tasks.push(task.map_err(|e| e.to_string())?);
             }
             join_all(tasks)?;
-            in_turn(&market, &mut rng)?;
-            market.queue.lead().finish();
+            in_turn(&commit_test, &mut rng)?;
+            commit_test.queue.lead().finish();
             total += IN_TURN;
-            if market.queue.waiting_count() != 0 {
+            if commit_test.queue.waiting_count() != 0 {
                 return Err("somebody waits while nobody leads".to_string());
             }
-            let mut ledger = held(&market.ledger);
-            if ledger.done.len() as u64 != total {
-                return Err(format!("{} of {total} batches are done", ledger.done.len()));
+            let mut committed = held(&commit_test.committed);
+            if committed.done.len() as u64 != total {
+                return Err(format!(
+                    "{} of {total} batches are done",
+                    committed.done.len()
+                ));
             }
             // A writer has one batch at a time, so its batches are done in its order.
-            for (i, batch) in ledger.done.iter().enumerate() {
-                let late = ledger.done[i..].iter();
+            for (i, batch) in committed.done.iter().enumerate() {
+                let late = committed.done[i..].iter();
                 let mut late = late.filter(|o| o.writer == batch.writer);
                 if late.any(|other| other.number < batch.number) {
                     return Err(format!("{batch:?} overtook an earlier one"));
                 }
             }
-            Ok(std::mem::take(&mut ledger.coverage))
+            Ok(std::mem::take(&mut committed.coverage))
         })
     });
 }

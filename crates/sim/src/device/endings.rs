@@ -208,9 +208,9 @@ impl Given<'_> {
             Ending::HangIn(hang) => self.hang(hang, own, Hung::new(self.device)),
             Ending::Deaf(time) => {
                 let _hung = Hung::new(self.device);
-                let deaf = deaf(own);
-                self.sleep(time, &deaf)?;
-                let result = host.run(self.job, &deaf);
+                let uncancellable = uncancellable(own);
+                self.sleep(time, &uncancellable)?;
+                let result = host.run(self.job, &uncancellable);
                 self.note_end(&result);
                 result
             }
@@ -295,7 +295,7 @@ impl Given<'_> {
     /// Hangs, and then does what is to follow.
     fn hang(&self, hang: Hang, own: ExecContext, _hung: Hung) -> Result<Outcome, ExecError> {
         let runtime = own.runtime.clone();
-        let mut late = deaf(own);
+        let mut late = uncancellable(own);
         let attack = match hang.late {
             Late::Attacks => Some(Attack::prepare(self.job, &late)?),
             _ => None,
@@ -341,7 +341,7 @@ impl Given<'_> {
 }
 
 /// The same context without the engine's way to cancel it.
-fn deaf(own: ExecContext) -> ExecContext {
+fn uncancellable(own: ExecContext) -> ExecContext {
     ExecContext {
         cancel: CancelToken::new(),
         ..own

@@ -7,14 +7,14 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::log::format::{ChainEnd, SEGMENT_HEADER_BYTES, SegmentHeader};
 use siltstone::manifest::format::{HEADER_BYTES, RECORD_HEADER_BYTES};
 use siltstone::manifest::{manifest_name, recover};
-use siltstone::repair::{RepairOptions, RepairSource, repair as mend};
+use siltstone::repair::{RepairOptions, RepairSource, repair as run_repair};
 use siltstone::version::{LogPosition, LogStart, StoreState};
 use siltstone::{Components, Options, Storages, Store};
 use siltstone_storage::{Epoch, MemoryStorage, Runtime, Storage};
 
 use super::fixup;
 use crate::checker::contents;
-use crate::world::upkeep::reading_options;
+use crate::world::admin::reading_options;
 
 fn put(storage: &MemoryStorage, name: &str, bytes: &[u8]) {
     storage
@@ -214,7 +214,7 @@ pub(super) fn repair(bytes: &[u8]) {
         block_bytes: 1 << 10,
         ..RepairOptions::default()
     };
-    if mend(&from, &storage, &runtime, &options, &mut |_| {}).is_err() {
+    if run_repair(&from, &storage, &runtime, &options, &mut |_| {}).is_err() {
         return;
     }
     let report = check(&CheckStorages::on(&target), &mut |_| {}).expect("a store was made");

@@ -9,8 +9,8 @@
 
 use siltstone::ErrorKind;
 
+use super::messages::{Dump, Health, Message};
 use super::script::{LANES, Lane, Op, SHARED, Script, lane_of, own_name};
-use super::talk::{Dump, Health, Message};
 use super::verifier::lane_of_dump;
 use crate::coverage::Coverage;
 

@@ -7,7 +7,7 @@
 //! another process verifies the store.
 //!
 //! - [`script`]: operations from seed and number, and their effect on a lane's contents.
-//! - [`talk`]: messages of victims, dumps of verifiers.
+//! - [`messages`]: messages of victims, dumps of verifiers.
 //! - [`victim`], `verifier`: the child's side; the program is `src/bin/victim.rs`.
 //! - [`expected`]: the contents that the store may have.
 //! - [`parent`]: starting, listening, killing, verifying.
@@ -20,10 +20,10 @@
 
 pub mod expected;
 mod kill;
+pub mod messages;
 pub mod parent;
 pub mod script;
 mod strace;
-pub mod talk;
 mod tmpfs;
 mod verifier;
 pub mod victim;

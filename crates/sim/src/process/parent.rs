@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::expected::Expected;
+use super::messages::{Dump, Message, listen, read_dump};
 use super::script::Script;
-use super::talk::{Dump, Message, listen, read_dump};
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 

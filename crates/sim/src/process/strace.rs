@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::messages::{Health, Message};
 use super::parent::{Bench, PATIENCE, Received, Victim, settled};
 use super::script::Script;
-use super::talk::{Health, Message};
 use super::victim::{NOT_OPEN, Order};
 use crate::coverage::Coverage;
 use crate::rng::Rng;

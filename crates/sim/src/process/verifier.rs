@@ -10,8 +10,8 @@ use std::path::Path;
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Error, IterOptions, Storages, Store};
 
+use super::messages::{Dump, write_dump};
 use super::script::{KEYS, LANES, LONG_KEYS, Lane, OWN, key, prefix, space_name};
-use super::talk::{Dump, write_dump};
 use super::victim::{DAMAGED, End, Order, Outcome, not_open, same, scan, standard_output, wrong};
 use crate::model::{Bytes, Pairs};
 

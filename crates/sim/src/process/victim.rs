@@ -25,8 +25,8 @@ use siltstone::{
 use siltstone_storage::Storage;
 use siltstone_storage::files::FileStorage;
 
+use super::messages::{Health, Message, Pipe};
 use super::script::{Entry, LANES, Lane, Op, SHARED, SPACES, Script, own_name, prefix, space_name};
-use super::talk::{Health, Message, Pipe};
 use super::verifier;
 use crate::model::{Bytes, Pairs};
 

@@ -17,7 +17,7 @@ use siltstone_storage::{CrashPolicy, MemoryStorage, ObjectMeta, OpKind, Runtime}
 
 use super::failed_syncs::try_put;
 use super::media::Media;
-use super::{Run, STEPS, STRANGERS_PERCENT, simulate_counted};
+use super::{OTHER_EXECUTORS_PERCENT, Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::model::Bytes;
@@ -63,7 +63,7 @@ fn open_full(
         run.open_on(
             media.main(),
             storages,
-            run.strangers(),
+            run.other_executors(),
             options,
             Errors::Expected,
         )
@@ -207,7 +207,7 @@ fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut R
         return Err(format!("there is room, and the store says: {health}"));
     }
     let mut late = rng.clone().fork(4);
-    run.work_mended(world, &mut late)
+    run.work_repaired(world, &mut late)
 }
 
 /// Checks that no call was refused because the store is poisoned, which a full disk never causes.
@@ -222,7 +222,13 @@ fn never_poisoned(world: &World) -> Check {
 /// Opens on a disk with enough space, where the open must succeed.
 fn open_with_space(run: &Run, media: &Media, options: &Options) -> siltstone::Result<Arc<World>> {
     let (medium, storages) = (media.main(), media.storages());
-    run.open_on(medium, storages, run.strangers(), options, Errors::Fatal)
+    run.open_on(
+        medium,
+        storages,
+        run.other_executors(),
+        options,
+        Errors::Fatal,
+    )
 }
 
 /// A life with enough space, so that there is something to open.
@@ -456,7 +462,7 @@ impl FullDisk {
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn disk_full_trial(seed: u64) -> Coverage {
-    disk_full(seed, STRANGERS_PERCENT)
+    disk_full(seed, OTHER_EXECUTORS_PERCENT)
 }
 
 /// Runs one seed without executors beside the host's own.
@@ -467,10 +473,12 @@ pub fn disk_full_trial_alone(seed: u64) -> Coverage {
     disk_full(seed, 0)
 }
 
-fn disk_full(seed: u64, strangers_percent: u64) -> Coverage {
+fn disk_full(seed: u64, other_executors_percent: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
         let mut trial = FullDisk::new(&runtime, seed)?;
-        trial.run.meet_strangers(seed, strangers_percent);
+        trial
+            .run
+            .offer_other_executors(seed, other_executors_percent);
         let world = trial.full_life()?;
         trial.close_or_leave(&world)?;
         let by_power = !trial.rng.chance(50);

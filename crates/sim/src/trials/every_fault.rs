@@ -8,12 +8,12 @@ use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{CrashPolicy, Storage, StorageErrorKind};
 
 use super::stories::{Stage, Story, check_moved, options};
-use super::{Run, STRANGERS_PERCENT, simulate};
+use super::{OTHER_EXECUTORS_PERCENT, Run, simulate};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::world::upkeep::reading_options;
+use crate::world::admin::reading_options;
 
 /// Plays a story once for each call number `seed`, `seed` + `share`, ..., at which a call fails,
 /// until the story ends before that call. `place` selects the storage that fails: `s`tore, `t`arget
@@ -22,7 +22,7 @@ use crate::world::upkeep::reading_options;
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage {
-    faults(seed, story, place, share, STRANGERS_PERCENT)
+    faults(seed, story, place, share, OTHER_EXECUTORS_PERCENT)
 }
 
 /// Does the same as [`every_fault`] without executors beside the host's own.
@@ -33,10 +33,16 @@ pub fn every_fault_alone(seed: u64, story: Story, place: char, share: u64) -> Co
     faults(seed, story, place, share, 0)
 }
 
-fn faults(seed: u64, story: Story, place: char, share: u64, strangers_percent: u64) -> Coverage {
+fn faults(
+    seed: u64,
+    story: Story,
+    place: char,
+    share: u64,
+    other_executors_percent: u64,
+) -> Coverage {
     let mut coverage = Coverage::default();
     let mut nth = seed % share;
-    let one = |nth, for_good| one(seed, story, place, nth, for_good, strangers_percent);
+    let one = |nth, for_good| one(seed, story, place, nth, for_good, other_executors_percent);
     loop {
         let (fired, reached) = one(nth, false);
         if fired {
@@ -70,12 +76,12 @@ fn one(
     place: char,
     nth: u64,
     for_good: bool,
-    strangers_percent: u64,
+    other_executors_percent: u64,
 ) -> (bool, Coverage) {
     simulate(seed << 20 | nth, move |runtime| {
         let mut rng = Rng::new(seed << 20 | nth);
         let mut run = Run::new(&runtime, &mut rng);
-        run.meet_strangers(seed << 8 | story as u64, strangers_percent);
+        run.offer_other_executors(seed << 8 | story as u64, other_executors_percent);
         let (mut stage, faults) = Stage::with_faults(run, place);
         let fault = draw_fault(&mut rng);
         let rule = Rule::on_any(fault).nth(nth);
@@ -84,10 +90,10 @@ fn one(
             format!("{story:?}, call {nth} at {place} meets {fault:?}, for good: {for_good}");
         let with_context = |e: String| format!("{what}: {e}");
         // A permanent fault stalls writers permanently, and visibly, until the disk is replaced.
-        let (mend, clock) = (stage.mender(), runtime.clone());
+        let (clear_faults, clock) = (stage.fault_clearer(), runtime.clone());
         let repair = runtime.spawn("repair", move || {
             clock.sleep(Duration::from_secs(5));
-            mend();
+            clear_faults();
         });
         repair.map_err(|e| e.to_string())?;
         stage.play(story, &mut rng).map_err(with_context)?;

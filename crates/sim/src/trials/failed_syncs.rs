@@ -13,7 +13,7 @@ use siltstone::ErrorKind;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, StorageErrorKind};
 
-use super::{Run, STEPS, STRANGERS_PERCENT, simulate_counted};
+use super::{OTHER_EXECUTORS_PERCENT, Run, STEPS, simulate_counted};
 use crate::checker::check_now;
 use crate::coverage::Coverage;
 use crate::model::Event;
@@ -126,7 +126,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5F9C);
         let mut run = Run::new(&runtime, &mut rng);
-        run.meet_strangers(seed, STRANGERS_PERCENT);
+        run.offer_other_executors(seed, OTHER_EXECUTORS_PERCENT);
         let medium = MemoryStorage::new(&runtime);
         let options = draw_options(&mut rng);
         let world = run.must_open(&medium, &options, "first life")?;

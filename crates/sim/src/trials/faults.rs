@@ -13,7 +13,7 @@ use siltstone::{ErrorKind, Options};
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::{CrashPolicy, MemoryStorage, OpKind, Runtime, StorageErrorKind};
 
-use super::{Run, STEPS, STRANGERS_PERCENT, simulate_counted};
+use super::{OTHER_EXECUTORS_PERCENT, Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
 use crate::model::{Bytes, Op};
@@ -364,7 +364,7 @@ impl FaultRun {
             return Err(self.context(format!("after it passed: {e}")));
         }
         self.run
-            .work_mended(world, &mut self.late)
+            .work_repaired(world, &mut self.late)
             .map_err(|e| self.context(e))?;
         Ok(false)
     }
@@ -405,7 +405,7 @@ impl FaultRun {
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn fault_trial(seed: u64) -> Coverage {
-    faults(seed, STRANGERS_PERCENT)
+    faults(seed, OTHER_EXECUTORS_PERCENT)
 }
 
 /// Runs one seed without executors beside the host's own.
@@ -416,10 +416,12 @@ pub fn fault_trial_alone(seed: u64) -> Coverage {
     faults(seed, 0)
 }
 
-fn faults(seed: u64, strangers_percent: u64) -> Coverage {
+fn faults(seed: u64, other_executors_percent: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
         let mut trial = FaultRun::new(&runtime, seed)?;
-        trial.run.meet_strangers(seed, strangers_percent);
+        trial
+            .run
+            .offer_other_executors(seed, other_executors_percent);
         let world = trial.open()?;
         let fired = trial.work_with_faults(&world)?;
         let poisoned =

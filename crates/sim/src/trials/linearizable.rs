@@ -24,14 +24,14 @@ use siltstone_storage::sim::{Reclaim, SimConfig, run};
 use siltstone_storage::{CrashPolicy, MemoryStorage, Runtime, Storage};
 
 use crate::coverage::Coverage;
-use crate::executors::Strangers;
+use crate::executors::OtherExecutors;
 use crate::linear::{Action, End, Key, Operation, Value, check};
 use crate::rng::Rng;
 
-mod diary;
+mod history_file;
 pub mod threads;
 
-use diary::Diary;
+use history_file::HistoryFile;
 
 /// The number of keys of one keyspace; there are two keyspaces.
 const KEYS: Key = 8;
@@ -74,7 +74,7 @@ pub(super) struct Notes {
     client: u32,
     operations: Arc<Mutex<Vec<Operation>>>,
     /// A file to which they are also written, so that they outlive the process.
-    diary: Option<Arc<Diary>>,
+    history_file: Option<Arc<HistoryFile>>,
 }
 
 impl Notes {
@@ -83,7 +83,7 @@ impl Notes {
             clock: clock.clone(),
             client,
             operations: Arc::default(),
-            diary: None,
+            history_file: None,
         }
     }
 
@@ -103,8 +103,8 @@ impl Notes {
             end,
             action,
         };
-        if let Some(diary) = &self.diary {
-            diary.began(&operation);
+        if let Some(history_file) = &self.history_file {
+            history_file.began(&operation);
         }
         self.with(|operations| {
             operations.push(operation);
@@ -114,8 +114,8 @@ impl Notes {
 
     /// A later read of the snapshot showed more.
     fn more(&self, at: usize, pairs: Vec<(Key, Value)>) {
-        if let Some(diary) = &self.diary {
-            diary.more(at, &pairs);
+        if let Some(history_file) = &self.history_file {
+            history_file.more(at, &pairs);
         }
         self.with(|operations| match &mut operations[at].action {
             Action::Read(all) | Action::Write(all) => all.extend(pairs),
@@ -137,8 +137,8 @@ impl Notes {
         );
         write().map_err(|e| format!("{name}: {e}"))?;
         let returned = self.clock.now();
-        if let Some(diary) = &self.diary {
-            diary.returned(at, returned);
+        if let Some(history_file) = &self.history_file {
+            history_file.returned(at, returned);
         }
         self.with(|operations| operations[at].end = End::Returned(returned));
         Ok(())
@@ -649,14 +649,14 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
             let mut more = rng.clone().fork(2);
             runtime.spawn_process("life", move |runtime| {
                 // They belong to the process, and die with it.
-                let strangers = match more.chance(40) {
-                    true => Strangers::draw_some(&runtime, &mut more),
-                    false => Strangers::default(),
+                let other_executors = match more.chance(40) {
+                    true => OtherExecutors::draw_some(&runtime, &mut more),
+                    false => OtherExecutors::default(),
                 };
                 let begun = Begun {
                     storage,
                     options,
-                    strangers,
+                    other_executors,
                     opened: &opened,
                 };
                 life(&runtime, begun, &notes, count, &mut rng)
@@ -697,7 +697,7 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
 struct Begun<'a> {
     storage: Arc<dyn Storage>,
     options: Options,
-    strangers: Strangers,
+    other_executors: OtherExecutors,
     /// Whether the store was opened.
     opened: &'a Mutex<bool>,
 }
@@ -711,7 +711,7 @@ fn life(
     rng: &mut Rng,
 ) -> Result<Ended, String> {
     let components = Components {
-        executors: begun.strangers.executors(),
+        executors: begun.other_executors.executors(),
         ..Components::on(begun.storage, runtime.clone())
     };
     let store = Store::open_with(components, begun.options).map_err(|e| format!("open: {e}"))?;
@@ -743,7 +743,7 @@ fn life(
     drop(last);
     let mut coverage = Coverage::default();
     coverage.take_stats(&store.stats());
-    begun.strangers.take_reached(&mut coverage);
+    begun.other_executors.take_reached(&mut coverage);
     if rng.chance(50) {
         store.close().map_err(|e| format!("close: {e}"))?;
     }

@@ -34,10 +34,10 @@ mod faults;
 mod flips;
 mod handles;
 mod linearizable;
-mod looks;
-mod looks_fail;
 mod media;
 mod moments;
+mod offline;
+mod offline_faults;
 mod options;
 mod picks;
 mod power;
@@ -61,7 +61,7 @@ pub use flips::{FLIPS, flip_trial};
 pub use handles::handles_trial;
 pub use linearizable::linearizable_trial;
 pub use linearizable::threads::{history_child, linearizable_threads_trial};
-pub use looks_fail::{reader_at_every_call, repair_at_every_call};
+pub use offline_faults::{reader_at_every_call, repair_at_every_call};
 pub use options::{options_trial, options_trial_long};
 pub use picks::picks_trial;
 pub use power::{power_trial, power_trial_alone};
@@ -78,5 +78,5 @@ use promised::Promised;
 use run::Run;
 
 /// Of a hundred seeds of a row, so many give their stores executors beside the host's own.
-const STRANGERS_PERCENT: u64 = 40;
+const OTHER_EXECUTORS_PERCENT: u64 = 40;
 use simulate::{STEPS, simulate_counted};

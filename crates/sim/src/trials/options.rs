@@ -9,12 +9,12 @@ use std::sync::Arc;
 use siltstone_storage::JoinHandle;
 
 use super::closing::check_closed;
-use super::looks::{Looks, destroy};
 use super::media::{End, Media};
+use super::offline::{Offline, destroy};
 use super::{Promised, Run, STEPS, simulate_counted};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
-use crate::executors::Strangers;
+use crate::executors::OtherExecutors;
 use crate::model::Op;
 use crate::observe::lock;
 use crate::rng::Rng;
@@ -66,16 +66,16 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
             run.restart_numbers(before.given);
             before.settings = 0;
             let seen = match media.only() {
-                Some(medium) => Looks::at(&mut run, medium, &mut rng).map_err(with_context)?,
-                None => Looks::default(),
+                Some(medium) => Offline::at(&mut run, medium, &mut rng).map_err(with_context)?,
+                None => Offline::default(),
             };
             media.start_journals();
-            let strangers = Strangers::draw(&runtime, &mut more);
+            let other_executors = OtherExecutors::draw(&runtime, &mut more);
             let world = run
                 .open_on(
                     media.main(),
                     media.storages(),
-                    strangers,
+                    other_executors,
                     &options,
                     Errors::Fatal,
                 )

@@ -5,7 +5,7 @@ use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage};
 
 use super::closing::{check_closed_on, is_closed};
 use super::moments::{self, Moment};
-use super::{Promised, Run, STEPS, STRANGERS_PERCENT, simulate_counted};
+use super::{OTHER_EXECUTORS_PERCENT, Promised, Run, STEPS, simulate_counted};
 use crate::checker::{check_now, find_prefix};
 use crate::coverage::Coverage;
 use crate::observe::lock;
@@ -20,7 +20,7 @@ const CRASHES: u64 = 6;
 /// # Panics
 /// At the first wrong answer, unexpected error, panic or hang.
 pub fn power_trial(seed: u64) -> Coverage {
-    power_loss(seed, STRANGERS_PERCENT)
+    power_loss(seed, OTHER_EXECUTORS_PERCENT)
 }
 
 /// Runs one seed without executors beside the host's own.
@@ -31,11 +31,11 @@ pub fn power_trial_alone(seed: u64) -> Coverage {
     power_loss(seed, 0)
 }
 
-fn power_loss(seed: u64, strangers_percent: u64) -> Coverage {
+fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
     simulate_counted(seed, STEPS, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5057);
         let mut run = Run::new(&runtime, &mut rng);
-        run.meet_strangers(seed, strangers_percent);
+        run.offer_other_executors(seed, other_executors_percent);
         let medium = MemoryStorage::new(&runtime);
         let options = draw_options(&mut rng);
         medium.start_journal();

@@ -19,12 +19,12 @@ use siltstone_storage::{JoinHandle, MemoryStorage, Runtime, Storage};
 
 use crate::checker::{Check, check_now, find_prefix};
 use crate::coverage::Coverage;
-use crate::executors::Strangers;
+use crate::executors::OtherExecutors;
 use crate::model::{Event, Model, Record};
 use crate::observe::{History, Observed, SharedHistory, lock};
 use crate::rng::Rng;
 use crate::workload::{Client, Plan};
-use crate::world::upkeep::Copy;
+use crate::world::admin::Copy;
 use crate::world::{Errors, World};
 
 /// The state that is passed from one life of a store to the next.
@@ -43,9 +43,9 @@ pub(crate) struct Run {
     /// The checkpoints of all lives.
     pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
     /// The random numbers for the executors of each life, if there are any.
-    strangers: RefCell<Option<Rng>>,
+    other_executors: RefCell<Option<Rng>>,
     /// The executors of the last store that was closed, and how many of their jobs hung then.
-    earlier: Option<(Strangers, usize)>,
+    earlier: Option<(OtherExecutors, usize)>,
 }
 
 impl Run {
@@ -61,7 +61,7 @@ impl Run {
             outside,
             works: Arc::default(),
             copies: Arc::default(),
-            strangers: RefCell::default(),
+            other_executors: RefCell::default(),
             earlier: None,
         }
     }
@@ -79,7 +79,7 @@ impl Run {
             outside,
             works: self.works.clone(),
             copies: Arc::default(),
-            strangers: self.strangers.clone(),
+            other_executors: self.other_executors.clone(),
             earlier: None,
         }
     }
@@ -87,19 +87,19 @@ impl Run {
     /// In a part of the seeds, gives the stores that [`Run::open`] opens executors of their own.
     /// What is drawn for that depends on the seed only, so the other seeds run as they would
     /// without.
-    pub(crate) fn meet_strangers(&mut self, seed: u64, percent: u64) {
+    pub(crate) fn offer_other_executors(&mut self, seed: u64, percent: u64) {
         let mut rng = Rng::new(seed ^ 0x0057_4A6E_6765_7221);
         if rng.chance(percent) {
-            self.coverage.add("elsewhere.strangers");
-            self.strangers = RefCell::new(Some(rng));
+            self.coverage.add("elsewhere.executors");
+            self.other_executors = RefCell::new(Some(rng));
         }
     }
 
     /// The executors of the next life.
-    pub(crate) fn strangers(&self) -> Strangers {
-        match &mut *self.strangers.borrow_mut() {
-            Some(rng) => Strangers::draw_some(&self.runtime, &mut rng.fork(1)),
-            None => Strangers::default(),
+    pub(crate) fn other_executors(&self) -> OtherExecutors {
+        match &mut *self.other_executors.borrow_mut() {
+            Some(rng) => OtherExecutors::draw_some(&self.runtime, &mut rng.fork(1)),
+            None => OtherExecutors::default(),
         }
     }
 
@@ -111,18 +111,24 @@ impl Run {
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
-        let strangers = self.strangers();
-        self.open_on(medium, Storages::on(storage), strangers, options, errors)
+        let other_executors = self.other_executors();
+        self.open_on(
+            medium,
+            Storages::on(storage),
+            other_executors,
+            options,
+            errors,
+        )
     }
 
     /// Like [`Run::open`], for a store whose log or tables may be on other storages, and whose jobs
-    /// are offered to `strangers`. `medium` is that of the manifest: the marks are made in its
-    /// journal.
+    /// are offered to `other_executors`. `medium` is that of the manifest: the marks are made in
+    /// its journal.
     pub(crate) fn open_on(
         &self,
         medium: &MemoryStorage,
         storages: Storages,
-        strangers: Strangers,
+        other_executors: OtherExecutors,
         options: &Options,
         errors: Errors,
     ) -> siltstone::Result<Arc<World>> {
@@ -148,7 +154,7 @@ impl Run {
             history.settings.wish(&names, &options.keyspaces);
         }
         let components = Components {
-            executors: strangers.executors(),
+            executors: other_executors.executors(),
             ..Components::of(seen, self.runtime.clone())
         };
         let store = Store::open_with(components, options.clone())?;
@@ -162,7 +168,7 @@ impl Run {
             storage,
             history: self.history.clone(),
             plan: self.plan.clone(),
-            strangers,
+            other_executors,
             coverage: Mutex::default(),
             errors,
             was_faulty: false,
@@ -277,13 +283,13 @@ impl Run {
 
     /// Lets clients work on a store whose storage was repaired. It must do everything and refuse
     /// nothing.
-    pub(crate) fn work_mended(&mut self, world: &World, rng: &mut Rng) -> Check {
-        let mended = world.mended();
-        let worked = self.work(&mended, 1 + rng.below(2), 25, rng);
-        worked.map_err(|e| format!("on the mended storage: {e}"))?;
+    pub(crate) fn work_repaired(&mut self, world: &World, rng: &mut Rng) -> Check {
+        let repaired = world.repaired();
+        let worked = self.work(&repaired, 1 + rng.below(2), 25, rng);
+        worked.map_err(|e| format!("on the repaired storage: {e}"))?;
         self.coverage
-            .merge(&mended.coverage.lock().unwrap_or_else(|e| e.into_inner()));
-        self.coverage.add("mended.worked");
+            .merge(&repaired.coverage.lock().unwrap_or_else(|e| e.into_inner()));
+        self.coverage.add("repaired.worked");
         check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
@@ -309,8 +315,8 @@ impl Run {
         let base = world.storage.base();
         let tables = base.and_then(|base| base.downcast_ref::<MemoryStorage>());
         let media: Vec<_> = [&world.medium].into_iter().chain(tables).collect();
-        let (strangers, runtime) = (&world.strangers, &self.runtime);
-        strangers.change_nothing(runtime, &media, &mut self.coverage)
+        let (other_executors, runtime) = (&world.other_executors, &self.runtime);
+        other_executors.change_nothing(runtime, &media, &mut self.coverage)
     }
 
     /// Adds up what the store counted and closes it. Clients may still be at work.
@@ -320,7 +326,7 @@ impl Run {
             .merge(&world.coverage.lock().unwrap_or_else(|e| e.into_inner()));
         let last = lock(&self.history).model.last();
         world.closing.store(true, Ordering::Relaxed);
-        let hung = world.strangers.hung();
+        let hung = world.other_executors.hung();
         let closed = world.store.clone().close();
         if hung > 0 {
             self.coverage.add("elsewhere.closed_with_a_hung_job");
@@ -331,8 +337,8 @@ impl Run {
             }
             earlier.take_reached(&mut self.coverage);
         }
-        world.strangers.take_reached(&mut self.coverage);
-        self.earlier = Some((world.strangers.clone(), hung));
+        world.other_executors.take_reached(&mut self.coverage);
+        self.earlier = Some((world.other_executors.clone(), hung));
         closed?;
         // A close syncs everything.
         world.synced(last);

@@ -8,7 +8,7 @@ use super::media::Media;
 use super::{Run, STEPS, simulate_counted};
 use crate::checker::contents;
 use crate::coverage::Coverage;
-use crate::executors::Strangers;
+use crate::executors::OtherExecutors;
 use crate::rng::Rng;
 use crate::workload::draw_options;
 use crate::world::Errors;
@@ -38,12 +38,12 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
             // All use the same random numbers.
             let mut rng = rng.clone();
             let mut run = Run::new(&runtime, &mut rng);
-            let strangers = Strangers::draw(&runtime, &mut own);
+            let other_executors = OtherExecutors::draw(&runtime, &mut own);
             let world = run
                 .open_on(
                     media.main(),
                     media.storages(),
-                    strangers,
+                    other_executors,
                     &options,
                     Errors::Fatal,
                 )

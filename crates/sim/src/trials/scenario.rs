@@ -8,13 +8,13 @@ use siltstone_storage::{CrashPolicy, CrashReport, JournalReplay, MemoryStorage, 
 
 use super::closing::is_closed;
 use super::stories::{Stage, Story, check_moved, options};
-use super::{Promised, Run, STRANGERS_PERCENT, simulate};
+use super::{OTHER_EXECUTORS_PERCENT, Promised, Run, simulate};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
 use crate::noted::moments;
 use crate::rng::Rng;
 use crate::world::World;
-use crate::world::upkeep::reading_options;
+use crate::world::admin::reading_options;
 
 /// The share of a story that a seed takes.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub fn scenario(seed: u64, story: Story, share: Share) -> Coverage {
     simulate(seed, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x5CE);
         let mut run = Run::new(&runtime, &mut rng);
-        run.meet_strangers(seed << 8 | story as u64, STRANGERS_PERCENT);
+        run.offer_other_executors(seed << 8 | story as u64, OTHER_EXECUTORS_PERCENT);
         let mut stage = Stage::new(run);
         stage
             .play(story, &mut rng)

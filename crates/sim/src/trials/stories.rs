@@ -25,7 +25,7 @@ use crate::model::{Bytes, Op};
 use crate::noted::Noted;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::world::upkeep::Copy;
+use crate::world::admin::Copy;
 use crate::world::{Errors, World};
 
 /// The stories.
@@ -166,7 +166,7 @@ impl Stage {
     }
 
     /// Ends all faults.
-    pub(crate) fn mender(&self) -> impl FnOnce() + Send + 'static {
+    pub(crate) fn fault_clearer(&self) -> impl FnOnce() + Send + 'static {
         let (faults, failing) = (self.faults.clone(), self.failing.clone());
         move || {
             failing.store(false, Ordering::Relaxed);

@@ -113,7 +113,7 @@ impl World {
         // was refused. What executors leave against their promise stays until the next open, and
         // so does what was abandoned right before a close.
         let is_ours = |name: &&String| {
-            !name.contains(OWN_TABLES) && !self.strangers.may_leave(name, is_closed)
+            !name.contains(OWN_TABLES) && !self.other_executors.may_leave(name, is_closed)
         };
         if let Some(left) = tables.difference(&named).find(is_ours) {
             return Ok(Some(format!(

@@ -321,7 +321,7 @@ impl World {
             return Err(format!("a move left {:?}", report.left));
         }
         self.reach("ingest.files");
-        if self.strangers.hung() > 0 {
+        if self.other_executors.hung() > 0 {
             self.reach("elsewhere.ingest_beside_a_hung_job");
         }
         self.reach(&format!("ingest.by_{how:?}"));

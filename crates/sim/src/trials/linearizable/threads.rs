@@ -1,7 +1,7 @@
 //! Histories with threads of the operating system, on a folder, in processes that are killed.
 //!
 //! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself.
-//! Its clients' notes are files ([`super::diary`]), which the parent combines. Lives do not
+//! Its clients' notes are files ([`super::history_file`]), which the parent combines. Lives do not
 //! overlap, so the times of each are after those of the one before. The last life is the parent's
 //! own, which closes the store.
 //!
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use siltstone::{Options, Store, SyncMode};
 use siltstone_storage::Runtime;
 
-use super::diary::{self, Diary};
+use super::history_file::{self, HistoryFile};
 use super::{Client, Clock, Notes, OPERATIONS, draw_options, verdict};
 use crate::coverage::Coverage;
 use crate::linear::{End, Operation};
@@ -63,7 +63,7 @@ fn history(seed: u64, folder: &Path, child: &str, coverage: &mut Coverage) -> Re
         for client in 0..CLIENTS_MAX {
             let path = notes_path(folder, first_client + client);
             if path.exists() {
-                more.extend(diary::read(&path, first_client + client)?);
+                more.extend(history_file::read(&path, first_client + client)?);
             }
         }
         let over = latest(&more).max(base) + 1;
@@ -177,9 +177,10 @@ pub fn history_child() {
     let count = clients(&mut rng);
     let notes = (0..count).map(|i| {
         let client = first_client + i;
-        let diary = Diary::create(&notes_path(folder, client)).expect("a file for notes");
+        let history_file =
+            HistoryFile::create(&notes_path(folder, client)).expect("a file for notes");
         Notes {
-            diary: Some(Arc::new(diary)),
+            history_file: Some(Arc::new(history_file)),
             ..Notes::new(&clock, client)
         }
     });

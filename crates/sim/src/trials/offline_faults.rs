@@ -16,9 +16,9 @@ use super::simulate;
 use crate::checker::{Contents, contents};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
-use crate::world::upkeep::reading_options;
+use crate::world::admin::reading_options;
 
-fn mend(
+fn run_repair(
     runtime: &Runtime,
     source: &Arc<dyn Storage>,
     target: &Arc<dyn Storage>,
@@ -63,7 +63,7 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
         let target = MemoryStorage::new(&runtime);
         target.start_journal();
         let whole: Arc<dyn Storage> = Arc::new(target.clone());
-        mend(&runtime, &source, &whole).map_err(|e| format!("repair: {e}"))?;
+        run_repair(&runtime, &source, &whole).map_err(|e| format!("repair: {e}"))?;
         let wanted = read(
             &runtime,
             &(Arc::new(target.kill_in(&runtime)) as Arc<dyn Storage>),
@@ -96,7 +96,7 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                 let what = format!("repair crashed at call {n} of {}, {policy:?}", replay.len());
                 let image = replay.crash_in(&runtime, policy).0;
                 let again: Arc<dyn Storage> = Arc::new(image.clone());
-                match mend(&runtime, &source, &again) {
+                match run_repair(&runtime, &source, &again) {
                     Ok(_) => coverage.add("repair_crash.made_again"),
                     // Only if the first repair came to its end.
                     Err(e) if e.kind() == ErrorKind::InvalidArgument => {
@@ -126,8 +126,8 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                 let seen: Arc<dyn Storage> = Arc::new(faulty.clone());
                 let plain: Arc<dyn Storage> = Arc::new(target.clone());
                 let result = match in_target {
-                    true => mend(&runtime, &source, &seen),
-                    false => mend(&runtime, &seen, &plain),
+                    true => run_repair(&runtime, &source, &seen),
+                    false => run_repair(&runtime, &seen, &plain),
                 };
                 let Some(fired) = faulty.fired().first().cloned() else {
                     result.map_err(|e| format!("repair without a fault: {e}"))?;
@@ -153,7 +153,7 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                             return Err(format!("{what}: {e}"));
                         }
                         coverage.add("repair_fault.reported");
-                        match mend(&runtime, &source, &plain) {
+                        match run_repair(&runtime, &source, &plain) {
                             Ok(_) => {}
                             Err(e) if e.kind() == ErrorKind::InvalidArgument => {
                                 coverage.add("repair_fault.whole_all_the_same");

@@ -17,11 +17,11 @@ use crate::checker::{Check, Contents, contents, show};
 use crate::model::Model;
 use crate::observe::lock;
 use crate::rng::Rng;
-use crate::world::upkeep::reading_options;
+use crate::world::admin::reading_options;
 
-/// The looks; see the module.
+/// What the offline opens of a store returned; see the module.
 #[derive(Default)]
-pub(crate) struct Looks {
+pub(crate) struct Offline {
     reader: Option<Contents>,
     repaired: Option<Repaired>,
 }
@@ -31,28 +31,28 @@ struct Repaired {
     report: RepairReport,
 }
 
-impl Looks {
-    /// Looks at the store, as the seed decides.
+impl Offline {
+    /// Opens the store offline, as the seed decides.
     pub(crate) fn at(
         run: &mut Run,
         medium: &MemoryStorage,
         rng: &mut Rng,
-    ) -> Result<Looks, String> {
-        let mut looks = Looks::default();
+    ) -> Result<Offline, String> {
+        let mut offline = Offline::default();
         let objects = medium.list().map_err(|e| e.to_string())?;
         let exists = objects.iter().any(|o| o.name == "CURRENT");
         let watched = FaultStorage::new(Arc::new(medium.clone()), &run.runtime);
         let storage: Arc<dyn Storage> = Arc::new(watched.clone());
         if rng.chance(40) {
-            looks.reader = read(run, &storage, exists)?;
+            offline.reader = read(run, &storage, exists)?;
         }
         if rng.chance(20) {
-            looks.repaired = mend(run, &storage, exists, rng)?;
+            offline.repaired = run_repair(run, &storage, exists, rng)?;
         }
         match watched.counts().changes() {
-            0 => Ok(looks),
+            0 => Ok(offline),
             count => Err(format!(
-                "a look at a store made {count} calls that change something"
+                "an offline open of a store made {count} calls that change something"
             )),
         }
     }
@@ -173,11 +173,11 @@ fn read(
     }
     one.close().map_err(with_context)?;
     two.close().map_err(with_context)?;
-    run.coverage.add("look.reader");
+    run.coverage.add("offline.reader");
     Ok(Some(seen))
 }
 
-fn mend(
+fn run_repair(
     run: &mut Run,
     storage: &Arc<dyn Storage>,
     exists: bool,
@@ -205,12 +205,12 @@ fn mend(
     let contents = contents(&store).map_err(|e| format!("repaired: {e}"))?;
     store.close().map_err(|e| format!("repaired: {e}"))?;
     run.coverage.add(match options.strict {
-        true => "look.repair_strict",
-        false => "look.repair",
+        true => "offline.repair_strict",
+        false => "offline.repair",
     });
     run.coverage.add(match report.suspects.is_empty() {
-        true => "look.repair_sure",
-        false => "look.repair_suspects",
+        true => "offline.repair_sure",
+        false => "offline.repair_suspects",
     });
     Ok(Some(Repaired { contents, report }))
 }

@@ -148,7 +148,7 @@ impl World {
             ));
         }
         self.reach("checkpoint.done");
-        if self.strangers.hung() > 0 {
+        if self.other_executors.hung() > 0 {
             self.reach("elsewhere.checkpoint_beside_a_hung_job");
         }
         if report.table_count > 0 {

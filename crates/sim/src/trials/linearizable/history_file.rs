@@ -27,7 +27,7 @@ const NAMES: [&str; 10] = [
     "snapshot",
 ];
 
-pub(super) struct Diary(File);
+pub(super) struct HistoryFile(File);
 
 fn pairs_text(pairs: &[(Key, Value)]) -> String {
     let mut text = String::new();
@@ -46,9 +46,9 @@ fn pairs_of(words: &[&str]) -> Option<Vec<(Key, Value)>> {
     words.iter().map(pair).collect()
 }
 
-impl Diary {
-    pub(super) fn create(path: &Path) -> std::io::Result<Diary> {
-        File::create(path).map(Diary)
+impl HistoryFile {
+    pub(super) fn create(path: &Path) -> std::io::Result<HistoryFile> {
+        File::create(path).map(HistoryFile)
     }
 
     /// A client that cannot note an operation must not do it.
@@ -137,7 +137,7 @@ mod tests {
     fn what_is_noted_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes");
-        let diary = Diary::create(&path).unwrap();
+        let history_file = HistoryFile::create(&path).unwrap();
         let mut all = vec![
             Operation {
                 name: "batch",
@@ -154,11 +154,12 @@ mod tests {
                 action: Action::Read(Vec::new()),
             },
         ];
-        all.iter().for_each(|operation| diary.began(operation));
+        all.iter()
+            .for_each(|operation| history_file.began(operation));
         assert_eq!(read(&path, 3).unwrap(), all);
-        diary.returned(0, 6);
-        diary.more(1, &[(2, None), (1, Some(7))]);
-        diary.line("w put 12 0 1=".into());
+        history_file.returned(0, 6);
+        history_file.more(1, &[(2, None), (1, Some(7))]);
+        history_file.line("w put 12 0 1=".into());
         all[0].end = End::Returned(6);
         all[1].action = Action::Read(vec![(2, None), (1, Some(7))]);
         assert_eq!(read(&path, 3).unwrap(), all);

@@ -20,7 +20,7 @@ const SILENCES_MS: [u64; 8] = [900, 2000, 4000, 4000, 4000, 5000, 32_000, 300_00
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Temper {
+pub struct Behaviour {
     rng: Rng,
     /// In how many of a hundred jobs it misbehaves.
     misbehaves_percent: u64,
@@ -35,9 +35,9 @@ pub struct Temper {
     is_ready: bool,
 }
 
-impl Temper {
-    /// A temper and a plan that fits.
-    pub fn draw(mut rng: Rng, misbehaves_percent: u64) -> (Temper, Plan) {
+impl Behaviour {
+    /// A behaviour and a plan that fits.
+    pub fn draw(mut rng: Rng, misbehaves_percent: u64) -> (Behaviour, Plan) {
         let plan = Plan {
             slots: 1 + rng.index(3),
             parallelism: 1 + rng.index(4),
@@ -45,7 +45,7 @@ impl Temper {
             bytes_max: *rng.pick(&[u64::MAX, u64::MAX, 100_000, 20_000]),
             ..Plan::default()
         };
-        let temper = Temper {
+        let behaviour = Behaviour {
             misbehaves_percent,
             hangs_percent: *rng.pick(&[0, 30, 60]),
             refuses_percent: *rng.pick(&[0, 0, 20]),
@@ -54,7 +54,7 @@ impl Temper {
             is_ready: true,
             rng,
         };
-        (temper, plan)
+        (behaviour, plan)
     }
 
     /// Whether it does not accept a job.
