@@ -37,14 +37,14 @@ fn keys(keyspace: &Keyspace) -> Vec<Vec<u8>> {
 }
 
 /// Asserts that every call that adds an entry refuses a keyspace of another store.
-fn assert_adds_nothing_of(batch: &mut Batch, stranger: &Keyspace) {
+fn assert_adds_nothing_of(batch: &mut Batch, foreign: &Keyspace) {
     let before = batch.clone();
-    let words = [stranger.name(), "opened separately"];
-    assert_refused(batch.put(stranger, "k", "v"), &words);
-    assert_refused(batch.delete(stranger, "k"), &words);
-    assert_refused(batch.delete_range(stranger, "a", "b"), &words);
+    let words = [foreign.name(), "opened separately"];
+    assert_refused(batch.put(foreign, "k", "v"), &words);
+    assert_refused(batch.delete(foreign, "k"), &words);
+    assert_refused(batch.delete_range(foreign, "a", "b"), &words);
     // This range is empty and would add no entry, but it is refused too.
-    assert_refused(batch.delete_range(stranger, "a", "a"), &words);
+    assert_refused(batch.delete_range(foreign, "a", "a"), &words);
     assert_eq!(*batch, before, "a refused entry changed the batch");
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::history::{Change, Habits, World, both_ways, simulate};
+use common::history::{Change, Workload, World, both_ways, simulate};
 use common::{Disk, key, small};
 use siltstone::{Cursor, IterOptions, Keyspace, Options, Store};
 use siltstone_storage::Runtime;
@@ -197,7 +197,7 @@ fn versions_that_are_all_too_new_take_few_moves() {
     shows_quickly(&mut cursor, &[1, 3], "too new");
 }
 
-const HABITS: &[(u64, Change)] = &[
+const CHANGES: &[(u64, Change)] = &[
     (130, Change::Put),
     (15, Change::Delete),
     (15, Change::DeleteRange),
@@ -213,7 +213,7 @@ const HABITS: &[(u64, Change)] = &[
 #[test]
 fn scans_both_ways_show_what_the_model_does() {
     simulate(40, |rt, seed| {
-        let habits = Habits {
+        let workload = Workload {
             // Dense, so that range deletes cover many of them.
             keys: (0..400).map(key).collect(),
             options: |dice| Options {
@@ -222,10 +222,10 @@ fn scans_both_ways_show_what_the_model_does() {
                 ..small()
             },
             gap_mins: &[16],
-            changes: HABITS,
+            changes: CHANGES,
             run_max: 60,
         };
-        let mut world = World::new(&rt, seed, habits);
+        let mut world = World::new(&rt, seed, workload);
         for _ in 0..12 {
             for _ in 0..60 {
                 world.change();

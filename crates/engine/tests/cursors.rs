@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::history::{Change, Habits, World, simulate};
+use common::history::{Change, Workload, World, simulate};
 use common::{Dice, Disk, small};
 use siltstone::{
     Batch, Compression, Cursor, IterOptions, Keyspace, Options, Snapshot, Store, WriteOptions,
@@ -80,7 +80,7 @@ fn options(dice: &mut Dice) -> Options {
 }
 
 /// Most keys are deleted, and everything that changes a view happens often.
-const HABITS: &[(u64, Change)] = &[
+const CHANGES: &[(u64, Change)] = &[
     (10, Change::Put),
     (8, Change::Delete),
     (4, Change::PutRun),
@@ -104,14 +104,14 @@ const HABITS: &[(u64, Change)] = &[
 #[test]
 fn hostile_histories_are_read_as_the_model_says() {
     simulate(24, |rt, seed| {
-        let habits = Habits {
+        let workload = Workload {
             keys: hostile_keys(seed),
             options,
             gap_mins: &[1, 2, 3, 5, 16],
-            changes: HABITS,
+            changes: CHANGES,
             run_max: 30,
         };
-        let mut world = World::new(&rt, seed, habits);
+        let mut world = World::new(&rt, seed, workload);
         for _ in 0..40 {
             for _ in 0..world.dice.below(12) {
                 world.change();

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::history::{Change, Habits, World, both_ways, simulate};
+use common::history::{Change, Workload, World, both_ways, simulate};
 use common::{Disk, key, small};
 use siltstone::{Cursor, IterOptions, Keyspace, Options, Snapshot, Store, WriteOptions};
 use siltstone_storage::Runtime;
@@ -299,7 +299,7 @@ fn gaps_that_nobody_uses_are_forgotten() {
     });
 }
 
-const HABITS: &[(u64, Change)] = &[
+const CHANGES: &[(u64, Change)] = &[
     (12, Change::Put),
     (4, Change::Delete),
     (2, Change::PutRun),
@@ -318,17 +318,17 @@ const HABITS: &[(u64, Change)] = &[
 #[test]
 fn gaps_never_change_what_is_seen() {
     simulate(60, |rt, seed| {
-        let habits = Habits {
+        let workload = Workload {
             keys: (0..400).map(key).collect(),
             options: |dice| Options {
                 map_tables: dice.below(2) == 0,
                 ..small()
             },
             gap_mins: &[1, 2, 5, 16],
-            changes: HABITS,
+            changes: CHANGES,
             run_max: 60,
         };
-        let mut world = World::new(&rt, seed, habits);
+        let mut world = World::new(&rt, seed, workload);
         for _ in 0..150 {
             for _ in 0..world.dice.below(6) {
                 world.change();

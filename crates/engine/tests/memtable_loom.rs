@@ -95,13 +95,13 @@ impl Words for &Memory {
 
 /// Records by offset. The key of a record is one byte, so heads distinguish keys without a read of
 /// the record; `search` still compares the record's key if the head is equal.
-struct Shelf {
+struct Records {
     keys: [UnsafeCell<[u8; 1]>; 6],
 }
 
-impl Shelf {
-    fn new() -> Shelf {
-        Shelf {
+impl Records {
+    fn new() -> Records {
+        Records {
             keys: std::array::from_fn(|_| UnsafeCell::new([0])),
         }
     }
@@ -110,7 +110,7 @@ impl Shelf {
     }
 }
 
-impl Keys for Shelf {
+impl Keys for Records {
     fn key(&self, record: u32) -> &[u8] {
         assert!(record != 0, "a slot below the count that was never stored");
         self.keys[record as usize].with(|place| unsafe { &*place })
@@ -120,7 +120,7 @@ impl Keys for Shelf {
 struct World {
     left: Memory,
     right: Memory,
-    shelf: Shelf,
+    records: Records,
     /// The number of keys that the writer has published.
     published: AtomicU32,
 }
@@ -129,18 +129,18 @@ fn node(memory: &Memory) -> Node<&Memory, SLOTS> {
     Node::at(memory)
 }
 
-fn insert(memory: &Memory, shelf: &Shelf, record: u32, key: u8) {
-    shelf.write(record, key);
-    let place = node(memory).search(&[key], shelf);
+fn insert(memory: &Memory, records: &Records, record: u32, key: u8) {
+    records.write(record, key);
+    let place = node(memory).search(&[key], records);
     assert_eq!(place.record, 0);
-    node(memory).insert(place.position, &[key], record, shelf);
+    node(memory).insert(place.position, &[key], record, records);
 }
 
 fn world() -> World {
     let world = World {
         left: Memory::new(),
         right: Memory::new(),
-        shelf: Shelf::new(),
+        records: Records::new(),
         published: AtomicU32::new(0),
     };
     node(&world.left).init(0, 0, 0);
@@ -148,10 +148,10 @@ fn world() -> World {
 }
 
 /// A validated search.
-fn find(memory: &Memory, shelf: &Shelf, key: u8) -> Place {
+fn find(memory: &Memory, records: &Records, key: u8) -> Place {
     loop {
         let version = node(memory).begin_read();
-        let place = node(memory).search(&[key], shelf);
+        let place = node(memory).search(&[key], records);
         if node(memory).validate(version) {
             return place;
         }
@@ -170,19 +170,19 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
 fn shifting_hides_nothing() {
     check(|| {
         let world = Arc::new(world());
-        insert(&world.left, &world.shelf, 1, 20);
-        insert(&world.left, &world.shelf, 2, 40);
+        insert(&world.left, &world.records, 1, 20);
+        insert(&world.left, &world.records, 2, 40);
         let writer = {
             let world = world.clone();
             thread::spawn(move || {
-                insert(&world.left, &world.shelf, 3, 10);
+                insert(&world.left, &world.records, 3, 10);
                 world.published.store(1, Ordering::Release);
             })
         };
         let published = world.published.load(Ordering::Acquire) == 1;
-        assert_eq!(find(&world.left, &world.shelf, 20).record, 1);
-        assert_eq!(find(&world.left, &world.shelf, 40).record, 2);
-        let new = find(&world.left, &world.shelf, 10).record;
+        assert_eq!(find(&world.left, &world.records, 20).record, 1);
+        assert_eq!(find(&world.left, &world.records, 40).record, 2);
+        let new = find(&world.left, &world.records, 10).record;
         assert!(new == 3 || (new == 0 && !published));
         writer.join().expect("writer");
     });
@@ -193,21 +193,21 @@ fn shifting_hides_nothing() {
 fn appends_and_overwrites_are_whole() {
     check(|| {
         let world = Arc::new(world());
-        insert(&world.left, &world.shelf, 1, 20);
+        insert(&world.left, &world.records, 1, 20);
         let writer = {
             let world = world.clone();
             thread::spawn(move || {
-                insert(&world.left, &world.shelf, 2, 30);
+                insert(&world.left, &world.records, 2, 30);
                 world.published.store(1, Ordering::Release);
-                world.shelf.write(3, 20);
+                world.records.write(3, 20);
                 node(&world.left).overwrite(0, 3);
                 world.published.store(2, Ordering::Release);
             })
         };
         let published = world.published.load(Ordering::Acquire);
-        let appended = find(&world.left, &world.shelf, 30).record;
+        let appended = find(&world.left, &world.records, 30).record;
         assert!(appended == 2 || (appended == 0 && published == 0));
-        let replaced = find(&world.left, &world.shelf, 20).record;
+        let replaced = find(&world.left, &world.records, 20).record;
         assert!(replaced == 3 || (replaced == 1 && published < 2));
         writer.join().expect("writer");
     });
@@ -221,7 +221,7 @@ fn splits_lose_nothing() {
     check(|| {
         let world = Arc::new(world());
         for (record, key) in [(1, 10), (2, 20), (3, 30)] {
-            insert(&world.left, &world.shelf, record, key);
+            insert(&world.left, &world.records, record, key);
         }
         let writer = {
             let world = world.clone();
@@ -235,8 +235,8 @@ fn splits_lose_nothing() {
                 left.unlock();
                 // There is no version change: a reader with the old count must not take the new
                 // slot for an old one.
-                world.shelf.write(4, 15);
-                left.insert(1, &[15], 4, &world.shelf);
+                world.records.write(4, 15);
+                left.insert(1, &[15], 4, &world.records);
             })
         };
         let (place, next) = loop {
@@ -244,8 +244,8 @@ fn splits_lose_nothing() {
             let version = left.begin_read();
             // With the count of before the split, this may meet the slot that was appended after
             // it. The view is torn, but the record that it compares must be whole.
-            left.search(&[15], &world.shelf);
-            let place = left.search(&[30], &world.shelf);
+            left.search(&[15], &world.records);
+            let place = left.search(&[30], &world.records);
             let next = left.next();
             if left.validate(version) {
                 break (place, next);
@@ -257,12 +257,12 @@ fn splits_lose_nothing() {
         } else {
             assert_eq!(place.record, 0);
             assert_eq!(
-                find(&world.right, &world.shelf, 30).record,
+                find(&world.right, &world.records, 30).record,
                 3,
                 "after the split it is on the right"
             );
         }
-        assert_eq!(find(&world.left, &world.shelf, 10).record, 1);
+        assert_eq!(find(&world.left, &world.records, 10).record, 1);
         writer.join().expect("writer");
     });
 }

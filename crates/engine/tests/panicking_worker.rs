@@ -14,9 +14,9 @@ use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Runtime, Storage};
 
 /// The messages of failed jobs.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct FailedJobs(Mutex<Vec<String>>);
 
-impl EventListener for Heard {
+impl EventListener for FailedJobs {
     fn on_event(&self, event: &Event) {
         if let Event::JobFailed { error, .. } = event {
             self.0.lock().unwrap().push(error.to_string());
@@ -27,7 +27,7 @@ impl EventListener for Heard {
 struct Stage {
     runtime: Runtime,
     faults: FaultStorage,
-    heard: Arc<Heard>,
+    failed_jobs: Arc<FailedJobs>,
 }
 
 impl Stage {
@@ -38,14 +38,14 @@ impl Stage {
         Stage {
             runtime,
             faults,
-            heard: Arc::default(),
+            failed_jobs: Arc::default(),
         }
     }
 
     fn open(&self, options: Options) -> Store {
         let storage: Arc<dyn Storage> = Arc::new(self.faults.clone());
         let mut components = Components::on(storage, self.runtime.clone());
-        components.listener = Some(self.heard.clone());
+        components.listener = Some(self.failed_jobs.clone());
         Store::open_with(components, options).unwrap()
     }
 
@@ -97,11 +97,11 @@ fn a_flush_that_panicked_runs_again() {
         stage.until(|| store.stats().counter("job_failed_count") > 0);
         assert_eq!(store.stats().counter("job_failed_count"), 1);
         assert_eq!(store.stats().health, "good");
-        stage.until(|| !stage.heard.0.lock().unwrap().is_empty());
-        let heard = stage.heard.0.lock().unwrap().clone();
+        stage.until(|| !stage.failed_jobs.0.lock().unwrap().is_empty());
+        let failed_jobs = stage.failed_jobs.0.lock().unwrap().clone();
         assert!(
-            heard[0].contains("a flush of keyspace `default` panicked: injected"),
-            "{heard:?}"
+            failed_jobs[0].contains("a flush of keyspace `default` panicked: injected"),
+            "{failed_jobs:?}"
         );
         ks.put(b"l", b"v").unwrap();
         store.flush().unwrap();

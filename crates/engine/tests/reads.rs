@@ -5,12 +5,12 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::history::{Change, Habits, Model, Reader, World, simulate};
+use common::history::{Change, Model, Reader, Workload, World, simulate};
 use common::{Dice, Disk, key, small, two, with_seeds};
 use siltstone::{Compression, ErrorKind, IterOptions, Keyspace, Options, Snapshot, Store};
 use siltstone_storage::{Runtime, Storage};
 
-const HABITS: &[(u64, Change)] = &[
+const CHANGES: &[(u64, Change)] = &[
     (24, Change::Put),
     (5, Change::Delete),
     (3, Change::DeleteRange),
@@ -32,8 +32,8 @@ fn grouped_keys() -> Vec<Vec<u8>> {
     keys.into_iter().collect()
 }
 
-fn habits() -> Habits {
-    Habits {
+fn workload() -> Workload {
+    Workload {
         keys: grouped_keys(),
         options: |dice| Options {
             map_tables: dice.below(2) == 0,
@@ -44,7 +44,7 @@ fn habits() -> Habits {
             ..small()
         },
         gap_mins: &[16],
-        changes: HABITS,
+        changes: CHANGES,
         run_max: 10,
     }
 }
@@ -71,7 +71,7 @@ fn values_of(model: &Model, keys: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
 #[test]
 fn many_keys_at_once_read_as_single_ones() {
     simulate(40, |rt, seed| {
-        let mut world = World::new(&rt, seed, habits());
+        let mut world = World::new(&rt, seed, workload());
         let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();
         for _ in 0..40 {
             for _ in 0..20 {
@@ -154,7 +154,7 @@ fn many_keys_fail_as_one() {
 #[test]
 fn cursors_agree_with_the_model_also_after_a_refresh() {
     simulate(60, |rt, seed| {
-        let mut world = World::new(&rt, seed, habits());
+        let mut world = World::new(&rt, seed, workload());
         for _ in 0..200 {
             world.change();
         }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::history::{Change, Habits, World, simulate};
+use common::history::{Change, Workload, World, simulate};
 use common::{Disk, key, small};
 use siltstone::{Cursor, ErrorKind, IterOptions, Keyspace, Options, Store};
 use siltstone_storage::{OpKind, Runtime, Storage};
@@ -225,7 +225,7 @@ fn a_table_that_is_covered_in_part_is_searched() {
     }
 }
 
-const HABITS: &[(u64, Change)] = &[
+const CHANGES: &[(u64, Change)] = &[
     (50, Change::PutRun),
     (5, Change::Delete),
     (20, Change::DeleteRange),
@@ -239,14 +239,14 @@ const HABITS: &[(u64, Change)] = &[
 #[test]
 fn seeks_with_closed_tables_show_what_the_model_does() {
     simulate(30, |rt, seed| {
-        let habits = Habits {
+        let workload = Workload {
             keys: (0..600).map(key).collect(),
             options: |_| small(),
             gap_mins: &[2],
-            changes: HABITS,
+            changes: CHANGES,
             run_max: 150,
         };
-        let mut world = World::new(&rt, seed, habits);
+        let mut world = World::new(&rt, seed, workload);
         for _ in 0..25 {
             for _ in 0..8 {
                 world.change();

@@ -41,11 +41,11 @@ pub const ALL: &[Story] = &[
 type Behaviour = dyn Fn(&Job, &ExecContext) -> Result<Outcome, ExecError> + Send + Sync;
 
 /// An executor that the engine takes for one on another machine.
-struct Stranger {
+struct OtherExecutor {
     behave: Box<Behaviour>,
 }
 
-impl Executor for Stranger {
+impl Executor for OtherExecutor {
     fn name(&self) -> &str {
         "stranger"
     }
@@ -65,7 +65,7 @@ fn open_with_executor(
 ) -> Store {
     let storage: Arc<dyn Storage> = Arc::new(disk.faults.clone());
     let mut components = Components::on(storage, disk.rt.clone());
-    components.executors.push(Arc::new(Stranger {
+    components.executors.push(Arc::new(OtherExecutor {
         behave: Box::new(behave),
     }));
     Store::open_with(components, small()).unwrap()
@@ -232,9 +232,9 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
         }
         flush()
     };
-    let stranger = || store.stats().sides[0].clone();
+    let other_side = || store.stats().sides[0].clone();
     assert_eq!(flushes(3), 3);
-    let side = stranger();
+    let side = other_side();
     assert_eq!((side.rejected_count, side.suspended_count), (3, 1));
     assert!(
         (29_000_000..=30_000_000).contains(&side.suspended_us),
@@ -248,7 +248,7 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
         assert_eq!(flush(), 3 + trial);
         assert_eq!(flush(), 3 + trial, "one job as a trial");
         pause *= 2;
-        let left = u128::from(stranger().suspended_us);
+        let left = u128::from(other_side().suspended_us);
         assert!(
             left <= pause.as_micros() && left > pause.as_micros() - 1_000_000,
             "{left} of {pause:?}"
@@ -259,14 +259,14 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
     assert_eq!(flush(), 6, "it is offered no job too early");
     rt.sleep(pause);
     assert_eq!(flush(), 7);
-    let side = stranger();
+    let side = other_side();
     assert_eq!((side.rejected_count, side.suspended_us), (6, 0));
     assert_eq!(flushes(3), 10, "it is trusted and offered jobs as before");
     // Earlier outcomes are forgotten: it may return as many false ones as at first, and the pause
     // is short again.
     honest.store(false, Ordering::Relaxed);
     assert_eq!(flushes(8), 13, "three false outcomes, and no more");
-    let side = stranger();
+    let side = other_side();
     assert_eq!((side.rejected_count, side.suspended_count), (9, 5));
     assert!(side.suspended_us <= 30_000_000, "{side:?}");
     assert_eq!(store.stats().counter("job_failed_count"), 0);

@@ -1,9 +1,9 @@
 //! What the tests of cursors share: random histories of a keyspace beside a model, and readers that
 //! walk through it.
 //!
-//! [`Habits`] describe the histories of a test. [`World::change`] makes one change to the keyspace
-//! and to the model. A [`Reader`] seeks and steps with one cursor, and compares every entry on
-//! which it stands with the model as it was at the cursor's number.
+//! A [`Workload`] describes the histories of a test. [`World::change`] makes one change to the
+//! keyspace and to the model. A [`Reader`] seeks and steps with one cursor, and compares every entry
+//! on which it stands with the model as it was at the cursor's number.
 //!
 //! `SILT_SEED=N` plays one seed; with `SILT_COUNT=M`, it plays M seeds starting from that one.
 
@@ -97,7 +97,7 @@ pub enum Change {
 
 /// What the random histories of a test are like.
 #[derive(Clone)]
-pub struct Habits {
+pub struct Workload {
     /// The keys, ascending.
     pub keys: Vec<Vec<u8>>,
     pub options: fn(&mut Dice) -> Options,
@@ -120,7 +120,7 @@ pub struct World {
     pub readers: Vec<Reader>,
     /// Batches write to this keyspace as well; nothing reads it.
     other: Keyspace,
-    habits: Habits,
+    workload: Workload,
     /// A sealed memtable is kept from being flushed, so a call that waits for flushes would never
     /// return.
     is_held: bool,
@@ -135,11 +135,11 @@ const NAME: &str = "main";
 const VALUE_BYTES: [u64; 4] = [0, 10, 200, 1500];
 
 impl World {
-    pub fn new(rt: &Runtime, seed: u64, habits: Habits) -> World {
-        assert!(habits.keys.is_sorted());
+    pub fn new(rt: &Runtime, seed: u64, workload: Workload) -> World {
+        assert!(workload.keys.is_sorted());
         let mut dice = Dice::new(seed);
         let disk = Disk::new(rt);
-        let store = disk.open_with((habits.options)(&mut dice));
+        let store = disk.open_with((workload.options)(&mut dice));
         let mut world = World {
             keyspace: store.create_keyspace(NAME).unwrap(),
             other: store.default_keyspace().unwrap(),
@@ -149,7 +149,7 @@ impl World {
             dice,
             snapshots: Vec::new(),
             readers: Vec::new(),
-            habits,
+            workload,
             is_held: false,
             ends: Vec::new(),
             gaps: 0,
@@ -160,7 +160,7 @@ impl World {
     }
 
     fn set_gap_min(&mut self) {
-        let mins = self.habits.gap_mins;
+        let mins = self.workload.gap_mins;
         let min = mins[self.dice.below(mins.len() as u64) as usize];
         self.store.test_hooks().set_gap_min(min);
     }
@@ -173,8 +173,8 @@ impl World {
     }
 
     pub fn key(&mut self) -> Vec<u8> {
-        let at = self.dice.below(self.habits.keys.len() as u64);
-        self.habits.keys[at as usize].clone()
+        let at = self.dice.below(self.workload.keys.len() as u64);
+        self.workload.keys[at as usize].clone()
     }
 
     fn value(&mut self) -> Vec<u8> {
@@ -184,9 +184,9 @@ impl World {
 
     /// Some neighbouring keys.
     fn run(&mut self) -> Vec<Vec<u8>> {
-        let first = self.dice.below(self.habits.keys.len() as u64) as usize;
-        let count = 1 + self.dice.below(self.habits.run_max) as usize;
-        let run = self.habits.keys[first..].iter().take(count);
+        let first = self.dice.below(self.workload.keys.len() as u64) as usize;
+        let count = 1 + self.dice.below(self.workload.run_max) as usize;
+        let run = self.workload.keys[first..].iter().take(count);
         run.cloned().collect()
     }
 
@@ -197,7 +197,7 @@ impl World {
             0 => (self.key(), self.key()),
             1 => {
                 let start = self.key();
-                let last = self.habits.keys.last().expect("there are keys");
+                let last = self.workload.keys.last().expect("there are keys");
                 (start, [&last[..last.len().min(100)], &[0xff; 4]].concat())
             }
             2 => (Vec::new(), self.key()),
@@ -240,7 +240,7 @@ impl World {
 
     /// One random change.
     pub fn change(&mut self) {
-        let changes = self.habits.changes;
+        let changes = self.workload.changes;
         let mut at = self
             .dice
             .below(changes.iter().map(|(share, _)| share).sum());
@@ -337,7 +337,7 @@ impl World {
                 self.readers.clear();
                 self.count();
                 self.store.clone().close().unwrap();
-                let options = (self.habits.options)(&mut self.dice);
+                let options = (self.workload.options)(&mut self.dice);
                 self.store = self.disk.open_with(options);
                 self.keyspace = self.store.keyspace(NAME).unwrap();
                 self.other = self.store.default_keyspace().unwrap();

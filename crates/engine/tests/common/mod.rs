@@ -11,9 +11,10 @@ pub mod budget;
 pub mod cancelled;
 pub mod closing;
 pub mod closing_attacks;
-pub mod comings;
+pub mod creates_and_drops;
 pub mod damaged_logs;
 pub mod deletes;
+pub mod disk_full;
 pub mod executor_stories;
 pub mod folders;
 pub mod groups;
@@ -21,7 +22,6 @@ pub mod history;
 pub mod idleness;
 pub mod ingests;
 pub mod log_stories;
-pub mod no_room;
 pub mod promises;
 pub mod rate;
 pub mod resumption;
@@ -47,13 +47,13 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(view_stories::ALL)
         .chain(executor_stories::ALL)
         .chain(promises::ALL)
-        .chain(no_room::ALL)
+        .chain(disk_full::ALL)
         .chain(ingests::ALL)
         .chain(groups::ALL)
         .chain(cancelled::ALL)
         .chain(closing::ALL)
         .chain(closing_attacks::ALL)
-        .chain(comings::ALL)
+        .chain(creates_and_drops::ALL)
         .chain(budget::ALL)
         .chain(deletes::ALL)
         .chain(idleness::ALL)
