@@ -2,8 +2,8 @@
 //! walk through it.
 //!
 //! A [`Workload`] describes the histories of a test. [`World::change`] makes one change to the
-//! keyspace and to the model. A [`Reader`] seeks and steps with one cursor, and compares every entry
-//! on which it stands with the model as it was at the cursor's number.
+//! keyspace and to the model. A [`Reader`] seeks and steps with one cursor, and compares every
+//! entry on which it stands with the model as it was at the cursor's number.
 //!
 //! `SILT_SEED=N` plays one seed; with `SILT_COUNT=M`, it plays M seeds starting from that one.
 
