@@ -96,7 +96,7 @@ pub struct Ran {
     /// What the names of its tables begin with.
     pub prefix: String,
     /// Whether it may leave tables under names that no outcome names.
-    pub is_litter: bool,
+    pub may_leave_orphans: bool,
     /// Whether it was made to hang, or to ignore that it is cancelled.
     pub may_be_abandoned: bool,
 }
@@ -336,7 +336,7 @@ impl Device {
             end: None,
             keyspace: job.keyspace,
             prefix: format!("{}-", job.output.text()),
-            is_litter: fate.ending.is_litter(),
+            may_leave_orphans: fate.ending.may_leave_orphans(),
             may_be_abandoned: fate.ending.may_be_abandoned(),
         });
         (state.ran.len() - 1, fate)

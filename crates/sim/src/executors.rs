@@ -79,7 +79,7 @@ impl OtherExecutors {
     /// may be there until the next open.
     pub(crate) fn may_leave(&self, name: &str, is_closed: bool) -> bool {
         self.any(|ran| {
-            let is_left = ran.is_litter || is_closed && ran.may_be_abandoned;
+            let is_left = ran.may_leave_orphans || is_closed && ran.may_be_abandoned;
             is_left && name.starts_with(&ran.prefix)
         })
     }

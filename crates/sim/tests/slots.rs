@@ -8,8 +8,8 @@ mod endings;
 mod limits;
 #[path = "slots/rules.rs"]
 mod rules;
-#[path = "slots/seen.rs"]
-mod seen;
+#[path = "slots/statistics.rs"]
+mod statistics;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -99,7 +99,7 @@ impl Behaviour {
         let rng = &mut self.rng;
         if rng.chance(self.hangs_percent) {
             return match rng.below(8) {
-                0 => Ending::Deaf(Duration::from_millis(rng.below(6000))),
+                0 => Ending::Uncancellable(Duration::from_millis(rng.below(6000))),
                 1 => Ending::Detached(hang(rng)),
                 _ => Ending::HangIn(hang(rng)),
             };
@@ -107,7 +107,7 @@ impl Behaviour {
         match rng.below(8) {
             0 => Ending::Declined,
             1 => Ending::Failed,
-            2 => Ending::Litters,
+            2 => Ending::LeavesOrphans,
             3..6 => Ending::FailedAfter(1 + rng.below(3)),
             _ => Ending::Lie(*rng.pick(&WrongField::ALL)),
         }

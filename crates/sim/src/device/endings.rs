@@ -26,7 +26,7 @@ pub enum Ending {
     /// Failed when this many tables were finished. They are left to the next attempt.
     FailedAfter(u64),
     /// Failed when everything was made. It stays where it is, against the executor's promise.
-    Litters,
+    LeavesOrphans,
     /// With an outcome in which this is wrong.
     Lie(WrongField),
     /// With a panic.
@@ -37,7 +37,7 @@ pub enum Ending {
     /// It hangs, and then does something else.
     HangIn(Hang),
     /// It takes this long and shows signs of life, but does not notice that it is cancelled.
-    Deaf(Duration),
+    Uncancellable(Duration),
     /// Failed after its time, but a task of the device works on the job, hangs, and goes on later.
     Detached(Hang),
 }
@@ -129,16 +129,19 @@ impl WrongField {
 
 impl Ending {
     /// Whether tables may stay that no outcome names.
-    pub(super) fn is_litter(self) -> bool {
+    pub(super) fn may_leave_orphans(self) -> bool {
         matches!(
             self,
-            Ending::Litters | Ending::Lie(WrongField::Name) | Ending::Detached(_)
+            Ending::LeavesOrphans | Ending::Lie(WrongField::Name) | Ending::Detached(_)
         )
     }
 
     /// Whether the engine may have to abandon the job.
     pub(super) fn may_be_abandoned(self) -> bool {
-        matches!(self, Ending::Hang(_) | Ending::HangIn(_) | Ending::Deaf(_))
+        matches!(
+            self,
+            Ending::Hang(_) | Ending::HangIn(_) | Ending::Uncancellable(_)
+        )
     }
 }
 
@@ -206,7 +209,7 @@ impl Given<'_> {
                 self.hang(hang, own, Hung::new(self.device))
             }
             Ending::HangIn(hang) => self.hang(hang, own, Hung::new(self.device)),
-            Ending::Deaf(time) => {
+            Ending::Uncancellable(time) => {
                 let _hung = Hung::new(self.device);
                 let uncancellable = uncancellable(own);
                 self.sleep(time, &uncancellable)?;
@@ -235,7 +238,7 @@ impl Given<'_> {
                 match ending {
                     Ending::Failed => Err(failed()),
                     Ending::FailedAfter(tables) => self.leave(tables, own),
-                    Ending::Litters => {
+                    Ending::LeavesOrphans => {
                         host.run(self.job, &own)?;
                         Err(failed())
                     }

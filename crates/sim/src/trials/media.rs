@@ -1,8 +1,8 @@
 //! The media of a store's parts: one medium, or separate media for log and tables, which lose power
 //! at the same moment.
 //!
-//! Changes of the other media are noted in the journal of the store's own medium ([`Noted`]), so
-//! one journal orders all of them.
+//! Changes of the other media are marked in the journal of the store's own medium
+//! ([`MarkingStorage`]), so one journal orders all of them.
 //!
 //! Threading: one task.
 
@@ -14,7 +14,7 @@ use siltstone_storage::{
 };
 
 use super::{Promised, moments};
-use crate::noted::Noted;
+use crate::marking::MarkingStorage;
 use crate::rng::Rng;
 
 /// The indexes of the media of the log and of the tables; 0 is the store's own.
@@ -114,7 +114,11 @@ impl Media {
                 0 => Arc::new(self.main().clone()),
                 at => {
                     let medium = self.all[at].clone();
-                    Arc::new(Noted::new(medium, self.main().clone(), LETTERS[at]))
+                    Arc::new(MarkingStorage::new(
+                        medium,
+                        self.main().clone(),
+                        LETTERS[at],
+                    ))
                 }
             }
         };

@@ -11,7 +11,7 @@ use super::stories::{Stage, Story, check_moved, options};
 use super::{OTHER_EXECUTORS_PERCENT, Promised, Run, simulate};
 use crate::checker::{Check, find_prefix};
 use crate::coverage::Coverage;
-use crate::noted::moments;
+use crate::marking::moments;
 use crate::rng::Rng;
 use crate::world::World;
 use crate::world::admin::reading_options;

@@ -21,8 +21,8 @@ use siltstone_storage::{FaultStorage, MemoryStorage, OpKind, Storage};
 
 use super::Run;
 use crate::checker::{Check, check_now};
+use crate::marking::MarkingStorage;
 use crate::model::{Bytes, Op};
-use crate::noted::Noted;
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::world::admin::Copy;
@@ -129,7 +129,7 @@ impl Stage {
         let mut stage = Stage {
             storage: Arc::new(slow.clone()),
             slow,
-            target_seen: Arc::new(Noted::new(target.clone(), medium.clone(), 't')),
+            target_seen: Arc::new(MarkingStorage::new(target.clone(), medium.clone(), 't')),
             medium,
             target,
             faults: None,
@@ -138,7 +138,7 @@ impl Stage {
             moved: Vec::new(),
             run,
         };
-        stage.run.outside_seen = Arc::new(Noted::new(
+        stage.run.outside_seen = Arc::new(MarkingStorage::new(
             stage.run.outside.clone(),
             stage.medium.clone(),
             'x',

@@ -21,7 +21,7 @@ enum Wrong {
     /// cancelled.
     SaysCancelled,
     /// It makes all tables, fails, and deletes nothing.
-    Litters,
+    LeavesOrphans,
     /// It is sound.
     Nothing,
 }
@@ -52,7 +52,7 @@ impl Executor for Bad {
                 let _ = host.run(job, &fails);
                 Err(ExecError::Cancelled)
             }
-            Wrong::Litters => {
+            Wrong::LeavesOrphans => {
                 let own = ExecContext {
                     handover: None,
                     ..ctx.clone()
@@ -119,13 +119,13 @@ fn the_host_resumes_beside_a_device_that_is_down() {
 
 /// Files that an executor should have deleted do not stay until the next open.
 #[test]
-fn what_an_executor_litters_is_deleted() {
+fn orphans_of_an_executor_are_deleted() {
     simulated(|world| {
         let mut components = world.components(world.storage.clone(), &[]);
         components.executors.push(Arc::new(Bad {
             name: "litters",
             runtime: world.rt.clone(),
-            wrong: Wrong::Litters,
+            wrong: Wrong::LeavesOrphans,
         }));
         let store = Store::open_with(components, options()).unwrap();
         let made = due(&store, &["a", "b"]);

@@ -1,11 +1,11 @@
-//! The order of changes on several media: a storage that notes in one medium's journal how far
+//! The order of changes on several media: a storage that marks in one medium's journal how far
 //! another one has come.
 //!
-//! [`Noted`] forwards every call to a medium. After each call that changes it, it marks the
-//! position in the journal of the *main* medium. So a crash of both at one moment can be made from
-//! the two journals: see [`moments`].
+//! [`MarkingStorage`] forwards every call to a medium. After each call that changes it, it marks
+//! the position in the journal of the *main* medium. So a crash of both at one moment can be made
+//! from the two journals: see [`moments`].
 //!
-//! Invariant: tasks are not switched between a change and its note, so each note is a moment that
+//! Invariant: tasks are not switched between a change and its mark, so each mark is a moment that
 //! really occurred.
 //!
 //! Threading: as the medium.
@@ -21,32 +21,32 @@ use siltstone_storage::{
 
 /// The storage; see the module.
 #[derive(Clone)]
-pub struct Noted {
+pub struct MarkingStorage {
     medium: MemoryStorage,
     main: MemoryStorage,
     letter: char,
 }
 
-impl Noted {
-    /// Notes changes of `medium` in the journal of `main`, with this letter.
-    pub fn new(medium: MemoryStorage, main: MemoryStorage, letter: char) -> Noted {
-        Noted {
+impl MarkingStorage {
+    /// Marks changes of `medium` in the journal of `main`, with this letter.
+    pub fn new(medium: MemoryStorage, main: MemoryStorage, letter: char) -> MarkingStorage {
+        MarkingStorage {
             medium,
             main,
             letter,
         }
     }
 
-    fn note<T>(&self, result: T) -> T {
+    fn mark<T>(&self, result: T) -> T {
         self.main
             .mark(format!("{}{}", self.letter, self.medium.journal_len()));
         result
     }
 
     fn file(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
-        Arc::new(NotedFile {
+        Arc::new(MarkingFile {
             inner: file,
-            noted: self.clone(),
+            storage: self.clone(),
         })
     }
 }
@@ -70,7 +70,7 @@ pub fn moments(replay: &JournalReplay, letter: char) -> Vec<u64> {
     all
 }
 
-impl Storage for Noted {
+impl Storage for MarkingStorage {
     fn describe(&self) -> String {
         self.medium.describe()
     }
@@ -79,22 +79,22 @@ impl Storage for Noted {
     }
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
         let lease = self.medium.lease(name);
-        self.note(lease)
+        self.mark(lease)
     }
     fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
         self.medium.lease_shared(name)
     }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.medium.create(epoch, name);
-        Ok(self.file(self.note(file)?))
+        Ok(self.file(self.mark(file)?))
     }
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.medium.create_direct(epoch, name);
-        Ok(self.file(self.note(file)?))
+        Ok(self.file(self.mark(file)?))
     }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.medium.recycle(epoch, old, new);
-        Ok(self.file(self.note(file)?))
+        Ok(self.file(self.mark(file)?))
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         self.medium.open(name)
@@ -113,58 +113,58 @@ impl Storage for Noted {
     }
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
         let result = self.medium.delete(epoch, name);
-        self.note(result)
+        self.mark(result)
     }
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
         let result = self.medium.rename(epoch, old, new);
-        self.note(result)
+        self.mark(result)
     }
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
         let result = self.medium.import(epoch, name, from, from_name);
-        self.note(result)
+        self.mark(result)
     }
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         let result = self.medium.publish(epoch, name, bytes);
-        self.note(result)
+        self.mark(result)
     }
     fn base(&self) -> Option<&dyn Any> {
         self.medium.base()
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         let result = self.medium.sync_object(epoch, name);
-        self.note(result)
+        self.mark(result)
     }
     fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         let result = self.medium.rewrite_object(epoch, name);
-        self.note(result)
+        self.mark(result)
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         let result = self.medium.sync_dir(epoch);
-        self.note(result)
+        self.mark(result)
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         let result = self.medium.replace(epoch, name, bytes);
-        self.note(result)
+        self.mark(result)
     }
     fn free_bytes(&self) -> Option<u64> {
         self.medium.free_bytes()
     }
     fn inject_lost_names(&self) -> bool {
         let done = self.medium.inject_lost_names();
-        self.note(done)
+        self.mark(done)
     }
     fn inject_lost_bytes(&self, name: &str) -> bool {
         let done = self.medium.inject_lost_bytes(name);
-        self.note(done)
+        self.mark(done)
     }
 }
 
-struct NotedFile {
+struct MarkingFile {
     inner: Arc<dyn WriteFile>,
-    noted: Noted,
+    storage: MarkingStorage,
 }
 
-impl WriteFile for NotedFile {
+impl WriteFile for MarkingFile {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -173,28 +173,28 @@ impl WriteFile for NotedFile {
     }
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
         let result = self.inner.append(parts);
-        self.noted.note(result)
+        self.storage.mark(result)
     }
     fn reserve(&self, len: u64) -> Result<()> {
         let result = self.inner.reserve(len);
-        self.noted.note(result)
+        self.storage.mark(result)
     }
     fn len(&self) -> u64 {
         self.inner.len()
     }
     fn sync(&self) -> Result<()> {
         let result = self.inner.sync();
-        self.noted.note(result)
+        self.storage.mark(result)
     }
     fn start_writeback(&self, from: u64, len: u64) {
         self.inner.start_writeback(from, len);
     }
     fn truncate_to_position(&self) -> Result<()> {
         let result = self.inner.truncate_to_position();
-        self.noted.note(result)
+        self.storage.mark(result)
     }
     fn inject(&self, fault: InjectedFault<'_>) -> bool {
         let done = self.inner.inject(fault);
-        self.noted.note(done)
+        self.storage.mark(done)
     }
 }
