@@ -15,17 +15,17 @@ pub mod creates_and_drops;
 pub mod damaged_logs;
 pub mod deletes;
 pub mod disk_full;
+pub mod durability;
 pub mod executor_stories;
 pub mod folders;
-pub mod groups;
+pub mod group_commit;
 pub mod history;
-pub mod idleness;
 pub mod ingests;
 pub mod log_stories;
-pub mod promises;
 pub mod rate;
 pub mod resumption;
 pub mod view_stories;
+pub mod wait_until_idle;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,17 +46,17 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .iter()
         .chain(view_stories::ALL)
         .chain(executor_stories::ALL)
-        .chain(promises::ALL)
+        .chain(durability::ALL)
         .chain(disk_full::ALL)
         .chain(ingests::ALL)
-        .chain(groups::ALL)
+        .chain(group_commit::ALL)
         .chain(cancelled::ALL)
         .chain(closing::ALL)
         .chain(closing_attacks::ALL)
         .chain(creates_and_drops::ALL)
         .chain(budget::ALL)
         .chain(deletes::ALL)
-        .chain(idleness::ALL)
+        .chain(wait_until_idle::ALL)
         .chain(rate::ALL)
         .chain(resumption::ALL)
 }
