@@ -689,18 +689,18 @@ fn schedules_log_start() {
 
 // ---- Notifications. ----
 
-/// Takers look for items that bringers leave, and wait for a notification where there is none. They
-/// wait an hour at most, and simulated time passes only when no task can run: a notification that
-/// was missed shows as an hour that has passed.
-fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
+/// Consumers look for items that producers leave, and wait for a notification where there is none.
+/// They wait an hour at most, and simulated time passes only when no task can run: a notification
+/// that was missed shows as an hour that has passed.
+fn produce_and_consume(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> {
     const HOUR: Duration = Duration::from_secs(3600);
     let notify = Arc::new(notify::Notify::new(runtime));
     let items = Arc::new(Mutex::new(0u64));
     let coverage = Arc::new(Mutex::new(Coverage::default()));
     let began = runtime.now();
-    let (takers, bringers, each) = (1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(3));
+    let (consumers, producers, each) = (1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(3));
     let mut tasks = Vec::new();
-    for _ in 0..takers {
+    for _ in 0..consumers {
         let (runtime_of, notify) = (runtime.clone(), notify.clone());
         let (items, coverage) = (items.clone(), coverage.clone());
         let take = move || {
@@ -726,10 +726,10 @@ fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> 
         };
         tasks.push(runtime.spawn("taker", take));
     }
-    let total = takers * each;
-    for bringer in 0..bringers {
+    let total = consumers * each;
+    for producer in 0..producers {
         let (runtime_of, notify, items) = (runtime.clone(), notify.clone(), items.clone());
-        let own = total / bringers + u64::from(bringer < total % bringers);
+        let own = total / producers + u64::from(producer < total % producers);
         let bring = move || {
             for _ in 0..own {
                 *held(&items) += 1;
@@ -743,7 +743,7 @@ fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> 
     let tasks: std::io::Result<Vec<Task>> = tasks.into_iter().collect();
     join_all(tasks.map_err(|e| e.to_string())?)?;
     if runtime.now().since(began) >= HOUR {
-        return Err("a taker slept through a notification".to_string());
+        return Err("a consumer slept through a notification".to_string());
     }
     let coverage = held(&coverage).clone();
     Ok(coverage)
@@ -754,6 +754,8 @@ fn bring_and_take(runtime: &Runtime, rng: &mut Rng) -> Result<Coverage, String> 
 fn schedules_notify() {
     let wanted = ["notify.waited", "notify.taken"];
     seeds("schedules_notify", 1, 4_000, &wanted, |seed| {
-        explore(seed, |runtime, mut rng| bring_and_take(&runtime, &mut rng))
+        explore(seed, |runtime, mut rng| {
+            produce_and_consume(&runtime, &mut rng)
+        })
     });
 }

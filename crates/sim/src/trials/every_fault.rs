@@ -140,7 +140,7 @@ fn one(
                 )));
             }
             None if story == Story::Checkpoint => {
-                take_up(&stage, &world, &mut coverage).map_err(with_context)?;
+                check_failed_checkpoint(&stage, &world, &mut coverage).map_err(with_context)?;
             }
             None => {}
         }
@@ -174,7 +174,7 @@ fn one(
 
 /// A checkpoint that failed is no store, or a whole one; the next one to the same folder replaces
 /// what is no store.
-fn take_up(
+fn check_failed_checkpoint(
     stage: &Stage,
     world: &crate::world::World,
     coverage: &mut Coverage,

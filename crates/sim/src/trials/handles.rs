@@ -64,7 +64,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let idle = world.store.wait_until_idle();
         idle.map_err(|e| with_context(e.to_string()))?;
         get_all(&run, &world).map_err(with_context)?;
-        go_on(cursors).map_err(with_context)?;
+        continue_reading(cursors).map_err(with_context)?;
         world.nothing_is_left_over().map_err(with_context)?;
         let stats = world.store.stats();
         if stats.counter("job_failed_count") > 0 {
@@ -116,7 +116,7 @@ fn cursors(run: &Run, world: &World) -> Result<Vec<Positioned>, String> {
 }
 
 /// Continues to read with cursors that were positioned earlier.
-fn go_on(cursors: Vec<Positioned>) -> Check {
+fn continue_reading(cursors: Vec<Positioned>) -> Check {
     for (mut cursor, keys) in cursors {
         for key in keys {
             if !cursor.valid() || cursor.key() != &*key {

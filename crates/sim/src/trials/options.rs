@@ -107,7 +107,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
                 large_group(&mut run, &world, &mut limits).map_err(with_context)?;
             }
             if late.chance(25) {
-                too_much(&world, &mut late).map_err(with_context)?;
+                write_without_memory(&world, &mut late).map_err(with_context)?;
             }
             if late.chance(25) {
                 close_beside(&mut run, &world, work, &mut late).map_err(with_context)?;
@@ -203,7 +203,7 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
 
 /// Large values for which there is no memory, while clients work: writers to another keyspace are
 /// not affected.
-fn too_much(world: &Arc<World>, rng: &mut Rng) -> Check {
+fn write_without_memory(world: &Arc<World>, rng: &mut Rng) -> Check {
     let names = world.store.keyspaces();
     if names.is_empty() {
         return Ok(());

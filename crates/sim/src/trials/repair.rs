@@ -559,7 +559,7 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
 }
 
 /// Whether nothing is left from which a store could be made (a pointer alone is not enough).
-fn is_nothing(folder: &Folder) -> bool {
+fn holds_no_store(folder: &Folder) -> bool {
     let mut names = folder.keys();
     !names.any(|n| n.starts_with("MANIFEST-") || n.ends_with(".log") || n.ends_with(".tbl"))
 }
@@ -599,7 +599,7 @@ pub fn repair_trial(seed: u64) -> Coverage {
             let from = RepairSource::on(Arc::new(source.clone()));
             let report = match repair(&from, &storage, &runtime, &options, &mut |_| {}) {
                 Ok(report) => report,
-                Err(e) if e.kind() == siltstone::ErrorKind::NotFound && is_nothing(&folder) => {
+                Err(e) if e.kind() == siltstone::ErrorKind::NotFound && holds_no_store(&folder) => {
                     run.coverage.add("repair.nothing_there");
                     continue;
                 }
