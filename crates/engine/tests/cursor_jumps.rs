@@ -39,7 +39,7 @@ fn filled() -> (Disk, Store, Keyspace) {
 
 /// Asserts that a cursor shows these keys in both directions, with few moves.
 #[track_caller]
-fn shows_quickly(cursor: &mut Cursor, keys: &[u64], when: &str) {
+fn assert_keys(cursor: &mut Cursor, keys: &[u64], when: &str) {
     let wanted: Vec<Vec<u8>> = keys.iter().map(|i| key(*i)).collect();
     for ((found, moves), way) in both_ways(cursor).into_iter().zip(["forward", "backward"]) {
         assert_eq!(found, wanted, "{way}, {when}");
@@ -66,7 +66,7 @@ fn a_scan_takes_few_moves_over_a_range_delete_wherever_that_is() {
         }
         let when = format!("flushes {flushes:#b}");
         let mut cursor = keyspace.cursor(..).unwrap();
-        shows_quickly(&mut cursor, &ends, &when);
+        assert_keys(&mut cursor, &ends, &when);
         // A seek into the middle.
         let moves = cursor.moves_for_tests();
         cursor.seek(&key(COUNT / 2)).unwrap();
@@ -78,7 +78,7 @@ fn a_scan_takes_few_moves_over_a_range_delete_wherever_that_is() {
         assert!(cursor.moves_for_tests() - moves < FEW, "{when}");
         // Bounds within the range.
         let bounds = IterOptions::range(key(10)..key(COUNT - 10));
-        shows_quickly(&mut keyspace.cursor(bounds).unwrap(), &[], &when);
+        assert_keys(&mut keyspace.cursor(bounds).unwrap(), &[], &when);
         // A reader that is older than the delete does not jump.
         let mut old = keyspace.cursor_at(&before, ..).unwrap();
         let wanted: Vec<_> = all.iter().map(|i| key(*i)).collect();
@@ -134,7 +134,7 @@ fn range_deletes_that_meet_are_jumped_over_one_after_the_other() {
         keyspace.delete_range(&key(start), &key(end)).unwrap();
     }
     let mut cursor = keyspace.cursor(..).unwrap();
-    shows_quickly(&mut cursor, &[], "ten that meet");
+    assert_keys(&mut cursor, &[], "ten that meet");
 }
 
 /// Versions of one key.
@@ -194,7 +194,7 @@ fn versions_that_are_all_too_new_take_few_moves() {
     let before = store.snapshot();
     (0..VERSIONS).for_each(|_| put(&keyspace, 2));
     let mut cursor = keyspace.cursor_at(&before, ..).unwrap();
-    shows_quickly(&mut cursor, &[1, 3], "too new");
+    assert_keys(&mut cursor, &[1, 3], "too new");
 }
 
 const CHANGES: &[(u64, Change)] = &[

@@ -82,7 +82,7 @@ impl Place {
 }
 
 #[track_caller]
-fn stands(cursor: &Cursor, wanted: Option<u64>) {
+fn assert_position(cursor: &Cursor, wanted: Option<u64>) {
     let found = cursor.valid().then(|| cursor.key().to_vec());
     assert_eq!(found, wanted.map(key));
 }
@@ -103,31 +103,31 @@ fn a_seek_opens_only_the_table_in_which_it_ends() {
         }
         let opened = place.opened_by(all(), |cursor| {
             cursor.seek(key(middle)).unwrap();
-            stands(cursor, Some(COUNT - 1));
+            assert_position(cursor, Some(COUNT - 1));
         });
         assert_eq!(opened, 1 + flushed, "seek");
         let opened = place.opened_by(all(), |cursor| {
             cursor.seek_for_prev(key(middle)).unwrap();
-            stands(cursor, Some(0));
+            assert_position(cursor, Some(0));
         });
         assert_eq!(opened, 1 + flushed, "seek_for_prev");
         let opened = place.opened_by(IterOptions::range(key(middle)..), |cursor| {
             cursor.seek_to_first().unwrap();
-            stands(cursor, Some(COUNT - 1));
+            assert_position(cursor, Some(COUNT - 1));
         });
         assert_eq!(opened, 1 + flushed, "first");
         let opened = place.opened_by(IterOptions::range(..key(middle)), |cursor| {
             cursor.seek_to_last().unwrap();
-            stands(cursor, Some(0));
+            assert_position(cursor, Some(0));
         });
         assert_eq!(opened, 1 + flushed, "last");
         // From the first to the last and back.
         let opened = place.opened_by(all(), |cursor| {
             cursor.seek_to_first().unwrap();
             cursor.next().unwrap();
-            stands(cursor, Some(COUNT - 1));
+            assert_position(cursor, Some(COUNT - 1));
             cursor.prev().unwrap();
-            stands(cursor, Some(0));
+            assert_position(cursor, Some(0));
         });
         assert_eq!(opened, 2 + flushed, "there and back");
     }
@@ -142,7 +142,7 @@ fn a_range_that_is_wholly_covered_opens_nothing() {
     let nowhere = |way: &str, options: IterOptions, seek: fn(&mut Cursor)| {
         let opened = place.opened_by(options, |cursor| {
             seek(cursor);
-            stands(cursor, None);
+            assert_position(cursor, None);
         });
         assert_eq!(opened, 0, "{way}");
     };
@@ -176,26 +176,26 @@ fn what_a_range_delete_does_not_hide_is_found() {
         place.opened_by(all(), |cursor| {
             cursor.seek(key(300)).unwrap();
             for i in news {
-                stands(cursor, Some(i));
+                assert_position(cursor, Some(i));
                 cursor.next().unwrap();
             }
-            stands(cursor, Some(COUNT - 1));
+            assert_position(cursor, Some(COUNT - 1));
             for i in news.into_iter().rev() {
                 cursor.prev().unwrap();
-                stands(cursor, Some(i));
+                assert_position(cursor, Some(i));
             }
             cursor.prev().unwrap();
-            stands(cursor, Some(0));
+            assert_position(cursor, Some(0));
         });
         // This reader is older than the range delete.
         let mut old = place.keyspace.cursor_at(&before, all()).unwrap();
         place.opened_by_this(&mut old, |cursor| {
             cursor.seek(key(2000)).unwrap();
-            stands(cursor, Some(2000));
+            assert_position(cursor, Some(2000));
         });
         place.opened_by_this(&mut old, |cursor| {
             cursor.seek_for_prev(key(3000)).unwrap();
-            stands(cursor, Some(3000));
+            assert_position(cursor, Some(3000));
         });
     }
 }
@@ -210,17 +210,17 @@ fn a_table_that_is_covered_in_part_is_searched() {
         copy.delete(from, to);
         copy.opened_by(all(), |cursor| {
             cursor.seek(key(from + 100)).unwrap();
-            stands(cursor, Some(to));
+            assert_position(cursor, Some(to));
         });
         copy.opened_by(all(), |cursor| {
             cursor.seek_for_prev(key(to - 100)).unwrap();
-            stands(cursor, from.checked_sub(1));
+            assert_position(cursor, from.checked_sub(1));
         });
         copy.opened_by(IterOptions::range(..key(to + 1)), |cursor| {
             cursor.seek_to_last().unwrap();
-            stands(cursor, Some(to));
+            assert_position(cursor, Some(to));
             cursor.prev().unwrap();
-            stands(cursor, from.checked_sub(1));
+            assert_position(cursor, from.checked_sub(1));
         });
     }
 }
@@ -291,7 +291,7 @@ fn cursors_read_no_filters() {
     let before = reads(&place.disk);
     let opened = place.opened_by(all(), |cursor| {
         cursor.seek(key(COUNT / 2)).unwrap();
-        stands(cursor, Some(COUNT / 2));
+        assert_position(cursor, Some(COUNT / 2));
     });
     let by_cursor = reads(&place.disk) - before;
     assert_eq!(place.keyspace.iter().unwrap().count() as u64, COUNT);

@@ -73,7 +73,7 @@ pub(super) fn found(disk: &Disk) -> BTreeSet<String> {
 
 /// Starts a compaction whose `call`-th storage call takes long. Returns false if it has fewer
 /// calls.
-fn stands_in(disk: &Disk, hooks: &TestHooks, call: u64) -> bool {
+fn start_slow_compaction(disk: &Disk, hooks: &TestHooks, call: u64) -> bool {
     let rule = disk
         .faults
         .add(Rule::on_any(Fault::Delay(IN_THE_CALL)).nth(call));
@@ -107,7 +107,7 @@ fn in_every_call(rt: &Runtime, seed: u64, end: impl Fn(Store, Keyspace, &str)) {
         let when = format!("cancelled in call {call}");
         let before = (named(&disk), found(&disk));
         assert_eq!(before.0, before.1);
-        if !stands_in(&disk, &store.test_hooks(), call) {
+        if !start_slow_compaction(&disk, &store.test_hooks(), call) {
             assert!(call >= CALLS_MIN, "the job has {call} calls");
             break;
         }
@@ -151,7 +151,7 @@ fn a_drop_in_a_job(rt: Runtime, seed: u64) {
         let (store, a, _) = at_rest(&disk, seed);
         let hooks = store.test_hooks();
         let when = format!("dropped in call {call}");
-        if !stands_in(&disk, &hooks, call) {
+        if !start_slow_compaction(&disk, &hooks, call) {
             break;
         }
         met += 1;

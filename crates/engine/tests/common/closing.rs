@@ -68,7 +68,7 @@ pub const ALL: &[Story] = &[
 /// lost silently, and damage to what is not needed refuses no open.
 fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, seed);
+    let store = write_two_keyspaces(&disk, seed);
     let wanted = contents(&store);
     store.close().unwrap();
     let closed = state(&disk);
@@ -133,7 +133,7 @@ fn a_closed_log_is_whole_or_damaged(rt: Runtime, seed: u64) {
 /// behind it.
 fn a_killed_log_may_be_damaged_where_it_is_not_needed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, seed);
+    let store = write_two_keyspaces(&disk, seed);
     let wanted = contents(&store);
     let disk = disk.kill();
     let killed = state(&disk);
@@ -190,7 +190,7 @@ fn a_killed_log_may_be_damaged_where_it_is_not_needed(rt: Runtime, seed: u64) {
 /// closed, and that is true.
 fn a_close_is_cut_off_at_every_call(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, seed % 3);
+    let store = write_two_keyspaces(&disk, seed % 3);
     let wanted = contents(&store);
     disk.memory.start_journal();
     store.close().unwrap();
@@ -267,7 +267,7 @@ fn a_closed_store_is_durable_in_every_mode(rt: Runtime, seed: u64) {
 /// reserved.
 fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, 0);
+    let store = write_two_keyspaces(&disk, 0);
     let wanted = contents(&store);
     let used = disk.memory.used_bytes();
     disk.memory.set_capacity(Some(used));
@@ -290,7 +290,7 @@ fn a_close_on_a_full_disk(rt: Runtime, _seed: u64) {
 /// A close then records where that log ends, and damage in it is damage.
 fn a_close_while_data_waits_for_room(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, 2);
+    let store = write_two_keyspaces(&disk, 2);
     let wanted = contents(&store);
     // The log is synced as a whole, so the synced position that the manifest must have later is its
     // end.
@@ -399,7 +399,7 @@ fn the_log_does_not_start_behind_the_synced_position(rt: Runtime, _seed: u64) {
 /// A checkpoint is a closed store with an empty log, so damage to that log loses nothing.
 fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, 0);
+    let store = write_two_keyspaces(&disk, 0);
     let wanted = contents(&store);
     let target = MemoryStorage::new(&rt);
     store.checkpoint_to(Arc::new(target.clone())).unwrap();
@@ -424,7 +424,7 @@ fn a_checkpoint_is_a_closed_store(rt: Runtime, _seed: u64) {
 /// store knows how far its manifest reaches, so every cut is damage, whatever happened to the log.
 fn the_manifest_of_a_closed_store_is_whole_or_damaged(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, seed);
+    let store = write_two_keyspaces(&disk, seed);
     let wanted = contents(&store);
     store.close().unwrap();
     let read = recover(&disk.memory).unwrap().expect("a store");

@@ -90,7 +90,7 @@ fn put_back(disk: &Disk, is_wanted: fn(&str) -> bool, files: &BTreeMap<String, V
 /// opened without what was written later, and deleted it.
 fn an_older_manifest_is_not_believed(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
-    lead_a_life(&disk, 1).close().unwrap();
+    write_two_keyspaces(&disk, 1).close().unwrap();
     let older = files(&disk, is_of_manifest);
     let store = disk.open_with(options());
     fill(&[&store.keyspace("a").unwrap()], 100..110);
@@ -264,7 +264,7 @@ fn judge_unreadable(disk: &Disk, wanted: &Contents, rule: Rule, what: &str) -> R
 fn unreadable_bytes_that_are_not_needed_are_skipped(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     // A closed store with records that are needed, one without, and a killed one.
-    let store = lead_a_life(&disk, seed % 2);
+    let store = write_two_keyspaces(&disk, seed % 2);
     let wanted = contents(&store);
     let disk = match seed {
         0 | 1 => {
@@ -344,7 +344,7 @@ fn unreadable_bytes_that_are_not_needed_are_skipped(rt: Runtime, seed: u64) {
 /// report names what is lost.
 fn a_repair_loses_nothing_without_saying_so(rt: Runtime, _seed: u64) {
     let disk = Disk::new(&rt);
-    let store = lead_a_life(&disk, 2);
+    let store = write_two_keyspaces(&disk, 2);
     let wanted = contents(&store);
     store.close().unwrap();
     let name = segment_name(start_of(&state(&disk)).segment);

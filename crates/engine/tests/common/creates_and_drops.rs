@@ -257,8 +257,8 @@ fn compare(store: &Store, model: &Model, when: &str) {
     }
 }
 
-/// Whether a call succeeded. If it did not, lack of room must be the reason.
-fn had_room<T>(result: siltstone::Result<T>, what: &str) -> bool {
+/// Whether a call succeeded. If it did not, there must have been no space.
+fn succeeded<T>(result: siltstone::Result<T>, what: &str) -> bool {
     match result {
         Ok(_) => true,
         Err(error) => {
@@ -298,12 +298,12 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
                 0 => format!("r{}", dice.below(5)),
                 _ => format!("{counter:05}{}", "x".repeat(240)),
             };
-            if !model.contains_key(&name) && had_room(store.create_keyspace(&name), "create") {
+            if !model.contains_key(&name) && succeeded(store.create_keyspace(&name), "create") {
                 model.insert(name, BTreeMap::new());
             }
         }
         8..11 => {
-            if names.len() > 1 && had_room(store.drop_keyspace(&name), "drop") {
+            if names.len() > 1 && succeeded(store.drop_keyspace(&name), "drop") {
                 model.remove(&name);
             }
         }
@@ -317,12 +317,12 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
                 disk.memory.set_capacity(Some(capacity));
             }
             let keyspace = store.keyspace(&name).unwrap();
-            if had_room(hooks.ingest(&keyspace, vec![table]), "ingest") {
+            if succeeded(hooks.ingest(&keyspace, vec![table]), "ingest") {
                 let contents = model.get_mut(&name).unwrap();
                 contents.insert(key, b"ingested".to_vec());
             }
         }
-        13 => drop(had_room(store.keyspace(&name).unwrap().flush(), "flush")),
+        13 => drop(succeeded(store.keyspace(&name).unwrap().flush(), "flush")),
         _ => {
             let other = names[dice.below(names.len() as u64) as usize].clone();
             let both = BTreeSet::from([name, other]);
@@ -334,7 +334,7 @@ fn step(disk: &Disk, store: &Store, model: &mut Model, counter: &mut u64, dice: 
                 batch.put(&keyspace, &key, &value).unwrap();
             }
             let options = [NO_SYNC, SYNC][usize::from(dice.below(5) == 0)];
-            if had_room(store.write(&batch, options), "write") {
+            if succeeded(store.write(&batch, options), "write") {
                 for name in &both {
                     let contents = model.get_mut(name).unwrap();
                     contents.insert(key.clone(), value.clone());

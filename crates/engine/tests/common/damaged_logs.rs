@@ -55,7 +55,7 @@ pub(super) fn fill(keyspaces: &[&Keyspace], numbers: Range<u64>) {
 
 /// Writes two keyspaces. With 0 for `how`, the second one has unflushed records behind flushed
 /// ones, over several segments; with 1, everything is flushed; with 2, nothing is.
-pub(super) fn lead_a_life(disk: &Disk, how: u64) -> Store {
+pub(super) fn write_two_keyspaces(disk: &Disk, how: u64) -> Store {
     let store = disk.open_with(options());
     let (a, b) = two(&store);
     fill(&[&a, &b], 0..30);
