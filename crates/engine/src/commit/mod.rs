@@ -4,9 +4,9 @@
 
 pub(crate) mod announce;
 pub(crate) mod queue;
-pub(crate) mod rate_limit;
 pub mod stalls;
 pub(crate) mod write;
+pub(crate) mod write_rate;
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Stalls: whether a batch may join the queue of writers, and a record of every delay.
 //!
 //! [`pressure::decide`] is a pure function of a keyspace's [`Load`] and its [`Limits`]. `Stalls` is
-//! where writers wait. It has the rate limit of each keyspace that is slowed down
-//! (`rate_limit.rs`), and a record of each delay with its keyspace, cause, load and duration, which
+//! where writers wait. It has the write rate of each keyspace that is slowed down
+//! (`write_rate.rs`), and a record of each delay with its keyspace, cause, load and duration, which
 //! can be read while the delay lasts.
 //!
 //! Invariants: a writer asks *before* it joins the queue, so a keyspace that must wait delays
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use siltstone_storage::{Instant, Mutex, Runtime};
 
-use crate::commit::rate_limit::{RateLimit, Turn};
+use crate::commit::write_rate::{Turn, WriteRate};
 use crate::env::notify::Notify;
 pub use crate::types::pressure::{self, Decision, Limits, Load, StallCause};
 
@@ -69,7 +69,7 @@ struct Inner {
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
     totals: [DelayTotal; StallCause::ALL.len()],
-    rate_limits: BTreeMap<KeyspaceId, RateLimit>,
+    write_rates: BTreeMap<KeyspaceId, WriteRate>,
 }
 
 /// See the module.
@@ -94,7 +94,7 @@ impl Stalls {
                 present: Vec::new(),
                 past: VecDeque::new(),
                 totals: Default::default(),
-                rate_limits: BTreeMap::new(),
+                write_rates: BTreeMap::new(),
             }),
             pressure,
             waiting: AtomicUsize::new(0),
@@ -111,15 +111,15 @@ impl Stalls {
     pub(crate) fn sealed(&self, keyspace: KeyspaceId, bytes: u64) {
         let now = self.runtime.now();
         let mut inner = self.inner.lock();
-        let rate_limit = inner.rate_limits.entry(keyspace);
-        rate_limit
-            .or_insert_with(|| RateLimit::new(self.opened))
+        let write_rate = inner.write_rates.entry(keyspace);
+        write_rate
+            .or_insert_with(|| WriteRate::new(self.opened))
             .sealed(now, bytes);
     }
 
     /// The keyspace was dropped. Its waiting writers are woken and get an error.
     pub(crate) fn forget(&self, keyspace: KeyspaceId) {
-        self.inner.lock().rate_limits.remove(&keyspace);
+        self.inner.lock().write_rates.remove(&keyspace);
         self.pressure.notify();
     }
 
@@ -154,11 +154,11 @@ impl Stalls {
                     let now = self.runtime.now();
                     let mut inner = self.inner.lock();
                     let inner = &mut *inner;
-                    let rate_limit = inner.rate_limits.entry(keyspace);
-                    let rate_limit = rate_limit.or_insert_with(|| RateLimit::new(now));
-                    match rate_limit.ask(now, &near, bytes, &mut ticket) {
+                    let write_rate = inner.write_rates.entry(keyspace);
+                    let write_rate = write_rate.or_insert_with(|| WriteRate::new(now));
+                    match write_rate.ask(now, &near, bytes, &mut ticket) {
                         Turn::Go => {
-                            if !rate_limit.is_idle() {
+                            if !write_rate.is_idle() {
                                 self.pressure.notify();
                             }
                             break true;
@@ -177,8 +177,8 @@ impl Stalls {
         };
         if ticket.is_some() {
             let mut inner = self.inner.lock();
-            if let Some(rate_limit) = inner.rate_limits.get_mut(&keyspace)
-                && rate_limit.give_back(&mut ticket)
+            if let Some(write_rate) = inner.write_rates.get_mut(&keyspace)
+                && write_rate.give_back(&mut ticket)
             {
                 self.pressure.notify();
             }

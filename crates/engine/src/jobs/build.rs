@@ -23,7 +23,7 @@ use siltstone_table::job::{
 };
 use siltstone_table::retain::{KeyRange as JobRange, RangeEnd};
 
-use super::rate::RateLimit;
+use super::rate::RateLimiter;
 use crate::formats::directories::Storages;
 use crate::formats::version::meta::meta_of;
 use crate::formats::version::{End, Key, KeyRange, KeyspaceVersion, TableMeta};
@@ -62,7 +62,7 @@ pub(crate) struct JobRunner {
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
     /// What compactions may read and write in a second.
-    pub(crate) rate: Arc<RateLimit>,
+    pub(crate) rate: Arc<RateLimiter>,
 }
 
 /// Everything of a flush that is not the memtable.
@@ -118,7 +118,7 @@ impl JobRunner {
             flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             sides: Sides::new(runtime, executors, events, open_objects_max),
-            rate: RateLimit::new(runtime, options.background_bytes_per_s),
+            rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
     }
 

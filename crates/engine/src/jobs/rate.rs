@@ -28,7 +28,7 @@ const BURST: Duration = Duration::from_millis(100);
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// See the module.
-pub(crate) struct RateLimit {
+pub(crate) struct RateLimiter {
     runtime: Runtime,
     /// 0: none.
     bytes_per_s: AtomicU64,
@@ -41,9 +41,9 @@ pub(crate) struct RateLimit {
     pub(crate) wait_us: Counter,
 }
 
-impl RateLimit {
-    pub(crate) fn new(runtime: &Runtime, bytes_per_s: u64) -> Arc<RateLimit> {
-        Arc::new(RateLimit {
+impl RateLimiter {
+    pub(crate) fn new(runtime: &Runtime, bytes_per_s: u64) -> Arc<RateLimiter> {
+        Arc::new(RateLimiter {
             runtime: runtime.clone(),
             bytes_per_s: AtomicU64::new(bytes_per_s),
             bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
@@ -106,7 +106,7 @@ impl RateLimit {
 
 /// What one attempt of a job spends with.
 pub(crate) struct Spender {
-    pub(crate) limit: Arc<RateLimit>,
+    pub(crate) limit: Arc<RateLimiter>,
     /// Flushes do not wait.
     pub(crate) waits: bool,
     /// A wait for the rate is a sign of life.
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn tasks_share_the_rate() {
         simulated(|rt| {
-            let limit = RateLimit::new(&rt, 1_000_000);
+            let limit = RateLimiter::new(&rt, 1_000_000);
             let begin = rt.now();
             let tasks: Vec<_> = (0..3u64)
                 .map(|task| {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_pause_buys_a_burst_and_no_more() {
         simulated(|rt| {
-            let limit = RateLimit::new(&rt, 1_000_000);
+            let limit = RateLimiter::new(&rt, 1_000_000);
             rt.sleep(Duration::from_secs(3600));
             let begin = rt.now();
             (0..20).for_each(|_| limit.spend(100_000, true, &|| false));
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn flushes_do_not_wait_and_compactions_pay_for_them() {
         simulated(|rt| {
-            let limit = RateLimit::new(&rt, 1_000_000);
+            let limit = RateLimiter::new(&rt, 1_000_000);
             let begin = rt.now();
             limit.spend(2_000_000, false, &|| false);
             assert_eq!(rt.now(), begin);
@@ -186,7 +186,7 @@ mod tests {
     fn a_wait_is_a_sign_of_life() {
         simulated(|rt| {
             let spender = Spender {
-                limit: RateLimit::new(&rt, 1000),
+                limit: RateLimiter::new(&rt, 1000),
                 waits: true,
                 progress: Arc::default(),
             };
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_wait_ends_when_the_job_ends_or_the_rate_changes() {
         simulated(|rt| {
-            let limit = RateLimit::new(&rt, 1000);
+            let limit = RateLimiter::new(&rt, 1000);
             let begin = rt.now();
             let end = begin + Duration::from_secs(1);
             limit.spend(1 << 40, true, &|| rt.now() >= end);

@@ -8,6 +8,7 @@
 //! Threading: shared; one mutex for the records, which is held over nothing else. Events are
 //! emitted after it is released.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,12 +96,32 @@ fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
     }
 }
 
+/// The names of all executors. Users know an executor by its name alone, so one whose name is
+/// taken gets a number: `gpu`, `gpu#2`. The host's own is the last in the list, and keeps its name.
+fn all_names(runtime: &Runtime, executors: &[Arc<dyn Executor>]) -> Vec<(String, String)> {
+    let mut taken = BTreeSet::new();
+    let mut with_number = |executor: &Arc<dyn Executor>| {
+        let (given, side) = names_of(runtime, &**executor);
+        let mut name = given.clone();
+        let mut number = 1;
+        while !taken.insert(name.clone()) {
+            number += 1;
+            name = format!("{given}#{number}");
+        }
+        (name, side)
+    };
+    let last = executors.last().map(&mut with_number);
+    let others = &executors[..executors.len().saturating_sub(1)];
+    others.iter().map(with_number).chain(last).collect()
+}
+
 /// See the module.
 pub(crate) struct Sides {
     runtime: Runtime,
     events: Arc<Events>,
     executors: Vec<Arc<dyn Executor>>,
-    /// The name of each executor, and where it computes, as they were at the open.
+    /// The name of each executor, and where it computes, as they were at the open. No two have the
+    /// same name.
     names: Vec<(String, String)>,
     /// How many files the jobs of one side may have open.
     files_max: usize,
@@ -125,7 +146,7 @@ impl Sides {
         Sides {
             records: runtime.mutex(records),
             ends: executors.iter().map(|_| Ends::default()).collect(),
-            names: executors.iter().map(|e| names_of(runtime, &**e)).collect(),
+            names: all_names(runtime, &executors),
             runtime: runtime.clone(),
             events: events.clone(),
             executors,

@@ -90,7 +90,8 @@ pub struct Stats {
     /// Flushes and compactions that are due and wait for a busy side, or for a worker of the host.
     /// Always empty if the host is the only side.
     pub waiting_jobs: Vec<JobStats>,
-    /// The sides that run jobs: the executors in the order in which they were given, the host last.
+    /// The sides that run jobs: the executors in the order in which they were given, and last the
+    /// store's own, whose jobs run on the store's workers. No two have the same name.
     pub sides: Vec<SideStats>,
     /// The log.
     pub log: LogStats,

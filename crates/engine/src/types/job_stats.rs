@@ -66,7 +66,8 @@ impl JobStats {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SideStats {
-    /// The executor's name.
+    /// The executor's name. If another executor of the store has the same, a number follows it:
+    /// `gpu#2`.
     pub name: String,
     /// Where it computes: `host`, `gpu` or `device`.
     pub side: String,

@@ -124,7 +124,7 @@ impl Limits {
 pub enum Decision {
     /// It joins the queue.
     Pass,
-    /// It joins the queue when the rate limit of the keyspace (`commit/rate_limit.rs`) admits it.
+    /// It joins the queue when the write rate of the keyspace (`commit/write_rate.rs`) admits it.
     Slow {
         /// Why it is slowed down.
         cause: StallCause,

@@ -191,3 +191,27 @@ fn a_name_that_cannot_be_printed_does_no_harm() {
     assert_eq!(store.stats().sides[0].name, "zero??");
     store.close().unwrap();
 }
+
+/// Users know an executor by its name: in statistics, in events, and as the label of a metric.
+#[test]
+fn executors_of_one_name_get_numbers() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut components = Components::on(storage, runtime.clone());
+    for name in ["gpu", "gpu", "cpu", "", "gpu", "gpu#2"] {
+        components.executors.push(Arc::new(Bad {
+            name,
+            runtime: runtime.clone(),
+            wrong: Wrong::Nothing,
+        }));
+    }
+    let store = Store::open_with(components, options()).unwrap();
+    let stats = store.stats();
+    let names: Vec<&str> = stats.sides.iter().map(|side| &side.name[..]).collect();
+    // The store's own is the last. It keeps its name, whatever the others are called.
+    let expected = [
+        "gpu", "gpu#2", "cpu#2", "unnamed", "gpu#3", "gpu#2#2", "cpu",
+    ];
+    assert_eq!(names, expected);
+    store.close().unwrap();
+}

@@ -345,7 +345,8 @@ impl fmt::Display for ExecutorState {
 ///
 /// The defaults describe an executor that takes every job and runs one at a time.
 pub trait Executor: Send + Sync {
-    /// A word for statistics: `cpu`, `cuda`, a device's name.
+    /// A word for statistics: `cpu`, `cuda`, a device's name. If a store has several executors of
+    /// one name, it adds a number to all but one.
     fn name(&self) -> &str;
 
     /// Where it computes.

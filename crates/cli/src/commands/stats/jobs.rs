@@ -19,10 +19,13 @@ pub fn name_of(job: &JobStats) -> String {
 
 /// Prints the jobs that have begun, those that wait, and the sides.
 pub fn print(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    // The last side is the store's own: its jobs run on the store's workers.
+    let own = stats.sides.last().map_or("", |side| &side.name[..]);
     let jobs = stats.jobs.iter().map(|job| ("job", job_lines(job)));
     let waiting = stats.waiting_jobs.iter();
-    let waiting = waiting.map(|job| ("waiting", waiting_lines(job)));
-    let sides = stats.sides.iter().map(|side| ("side", side_lines(side)));
+    let waiting = waiting.map(|job| ("waiting", waiting_lines(job, own)));
+    let sides = stats.sides.iter();
+    let sides = sides.map(|side| ("side", side_lines(side, own)));
     for (title, lines) in jobs.chain(waiting).chain(sides) {
         for (at, line) in lines.iter().enumerate() {
             let title = if at == 0 { title } else { "" };
@@ -67,10 +70,12 @@ fn job_lines(job: &JobStats) -> Vec<String> {
     lines
 }
 
-fn waiting_lines(job: &JobStats) -> Vec<String> {
-    let what = match &job.side[..] {
-        "host" => "a worker of the host".to_string(),
-        _ => format!("a slot of {}", place(job)),
+/// `own`: the name of the store's own executor.
+fn waiting_lines(job: &JobStats, own: &str) -> Vec<String> {
+    let what = if job.executor == own {
+        "a worker of the host".to_string()
+    } else {
+        format!("a slot of {}", place(job))
     };
     let mut lines = vec![format!(
         "{} of `{}` ({}) waits for {what}",
@@ -90,12 +95,9 @@ fn why(job: &JobStats) -> Vec<String> {
     lines.map(|line| one_line(&line).into_owned()).collect()
 }
 
-fn side_lines(side: &SideStats) -> Vec<String> {
-    let slot = if side.side == "host" {
-        "worker"
-    } else {
-        "slot"
-    };
+/// `own`: the name of the store's own executor.
+fn side_lines(side: &SideStats, own: &str) -> Vec<String> {
+    let slot = if side.name == own { "worker" } else { "slot" };
     let mut line = format!(
         "{} ({}): {}, {} of {} busy",
         one_line(&side.name),
@@ -207,7 +209,7 @@ mod tests {
             stage: "waiting".to_string(),
             ..merge()
         };
-        let lines = waiting_lines(&waits);
+        let lines = waiting_lines(&waits, "cpu");
         let said = "merge 1 -> 2 of `a` (10.0 MiB) waits for a slot of gpu0 (gpu)";
         assert_eq!(
             (&lines[0][..], &lines[1..]),
@@ -240,7 +242,7 @@ mod tests {
             ..SideStats::default()
         };
         assert_eq!(
-            side_lines(&idle),
+            side_lines(&idle, "cpu"),
             [
                 "gpu0 (gpu): down: no link, 0 of 2 slots busy, 1 job waits for it; flushes not \
                  measured yet, compactions 2.8 GiB/s",
@@ -261,6 +263,16 @@ mod tests {
         };
         let said = "cpu (host): ready, 1 of 4 workers busy; flushes not measured yet, compactions \
                     not measured yet";
-        assert_eq!(side_lines(&host), [said]);
+        assert_eq!(side_lines(&host, "cpu"), [said]);
+        // An executor of the user's that computes on the host has slots, and no workers.
+        let pool = SideStats {
+            name: "pool".to_string(),
+            ..host
+        };
+        let line = &side_lines(&pool, "cpu")[0];
+        assert!(
+            line.starts_with("pool (host): ready, 1 of 4 slots busy"),
+            "{line}"
+        );
     }
 }

@@ -148,6 +148,6 @@ fn a_slowed_keyspace_delays_no_other_and_relief_is_noticed_at_once() {
         assert_eq!((stop.count, stop.total_us), (1, 5_000_000));
         // Dropped keyspaces are forgotten.
         stalls.forget(1);
-        assert!(!stalls.inner.lock().rate_limits.contains_key(&1));
+        assert!(!stalls.inner.lock().write_rates.contains_key(&1));
     });
 }

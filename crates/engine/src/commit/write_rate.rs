@@ -1,7 +1,7 @@
-//! The rate limit of a keyspace whose writers are slowed down: how many bytes a second it admits,
+//! The write rate of a keyspace whose writers are slowed down: how many bytes a second it admits,
 //! and in which order its writers get them.
 //!
-//! A [`RateLimit`] is used while `stall_policy` is `slowdown` and
+//! A [`WriteRate`] is used while `stall_policy` is `slowdown` and
 //! [`crate::types::pressure::decide`] says `Slow`. The rate is
 //! `base * (4/5)^(debt - debt at the beginning) * (1 - pressure)`. *Base* is the speed at which
 //! writers filled memtables before they were slowed down. *Debt* is the number of sealed memtables
@@ -85,7 +85,7 @@ struct Episode {
 }
 
 /// See the module.
-pub(crate) struct RateLimit {
+pub(crate) struct WriteRate {
     /// The bytes a second at which the last memtables were filled, of those during which nobody was
     /// slowed down.
     filled: Vec<u64>,
@@ -102,9 +102,9 @@ pub(crate) struct RateLimit {
     waiting: BTreeSet<Ticket>,
 }
 
-impl RateLimit {
-    pub(crate) fn new(now: Instant) -> RateLimit {
-        RateLimit {
+impl WriteRate {
+    pub(crate) fn new(now: Instant) -> WriteRate {
+        WriteRate {
             filled: Vec::new(),
             began: now,
             slowed: false,
@@ -173,7 +173,7 @@ impl RateLimit {
     }
 
     /// Whether a writer with a batch of `bytes` may go on. The first call fills in the `ticket`,
-    /// and the writer passes it again until it may go on or calls [`RateLimit::give_back`].
+    /// and the writer passes it again until it may go on or calls [`WriteRate::give_back`].
     pub(crate) fn ask(
         &mut self,
         now: Instant,
@@ -244,7 +244,7 @@ mod tests {
     /// Simulates writers that each have the next batch ready as soon as one is admitted. Returns
     /// the bytes that each of them got until `end`.
     fn admitted(
-        rate_limit: &mut RateLimit,
+        write_rate: &mut WriteRate,
         near: &Nearness,
         batches: &[u64],
         end: Instant,
@@ -258,7 +258,7 @@ mod tests {
             while went {
                 went = false;
                 for (i, batch) in batches.iter().enumerate() {
-                    match rate_limit.ask(now, near, *batch, &mut tickets[i]) {
+                    match write_rate.ask(now, near, *batch, &mut tickets[i]) {
                         Turn::Go => (bytes[i] += batch, went = true).1,
                         Turn::Wait(turn) => wait = wait.min(turn),
                     }
@@ -271,10 +271,10 @@ mod tests {
 
     #[test]
     fn the_rate_falls_with_the_distance_and_comes_back() {
-        let mut rate_limit = RateLimit::new(at_ms(0));
+        let mut write_rate = WriteRate::new(at_ms(0));
         // Two memtables: 32 MiB/s, then 64 MiB/s; the faster counts.
-        rate_limit.sealed(at_ms(2000), 64 * MIB);
-        rate_limit.sealed(at_ms(3000), 64 * MIB);
+        write_rate.sealed(at_ms(2000), 64 * MIB);
+        write_rate.sealed(at_ms(3000), 64 * MIB);
         let mut last = u64::MAX;
         let way = [
             (59, 20),
@@ -286,7 +286,7 @@ mod tests {
         ];
         let down: Vec<u64> = way
             .iter()
-            .map(|(pressure, debt)| rate_limit.rate(at_ms(3000), &near(*pressure, *debt)))
+            .map(|(pressure, debt)| write_rate.rate(at_ms(3000), &near(*pressure, *debt)))
             .collect();
         assert_eq!(down[0], 64 * MIB * 941 / 1000);
         for rate in &down {
@@ -296,39 +296,39 @@ mod tests {
         assert!(down[5] >= LEAST_BYTES_PER_S);
         // The rate depends on the present load, not on how it came about.
         for ((pressure, debt), rate) in way.iter().zip(&down) {
-            assert_eq!(rate_limit.rate(at_ms(3500), &near(*pressure, *debt)), *rate);
+            assert_eq!(write_rate.rate(at_ms(3500), &near(*pressure, *debt)), *rate);
         }
         // Less debt than at the beginning: faster than the base.
-        assert!(rate_limit.rate(at_ms(3600), &near(0, 18)) > 64 * MIB);
+        assert!(write_rate.rate(at_ms(3600), &near(0, 18)) > 64 * MIB);
         assert_eq!(
-            rate_limit.rate(at_ms(3600), &near(1000, 60)),
+            write_rate.rate(at_ms(3600), &near(1000, 60)),
             LEAST_BYTES_PER_S
         );
     }
 
     #[test]
     fn what_was_filled_while_slowed_says_nothing_of_the_writers() {
-        let mut rate_limit = RateLimit::new(at_ms(0));
-        rate_limit.sealed(at_ms(1000), 64 * MIB);
-        rate_limit.rate(at_ms(1000), &near(100, 20));
-        rate_limit.sealed(at_ms(20_000), 64 * MIB);
+        let mut write_rate = WriteRate::new(at_ms(0));
+        write_rate.sealed(at_ms(1000), 64 * MIB);
+        write_rate.rate(at_ms(1000), &near(100, 20));
+        write_rate.sealed(at_ms(20_000), 64 * MIB);
         // Ten seconds later another slowdown begins, with the same base.
-        assert_eq!(rate_limit.rate(at_ms(30_000), &near(0, 30)), 64 * MIB);
+        assert_eq!(write_rate.rate(at_ms(30_000), &near(0, 30)), 64 * MIB);
         // The base has an upper and a lower bound.
-        let mut rate_limit = RateLimit::new(at_ms(0));
-        rate_limit.sealed(at_ms(0), 64 * MIB);
-        assert_eq!(rate_limit.rate(at_ms(0), &near(0, 20)), 16 * 64 * MIB);
-        let mut rate_limit = RateLimit::new(at_ms(0));
-        rate_limit.sealed(at_ms(3_600_000), 64 * MIB);
-        assert_eq!(rate_limit.rate(at_ms(3_600_000), &near(0, 20)), 16 * MIB);
+        let mut write_rate = WriteRate::new(at_ms(0));
+        write_rate.sealed(at_ms(0), 64 * MIB);
+        assert_eq!(write_rate.rate(at_ms(0), &near(0, 20)), 16 * 64 * MIB);
+        let mut write_rate = WriteRate::new(at_ms(0));
+        write_rate.sealed(at_ms(3_600_000), 64 * MIB);
+        assert_eq!(write_rate.rate(at_ms(3_600_000), &near(0, 20)), 16 * MIB);
     }
 
     #[test]
     fn what_is_admitted_follows_the_rate() {
         for (pressure, debt) in [(0, 20), (500, 20), (900, 20)] {
-            let mut rate_limit = RateLimit::new(at_ms(0));
+            let mut write_rate = WriteRate::new(at_ms(0));
             let near = near(pressure, debt);
-            let bytes: u64 = admitted(&mut rate_limit, &near, &[100_000], at_ms(10_000))
+            let bytes: u64 = admitted(&mut write_rate, &near, &[100_000], at_ms(10_000))
                 .iter()
                 .sum();
             let expected = 10 * 64 * MIB * u64::from(1000 - pressure) / 1000;
@@ -339,9 +339,9 @@ mod tests {
 
     #[test]
     fn writers_get_the_same_bytes_whatever_their_batches() {
-        let mut rate_limit = RateLimit::new(at_ms(0));
+        let mut write_rate = WriteRate::new(at_ms(0));
         let bytes = admitted(
-            &mut rate_limit,
+            &mut write_rate,
             &near(900, 20),
             &[1_000, 10_000, 100_000, 1_000_000],
             at_ms(20_000),
@@ -353,18 +353,18 @@ mod tests {
 
     #[test]
     fn a_pause_buys_a_burst_and_no_more() {
-        let mut rate_limit = RateLimit::new(at_ms(0));
+        let mut write_rate = WriteRate::new(at_ms(0));
         let near = near(500, 20);
-        let rate = rate_limit.rate(at_ms(0), &near);
+        let rate = write_rate.rate(at_ms(0), &near);
         let mut went = 0;
         let mut ticket = None;
         // (The slowdown goes on, so the rate is the same.)
-        while rate_limit.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
+        while write_rate.ask(at_ms(900), &near, 1000, &mut ticket) == Turn::Go {
             went += 1000;
         }
         let most = rate * (BURST + IGNORED).as_millis() as u64 / 1000 + 2000;
         assert!(went <= most && went > most / 2, "{went} of {most}");
-        assert!(!rate_limit.give_back(&mut ticket) && rate_limit.is_idle());
+        assert!(!write_rate.give_back(&mut ticket) && write_rate.is_idle());
         assert_eq!(ticket, None);
     }
 }
