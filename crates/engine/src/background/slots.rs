@@ -24,8 +24,8 @@ use siltstone_table::exec::{CancelToken, Progress};
 use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::Outcome;
 
-use super::panics::{failed, guarded, panicked, repeat};
-use super::worker::{LOOK_AGAIN, conclude};
+use super::panics::{guarded, repeat};
+use super::worker::{LOOK_AGAIN, end_work};
 use crate::env::failures::JobKind;
 use crate::env::notify::Notify;
 use crate::jobs::Jobs;
@@ -36,7 +36,6 @@ use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
-use crate::types::error::Result;
 
 /// For how long an attempt that was cancelled may go on.
 const CANCEL_TAKES: Duration = Duration::from_secs(2);
@@ -167,16 +166,7 @@ impl Slots {
     ) {
         let what = work.describe();
         let result = guarded(self.jobs.env(), || what, || end(&self.jobs, &mut work));
-        self.end_work(work, result);
-    }
-
-    fn end_work(&self, work: Work, result: Result<std::result::Result<(), Stopped>>) {
-        let what = work.describe();
-        let end = || conclude(&self.jobs, work, result);
-        if let Err(error) = guarded(self.jobs.env(), || format!("the end of {what}"), end) {
-            panicked(self.jobs.catalog(), &error, 1);
-            failed(self.jobs.env(), error);
-        }
+        end_work(&self.jobs, work, result);
     }
 
     fn free(&self, slot: &Arc<Slot>) {
@@ -224,13 +214,15 @@ impl Slots {
             sides.count_ended(slot.side, &Ended::Hung);
             watched.renew_token();
         }
-        tracing::warn!(
-            executor = sides.name(slot.side),
-            work = watched.work.describe(),
-            "an executor does not return; its attempt is abandoned"
-        );
+        let work = watched.work.describe();
         self.free(slot);
         schedule::put_back(&self.jobs, watched.work);
+        // Last, because a subscriber may panic.
+        tracing::warn!(
+            executor = sides.name(slot.side),
+            work,
+            "an executor does not return; its attempt is abandoned"
+        );
     }
 
     /// Ends all attempts, and waits until nothing of them can change anything any more. The store
@@ -318,7 +310,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
             return slots.conclude(work, complete);
         }
         // A panic.
-        Err(error) => return slots.end_work(work, Err(error)),
+        Err(error) => return end_work(&slots.jobs, work, Err(error)),
     };
     slots.jobs.report_placed(&work);
     *slot.attempt.lock() = Some(Watched {

@@ -49,11 +49,23 @@ fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
 fn run(jobs: &Jobs, mut work: Work) {
     let what = work.describe();
     let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
-    conclude(jobs, work, result);
+    end_work(jobs, work, result);
 }
 
-/// Ends a piece of work, or returns it for another attempt.
-pub(super) fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
+/// Ends a piece of work, or returns it for another attempt. If the code that does so panics (a
+/// subscriber of `tracing` or a storage may), the work's reservation is taken back.
+pub(super) fn end_work(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
+    let what = work.describe();
+    let reserved = work.reserved();
+    let end = || conclude(jobs, work, result);
+    if let Err(error) = guarded(jobs.env(), || format!("the end of {what}"), end) {
+        schedule::take_back(jobs, &reserved);
+        panicked(jobs.catalog(), &error, 1);
+        failed(jobs.env(), error);
+    }
+}
+
+fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
     let result = match result {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Stopped::Failed(error))) => Err(error),

@@ -27,7 +27,7 @@ use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::sides::SideId;
 use crate::jobs::take::{PickKey, PickState};
-use crate::jobs::work::{Described, Placed, Stage, StageCell, What, Work};
+use crate::jobs::work::{Described, Placed, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
 use crate::tree::pick::{self, Deletes, ManualRange, Reservation};
 use crate::tree::tables::TableHandle;
@@ -393,6 +393,23 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     // The work's views and tables are let go without the lock.
     drop(schedule);
     end(jobs, work.into_iter().collect());
+}
+
+/// The end of a piece of work panicked. If that was before the work was ended or returned, it is
+/// lost, and what it has reserved is picked again.
+pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
+    let mut schedule = jobs.schedule.lock();
+    let before = schedule.running.len();
+    let is_lost = |r: &Running| r.id == reserved.id && Arc::ptr_eq(&r.progress, &reserved.attempt);
+    schedule.running.retain(|running| !is_lost(running));
+    if schedule.running.len() < before
+        && let Some(memtable) = &reserved.memtable
+    {
+        memtable.flushing.store(false, Ordering::Release);
+    }
+    drop(schedule);
+    jobs.env.work().notify();
+    jobs.env.job_ended().notify();
 }
 
 /// Another side than the host has failed with the work: it waits for its next attempt, elsewhere or

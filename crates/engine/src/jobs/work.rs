@@ -220,6 +220,18 @@ impl Work {
         }
     }
 
+    /// What its present attempt has reserved.
+    pub(crate) fn reserved(&self) -> Reserved {
+        Reserved {
+            id: self.id,
+            attempt: self.progress.clone(),
+            memtable: match &self.what {
+                What::Flush(source) => Some(source.clone()),
+                What::Compaction(_) => None,
+            },
+        }
+    }
+
     /// For people.
     pub(crate) fn describe(&self) -> String {
         let kind = self.kind().word();
@@ -238,6 +250,16 @@ impl Work {
     pub(crate) fn end(&mut self) -> Vec<String> {
         self.begun.take().map_or(Vec::new(), |begun| begun.end())
     }
+}
+
+/// What an attempt of a piece of work has reserved.
+pub(crate) struct Reserved {
+    /// The number of the work.
+    pub(super) id: u64,
+    /// The attempt: work that is returned gets a new progress.
+    pub(super) attempt: Arc<Progress>,
+    /// The memtable that a flush writes.
+    pub(super) memtable: Option<Arc<MemSource>>,
 }
 
 impl Compaction {
