@@ -121,15 +121,12 @@ impl JobRunner {
         verified
     }
 
-    /// Deletes the tables of an outcome that is not believed. Whatever cannot be deleted now is
-    /// deleted at the next open. An outcome that lies about names must not make us delete what is
-    /// not its own.
+    /// Deletes the tables of an outcome that is not believed. An outcome that lies about names must
+    /// not make the store delete other files, so only names of this attempt's outputs count.
     pub(crate) fn discard_outputs(&self, attempt: &Attempt, outcome: &Outcome) {
         let prefix = attempt.output.text();
         let names = outcome.tables.iter().map(|table| &table.name);
-        for name in names.filter(|name| name.starts_with(&prefix)) {
-            let _ = self.outputs().delete(self.epoch, name);
-        }
+        self.discard_names(names.filter(|name| name.starts_with(&prefix)));
     }
 
     fn check(

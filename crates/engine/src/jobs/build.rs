@@ -333,17 +333,17 @@ impl JobRunner {
         job
     }
 
-    /// Deletes the outputs of an outcome that will not be installed.
+    /// Deletes the tables of an outcome that will not be installed.
     pub(crate) fn discard(&self, tables: &[OutputTable]) {
-        for table in tables {
-            let _ = self.outputs.delete(self.epoch, &table.name);
-        }
+        self.discard_names(tables.iter().map(|table| &table.name));
     }
 
-    /// Deletes tables that attempts left to one that will not be made.
-    pub(crate) fn discard_names(&self, names: &[String]) {
+    /// Deletes outputs by their names: all files of jobs that nothing will refer to are deleted
+    /// here. The folder's guard repeats a deletion that fails
+    /// ([`Guards`](crate::env::guard::Guards)).
+    pub(crate) fn discard_names(&self, names: impl IntoIterator<Item = impl AsRef<str>>) {
         for name in names {
-            let _ = self.outputs.delete(self.epoch, name);
+            let _ = self.outputs.delete(self.epoch, name.as_ref());
         }
     }
 

@@ -13,9 +13,10 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
+use siltstone_storage::{Mutex, Runtime};
 use siltstone_table::job::OutputPrefix;
 
+use crate::jobs::build::JobRunner;
 use crate::jobs::gate::Gate;
 
 /// What one attempt may have left.
@@ -46,9 +47,8 @@ impl Leftovers {
         }
     }
 
-    /// Deletes what can be deleted now from the folder of the outputs. What cannot be deleted is
-    /// deleted by the next open.
-    pub(super) fn delete(&self, outputs: &dyn Storage, epoch: Epoch) {
+    /// Deletes the files of attempts of which no call is in progress any more.
+    pub(super) fn delete(&self, runner: &JobRunner) {
         let all = std::mem::take(&mut *self.all.lock());
         let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|left| left.gate.is_idle());
         self.all.lock().extend(busy);
@@ -63,11 +63,9 @@ impl Leftovers {
         let is_left = |name: &String| {
             names.contains(&name) || begins.iter().any(|begin| name.starts_with(begin))
         };
-        for object in outputs.list().unwrap_or_default() {
-            if is_left(&object.name) {
-                let _ = outputs.delete(epoch, &object.name);
-            }
-        }
+        let objects = runner.outputs().list().unwrap_or_default();
+        let found = objects.into_iter().map(|object| object.name);
+        runner.discard_names(found.filter(is_left));
     }
 
     /// Waits until no call of these attempts is in progress. The store is being closed.

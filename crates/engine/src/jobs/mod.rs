@@ -103,11 +103,9 @@ impl Jobs {
 
     /// Deletes what attempts elsewhere left, and what nobody refers to.
     pub(crate) fn delete_leftovers(&self) {
-        if !self.runner.sides.has_others() {
-            return;
+        if self.runner.sides.has_others() {
+            self.leftovers.delete(&self.runner);
         }
-        let outputs = self.runner.outputs();
-        self.leftovers.delete(&**outputs, self.runner.epoch);
     }
 
     /// Memory of the jobs' buffers, in bytes: of those that run, here or elsewhere, and of those
