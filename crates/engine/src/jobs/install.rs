@@ -44,9 +44,10 @@ impl Jobs {
         installed
     }
 
-    /// Deletes outputs that were not installed. An edit whose sync failed may stand all the same
-    /// when the store is opened again, and must find its tables then.
-    fn discard_unless_in_doubt(&self, outputs: &[OutputTable]) {
+    /// Deletes outputs that were not installed, unless the edit that names them is in doubt: an
+    /// edit whose sync failed has poisoned the store, but the next open may find it, and then needs
+    /// its tables.
+    pub(crate) fn discard_unless_in_doubt(&self, outputs: &[OutputTable]) {
         if !self.env.health().is_poisoned() || planted!(DiscardInDoubt) {
             self.runner.discard(outputs);
         }

@@ -95,11 +95,8 @@ pub(crate) fn install_unflushed(jobs: &Jobs, unflushed: &Unflushed) -> Result<()
     let Some(data) = &*slot else { return Ok(()) };
     let mut written = Vec::new();
     if let Err(error) = write_unflushed(jobs, data, &mut written) {
-        if !jobs.env().health().is_poisoned() {
-            // If the store is poisoned, the edit may be durable, so its tables must stay.
-            for (_, tables) in &written {
-                jobs.runner().discard(tables);
-            }
+        for (_, tables) in &written {
+            jobs.discard_unless_in_doubt(tables);
         }
         return Err(error);
     }
