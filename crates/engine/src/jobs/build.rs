@@ -25,7 +25,6 @@ use siltstone_table::retain::{KeyRange as JobRange, RangeEnd};
 
 use super::rate::RateLimiter;
 use crate::formats::directories::Storages;
-use crate::formats::version::meta::meta_of;
 use crate::formats::version::{End, Key, KeyRange, KeyspaceVersion, TableMeta};
 use crate::jobs::attempt::Attempt;
 use crate::jobs::begun::Begun;
@@ -345,18 +344,6 @@ impl JobRunner {
         for name in names {
             let _ = self.outputs.delete(self.epoch, name.as_ref());
         }
-    }
-
-    /// What the manifest says about output tables, with ids from `next_id` on.
-    pub(crate) fn metas(tables: Vec<OutputTable>, next_id: &mut u64) -> Vec<Arc<TableMeta>> {
-        tables
-            .into_iter()
-            .map(|t| {
-                let id = *next_id;
-                *next_id += 1;
-                Arc::new(meta_of(t, id))
-            })
-            .collect()
     }
 }
 

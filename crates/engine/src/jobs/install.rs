@@ -14,9 +14,9 @@ use siltstone_storage::planted;
 use siltstone_table::job::outcome::OutputTable;
 
 use crate::catalog::edits::refresh_view;
-use crate::formats::version::{Edit, KeyspaceEdit, RunSlot, SeqRange, TableMeta};
+use crate::formats::version::meta::metas_of;
+use crate::formats::version::{Edit, KeyspaceEdit, Run, RunSlot, SeqRange, TableMeta};
 use crate::jobs::Jobs;
-use crate::jobs::build::JobRunner;
 use crate::jobs::work::{Compaction, What, Work};
 use crate::tree::pick::ChoiceKind;
 use crate::tree::view::{KeyspaceCore, MemSource};
@@ -53,6 +53,12 @@ impl Jobs {
         }
     }
 
+    /// The run that a flush made, with new ids.
+    pub(crate) fn run_of_flush(&self, tables: Vec<OutputTable>, seqs: SeqRange) -> Result<Run> {
+        let mut next_id = self.catalog.take_table_ids(tables.len() as u64 + 1);
+        Run::of_flush(tables, seqs, &mut next_id)
+    }
+
     fn install_flush(
         &self,
         work: &Work,
@@ -62,19 +68,15 @@ impl Jobs {
         let catalog = &self.catalog;
         let mut role = catalog.role();
         work.keyspace.check()?;
-        let ids = tables.len() as u64 + 1;
-        let run_id = catalog.take_table_ids(ids);
-        let metas = JobRunner::metas(tables, &mut (run_id + 1));
         let seqs = source.seqs();
+        let run = self.run_of_flush(tables, seqs)?;
         // A source whose numbers are above those of an older unsettled one is installed above it.
         // That is counted, because tests must reach it.
         let out_of_order = has_older_unsettled(&work.keyspace, seqs);
-        let mut change = KeyspaceEdit::new(work.keyspace.id);
-        change.covered.push(seqs);
-        change.add_run(RunSlot { id: run_id, seqs }, &metas);
+        let metas = run.tables.tables().to_vec();
         let edit = Edit {
             log_start: catalog.log_start_edit(role.state(), &[source.id]),
-            keyspaces: vec![change],
+            keyspaces: vec![KeyspaceEdit::adding(work.keyspace.id, &[run])],
             ..Edit::default()
         };
         catalog.commit_edit(&mut role, edit)?;
@@ -105,7 +107,7 @@ impl Jobs {
             _ => {
                 let ids = tables.len() as u64 + 1;
                 let mut next_id = catalog.take_table_ids(ids);
-                JobRunner::metas(tables, &mut next_id)
+                metas_of(tables, &mut next_id)
             }
         };
         let mut role = catalog.role();

@@ -33,11 +33,8 @@ use crate::formats::directories::{random_id, refuse_within};
 use crate::formats::manifest;
 use crate::formats::names::{LEASE, PARTIAL};
 use crate::formats::new_store;
-use crate::formats::version::{
-    CreateKeyspace, Edit, KeyspaceEdit, KeyspaceState, Level, Run, StoreState,
-};
+use crate::formats::version::{CreateKeyspace, Edit, KeyspaceEdit, KeyspaceState, Run, StoreState};
 use crate::jobs::Jobs;
-use crate::jobs::build::JobRunner;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::checkpoint::CheckpointReport;
 use crate::types::error::{Error, Result, closed};
@@ -213,9 +210,17 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
         // The first source is the memtable that was made by the rotation. What is written to it is
         // not in the checkpoint.
         for source in view.sources.iter().skip(1).rev() {
-            let (seqs, tables) = match source {
+            let run = match source {
                 Source::Run(run) if !run.pending => continue,
-                Source::Run(run) => (run.seqs, run.tables.level.clone()),
+                Source::Run(run) => {
+                    let id = next_id;
+                    next_id += 1;
+                    Run {
+                        id,
+                        seqs: run.seqs,
+                        tables: run.tables.level.clone(),
+                    }
+                }
                 Source::Memtable(mem) => {
                     check_going_on(jobs.env())?;
                     let written = runner.flush_for_recovery(
@@ -229,16 +234,10 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
                     if written.is_empty() {
                         continue;
                     }
-                    let metas = JobRunner::metas(written, &mut next_id);
-                    (mem.seqs(), Level::new(metas)?)
+                    Run::of_flush(written, mem.seqs(), &mut next_id)?
                 }
             };
-            runs.push(Run {
-                id: next_id,
-                seqs,
-                tables,
-            });
-            next_id += 1;
+            runs.push(run);
         }
         edit.keyspaces.push(KeyspaceEdit::adding_through(
             keyspace.id,

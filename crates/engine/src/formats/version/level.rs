@@ -13,7 +13,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::meta::{KeyRange, SeqRange, TableMeta};
+use siltstone_table::job::outcome::OutputTable;
+
+use super::meta::{KeyRange, SeqRange, TableMeta, metas_of};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// Tables with disjoint bounds, in ascending order.
@@ -213,4 +215,22 @@ pub struct Run {
     pub seqs: SeqRange,
     /// Its tables.
     pub tables: Level,
+}
+
+impl Run {
+    /// The run that a flush made of a memtable with the slot `seqs`. The run gets the id `next_id`,
+    /// and its tables get the following ones.
+    ///
+    /// # Errors
+    /// Those of [`Level::new`].
+    pub(crate) fn of_flush(
+        tables: Vec<OutputTable>,
+        seqs: SeqRange,
+        next_id: &mut u64,
+    ) -> Result<Run> {
+        let id = *next_id;
+        *next_id += 1;
+        let tables = Level::new(metas_of(tables, next_id))?;
+        Ok(Run { id, seqs, tables })
+    }
 }

@@ -9,6 +9,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use siltstone_table::check::Found;
 use siltstone_table::job::outcome::OutputTable;
@@ -456,8 +457,17 @@ pub(crate) fn in_block(found: Found) -> Error {
     error.over(block.start, block.end).keys(keys)
 }
 
-/// The manifest's entry for a table that a job made.
-pub(crate) fn meta_of(t: OutputTable, id: u64) -> TableMeta {
+/// The manifest's entries for the tables that a job made, with ids from `next_id` on.
+pub(crate) fn metas_of(tables: Vec<OutputTable>, next_id: &mut u64) -> Vec<Arc<TableMeta>> {
+    let with_id = |table| {
+        let id = *next_id;
+        *next_id += 1;
+        Arc::new(meta_of(table, id))
+    };
+    tables.into_iter().map(with_id).collect()
+}
+
+fn meta_of(t: OutputTable, id: u64) -> TableMeta {
     TableMeta {
         id,
         location: 0,

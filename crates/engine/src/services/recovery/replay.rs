@@ -23,7 +23,7 @@ use super::unflushed::{ReplayedSource, UnflushedData};
 use crate::formats::batch::{Entries, EntryKind};
 use crate::formats::log::{Position, Record, RecordKind, SkippedDamage};
 use crate::formats::version::{
-    CreateKeyspace, Edit, KeyspaceEdit, Level, Run, SeqRange, SeqSet, StoreState, TableMeta,
+    CreateKeyspace, Edit, KeyspaceEdit, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
 use crate::jobs::build::JobRunner;
 use crate::tree::memtable::Memtable;
@@ -385,14 +385,8 @@ impl<'a> Replay<'a> {
                 sources.push(match sealed {
                     Sealed::Held(mem) => ReplayedSource::Memtable { mem, seqs },
                     Sealed::Tables(tables) => {
-                        let run_id = self.next_table_id;
-                        self.next_table_id += 1;
-                        let metas = JobRunner::metas(tables, &mut self.next_table_id);
-                        ReplayedSource::Run(Run {
-                            id: run_id,
-                            seqs,
-                            tables: Level::new(metas)?,
-                        })
+                        let next_id = &mut self.next_table_id;
+                        ReplayedSource::Run(Run::of_flush(tables, seqs, next_id)?)
                     }
                 });
             }

@@ -17,9 +17,8 @@ use super::orphans::delete_orphans;
 use crate::catalog::{Catalog, reserve};
 use crate::env::Env;
 use crate::formats::log::Position;
-use crate::formats::version::{Edit, KeyspaceEdit, Level, Run, SeqRange, StoreState};
+use crate::formats::version::{Edit, KeyspaceEdit, Run, SeqRange, StoreState};
 use crate::jobs::Jobs;
-use crate::jobs::build::JobRunner;
 use crate::tree::memtable::Memtable;
 use crate::tree::tables::TableSet;
 use crate::tree::view::{MemSource, RunView, Source};
@@ -139,16 +138,7 @@ fn write_unflushed(
                         data.published,
                     )?;
                     written.push((*id, tables.clone()));
-                    let ids = tables.len() as u64 + 1;
-                    let mut next_id = jobs.catalog().take_table_ids(ids);
-                    let run_id = next_id;
-                    next_id += 1;
-                    let tables = Level::new(JobRunner::metas(tables, &mut next_id))?;
-                    runs.push(Run {
-                        id: run_id,
-                        seqs: *seqs,
-                        tables,
-                    });
+                    runs.push(jobs.run_of_flush(tables, *seqs)?);
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::formats::directories::random_id;
 use crate::formats::manifest::{CURRENT_NAME, StoreId, parse_manifest_name, read_current};
 use crate::formats::names::MARKER_TEXT;
 use crate::formats::new_store;
-use crate::formats::version::meta::meta_of;
+use crate::formats::version::meta::metas_of;
 use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
@@ -124,12 +124,7 @@ impl Target {
             self.epoch,
         );
         let outcome = CpuExecutor::new().run(&job, &context)?;
-        let metas = outcome.tables.into_iter().map(|table| {
-            let id = *next_id;
-            *next_id += 1;
-            Arc::new(meta_of(table, id))
-        });
-        Ok(metas.collect())
+        Ok(metas_of(outcome.tables, next_id))
     }
 
     /// Completes the store. `state` does not have the log's start yet.
