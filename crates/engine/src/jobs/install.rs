@@ -13,14 +13,19 @@ use std::sync::Arc;
 use siltstone_storage::planted;
 use siltstone_table::job::outcome::OutputTable;
 
+use crate::catalog::ManifestRole;
 use crate::catalog::edits::refresh_view;
 use crate::formats::version::meta::metas_of;
 use crate::formats::version::{Edit, KeyspaceEdit, Run, RunSlot, SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::work::{Compaction, What, Work};
 use crate::tree::pick::ChoiceKind;
-use crate::tree::view::{KeyspaceCore, MemSource};
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::error::Result;
+
+/// Tables as the manifest has them, and the view that shows them. As long as the view is held,
+/// their files are not deleted.
+type Installed = (Vec<Arc<TableMeta>>, Arc<KeyspaceView>);
 
 impl Jobs {
     /// Installs the tables that a piece of work made, and gives them as the manifest has them.
@@ -38,10 +43,12 @@ impl Jobs {
             What::Flush(source) => self.install_flush(work, source, tables),
             What::Compaction(compaction) => self.install_compaction(work, compaction, tables),
         };
-        if installed.is_err() {
-            self.discard_unless_in_doubt(&outputs);
-        }
-        installed
+        let (tables, view) = installed.inspect_err(|_| self.discard_unless_in_doubt(&outputs))?;
+        self.report_tables(work, &tables);
+        // Other work may have replaced the tables already. Their files stay until here, so that no
+        // event says that a table was deleted before one says that it was created.
+        drop(view);
+        Ok(tables)
     }
 
     /// Deletes outputs that were not installed, unless the edit that names them is in doubt: an
@@ -64,7 +71,7 @@ impl Jobs {
         work: &Work,
         source: &MemSource,
         tables: Vec<OutputTable>,
-    ) -> Result<Vec<Arc<TableMeta>>> {
+    ) -> Result<Installed> {
         let catalog = &self.catalog;
         let mut role = catalog.role();
         work.keyspace.check()?;
@@ -79,16 +86,11 @@ impl Jobs {
             keyspaces: vec![KeyspaceEdit::adding(work.keyspace.id, &[run])],
             ..Edit::default()
         };
-        catalog.commit_edit(&mut role, edit)?;
-        refresh_view(&self.tree, &role, &work.keyspace, &[source.id]);
-        for table in &metas {
-            let events = self.env.events();
-            events.emit(|| table.created(&work.keyspace.name, 0));
-        }
+        let view = self.commit_and_show(&mut role, &work.keyspace, edit, &[source.id])?;
         if out_of_order {
             self.env.metrics().out_of_order_install_count.add(1);
         }
-        Ok(metas)
+        Ok((metas, view))
     }
 
     /// Replaces the inputs of a compaction by its outputs. Without a job the outputs are the inputs
@@ -98,7 +100,7 @@ impl Jobs {
         work: &Work,
         compaction: &Compaction,
         tables: Vec<OutputTable>,
-    ) -> Result<Vec<Arc<TableMeta>>> {
+    ) -> Result<Installed> {
         let catalog = &self.catalog;
         let choice = &compaction.choice;
         let metas: Vec<Arc<TableMeta>> = match choice.kind {
@@ -128,9 +130,22 @@ impl Jobs {
             keyspaces: vec![change],
             ..Edit::default()
         };
-        catalog.commit_edit(&mut role, edit)?;
-        refresh_view(&self.tree, &role, &work.keyspace, &[]);
-        Ok(metas)
+        let view = self.commit_and_show(&mut role, &work.keyspace, edit, &[])?;
+        Ok((metas, view))
+    }
+
+    /// Makes the edit durable, and replaces the view by one without the memtables in `done`.
+    /// Returns the new view.
+    fn commit_and_show(
+        &self,
+        role: &mut ManifestRole,
+        keyspace: &KeyspaceCore,
+        edit: Edit,
+        done: &[u64],
+    ) -> Result<Arc<KeyspaceView>> {
+        self.catalog.commit_edit(role, edit)?;
+        refresh_view(&self.tree, role, keyspace, done);
+        Ok(keyspace.pin())
     }
 }
 

@@ -11,7 +11,7 @@ use crate::env::Env;
 use crate::formats::version::TableMeta;
 use crate::jobs::Jobs;
 use crate::jobs::schedule;
-use crate::jobs::work::{Compaction, Reason, Work};
+use crate::jobs::work::{Compaction, Reason, What, Work};
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::types::event::Event;
 
@@ -37,6 +37,19 @@ impl Jobs {
                 placement: work.placed.reason.clone(),
             }
         });
+    }
+
+    /// Emits the events of the tables that a job made, once they are installed. A move makes none.
+    pub(super) fn report_tables(&self, work: &Work, tables: &[Arc<TableMeta>]) {
+        let level = match &work.what {
+            What::Flush(_) => 0,
+            What::Compaction(compaction) if compaction.is_edit() => return,
+            What::Compaction(compaction) => compaction.choice.to,
+        };
+        for table in tables {
+            let created = || table.created(&work.keyspace.name, level);
+            self.env.events().emit(created);
+        }
     }
 
     fn count_compaction(&self, compaction: &Compaction, made: &Made) {
@@ -113,10 +126,6 @@ impl Jobs {
         let took = env.now().since(start);
         if !compaction.is_edit() {
             m.compaction_time.record(took);
-            for table in &made.tables {
-                let created = || table.created(&work.keyspace.name, choice.to);
-                env.events().emit(created);
-            }
         }
         tracing::debug!(
             out_bytes = made.out_bytes,
