@@ -124,11 +124,8 @@ impl Commit {
         keyspaces: impl IntoIterator<Item = &'k KeyspaceCore>,
     ) -> Result<usize> {
         let mut lead = self.lead();
-        let sealed: Result<Vec<bool>> = keyspaces
-            .into_iter()
-            .map(|keyspace| lead.rotate(self, keyspace))
-            .collect();
+        let sealed = lead.seal(self, keyspaces);
         lead.finish();
-        Ok(sealed?.into_iter().filter(|sealed| *sealed).count())
+        sealed
     }
 }

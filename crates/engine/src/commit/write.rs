@@ -625,6 +625,20 @@ impl Lead<'_> {
         Ok(true)
     }
 
+    /// Seals the active memtables of these keyspaces. Returns how many there were that were not
+    /// empty.
+    pub(crate) fn seal<'k>(
+        &mut self,
+        commit: &Commit,
+        keyspaces: impl IntoIterator<Item = &'k KeyspaceCore>,
+    ) -> Result<usize> {
+        let mut count = 0;
+        for keyspace in keyspaces {
+            count += usize::from(self.rotate(commit, keyspace)?);
+        }
+        Ok(count)
+    }
+
     /// A new active memtable, for a new keyspace or above an ingest. Its memory is allocated as it
     /// is written.
     pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {

@@ -77,18 +77,14 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
         return Err(error);
     }
     let map = commit.catalog().keyspaces();
-    let rotated: Result<Vec<bool>> = map
-        .by_id
-        .values()
-        .map(|keyspace| lead.rotate(commit, keyspace))
-        .collect();
+    let sealed = lead.seal(commit, map.by_id.values().map(|keyspace| &**keyspace));
     // A simulated run may switch to another task here. The leader's role alone must make this one
     // moment.
     commit.env().runtime().yield_point();
     let keyspaces = map.by_id.values().map(|k| (k.clone(), k.pin())).collect();
     let (published, end) = (commit.tree().snapshots().published(), commit.wal().end());
     lead.finish();
-    rotated?;
+    sealed?;
     Ok(Moment {
         published,
         end,
