@@ -52,7 +52,7 @@ pub(crate) struct MemSource {
     pub(crate) flushing: AtomicBool,
     /// The number of its flushes in a row whose tables were rejected.
     pub(crate) rejections: AtomicU32,
-    /// It must not be flushed. Only tests set this.
+    /// It must not be flushed: its data was replayed and waits for room, or a test holds it back.
     pub(crate) held: AtomicBool,
 }
 

@@ -1,6 +1,6 @@
 //! Which tables to compact next: a pure function of one keyspace's version.
 //!
-//! [`pick`] takes a version, the reservations of queued and running jobs, and the sources that are
+//! [`pick`] takes a version, the reservations of work that has not ended, and the sources that are
 //! not installed yet, and returns a [`Choice`] or nothing. [`pick_manual`] moves a key range down
 //! level by level. [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive what the job needs
 //! besides the inputs of a choice.
@@ -11,7 +11,7 @@
 //!   stays.
 //! - **C2** No order of sequence numbers is assumed below level 0: only key ranges count.
 //! - **C3** A choice takes every table of the output level that overlaps its range.
-//! - **C4** A choice's [`Reservation`] is disjoint from those of all queued and running jobs: no
+//! - **C4** A choice's [`Reservation`] is disjoint from those of all work that has not ended: no
 //!   table is taken twice, and the key ranges of two jobs overlap on no level. Within level 0 only
 //!   tables count.
 //! - **C5** Runs merge within level 0 only with neighbours, and the joint range contains no slot of
@@ -29,7 +29,8 @@ use crate::formats::version::{
 };
 use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
 
-/// What a queued or running job reserves for itself.
+/// What a compaction keeps from other picks until it has ended: while its job runs, and while it
+/// waits for another attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// The input tables.
@@ -47,10 +48,10 @@ pub struct PickInput<'a> {
     pub version: &'a KeyspaceVersion,
     /// The options that decide when and how much to compact.
     pub options: &'a PickOptions,
-    /// The reservations of the keyspace's queued and running jobs.
+    /// The reservations of the keyspace's compactions that have not ended.
     pub jobs: &'a [Reservation],
     /// Slots of sources that have sequence numbers and are not installed: memtables, including
-    /// active ones, redirected runs, unfinished ingests. They may have any key.
+    /// active ones, and unfinished ingests. They may have any key.
     pub unsettled: &'a [SeqRange],
 }
 
@@ -157,7 +158,7 @@ impl Choice {
         self.inputs.iter().flat_map(of).collect()
     }
 
-    /// What the choice reserves while it is queued or running (C4).
+    /// What the choice reserves until its work has ended (C4).
     pub fn reservation(&self) -> Reservation {
         let tables = self.tables().map(|t| t.id).collect();
         let mut spans = Vec::new();
@@ -315,7 +316,7 @@ impl<'a> Picker<'a> {
             .filter(|run| run.tables.tables().iter().any(|t| !self.is_reserved(t)))
     }
 
-    /// Priority 1: how urgent each level is, not counting what is queued or running.
+    /// Priority 1: how urgent each level is, not counting what is reserved.
     fn scores(&self) -> [f64; LEVEL_COUNT] {
         let (version, options) = (self.input.version, self.input.options);
         let mut scores = [0.0; LEVEL_COUNT];

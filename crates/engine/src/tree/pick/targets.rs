@@ -91,7 +91,8 @@ pub struct Targets {
     pub bytes: [u64; LEVEL_COUNT],
 }
 
-/// The targets for a version, given the tables that its queued and running jobs make.
+/// The targets for a version. `jobs` has the reservations of compactions that have not ended, which
+/// say where they make tables.
 ///
 /// Dynamic targets: the size of the largest level is taken as that of the deepest one. From there
 /// upwards each level has a target `level_factor` times smaller, until one is not larger than

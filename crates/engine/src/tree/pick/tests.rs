@@ -811,8 +811,8 @@ fn tombstones_are_kept_where_older_data_may_be() {
         older(&format!("{intra}\n unsettled (0,0]\n unsettled (20,20]")),
         "[c..d] [l..m]"
     );
-    let redirected = "L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n unsettled (0,20]\n intra 2 2";
-    assert_eq!(older(redirected), "[a..m]");
+    let unsettled = "L0 (30,40]: 4[a..m]\n L0 (20,30]: 3[a..m]\n unsettled (0,20]\n intra 2 2";
+    assert_eq!(older(unsettled), "[a..m]");
 }
 
 #[test]
