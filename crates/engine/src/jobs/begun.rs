@@ -1,10 +1,10 @@
-//! A job that was begun: what its attempts share.
+//! A job that has begun: the state that its attempts share.
 //!
-//! Invariants: as long as it lasts the reservation of its work stands, so nothing is installed
-//! where the job counted on nothing (RFC 1, V5), and it keeps its number and its snapshots: those
-//! that came later are above it (V6).
+//! Invariants: while the job lasts, its work stays reserved, so nothing is installed in a range
+//! that the job assumed to be empty (RFC 1, V5). The job keeps its published number and its
+//! snapshots: snapshots taken later are not below that number (V6).
 //!
-//! Threading: whoever runs the work owns it.
+//! Threading: the task that runs the work owns it.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use siltstone_table::job::{Job, OutputPrefix};
 pub(crate) struct Begun {
     pub(crate) job: Job,
     pub(crate) inputs: Arc<dyn Inputs>,
-    /// Of a flush: what its tables are compared with, and how much of them.
+    /// For a flush: the stream that its tables are compared with, and the sample of it.
     pub(crate) compared: Option<(Arc<dyn StreamSource>, Sample)>,
-    /// What attempts leave each other; none if each begins anew.
+    /// The tables that attempts leave to each other. `None` if each attempt starts again.
     pub(crate) handover: Option<Arc<Handover>>,
-    /// Tables that were left when the last attempt began.
+    /// The number of tables in the handover when [`Begun::has_left_more`] was last called.
     left_count: usize,
-    /// Tables that were left may have been made by an executor that is not the host's own.
+    /// An executor other than the host's own may have made tables in the handover.
     is_foreign: bool,
 }
 
@@ -38,7 +38,7 @@ impl Begun {
             job,
             inputs,
             compared: Some((stream, sample)),
-            // A memtable makes a table or two: nothing is worth being handed over.
+            // A flush makes only one or two tables, so a failed flush starts again.
             handover: None,
             left_count: 0,
             is_foreign: false,
@@ -56,7 +56,7 @@ impl Begun {
         }
     }
 
-    /// The job of an attempt, whose outputs get names that begin with `output`.
+    /// The job of an attempt. The names of its output tables begin with `output`.
     pub(crate) fn attempt(&self, output: OutputPrefix) -> Job {
         Job {
             output,
@@ -64,20 +64,21 @@ impl Begun {
         }
     }
 
-    /// Tables that an attempt would resume behind.
+    /// The number of finished tables after which an attempt would resume.
     pub(crate) fn left_count(&self) -> usize {
         self.handover.as_ref().map_or(0, |h| h.left_count())
     }
 
-    /// Whether the last attempt left tables that were not there before. Call this once per attempt.
+    /// Whether the last attempt left more tables than there were before. Call this once per
+    /// attempt.
     pub(crate) fn has_left_more(&mut self) -> bool {
         let left_count = self.left_count();
         let before = std::mem::replace(&mut self.left_count, left_count);
         left_count > before
     }
 
-    /// An attempt of another executor than the host's own ended without an outcome. From then on
-    /// the tables that it left are verified as those of an outcome from outside, whoever adopts
+    /// Notes that an attempt of an executor other than the host's own ended without an outcome. The
+    /// tables that it left are verified as foreign ones from then on, whichever executor adopts
     /// them.
     pub(crate) fn note_foreign_attempt(&mut self) {
         self.is_foreign |= self.left_count() > 0;
@@ -87,18 +88,19 @@ impl Begun {
         self.is_foreign
     }
 
-    /// Tables that attempts took over from those before them.
+    /// The number of tables that attempts took over from earlier ones.
     pub(crate) fn adopted_count(&self) -> u64 {
         self.handover.as_ref().map_or(0, |h| h.adopted_count())
     }
 
-    /// An outcome is believed, so no attempt takes anything over any more: the names of what was
-    /// left.
+    /// Closes the handover after an outcome was believed, and returns the names of the tables that
+    /// were left in it.
     pub(crate) fn close(&self) -> Vec<String> {
         self.handover.as_ref().map_or(Vec::new(), |h| h.end())
     }
 
-    /// No further attempt: the names of what the last one left.
+    /// Ends the job when no further attempt follows, and returns the names of the tables that the
+    /// last attempt left.
     pub(crate) fn end(self) -> Vec<String> {
         self.handover.map_or(Vec::new(), |h| h.end())
     }

@@ -1,4 +1,4 @@
-//! How an attempt ends whose outcome is not believed, and whose fault that is.
+//! How an attempt ended whose outcome is not believed, and who was at fault.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::types::error::{Error, ErrorKind};
 /// How an attempt ended whose outcome is not believed.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// The verification found that the tables are not what they must be.
+    /// The verification found wrong tables.
     Rejected(Error),
     /// The executor lacks something that the job names.
     Declined(String),
     /// The executor failed, or its tables could not be read back.
     Failed(Error),
-    /// It showed no sign of life.
+    /// The executor showed no sign of life.
     Hung,
-    /// It was asked to stop.
+    /// The store asked the executor to stop.
     Cancelled,
 }
 
@@ -46,7 +46,7 @@ impl From<ExecError> for Ended {
 }
 
 impl Ended {
-    /// The error of a job that the host could not do either.
+    /// The error of the job if the host could not do it either.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Ended::Rejected(error) | Ended::Failed(error) => error,
@@ -61,8 +61,8 @@ impl Ended {
         }
     }
 
-    /// As the side is to be judged for it, when the store has not cancelled the job: an executor
-    /// that says that it was cancelled has failed, for example because its device was reset.
+    /// The end for which the side is judged, if the store did not cancel the job. An executor that
+    /// then reports a cancellation has failed, for example because its device was reset.
     pub(crate) fn unless_unasked(self, is_host: bool) -> Ended {
         match self {
             Ended::Cancelled if !is_host => Ended::Failed(Error::new(
@@ -73,7 +73,7 @@ impl Ended {
         }
     }
 
-    /// Whether the fault may be the store's own and not the side's: it is the side's if another one
+    /// Whether the store and not the side may be at fault. The side is at fault if another side
     /// does the same job.
     pub(crate) fn may_be_the_stores(&self) -> bool {
         let Ended::Failed(error) = self else {
@@ -88,7 +88,7 @@ impl Ended {
     }
 }
 
-/// An outcome was not accepted.
+/// The error for a rejected outcome.
 pub(crate) fn rejection(reason: &str, executor: &str) -> Error {
     let message = format!("the outcome of a job was rejected: {reason} (executor {executor})");
     Error::new(ErrorKind::Io, message).advice(
@@ -97,7 +97,7 @@ pub(crate) fn rejection(reason: &str, executor: &str) -> Error {
     )
 }
 
-/// The answer of a job that was asked to stop.
+/// The error of a job that was cancelled.
 pub(crate) fn cancelled() -> Error {
     Error::new(ErrorKind::Closed, "the job was cancelled")
 }

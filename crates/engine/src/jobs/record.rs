@@ -1,9 +1,9 @@
-//! What is known of a side: how fast it is, and whether it fails.
+//! The record of a side: its speed and its failures.
 //!
-//! A side is measured by the jobs that it finished, by kind. A side that fails or lies costs a run
-//! of each job, and of its verification. So after `TROUBLES_IN_A_ROW` failures or rejected outcomes
-//! in a row it is *suspended*: it is given no job for a while, then one to try it. Each further
-//! trouble doubles the pause, and a believed outcome ends the matter ([RFC
+//! A side's speed is measured by the jobs that it finished, by kind. Each job given to a failing
+//! side wastes one run and one verification. So after `TROUBLES_IN_A_ROW` failures or rejected
+//! outcomes in a row it is *suspended*: it gets no job during a pause, and then one job as a trial.
+//! Each further failure doubles the pause, and a believed outcome ends the trial ([RFC
 //! 7](../../../../docs/rfc/0007-slots.md), section 6).
 //!
 //! Threading: [`super::sides`] has a mutex around the records.
@@ -17,23 +17,23 @@ use siltstone_table::exec::Progress;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 
-/// Jobs that a side's speed is measured over.
+/// The number of last jobs over which a side's speed is measured.
 const MEASURED_JOBS: usize = 5;
 
-/// For how long a measurement of a side holds.
+/// How long a measurement of a side stays valid.
 const MEASUREMENT_HOLDS: Duration = Duration::from_secs(600);
 
-/// Troubles in a row after which a side is suspended.
+/// The number of failures in a row after which a side is suspended.
 const TROUBLES_IN_A_ROW: u32 = 3;
 
-/// What went wrong with a side.
+/// The way in which a side failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Its outcome was rejected.
+    /// The store rejected its outcome.
     Lie,
-    /// It failed, declined what it had accepted, or panicked.
+    /// It failed, declined a job that it had accepted, or panicked.
     Failure,
-    /// It showed no sign of life. That costs so much time that it is suspended at once.
+    /// It showed no sign of life. This costs so much time that the side is suspended at once.
     Silence,
 }
 
@@ -49,7 +49,7 @@ impl Trouble {
     }
 }
 
-/// How fast a side is with jobs of one kind.
+/// The speed of a side for jobs of one kind.
 #[derive(Default)]
 pub(super) struct Speed {
     /// Bytes and nanoseconds of its last jobs.
@@ -63,13 +63,13 @@ impl Speed {
         self.recent.iter().fold((0, 0), add)
     }
 
-    /// Nanoseconds a byte.
+    /// Nanoseconds per byte.
     pub(super) fn ns_per_byte(&self) -> Option<f64> {
         let (bytes, ns) = self.totals();
         (bytes > 0).then(|| ns as f64 / bytes as f64)
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         let ns_per_byte = self.ns_per_byte().filter(|ns| *ns > 0.0);
         ns_per_byte.map(|ns| 1e9 / ns)
@@ -81,39 +81,39 @@ impl Speed {
     }
 }
 
-/// What one executor has done.
+/// The record of one executor.
 #[derive(Default)]
 pub(super) struct Record {
     /// By [`JobKind`].
     pub(super) speeds: [Speed; JOB_KINDS],
-    /// What went wrong the last time.
+    /// The last failure.
     pub(super) last_failure: Option<String>,
-    /// Why it did not accept the last job that it was asked about, if it did not.
+    /// Why it refused the last job that it was asked about. `None` if it accepted that job.
     pub(super) refusal: Option<String>,
-    /// Troubles since the last outcome that was believed. Those of jobs that came back while it was
-    /// suspended are left out.
+    /// Failures since the last believed outcome. Jobs that returned while the side was suspended do
+    /// not count.
     troubles_in_a_row: u32,
-    /// How often it was suspended.
+    /// The number of suspensions.
     pub(super) suspended: u64,
-    /// It is given nothing before this.
+    /// The side gets no job before this time.
     pub(super) suspended_until: Option<Instant>,
-    /// The attempts that were abandoned and have not returned. Each has a slot, and memory.
+    /// The abandoned attempts that have not returned. Each occupies a slot and memory.
     pub(super) lost: Vec<Arc<Progress>>,
 }
 
 impl Record {
-    /// Whether it is given no job now.
+    /// Whether the side gets no job now.
     pub(super) fn is_suspended(&self, now: Instant) -> bool {
         self.suspended_until.is_some_and(|until| now < until)
     }
 
-    /// Whether it has to show that it works again.
+    /// Whether the next job is a trial after a suspension.
     pub(super) fn is_on_trial(&self) -> bool {
         self.troubles_in_a_row >= TROUBLES_IN_A_ROW
     }
 
-    /// `took`: bytes and nanoseconds, if they say something of the speed. Returns whether that ends
-    /// a suspension.
+    /// Counts a believed outcome. `took` are its bytes and nanoseconds, if they are a measure of
+    /// the speed. Returns whether this ends a suspension.
     pub(super) fn believed(
         &mut self,
         kind: JobKind,
@@ -132,9 +132,9 @@ impl Record {
         self.suspended_until.take().is_some()
     }
 
-    /// Returns the pause, if the side is suspended for that.
+    /// Counts a failure. Returns the pause if this suspends the side.
     pub(super) fn trouble(&mut self, trouble: Trouble, now: Instant) -> Option<Duration> {
-        // Jobs that it had before it was suspended may still come back. They do not lengthen the
+        // Jobs that the side got before it was suspended may still return. They do not lengthen the
         // pause.
         if self.is_suspended(now) {
             return None;
@@ -173,7 +173,7 @@ mod tests {
             );
             for trial in 0..40u32 {
                 record.trouble(trouble, now);
-                // What comes back late changes nothing.
+                // A failure during the pause changes nothing.
                 record.trouble(trouble, now);
                 let pause = Duration::from_secs((first << trial.min(7)).min(longest));
                 assert!(record.is_suspended(now + (pause - Duration::from_nanos(1))));
@@ -203,7 +203,7 @@ mod tests {
         );
         assert!(compactions.holds(now + Duration::from_secs(599)));
         assert!(!compactions.holds(now + Duration::from_secs(600)));
-        // A job that was resumed says nothing of the speed.
+        // A resumed job does not count as a measurement.
         record.believed(JobKind::Compaction, None, now + Duration::from_secs(600));
         let [_, compactions] = &record.speeds;
         assert_eq!(compactions.ns_per_byte(), Some(8.0));

@@ -1,10 +1,10 @@
-//! What runs, and what is reserved for it.
+//! The running work and its reservations.
 //!
-//! `take` reserves here what it gives out, so that several jobs run at once. `finish` takes the
-//! reservation back, unless the work is a compaction that failed and finished tables: then it waits
-//! for another attempt, which resumes behind these tables. Work that another side than the host
-//! failed with waits likewise (`put_back`). While work waits, its reservation stands, with
-//! everything that its job was made from.
+//! `take` reserves the work that it gives out, so that several jobs can run at once. `finish`
+//! releases the reservation, unless the work is a compaction that failed after it had finished
+//! tables: it then waits for another attempt, which resumes after these tables. Work that failed on
+//! a side other than the host waits in the same way (`put_back`). While work waits, its reservation
+//! and the input of its job stay.
 //!
 //! Invariants: a memtable is flushed by one task at a time; reservations of running jobs are
 //! disjoint (`pick` sees them all, under this lock).
@@ -35,7 +35,7 @@ use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// Work that has not ended, as others see it.
+/// Work that has not ended, as the rest of the store sees it.
 pub(super) struct Running {
     id: u64,
     kind: JobKind,
@@ -45,12 +45,12 @@ pub(super) struct Running {
     /// Bytes of its inputs.
     pub(super) bytes: u64,
     reservation: Option<Reservation>,
-    /// None while it waits for another attempt.
+    /// `None` while the work waits for another attempt.
     pub(super) placed: Option<Placed>,
-    /// What the other attempt waits for, as of the last look.
+    /// The side that the next attempt waits for, as of the last search.
     pub(super) waits: Option<Waits>,
     pub(super) progress: Arc<Progress>,
-    /// Bytes that it has read, and since when, as of the last look.
+    /// The bytes that the job has read, and when that count was first seen.
     read: u64,
     read_at: Instant,
     pub(super) stage: Arc<StageCell>,
@@ -58,7 +58,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// How far its job is. `None` while it waits for another attempt.
+    /// The progress of the job. `None` while the work waits for another attempt.
     pub(super) fn advance(&self, now: Instant) -> Option<Advance> {
         let placed = self.placed.as_ref()?;
         Some(Advance {
@@ -75,12 +75,12 @@ impl Running {
 #[derive(Clone, Debug)]
 pub(super) struct Waits {
     pub(super) side: SideId,
-    /// Why it waits for this side, for people.
+    /// Why it waits for this side, as text for people.
     pub(super) placement: String,
 }
 
-/// Work that was left in the tree, where it waits for a side. It is not reserved. This is only for
-/// statistics: whoever takes work picks anew.
+/// Work that waits in the tree for a side, without a reservation. Only statistics use it: `take`
+/// picks again.
 pub(super) struct Left {
     pub(super) key: PickKey,
     pub(super) keyspace: String,
@@ -98,21 +98,23 @@ pub(crate) struct ManualRequest {
 
 /// See the module.
 pub(crate) struct Schedule {
-    /// By kind and keyspace, the jobs in a row that panicked.
+    /// The number of jobs in a row that panicked, by kind and keyspace.
     panicked: BTreeMap<(JobKind, KeyspaceId), u32>,
-    /// Those that wait for their next attempt are among them: their reservations stand.
+    /// All work that has not ended. This includes work that waits for its next attempt, because it
+    /// is still reserved.
     running: Vec<Running>,
-    /// What the last whole walk over all that could be done left in the tree. Empty if the host is
-    /// the only side.
+    /// Work that the last complete search found and did not start. Empty if the host is the only
+    /// side.
     left: Vec<Left>,
-    /// Work that waits for another attempt: because it has finished tables behind which that one
-    /// resumes, or because another side than the host failed.
+    /// Work that waits for another attempt, because that attempt can resume after finished tables,
+    /// or because a side other than the host failed.
     pub(super) returned: Vec<Work>,
     pub(crate) manual: Vec<ManualRequest>,
     next_id: u64,
-    /// Keyspaces take turns.
+    /// The keyspace that was served last. Keyspaces take turns.
     pub(super) turn: KeyspaceId,
-    /// Tables whose rewriting for their tombstones gave nothing back: not begun again.
+    /// Tables that were rewritten for their tombstones and did not lose them. They are not
+    /// rewritten for them again.
     unproductive: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
@@ -154,12 +156,12 @@ impl Schedule {
         given_up
     }
 
-    /// Remembers what a whole walk left in the tree.
+    /// Stores the work that a complete search left in the tree.
     pub(super) fn set_left(&mut self, left: Vec<Left>) {
         self.left = left;
     }
 
-    /// What was left in the tree is started.
+    /// Forgets waiting work that is started now.
     pub(super) fn forget_left(&mut self, key: &PickKey) {
         self.left.retain(|left| left.key != *key);
     }
@@ -172,7 +174,7 @@ impl Schedule {
         &self.running
     }
 
-    /// Notes what returned work waits for.
+    /// Notes the side that returned work waits for.
     pub(super) fn note_waits(&mut self, id: u64, waits: Waits) {
         if let Some(running) = self.running.iter_mut().find(|r| r.id == id) {
             running.waits = Some(waits);
@@ -208,7 +210,7 @@ impl Schedule {
         });
     }
 
-    /// Starts returned work again.
+    /// Starts another attempt of returned work.
     pub(super) fn restart(&mut self, work: &mut Work, placed: Placed) {
         work.placed = placed.clone();
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
@@ -217,7 +219,7 @@ impl Schedule {
         }
     }
 
-    /// The work that waits for another attempt has none.
+    /// Marks the work as waiting for another attempt.
     fn unplace(&mut self, work: &Work) {
         work.stage.set(Stage::Reserved);
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
@@ -228,7 +230,7 @@ impl Schedule {
         }
     }
 
-    /// Looks at how much each job has read. Sides are compared by what is seen here.
+    /// Samples how much each job has read. The comparison of sides uses these samples.
     pub(super) fn note_reads(&mut self, now: Instant) {
         for running in &mut self.running {
             let read = running.progress.bytes_in.load(Ordering::Relaxed);
@@ -267,12 +269,12 @@ impl Schedule {
     /// Memory of the running jobs' buffers, in bytes.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let of = |r: &Running| r.progress.buffer_bytes.load(Ordering::Relaxed);
-        // Executors count this, so it is not trusted to be small.
+        // Executors count these bytes, so the sum must not overflow.
         self.running.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
-/// Slots of what is not installed.
+/// The sequence ranges of the sources that are not installed yet.
 pub(super) fn unsettled(view: &KeyspaceView) -> Vec<SeqRange> {
     view.sources
         .iter()
@@ -289,7 +291,7 @@ pub(super) fn with_range_deletes(view: &KeyspaceView) -> impl Iterator<Item = &A
         .filter(|handle| handle.meta.range_deletes > 0)
 }
 
-/// What `pick_deletes` knows besides the version.
+/// The input of `pick_deletes` besides the version.
 pub(super) fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> Deletes {
     let published = tree.snapshots().published();
     let oldest_read = tree
@@ -306,19 +308,20 @@ pub(super) fn deletes(tree: &Tree, schedule: &Schedule, view: &KeyspaceView) -> 
     }
 }
 
-/// Remembers tables whose tombstones stayed although they were rewritten for them.
+/// Remembers tables that were rewritten for their tombstones and did not lose them.
 pub(crate) fn remember_unproductive(jobs: &Jobs, tables: &[Arc<TableMeta>]) {
     const REMEMBERED_MAX: usize = 4096;
     let mut schedule = jobs.schedule.lock();
     schedule.unproductive.extend(tables.iter().map(|t| t.id));
-    // The oldest ids are those of tables that have probably gone. Forgetting one costs one more
+    // The tables with the oldest ids have probably been deleted. Forgetting an id costs one more
     // attempt.
     while schedule.unproductive.len() > REMEMBERED_MAX {
         schedule.unproductive.pop_first();
     }
 }
 
-/// Ends work and deletes what its attempts left. Not under the schedule's lock.
+/// Ends work and deletes the files that its attempts left. Must not be called under the schedule's
+/// lock.
 pub(super) fn end(jobs: &Jobs, works: Vec<Work>) {
     for mut work in works {
         jobs.runner.discard_names(&work.end());
@@ -332,8 +335,8 @@ pub(crate) fn end_returned(jobs: &Jobs) {
     end(jobs, given_up);
 }
 
-/// Work panicked: what it made is of no use, and no further attempt resumes behind it. Returns the
-/// number of panics in a row of its kind and keyspace.
+/// Cancels work that panicked, so that no further attempt resumes it. Returns the number of panics
+/// in a row of its kind and keyspace.
 pub(crate) fn count_panic(jobs: &Jobs, work: &Work) -> u32 {
     work.cancel.cancel();
     let mut schedule = jobs.schedule.lock();
@@ -343,12 +346,11 @@ pub(crate) fn count_panic(jobs: &Jobs, work: &Work) -> u32 {
     *count
 }
 
-/// Takes the work's reservation back, unless another attempt is to be made, and wakes those who
-/// wait.
+/// Releases the work's reservation, unless another attempt follows, and wakes the tasks that wait.
 pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     let (id, kind, keyspace) = (work.id, work.kind(), work.keyspace.id);
     // A flushed memtable is dropped before the schedule shows that nothing runs any more: a caller
-    // that waited for that finds its memory given back.
+    // that waits until nothing runs finds the memory freed.
     let mut work = match (&work.what, result) {
         (What::Flush(_), Ok(())) => {
             end(jobs, vec![work]);

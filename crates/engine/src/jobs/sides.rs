@@ -1,9 +1,9 @@
-//! The executors of a store: what they are asked, and what is known of each.
+//! The executors of a store, the questions to them, and what the store knows of each.
 //!
-//! `Sides` holds the executors, the host's own last, and a record of each ([`super::record`]): how
-//! fast it is, and whether it fails, so that it is suspended for a while. The host is never
-//! suspended: somebody must run the jobs, and its failure is a failure of the job that is reported
-//! as such ([RFC 7](../../../../docs/rfc/0007-slots.md), section 6).
+//! `Sides` holds the executors, the host's own last, and a record of each ([`super::record`]): its
+//! speed and its failures. An executor that fails too often is suspended for a while. The host is
+//! never suspended, because some side must run the jobs; its failure is reported as a failure of
+//! the job ([RFC 7](../../../../docs/rfc/0007-slots.md), section 6).
 //!
 //! Threading: shared; one mutex for the records, which is held over nothing else. Events are
 //! emitted after it is released.
@@ -26,22 +26,22 @@ use crate::types::event::{Event, Events};
 use crate::types::job_stats::SideStats;
 use crate::types::metrics::Counter;
 
-/// A side, by its place in the list of executors.
+/// The index of a side in the list of executors.
 pub(crate) type SideId = usize;
 
-/// A side has no more slots than this, whatever its executor says.
+/// The maximum number of slots of a side, whatever its executor reports.
 const SLOTS_MAX: usize = 64;
 
-/// The jobs of one side together may have one in this many of the process's files open.
+/// The jobs of one side may together open one in this many of the files that the process may open.
 const FILES_SHARE: u64 = 8;
 
-/// A job is cut into no more subjobs than this, whatever its executor says.
+/// The maximum number of subjobs of a job, whatever its executor reports.
 const PARALLELISM_MAX: usize = 256;
 
-/// What an executor did when it was asked what it can do.
+/// The failure that is recorded when an executor panics while it answers a question.
 const PANICKED: &str = "it panicked when it was asked what it can do";
 
-/// Calls foreign code. `None` if it panics; in a simulated run a panic ends the run.
+/// Calls foreign code. Returns `None` if it panics; in a simulated run a panic ends the run.
 pub(crate) fn guarded<T>(runtime: &Runtime, call: impl FnOnce() -> T) -> Option<T> {
     if runtime.is_simulated() {
         return Some(call());
@@ -49,7 +49,7 @@ pub(crate) fn guarded<T>(runtime: &Runtime, call: impl FnOnce() -> T) -> Option<
     catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
-/// Why the side has no slots, if it has none, for people.
+/// Why the side has no slots, if it has none, as text for people.
 fn no_slots(record: &Record, asked: &Asked, now: Instant) -> &'static str {
     if record.is_suspended(now) {
         "is suspended"
@@ -62,29 +62,29 @@ fn no_slots(record: &Record, asked: &Asked, now: Instant) -> &'static str {
     }
 }
 
-/// How often jobs of a side ended badly. Counting takes no lock.
+/// Counts of the failures of a side, by kind. Counting takes no lock.
 #[derive(Default)]
 struct Ends {
     /// Jobs that failed, panicked or hung.
     failed: Counter,
-    /// Jobs that it declined after it had accepted them.
+    /// Jobs that the side declined after it had accepted them.
     declined: Counter,
     /// Outcomes that were rejected.
     rejected: Counter,
 }
 
-/// What an executor says of itself now.
+/// An executor's answers about its state.
 pub(crate) struct Asked {
     state: ExecutorState,
-    /// How many jobs it may have at once.
+    /// The number of jobs that the executor may run at once.
     slots: usize,
 }
 
-/// The longest name of an executor, in characters; what is longer is cut.
+/// The maximum length of an executor's name, in characters. Longer names are truncated.
 const NAME_MAX: usize = 64;
 
-/// An executor's name, and where it computes. It is foreign code, so the name is made fit to be
-/// printed, and to be part of a task's name.
+/// An executor's name, and where it computes. The name comes from foreign code, so it is made safe
+/// to print and to use in a task's name.
 fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
     let names = || (executor.name().to_string(), executor.side().to_string());
     let (name, side) = guarded(runtime, names).unwrap_or_default();
@@ -96,8 +96,9 @@ fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
     }
 }
 
-/// The names of all executors. Users know an executor by its name alone, so one whose name is
-/// taken gets a number: `gpu`, `gpu#2`. The host's own is the last in the list, and keeps its name.
+/// The names of all executors. Users know an executor by its name alone, so one whose name is taken
+/// gets a number: `gpu`, `gpu#2`. The host's own executor is the last in the list, and keeps its
+/// name.
 fn all_names(runtime: &Runtime, executors: &[Arc<dyn Executor>]) -> Vec<(String, String)> {
     let mut taken = BTreeSet::new();
     let mut with_number = |executor: &Arc<dyn Executor>| {
@@ -120,10 +121,10 @@ pub(crate) struct Sides {
     runtime: Runtime,
     events: Arc<Events>,
     executors: Vec<Arc<dyn Executor>>,
-    /// The name of each executor, and where it computes, as they were at the open. No two have the
+    /// The name of each executor, and where it computes, as of the open. No two executors have the
     /// same name.
     names: Vec<(String, String)>,
-    /// How many files the jobs of one side may have open.
+    /// The number of files that the jobs of one side may have open.
     files_max: usize,
     /// Of each executor, in their order.
     records: Mutex<Vec<Record>>,
@@ -155,7 +156,7 @@ impl Sides {
         }
     }
 
-    /// The host alone, for jobs beside those of an open store.
+    /// The host alone, for jobs that are not jobs of an open store.
     pub(crate) fn host_only(&self) -> Sides {
         Sides::new(&self.runtime, Vec::new(), &self.events, None)
     }
@@ -179,7 +180,8 @@ impl Sides {
         self.names[side].clone()
     }
 
-    /// Which sides accept a job. Not to be called under a lock: executors are foreign code.
+    /// Asks the sides whether they accept a job. Must not be called under a lock, because executors
+    /// are foreign code.
     pub(crate) fn ask(&self, job: &Job) -> Vec<Answer> {
         let host = self.host();
         let accepts = |(i, executor): (SideId, &Arc<dyn Executor>)| {
@@ -200,7 +202,8 @@ impl Sides {
         self.executors.iter().enumerate().map(accepts).collect()
     }
 
-    /// The answer to [`Sides::ask`] that no side but the host accepts.
+    /// The answers of [`Sides::ask`] when no executor accepts the job, so that only the host runs
+    /// it.
     pub(crate) fn nobody(&self) -> Vec<Answer> {
         vec![Answer::Refuses; self.executors.len()]
     }
@@ -215,8 +218,8 @@ impl Sides {
         answer
     }
 
-    /// Asks each executor but the host's own whether it can be given jobs, and how many.
-    /// Not to be called under a lock: executors are foreign code.
+    /// Asks each executor except the host's own whether it takes jobs, and how many. Must not be
+    /// called under a lock, because executors are foreign code.
     pub(crate) fn ask_all(&self) -> Vec<Asked> {
         let asked = |(i, executor): (SideId, &Arc<dyn Executor>)| {
             if i == self.host() {
@@ -238,22 +241,23 @@ impl Sides {
         self.executors.iter().enumerate().map(asked).collect()
     }
 
-    /// The most slots of a side whose jobs have so many subjobs. Each subjob has one unfinished
-    /// table open. Input tables are bounded in `env::descriptors`. With a very low limit a side
-    /// still has one slot, because a limit must make the store slower and not stop a part of it.
+    /// The maximum number of slots of a side whose jobs have `parallelism` subjobs. Each subjob has
+    /// one unfinished table open. `env::descriptors` limits open input tables. With a very low
+    /// limit a side still has one slot, because a limit must make the store slower and not stop a
+    /// part of it.
     fn slots_at_most(&self, parallelism: usize) -> usize {
         (self.files_max / parallelism).clamp(1, SLOTS_MAX)
     }
 
-    /// The number of subjobs that a job for this side is cut into at most.
+    /// The maximum number of subjobs of a job for this side.
     pub(crate) fn parallelism(&self, side: SideId) -> usize {
         let executor = &self.executors[side];
         let answer = self.ask_one(side, || executor.parallelism());
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
-    /// What is known of each side now, but for the jobs that it runs. `asked` is what the executors
-    /// said of themselves.
+    /// What is known of each side now, except the jobs that it runs. `asked` are the answers of the
+    /// executors.
     pub(crate) fn view(&self, asked: &[Asked]) -> Vec<SideView<'_>> {
         let host = self.host();
         let now = self.runtime.now();
@@ -280,12 +284,12 @@ impl Sides {
         view.collect()
     }
 
-    /// An attempt was abandoned: its slot is lost until the executor returns.
+    /// Counts an abandoned attempt. Its slot is lost until the executor returns.
     pub(crate) fn count_lost(&self, side: SideId, progress: &Arc<Progress>) {
         self.records.lock()[side].lost.push(progress.clone());
     }
 
-    /// An abandoned attempt has returned.
+    /// Removes an abandoned attempt that has returned.
     pub(crate) fn count_found(&self, side: SideId, progress: &Arc<Progress>) {
         let lost = &mut self.records.lock()[side].lost;
         lost.retain(|p| !Arc::ptr_eq(p, progress));
@@ -302,13 +306,14 @@ impl Sides {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Whether there is another side than the host.
+    /// Whether there is a side other than the host.
     pub(crate) fn has_others(&self) -> bool {
         self.host() > 0
     }
 
-    /// A side has done a job. `took`: its bytes and the nanoseconds, unless it took over a part
-    /// from an earlier attempt, so that these say nothing of its speed.
+    /// Counts a job that a side has done. `took` are its bytes and nanoseconds. It is `None` if the
+    /// attempt took over a part of an earlier one, because then they say nothing about the side's
+    /// speed.
     pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(u64, u64)>) {
         let now = self.runtime.now();
         let took = took.map(|(bytes, ns)| (bytes.max(1), ns));
@@ -319,8 +324,8 @@ impl Sides {
         }
     }
 
-    /// A side has not done a job. If the fault may be the store's own, the caller counts the
-    /// trouble when another side has done the job.
+    /// Counts a job that a side has not done. If the store itself may be at fault, the caller
+    /// counts the trouble when another side has done the job.
     pub(crate) fn count_ended(&self, side: SideId, ended: &Ended) {
         let trouble = match ended {
             Ended::Cancelled => return,
@@ -347,7 +352,7 @@ impl Sides {
         }
     }
 
-    /// Something went wrong with a side: `said` is what. It may be suspended for that.
+    /// Counts a failure of a side, which `said` describes. This may suspend the side.
     pub(crate) fn count_trouble(&self, side: SideId, trouble: Trouble, said: &str) {
         let now = self.runtime.now();
         let pause = self.records.lock()[side].trouble(trouble, now);
@@ -383,8 +388,8 @@ impl Sides {
         self.records.lock().iter().map(|r| r.suspended).sum()
     }
 
-    /// The statistics of each side, but for the jobs that it runs or that wait for it. Calls
-    /// executors, so it is not to be called under a lock.
+    /// The statistics of each side, except the jobs that it runs or that wait for it. Must not be
+    /// called under a lock, because it calls executors.
     pub(crate) fn stats(&self) -> Vec<SideStats> {
         let asked = self.ask_all();
         let now = self.runtime.now();
@@ -471,7 +476,7 @@ mod tests {
             assert_eq!((side.failed_count, side.rejected_count), (1, 1));
             assert!(last(side).contains("a count is wrong"), "{side:?}");
             assert_eq!((side.suspended_count, side.suspended_us), (1, 30_000_000));
-            // The host is counted, but never suspended.
+            // Failures of the host are counted, but the host is never suspended.
             (0..5).for_each(|_| sides.count_ended(1, &Ended::Failed(io())));
             let host = &sides.stats()[1];
             assert_eq!((host.failed_count, host.suspended_count), (5, 0));

@@ -1,5 +1,5 @@
-//! What the job of a piece of work is made from: the version, the settings, the published number
-//! and the snapshots, which are taken together.
+//! Collects the input of a job: the version, the settings, and the published number with the
+//! snapshots, which are read together.
 //!
 //! Threading: any task; no lock is held.
 
@@ -18,7 +18,8 @@ use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, MemSource};
 
 impl Jobs {
-    /// Which sides would run the job of what was picked. Not to be called under a lock.
+    /// Asks the sides whether they would run the job of picked work. Must not be called under a
+    /// lock.
     pub(super) fn ask_sides(&self, keyspace: &KeyspaceCore, what: &What) -> Vec<Answer> {
         let job = match what {
             What::Flush(source) => {
@@ -30,12 +31,12 @@ impl Jobs {
         };
         match job {
             Some(job) => self.runner.sides.ask(&job),
-            // There is nothing to execute.
+            // The memtable is empty, so there is nothing to execute.
             None => self.runner.sides.nobody(),
         }
     }
 
-    /// Everything that the job of a flush is made from.
+    /// The input of a flush job.
     pub(super) fn flush_spec<'a>(
         &self,
         keyspace: &KeyspaceCore,
@@ -43,8 +44,8 @@ impl Jobs {
         settings: &'a Settings,
     ) -> FlushSpec<'a> {
         let (published, snapshots) = self.tree.snapshots().for_job();
-        // Level-0 runs are cut where the base level is, so that a table of the run meets few tables
-        // of that level.
+        // A level-0 run is divided at the table boundaries of the base level, so that each of its
+        // tables overlaps few tables there.
         let version = keyspace.view().version.clone();
         let base = targets(&version, &settings.pick, &[]).base;
         FlushSpec {
@@ -70,7 +71,7 @@ impl Jobs {
         Begun::compaction(job, inputs, Handover::new(self.env.runtime()))
     }
 
-    /// The job of a compaction, cut into at most `parallelism` subjobs.
+    /// The job of a compaction, divided into at most `parallelism` subjobs.
     fn compaction_job(
         &self,
         keyspace: &KeyspaceCore,
@@ -99,7 +100,8 @@ impl Jobs {
     }
 }
 
-/// Where the level above the base level is cut, within the keys of a memtable.
+/// The keys at which a table of the level above the base level should end, within the keys of a
+/// memtable.
 fn base_cuts(version: &KeyspaceVersion, base: u8, source: &MemSource) -> Vec<Vec<u8>> {
     let (Some(first), Some(last)) = (source.mem.first_key(), source.mem.last_key()) else {
         return Vec::new();

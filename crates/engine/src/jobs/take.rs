@@ -1,16 +1,16 @@
-//! What is done next, and by which side: a pick and a choice, under one lock.
+//! Decides which work is done next and by which side: a pick and a choice, under one lock.
 //!
-//! A task that is free calls [`take`]. It goes through returned work, sealed
-//! memtables, manual requests, due levels by keyspaces in turn, and at last work for what was
-//! deleted. For each it chooses a side. Work that the caller can start is reserved and given to
-//! it. Work that had better wait for a busy side, or for a worker, is left in the tree,
-//! unreserved, and picked again after the next event ([RFC 7](../../../../docs/rfc/0007-slots.md),
-//! section 4).
+//! A free task calls [`take`]. It goes through returned work, sealed memtables, manual requests,
+//! due levels of one keyspace after the other, and last the compactions that reclaim deleted space.
+//! It chooses a side for each piece of work. Work that the caller can start is reserved and
+//! returned to it. Work that should wait for a busy side or for a worker stays in the tree without
+//! a reservation, and is picked again after the next event ([RFC
+//! 7](../../../../docs/rfc/0007-slots.md), section 4).
 //!
 //! Invariants: the version, the unsettled slots and the reservations that a choice is made from are
-//! read under the schedule's lock, so what a job counts as older cannot shrink behind its back (RFC
-//! 1, V5). A slot is counted as taken under the lock that it was chosen under. Executors are called
-//! without the lock.
+//! read under the schedule's lock, so the data that a job counts as older cannot shrink unnoticed
+//! (RFC 1, V5). A slot is counted as taken under the lock under which it was chosen. Executors are
+//! called without the lock.
 //!
 //! Threading: the schedule's mutex; no I/O under it.
 
@@ -31,25 +31,26 @@ use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::limits::KeyspaceId;
 
-/// Who takes work.
+/// The kind of task that takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// It runs work on the host.
+    /// A worker runs work on the host.
     Worker {
-        /// It takes no compactions, so that no memtable waits for one.
+        /// The worker takes no compactions, so that no memtable waits for one.
         flush_only: bool,
     },
-    /// It only starts work elsewhere.
+    /// A placer only starts work on other sides than the host.
     Placer {
-        /// It looks at all work although no slot is free, so that statistics show what waits.
+        /// The placer looks at all work even if no slot is free, so that statistics show waiting
+        /// work.
         anyway: bool,
     },
 }
 
-/// The most flushes, and the most compactions, that one call leaves in the tree before it gives up.
+/// One call gives up after it has left this many flushes, or this many compactions, in the tree.
 const LEFT_MAX: usize = 32;
 
-/// What picks for one keyspace are made from, as of one moment.
+/// The input of picks for one keyspace, as of one moment.
 pub(super) struct PickState {
     pub(super) view: Arc<KeyspaceView>,
     settings: Arc<Settings>,
@@ -88,7 +89,7 @@ impl PickState {
     }
 }
 
-/// What distinguishes one pick from another.
+/// The identity of a pick.
 pub(super) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
 
 fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
@@ -105,37 +106,37 @@ fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
 
 /// An answer of [`Round::place`].
 enum Step {
-    /// The caller starts it there.
+    /// The caller starts the work there.
     Start(Placed),
-    /// It stays where it is, and waits for a side, if the sides were compared for it.
+    /// The work stays where it is. If the sides were compared, it waits for this one.
     Leave(Option<Waits>),
-    /// Nobody has asked the executors whether they accept it.
+    /// The executors have not been asked yet whether they accept the work.
     Ask,
 }
 
 /// How a round ended.
 enum Found {
     Work(Box<Work>),
-    /// The executors are to be asked about this, without the lock.
+    /// The caller has to ask the executors about this work, without the lock.
     Question(Arc<KeyspaceCore>, What),
     Nothing,
 }
 
-/// One walk over all that could be done.
+/// One search through all work that could be done.
 struct Round<'a> {
     jobs: &'a Jobs,
     taker: Taker,
-    /// Who accepts what, as far as it was asked.
+    /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
-    /// What the executors said of themselves. None: the host is the only side.
+    /// The state and slots that the executors reported. `None` if the host is the only side.
     asked: Option<Vec<Asked>>,
-    /// The sides, without what they run, as they were under the schedule's lock.
+    /// The sides as they were under the schedule's lock, without their running jobs.
     sides: Option<Vec<SideView<'a>>>,
-    /// Work that was left, and for whom.
+    /// The work that was left in the tree, with the side that it waits for.
     waiting: Vec<Waiting>,
-    /// What it would reserve.
+    /// The reservations that the compactions left in the tree would make.
     left: Vec<(KeyspaceId, Reservation)>,
-    /// What statistics show of it.
+    /// The same work as statistics show it.
     shown: Vec<Left>,
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
     }
 }
 
-/// The keyspaces after the last one served, then the others.
+/// All keyspaces, beginning after the one that was served last.
 fn in_turn(map: &KeyspaceMap, turn: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceCore>> {
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     after.map(|(_, keyspace)| keyspace)
@@ -177,8 +178,8 @@ impl Round<'_> {
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
         self.look_at_sides(&mut schedule);
-        // Under the lock: a job that poisons the store does so before it leaves the schedule, so
-        // what it could not do is not begun again.
+        // This is checked under the lock. A job that poisons the store does so before it leaves the
+        // schedule, so its work is not begun again.
         if jobs.env.health().check_manifest().is_err() {
             return self.nothing(&mut schedule);
         }
@@ -220,14 +221,14 @@ impl Round<'_> {
             }
         }
         if matches!(self.taker, Taker::Placer { .. }) {
-            // What is left to do needs storage calls, and this task must always be on time.
+            // The remaining picks need storage calls, which would delay this task.
             return self.nothing(&mut schedule);
         }
         drop(schedule);
         self.for_deletes(&map)
     }
 
-    /// Looks at the records of the sides. Under the schedule's lock, so that no slot is given
+    /// Reads the records of the sides. The schedule's lock is held so that no slot is given out
     /// twice: a slot counts as lost, and its side as suspended, before its job leaves the schedule.
     fn look_at_sides(&mut self, schedule: &mut Schedule) {
         if let Some(asked) = &self.asked {
@@ -236,17 +237,17 @@ impl Round<'_> {
         }
     }
 
-    /// Whether another side than the host could begin a job now.
+    /// Whether a side other than the host could begin a job now.
     fn has_free_slot(&self, schedule: &Schedule) -> bool {
         let sides = self.sides.iter().flatten().enumerate();
         let mut others = sides.take(self.jobs.runner.sides.host());
         others.any(|(id, side)| side.slots > schedule.running_count(id))
     }
 
-    /// Work that is only worth it for what was deleted: nothing else is due.
+    /// Nothing else is due, so this looks for compactions that reclaim deleted space.
     fn for_deletes(mut self, map: &KeyspaceMap) -> Found {
         let jobs = self.jobs;
-        // Tables are opened without the lock.
+        // This opens tables, so it runs without the lock.
         for keyspace in map.by_id.values() {
             for handle in with_range_deletes(&keyspace.pin()) {
                 if handle.deleted_ranges().is_none() {
@@ -275,7 +276,7 @@ impl Round<'_> {
         self.nothing(&mut schedule)
     }
 
-    /// Everything that this taker may start was looked at, and nothing is started.
+    /// Nothing that this task may start is due.
     fn nothing(self, schedule: &mut Schedule) -> Found {
         if self.sides.is_some() {
             schedule.set_left(self.shown);
@@ -289,7 +290,7 @@ impl Round<'_> {
             return Some(found);
         }
         for keyspace in map.by_id.values() {
-            // Its create edit goes first, and a notification follows that.
+            // The keyspace's create edit must be durable first. A notification follows that edit.
             if !keyspace.is_created() {
                 continue;
             }
@@ -310,7 +311,7 @@ impl Round<'_> {
         None
     }
 
-    /// Work of a kind that a side gave back.
+    /// Returned work of one kind.
     fn returned(&mut self, schedule: &mut Schedule, kind: JobKind) -> Option<Found> {
         for at in (0..schedule.returned.len()).rev() {
             let work = &schedule.returned[at];
@@ -354,7 +355,7 @@ impl Round<'_> {
         None
     }
 
-    /// What `pick` finds in a keyspace.
+    /// Goes through the compactions that `pick` finds in a keyspace.
     fn compactions(
         &mut self,
         schedule: &mut Schedule,
@@ -376,7 +377,7 @@ impl Round<'_> {
         None
     }
 
-    /// What picks are made from, when what was left is taken for reserved.
+    /// The input of a pick that treats the work left in the tree as reserved.
     fn pick_state(&self, schedule: &Schedule, keyspace: &KeyspaceCore) -> PickState {
         let mut reserved = schedule.reservations(keyspace.id);
         let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
@@ -384,7 +385,7 @@ impl Round<'_> {
         PickState::of(keyspace, reserved)
     }
 
-    /// Starts work that was picked, unless it is left.
+    /// Starts work that was picked, unless it has to wait.
     fn start(
         &mut self,
         schedule: &mut Schedule,
@@ -401,7 +402,7 @@ impl Round<'_> {
             Step::Start(placed) => {
                 work.answers = match (answers, &self.sides) {
                     (Some(answers), _) => answers.clone(),
-                    // Nobody could be asked, but the work may be placed again after a failure.
+                    // No executor could be asked, but the work may be placed again after a failure.
                     (None, Some(_)) => self.jobs.runner.sides.nobody(),
                     (None, None) => Vec::new(),
                 };
@@ -431,7 +432,7 @@ impl Round<'_> {
         }
     }
 
-    /// Where the work goes, if it starts now.
+    /// Decides whether the work starts now, and on which side.
     fn place(&mut self, schedule: &Schedule, work: &Work, answers: Option<&Vec<Answer>>) -> Step {
         let host = self.jobs.runner.sides.host();
         let is_worker = matches!(self.taker, Taker::Worker { .. });
@@ -454,7 +455,7 @@ impl Round<'_> {
         let answers = match answers {
             Some(answers) => answers,
             None if others.iter().any(|side| side.slots > 0) => return Step::Ask,
-            // They are not asked, because none of them can be given anything.
+            // The executors are not asked, because none of them has a slot.
             None => {
                 nobody = self.jobs.runner.sides.nobody();
                 &nobody
@@ -491,7 +492,8 @@ impl Round<'_> {
         }))
     }
 
-    /// The sides with what they run, and the host with the workers that take this kind.
+    /// The sides with their running jobs. The host's slots are the workers that take this kind of
+    /// job.
     fn with_running<'b>(
         &self,
         schedule: &Schedule,
@@ -511,7 +513,7 @@ impl Round<'_> {
             let slots = match (id == host, self.taker) {
                 (false, _) => side.slots,
                 (true, Taker::Placer { .. }) => workers as usize,
-                // It is free.
+                // The calling worker is free, so the host has at least one free slot.
                 (true, Taker::Worker { .. }) => (workers as usize).max(running.len() + 1),
             };
             SideView {
