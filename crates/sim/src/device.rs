@@ -47,7 +47,7 @@ pub struct Plan {
     pub takes_flushes: bool,
     /// It accepts no job with more bytes of input tables.
     pub bytes_max: u64,
-    /// How its next jobs end, in order; those behind them end as they should.
+    /// The endings of the next jobs, in order. Later jobs succeed.
     pub endings: VecDeque<Ending>,
 }
 

@@ -162,7 +162,7 @@ bugs! {
     98 DropIsForgotten "replay ignores a drop that the manifest does not have";
     99 SettingIsNotKept "a keyspace's settings are changed in memory only";
     100 ExportIgnoresSnapshot "an export at a snapshot shows the newest state";
-    // The author of these had seen the sources and the documents, but no test.
+    // The author of the following faults had seen the sources and documents, but not the tests.
     101 SyncedThroughLateEnd "what was appended during a sync of the log counts as synced";
     102 RefusedBodiesLogged "a group's record contains batches that were refused";
     103 StateBeforeAppend

@@ -102,8 +102,8 @@ pub(crate) fn make(catalog: &Catalog) -> Result<()> {
         CURRENT_RESERVE,
         POINTER_BYTES,
     )?;
-    // This one is made last, because the next open also finds the segment that this open made of
-    // the old reserve, and its space.
+    // The log's reserve is made last: if there is no room left for it, the next open can make it
+    // from the space of the segment that this open made from the old reserve.
     make_one(
         catalog.env.epoch(),
         &*catalog.env.storages().log,

@@ -19,10 +19,9 @@ use crate::world::admin::reading_options;
 /// The share of a story that a seed takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// One of this number of calls is crashed.
+    /// One in this many calls is crashed.
     pub calls: u64,
-    /// Of the pairs of such a crash and a call of its recovery, one of this number is crashed in
-    /// turn.
+    /// One in this many pairs of a crash and a call of its recovery is crashed again.
     pub pairs: u64,
 }
 
@@ -160,7 +159,7 @@ fn crash(
     if !is_next {
         return all;
     }
-    // The crash happens during the next call, if it has a middle.
+    // The crash happens during the next call, if that call can be interrupted partway.
     let seed = seed << 32 | n;
     if let Some((image, report)) = replay.kill_within(runtime, seed) {
         all.push(killed(

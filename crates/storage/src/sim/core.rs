@@ -624,8 +624,8 @@ impl Core {
         };
         eprintln!(
             "simulation seed {}: {who} has reached no point for {limit:?} after {} points: it \
-             blocks outside the runtime (a foreign lock held across a point, a channel, a thread) or \
-             computes without end; aborting",
+             blocks outside the runtime (a foreign lock held across a point, a channel, a thread) \
+             or computes without end; aborting",
             self.config.seed,
             self.progress()
         );

@@ -290,7 +290,7 @@ pub struct ExecContext {
     pub cancel: CancelToken,
     /// How many subjobs may run at once; with 1 no task is started.
     pub max_parallel: usize,
-    /// Told what the job reads and writes; `None`: nobody limits it.
+    /// The rate limiter that counts the bytes that the job reads and writes. `None` for no limit.
     pub throttle: Option<Arc<dyn Throttle>>,
     /// What attempts of the job leave each other; `None`: each attempt begins anew, and deletes all
     /// that it made when it fails.

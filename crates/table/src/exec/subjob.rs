@@ -219,7 +219,7 @@ fn sort_run(run: &mut [RunInput]) -> Result<(), ExecError> {
     Ok(())
 }
 
-/// The approximate memory of a range delete in a job, with its fragments (measured).
+/// The measured memory of a range delete in a job with its fragments, in bytes.
 const RANGE_DELETE_BYTES: u64 = 400;
 
 /// A subjob's share of its job's buffers, which is subtracted when it ends.

@@ -75,8 +75,9 @@ impl Watch {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     armed: bool,
-    /// The last number of the last group that invalidated keys. At first it is the number from
-    /// which on every leader does so. `None`: a leader that does not may still be at work.
+    /// The last number of the last group that invalidated keys. Initially it is the first number
+    /// from which every leader invalidates keys. `None` if a leader that does not invalidate keys
+    /// may still be running.
     invalidated: Option<u64>,
     watches: Vec<Watch>,
     next_watch: u64,
