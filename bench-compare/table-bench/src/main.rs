@@ -1,8 +1,10 @@
-//! Tables of siltstone against a LevelDB store, interleaved A B A B in one process, in the page cache, warmed.
+//! Compares tables of siltstone with a LevelDB store, alternating in one process, with a warm page
+//! cache.
 //!
-//! `cargo run --release -- <keys> <value bytes> <fixed|variable> <none|lz4>`; medians of seven rounds. Only the table
-//! path is compared: tables that do not overlap, no memtable, no view. LevelDB is compacted into its last levels,
-//! uncompressed, with 10 filter bits a key; its tables are mapped (max_open_files 1000).
+//! `cargo run --release -- <keys> <value bytes> <fixed|variable> <none|lz4>`; prints medians of
+//! seven rounds. Only the table path is compared: tables that do not overlap, no memtable, no view.
+//! LevelDB is compacted into its last levels, uncompressed, with 10 filter bits per key, and its
+//! tables are mapped (max_open_files 1000).
 
 use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
 use std::hint::black_box;
@@ -112,7 +114,8 @@ fn main() {
     let built = start.elapsed();
     eprintln!("{n} keys, {} tables, {:.2} file bytes an entry, built in {built:.1?}", tables.len(), file_bytes as f64 / n as f64);
 
-    // SAFETY: LevelDB's C interface as its header documents it; every pointer lives to the end of the program.
+    // SAFETY: LevelDB's C interface is used as its header documents; every pointer lives until the
+    // program ends.
     let (db, ro) = unsafe {
         let o = leveldb_options_create();
         leveldb_options_set_create_if_missing(o, 1);

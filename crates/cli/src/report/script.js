@@ -1,4 +1,5 @@
-// Says what is under the pointer, or under the arrow keys: the nearest row of the chart's own table. The page is whole without it.
+// Shows the row of the chart's own table that is nearest to the pointer, or that the arrow keys
+// select. The page is complete without this script.
 'use strict';
 for (const chart of document.querySelectorAll('figure.chart')) {
   const plot = chart.querySelector('.plot'), table = chart.querySelector('table.numbers');
@@ -35,7 +36,8 @@ for (const chart of document.querySelectorAll('figure.chart')) {
     readout.replaceChildren(Object.assign(document.createElement('b'), { textContent: cells[0] }), ...cells.slice(1).map((cell, n) => line(heads[n + 1], cell)));
     cursor.hidden = readout.hidden = false;
     cursor.style.left = `${at * 100}%`;
-    // On the side that has room, and never beyond the plot. Measured at the left, where nothing squeezes it.
+    // The readout goes to the side that has room, and never beyond the plot. It is measured at the
+    // left, where it has its full width.
     readout.style.left = '0';
     const room = plot.clientWidth, width = readout.offsetWidth, x = at * room;
     readout.style.left = `${Math.max(0, Math.min(room - width, x < room / 2 ? x + 12 : x - width - 12))}px`;
