@@ -2,8 +2,8 @@
 //! sequence numbers is raised.
 //!
 //! Invariants: an edit is committed under the manifest role. Pending edits, which were acknowledged
-//! already, are committed before it, unless there is no room for them and the edit gives space
-//! back. If a task panics while it writes an edit, the store is poisoned.
+//! already, are committed before it, unless there is no room for them and the edit frees space. If
+//! a task panics while it writes an edit, the store is poisoned.
 //!
 //! Threading: the manifest role is a mutex that no read takes.
 
@@ -66,8 +66,8 @@ impl Catalog {
     pub(crate) fn commit_edit(&self, role: &mut ManifestRole, edit: Edit) -> Result<()> {
         self.env.health().check_manifest()?;
         if let Err(error) = self.commit_pending(role) {
-            // An edit that gives space back may overtake the pending ones, because these change
-            // nothing of its keyspaces any more.
+            // An edit that frees space may overtake the pending ones, because they do not change
+            // its keyspaces any more.
             if !may_wait(&error) || !edit.gives_space_back() {
                 return Err(error);
             }

@@ -26,7 +26,7 @@ impl Catalog {
         self.log_holds.lock().held.remove(&hold);
     }
 
-    /// The ids and positions of all holds. Those of memtables are not among them.
+    /// The ids and positions of all holds except those of memtables.
     pub(crate) fn log_holds(&self) -> Vec<(u64, Position)> {
         let holds = self.log_holds.lock();
         holds.held.iter().map(|(id, at)| (*id, *at)).collect()
@@ -35,9 +35,9 @@ impl Catalog {
     /// The position before which nothing but the memtables in `done` needs the log.
     ///
     /// The log's end is read first. A leader lets a memtable hold the log from the end that the
-    /// leader read before its append, so what a memtable holds after it was looked at here begins
-    /// at that end or behind it. The keyspaces are looked at before the holds. A drop holds the log
-    /// for its keyspace before the keyspace leaves the map, so it is seen in one of the two.
+    /// leader read before its append, so a hold that a memtable gets after this function read it
+    /// begins at that end or after it. The keyspaces are read before the holds. A drop holds the
+    /// log for its keyspace before the keyspace leaves the map, so it is seen in one of the two.
     pub(crate) fn log_start_without(&self, done: &[u64]) -> Position {
         let start = pinning::log_start(
             || self.wal.end().to_u64(),

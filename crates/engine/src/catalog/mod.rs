@@ -2,7 +2,7 @@
 //! the log starts, and the space that is reserved so that the manifest can be written on a full
 //! disk.
 //!
-//! Nothing here knows the queue of writers or jobs.
+//! Nothing here depends on the queue of writers or on jobs.
 
 pub(crate) mod edits;
 pub(crate) mod log_start;
@@ -46,8 +46,8 @@ pub(crate) struct Catalog {
     /// The id of the next keyspace. It is raised with the record of a create, whether or not its
     /// edit succeeds. `changes` guards it.
     next_keyspace_id: AtomicU32,
-    /// The store was opened on a full disk: replayed data is in memory only, and it is in the log
-    /// that the open found, not in the one that is written now.
+    /// The store was opened on a full disk. Replayed data is only in memory and in the log that the
+    /// open found, not in the log that is written now.
     waits_for_room: AtomicBool,
     /// The log bytes that a replay would read, for the policy of stalls. The maintenance task
     /// counts them in each round.
@@ -57,8 +57,8 @@ pub(crate) struct Catalog {
 /// The manifest's file and its state. The task that holds the lock has the manifest role.
 pub(crate) struct ManifestRole {
     manifest: Manifest,
-    /// The edits of creates, drops and ingests that failed for want of room. They are committed
-    /// before the next edit.
+    /// The edits of creates, drops and ingests for which the manifest had no room. They are
+    /// committed before the next edit.
     pending: Vec<PendingEdit>,
     /// An edit is being written. If a task gets the role and this is set, the task before it has
     /// panicked while it wrote.
@@ -68,7 +68,7 @@ pub(crate) struct ManifestRole {
 }
 
 impl ManifestRole {
-    /// The state of the whole store in the manifest.
+    /// The state of the whole store as of the manifest.
     pub(crate) fn state(&self) -> &Arc<StoreState> {
         self.manifest.state()
     }
@@ -83,17 +83,17 @@ impl ManifestRole {
         self.pending.len()
     }
 
-    /// Lets go of the manifest's file.
+    /// Releases the manifest's file.
     pub(crate) fn release(&mut self) {
         self.manifest.release();
     }
 
-    /// Sets the length in bytes from which on the manifest is written anew, for tests.
+    /// Sets the minimum length in bytes at which the manifest is rewritten, for tests.
     pub(crate) fn set_roll_min_bytes(&mut self, bytes: u64) {
         self.manifest.set_roll_min_bytes(bytes);
     }
 
-    /// How many times the manifest was written anew because it had grown.
+    /// How many times the manifest was rewritten because it had grown.
     pub(crate) fn roll_count(&self) -> u64 {
         self.manifest.roll_count()
     }
@@ -108,12 +108,12 @@ pub(crate) struct KeyspaceMap {
     pub(crate) dropped: BTreeMap<KeyspaceId, String>,
 }
 
-/// The most names of dropped keyspaces that are remembered.
+/// The maximum number of names of dropped keyspaces that are remembered.
 pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 
-/// What holds the log besides memtables, with the position from which on it does: creates, drops
-/// and ingests without a durable edit, and replayed data that waits for room after an open on a
-/// full disk.
+/// The holds of the log other than those of memtables, with the first position that each holds:
+/// creates, drops and ingests without a durable edit, and replayed data that waits for room after
+/// an open on a full disk.
 #[derive(Default)]
 pub(crate) struct LogHolds {
     pub(crate) next: u64,
@@ -214,7 +214,8 @@ impl Catalog {
         self.next_keyspace_id.load(Ordering::Acquire)
     }
 
-    /// All ids of keyspaces below `next` were given. The caller holds [`Catalog::changes`].
+    /// Notes that all ids of keyspaces below `next` were given. The caller holds
+    /// [`Catalog::changes`].
     pub(crate) fn raise_next_keyspace_id(&self, next: KeyspaceId) {
         self.next_keyspace_id.fetch_max(next, Ordering::AcqRel);
     }
@@ -225,7 +226,7 @@ impl Catalog {
         self.waits_for_room.load(Ordering::Acquire)
     }
 
-    /// The replayed data is installed.
+    /// Called when the replayed data is installed.
     pub(crate) fn stop_waiting_for_room(&self) {
         self.waits_for_room.store(false, Ordering::Release);
     }

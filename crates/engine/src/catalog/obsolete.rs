@@ -22,7 +22,7 @@ pub(crate) fn delete_obsolete(catalog: &Catalog) {
         // Some storages give space back only when the deletion is durable.
         let _ = catalog.env.storages().tables.sync_dir(catalog.env.epoch());
     }
-    // Failed deletions are tried again with the next round.
+    // The next round tries failed deletions again.
     let _ = delete_obsolete_segments(catalog);
     delete_old_manifests(catalog);
 }

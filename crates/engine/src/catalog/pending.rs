@@ -1,4 +1,4 @@
-//! The edits of creates, drops and ingests. Each one follows its record in the log, and is pending
+//! The edits of creates, drops and ingests. Each edit follows its record in the log, and is pending
 //! while the manifest cannot grow.
 //!
 //! Invariants: edits are committed in the order of their records, because one change is made at a
@@ -38,8 +38,8 @@ pub(crate) struct PendingEdit {
 
 impl Catalog {
     /// Syncs the log through the record, commits the edit, and releases the log. If the manifest
-    /// cannot grow, the edit becomes pending. The call succeeds all the same, because the record is
-    /// in the log, which is held until the edit is committed.
+    /// cannot grow, the edit becomes pending. The call succeeds even then, because the record is in
+    /// the log, which is held until the edit is committed.
     pub(crate) fn complete(
         &self,
         announced: Announced,
@@ -112,7 +112,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes a keyspace that is being dropped out of the map, so that no later call finds it.
+    /// Removes a keyspace that is being dropped from the map, so that no later call finds it.
     pub(crate) fn leave_map(&self, keyspace: &KeyspaceCore) {
         self.env.events().emit(|| Event::KeyspaceDropped {
             name: keyspace.name.clone(),
@@ -129,11 +129,11 @@ impl Catalog {
         });
     }
 
-    /// Takes a dropped keyspace out of the pending edits. What these edits do for other keyspaces
-    /// stays, and so does their hold of the log, because an ingest was acknowledged for all of its
-    /// keyspaces. Returns whether the keyspace's create was among the edits. Of such a create, the
-    /// next keyspace id stays: until an edit has it, the log is held from the create's record on.
-    /// Once an edit has it, a replay skips the records that name the keyspace.
+    /// Removes a dropped keyspace from the pending edits. Their changes to other keyspaces stay,
+    /// and so does their hold of the log, because an ingest was acknowledged for all of its
+    /// keyspaces. Returns whether the keyspace's create was among the edits. The next keyspace id
+    /// of that create is kept. Until an edit contains it, the log is held from the create's record
+    /// on. Once an edit contains it, a replay skips the records that name the keyspace.
     fn remove_from_pending(&self, role: &mut ManifestRole, id: KeyspaceId) -> bool {
         let mut created_here = false;
         for mut pending in std::mem::take(&mut role.pending) {
@@ -147,7 +147,7 @@ impl Catalog {
                 edit.keyspaces.is_empty() && edit.create.is_empty() && edit.drop.is_empty();
             let next_id = edit.next_keyspace_id.filter(|_| is_empty);
             match (next_id, role.pending.last_mut()) {
-                // The edit before it can have the id too. That one holds the log from an older
+                // The preceding edit can carry the id too, and it holds the log from an older
                 // position on.
                 (Some(next_id), Some(before)) => {
                     let said = &mut before.edit.next_keyspace_id;

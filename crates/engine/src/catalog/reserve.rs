@@ -2,15 +2,15 @@
 //! to be made smaller.
 //!
 //! The reserves are files of written zeros: one that can become a manifest, one that can become the
-//! first log segment, and one that is deleted when the pointer to the manifest is replaced. They
-//! are made when there is room (at open, at close, when a full disk has room again, and as the
-//! manifest grows), and an open that finds no room uses them.
+//! first log segment, and one that is deleted when the pointer to the manifest is replaced. The
+//! store makes them when there is room (at open, at close, when a full disk has room again, and as
+//! the manifest grows), and an open that finds no room uses them.
 //!
 //! Invariants:
 //! - Nothing refers to them. If one is lost, only the guarantee of an open on a full disk is lost.
 //! - While there is room, the manifest's reserve holds the whole state *after* every edit: it is
 //!   enlarged before an edit that it could not hold is committed ([`before_edit`]), so a process
-//!   that is killed at any moment leaves a store that opens on a full disk. Background and close
+//!   that is killed at any moment leaves a store that opens on a full disk. Maintenance and a close
 //!   enlarge it earlier, so that edits seldom wait for this.
 //! - A reserve is never given up to make a larger one: the manifest's reserve is resized in place,
 //!   under a second name ([`MANIFEST_RESERVE_RESIZING`]), by which an open finds it after a crash.
@@ -31,15 +31,15 @@ use crate::formats::names::{
 use crate::formats::version::Edit;
 use crate::types::error::{Error, Result};
 
-/// The size of the log's reserve: the smallest segment that is worth having.
+/// The size of the log's reserve, which is the smallest useful segment.
 pub(crate) const LOG_BYTES: u64 = 16 << 10;
 
 const POINTER_BYTES: u64 = 16 << 10;
 
-/// The manifest's reserve has at least this much for edits to come.
+/// The manifest's reserve has at least this many bytes for future edits.
 const AHEAD_BYTES: u64 = 16 << 10;
 
-/// The manifest's reserve, as it was when it was measured last. Part of the manifest role.
+/// The manifest's reserve as of its last measurement. Part of the manifest role.
 #[derive(Default)]
 pub(crate) struct ManifestReserve {
     /// Its length.
@@ -53,8 +53,8 @@ pub(crate) struct ManifestReserve {
 }
 
 impl ManifestReserve {
-    /// The most that the whole state can take after an edit of `edit_bytes`: no edit adds more to
-    /// it than its own length. `None` if the manifest was written anew since it was measured.
+    /// The maximum length of the whole state after an edit of `edit_bytes`, because an edit adds at
+    /// most its own length. `None` if the manifest was rewritten since the measurement.
     fn whole_bytes_after(&self, role: &ManifestRole, edit_bytes: u64) -> Option<u64> {
         let now = role.manifest.writer().acknowledged();
         let edits = now.offset.checked_sub(self.measured_at)?;
@@ -62,19 +62,19 @@ impl ManifestReserve {
     }
 }
 
-/// The length of a manifest whose whole state takes `whole_bytes`, with room for edits that give
-/// space back.
+/// The length of a manifest whose whole state takes `whole_bytes`, with room for edits that free
+/// space.
 fn manifest_bytes(whole_bytes: u64) -> u64 {
     whole_bytes + 2 * KEPT_BYTES
 }
 
-/// The additional bytes that the background and a close keep for edits to come.
+/// The additional bytes that maintenance and a close reserve for future edits.
 fn ahead_bytes(whole_bytes: u64) -> u64 {
     AHEAD_BYTES.max(whole_bytes / 4)
 }
 
-/// The name of the manifest's reserve, if it exists: the second name if a crash came while it was
-/// resized.
+/// The name of the manifest's reserve, if it exists. It is the second name if a crash interrupted a
+/// resize.
 pub(crate) fn find_manifest(storage: &dyn Storage) -> Result<Option<&'static str>> {
     let objects = storage.list()?;
     let is_there = |name: &&str| objects.iter().any(|o| o.name == **name);
@@ -131,10 +131,10 @@ pub(crate) fn keep(catalog: &Catalog) -> Result<()> {
 }
 
 /// Before `edit` is committed: enlarges the manifest's reserve if it could not hold the state with
-/// the edit. The edit is committed even if there is no room for that, because the manifest itself
-/// may have room for it.
+/// the edit. The edit is committed even if the reserve cannot grow, because the manifest itself may
+/// have room for the edit.
 pub(crate) fn before_edit(env: &Env, role: &mut ManifestRole, edit: &Edit) {
-    // The reserve was never made: the store is being opened, or there was never room for it.
+    // The reserve was never made, because the store is being opened or there was never room for it.
     if role.reserve.bytes == 0 || env.health().is_no_space() {
         return;
     }
@@ -156,9 +156,9 @@ fn make_manifest(env: &Env, role: &mut ManifestRole, edit_bytes: u64) -> Result<
     let whole_bytes = role.manifest.state().to_edit().encode().len() as u64;
     let whole_after = whole_bytes + edit_bytes;
     let enough = manifest_bytes(whole_after) + ahead_bytes(whole_after);
-    // The first size has enough for many edits, so that the reserve is seldom enlarged. If there is
-    // no room for it, the last size fits where the manifest before this one was, which was at least
-    // as long as this one is.
+    // The first size has room for many edits, so that the reserve is seldom enlarged. If there is
+    // no room for it, the last size fits into the space of the previous manifest, which was at
+    // least as long.
     let steps = |bytes: u64| bytes.next_multiple_of(RESERVE_STEP_BYTES);
     let wanted = steps(enough + whole_after / 4);
     let mut found_bytes = manifest_found(env.epoch(), storage)?;
@@ -257,7 +257,7 @@ fn write_one(epoch: Epoch, storage: &dyn Storage, name: &str, bytes: u64) -> Res
     match made {
         Ok(()) => Ok(true),
         Err(error) => {
-            // A part of a reserve is of no use, so its space is given back.
+            // A part of a reserve is useless, so its space is freed.
             let _ = storage.delete(epoch, name);
             if error.is_no_space() {
                 Ok(false)

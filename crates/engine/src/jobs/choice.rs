@@ -1,8 +1,8 @@
-//! Which side runs a job: a pure function of what is known of the sides.
+//! Chooses the side that runs a job, as a pure function of what is known of the sides.
 //!
-//! [`choose`] compares when each side would have done the job, from how fast the side
-//! was lately and from what it runs now. The answer may be a side that is busy: then the job waits
-//! for it ([RFC 7](../../../../docs/rfc/0007-slots.md), section 5).
+//! [`choose`] compares when each side would have done the job, from the side's recent speed and its
+//! running jobs. If it chooses a busy side, the job waits for that side ([RFC
+//! 7](../../../../docs/rfc/0007-slots.md), section 5).
 //!
 //! Invariants: the host is always a candidate, so there is always an answer. A job that may not
 //! wait is given to a free slot or to the host. At most as many jobs wait for a side as it has
@@ -23,12 +23,12 @@ pub(crate) struct RunningJob {
     pub(crate) remaining: Duration,
 }
 
-/// What a side said to a job, or did with it.
+/// A side's answer to a job, or its failure with the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Accepts,
     Refuses,
-    /// It was given the job and has failed with it.
+    /// The side was given the job and failed.
     Failed,
 }
 
@@ -36,14 +36,14 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug)]
 pub(crate) struct SideView<'a> {
     pub(crate) name: &'a str,
-    /// How many jobs it may have at once; 0: it is given none.
+    /// The number of jobs that the side may run at once. With 0 it gets no job.
     pub(crate) slots: usize,
-    /// Why it has no slots, if it has none, for people.
+    /// Why it has no slots, if it has none, as text for people.
     pub(crate) no_slots: &'static str,
     pub(crate) running: Vec<RunningJob>,
-    /// Nanoseconds a byte, by kind; `None` if it must be measured.
+    /// Nanoseconds per byte, by kind. `None` if the speed is not measured.
     pub(crate) speed: [Option<f64>; JOB_KINDS],
-    /// It has failed, and gets one job to show that it works again.
+    /// The side was suspended, and gets one job as a trial.
     pub(crate) is_on_trial: bool,
 }
 
@@ -55,26 +55,26 @@ pub(crate) struct Waiting {
     pub(crate) bytes: u64,
 }
 
-/// The job that a side is sought for.
+/// The job for which a side is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) kind: JobKind,
     /// Bytes of its inputs.
     pub(crate) bytes: u64,
-    /// Whether it may wait for a busy side. Writers or callers wait for those that may not.
+    /// Whether the job may wait for a busy side. It may not if writers or callers wait for the job.
     pub(crate) may_wait: bool,
-    /// Of each side.
+    /// The answer of each side.
     pub(crate) answers: &'a [Answer],
 }
 
 /// An answer of [`choose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// The side, by its place in the list.
+    /// The index of the side in the list.
     pub(crate) side: usize,
-    /// All its slots are taken: the job waits for it.
+    /// All slots of the side are taken, so the job waits for it.
     pub(crate) is_busy: bool,
-    /// When each side would have done the job, or why it is no candidate, in words.
+    /// When each side would have done the job, or why it is no candidate, as text.
     pub(crate) reason: String,
 }
 
@@ -110,8 +110,8 @@ pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting])
     }
 }
 
-/// The nanoseconds until a slot of the side is free, and until the side would have done the job; or
-/// why the side is no candidate.
+/// Returns the nanoseconds until a slot of the side is free, and until the side would have done the
+/// job. Returns an error that says why, if the side is no candidate.
 fn done_in(
     side: &SideView<'_>,
     index: usize,
@@ -156,8 +156,8 @@ fn done_in(
     Ok((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
 }
 
-/// In how many nanoseconds each slot is free, ascending. If the side runs more jobs than it has
-/// slots now, the slots are those of the jobs that end last.
+/// The nanoseconds until each slot is free, ascending. If the side runs more jobs than it has slots
+/// now, the jobs that end last occupy the slots.
 fn free_at(side: &SideView<'_>, slots: usize) -> Vec<f64> {
     let of = |job: &RunningJob| (job.remaining.as_nanos() as f64).max(1.0);
     let mut ends: Vec<f64> = side.running.iter().map(of).collect();
@@ -166,23 +166,23 @@ fn free_at(side: &SideView<'_>, slots: usize) -> Vec<f64> {
     ends.split_off(ends.len() - slots)
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Advance {
-    /// For how long it has run.
+    /// The time since the job began.
     pub(crate) elapsed: Duration,
     /// The time that it was expected to take.
     pub(crate) expected: Duration,
     /// Bytes of its inputs, and how many of them it has read.
     pub(crate) bytes: u64,
     pub(crate) read: u64,
-    /// For how long it has read nothing.
+    /// The time since the job last read something.
     pub(crate) still: Duration,
 }
 
 impl Advance {
-    /// The time that the job will probably still take. It grows while the job reads nothing, also
-    /// when all is read, so that nobody waits long behind a job that hangs.
+    /// The time that the job will probably still take. It grows while the job reads nothing, even
+    /// after it has read everything, so that no job waits long for one that hangs.
     pub(crate) fn remaining(&self) -> Duration {
         if self.read == 0 || self.bytes == 0 {
             return self.expected.saturating_sub(self.elapsed).max(self.elapsed);
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// A side that compacts at `ns` a byte and runs compactions that have these seconds to go.
+    /// A side that compacts at `ns` per byte and runs compactions that still need these seconds.
     fn side<'a>(name: &'a str, slots: usize, ns: f64, remaining: &[f64]) -> SideView<'a> {
         let running = remaining.iter().map(|s| job(JobKind::Compaction, *s));
         SideView {
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Places jobs one after the other; those that wait stay in mind for the next ones.
+    /// Places jobs one after the other. Jobs that wait count for the placement of later ones.
     fn places(sides: &[SideView<'_>], asks: &[Ask<'_>]) -> Vec<(usize, bool)> {
         let mut waiting = Vec::new();
         let place = |ask: &Ask<'_>| {
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(words, "gpu0 0.234 s, host 0.536 s");
         let one = [side("gpu0", 1, 1.0, &[0.5]), host.clone()];
         assert_eq!(places(&one, &works[..1]), [(1, false)]);
-        // A free slot is always worth it here, and a job that is done at once is, too.
+        // The faster side has a free slot, so it gets the job.
         let free = [side("gpu0", 2, 1.0, &[9.0]), host];
         assert_eq!(places(&free, &works[..1]), [(0, false)]);
     }
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(places(&sides, &[urgent]), [(1, false)]);
         let free = [side("gpu0", 2, 1.0, &[0.01]), side("host", 1, 9.0, &[])];
         assert_eq!(places(&free, &[urgent]), [(0, false)]);
-        // The host is waited for when there is nothing else.
+        // The job waits for the host if no other side is a candidate.
         let busy = [side("gpu0", 1, 1.0, &[5.0]), side("host", 1, 9.0, &[5.0])];
         assert_eq!(places(&busy, &[urgent]), [(1, true)]);
     }
@@ -312,7 +312,7 @@ mod tests {
             ..of(MB)
         };
         assert_eq!(at(&new, flush).side, 0, "but not with flushes");
-        // Nobody waits for a side of which nothing is known.
+        // No job waits for a side whose speed is not measured.
         new.slots = 1;
         assert_eq!(
             at(
@@ -325,7 +325,7 @@ mod tests {
             .side,
             1
         );
-        // The host is measured like that, too.
+        // The host is measured in the same way.
         let slow = side("slow", 1, 50.0, &[]);
         let mut unknown = side("host", 1, 0.0, &[]);
         unknown.speed = [None, None];
@@ -370,7 +370,7 @@ mod tests {
         other = busy.clone();
         (other.slots, other.no_slots) = (0, "is suspended");
         assert_eq!(reason(&other, of(MB), &[]), "is suspended");
-        // It is a candidate, but no time is known.
+        // The side is a candidate, but its time is not known.
         other = free.clone();
         other.speed = [None; JOB_KINDS];
         let decision = choose(&[other, host.clone()], &of(MB), &[]);
@@ -392,7 +392,7 @@ mod tests {
         let host = side("host", 1, 100.0, &[]);
         let gone = [side("gpu0", 0, 1.0, &[]), host.clone()];
         assert_eq!(choose(&gone, &of(MB), &[]).side, 1);
-        // Three run and one slot is left: it is free when the last of them ends.
+        // Three jobs run and one slot remains, which is free when the last job ends.
         let fewer = [side("gpu0", 1, 1.0, &[1.0, 2.0, 3.0]), host];
         let decision = choose(&fewer, &of(100 * MB), &[]);
         assert_eq!(decision.reason, "gpu0 3.100 s, host 10.000 s");

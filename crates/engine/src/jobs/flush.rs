@@ -1,5 +1,4 @@
-//! Flush as a caller asks for it: memtables are sealed, and the caller waits until they are
-//! installed.
+//! A flush that a caller requests: it seals memtables and waits until they are installed.
 //!
 //! Threading: the caller's task.
 
@@ -27,7 +26,7 @@ pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> 
             .peekable();
         let is_done = left.peek().is_none();
         if left.any(|(keyspace, _)| !keyspace.is_created()) {
-            // Its create edit waits for room, and its flush for that edit.
+            // The keyspace's create edit waits for room, and the flush waits for that edit.
             jobs.env.health().check()?;
         }
         Ok(is_done)
@@ -35,7 +34,7 @@ pub(crate) fn flush(jobs: &Jobs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<()> 
     jobs.wal.sync_log_through(end)
 }
 
-/// The sealed memtables that nobody holds back.
+/// The ids of the sealed memtables that no test holds back.
 fn sealed_ids(keyspace: &KeyspaceCore) -> Vec<u64> {
     let view = keyspace.view();
     let sealed = view.sealed().filter(|m| !m.held.load(Ordering::Acquire));

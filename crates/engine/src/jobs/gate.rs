@@ -1,10 +1,10 @@
-//! What stands between an attempt elsewhere and the store, so that it can be cut off.
+//! A gate between the store and an attempt of another executor, which can cut the attempt off.
 //!
-//! A [`Gate`] wraps an attempt's inputs, its output storage and the files that it
-//! writes. While it is open it only counts the calls in progress. Once it is shut, every call fails
-//! as fenced, and the inputs are let go. So an executor that hangs and wakes after the engine has
-//! given it up changes nothing, also after the store was closed and somebody else opened it
-//! ([RFC 7](../../../../docs/rfc/0007-slots.md), section 7).
+//! A [`Gate`] wraps an attempt's inputs, its output storage and the files that it writes. While it
+//! is open it only counts the calls in progress. Once it is shut, every call fails as fenced, and
+//! the inputs are released. So an executor that hangs and wakes after the engine has given up the
+//! attempt changes nothing, even if the store was closed and opened by another process since ([RFC
+//! 7](../../../../docs/rfc/0007-slots.md), section 7).
 //!
 //! Invariant: after [`Gate::shut`] no call begins, and after [`Gate::wait_idle`] none is in
 //! progress.
@@ -25,7 +25,7 @@ struct State {
     is_shut: bool,
     /// Calls in progress.
     calls: usize,
-    /// `None` once it is shut.
+    /// `None` once the gate is shut.
     inputs: Option<Arc<dyn Inputs>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Gate {
     idle: Condvar,
 }
 
-/// A call in progress; it ends when this is dropped.
+/// A call in progress. Dropping this value ends it.
 struct InCall<'a>(&'a Gate);
 
 impl Drop for InCall<'_> {
@@ -54,7 +54,7 @@ fn fenced(op: &'static str, name: &str) -> StorageError {
 }
 
 impl Gate {
-    /// An open gate before these inputs.
+    /// An open gate for these inputs.
     pub(crate) fn new(runtime: &Runtime, inputs: Arc<dyn Inputs>) -> Arc<Gate> {
         Arc::new(Gate {
             state: runtime.mutex(State {
@@ -86,11 +86,12 @@ impl Gate {
             state.is_shut = true;
             state.inputs.take()
         };
-        // Not under the lock: the last user of a table lets it go.
+        // The inputs are dropped without the lock, because this may release the last reference to a
+        // table.
         drop(inputs);
     }
 
-    /// Whether the attempt has not been cut off, and a call of it is in progress.
+    /// Whether the gate is open and a call of the attempt is in progress.
     pub(crate) fn is_in_call(&self) -> bool {
         let state = self.state.lock();
         !state.is_shut && state.calls > 0

@@ -1,11 +1,11 @@
-//! Files that attempts elsewhere left, and that nobody refers to.
+//! Files that attempts of other executors left and that nothing refers to.
 //!
-//! An executor deletes what it does not hand over (`siltstone_table::exec`, promise E4). One that
-//! panicked, was abandoned or breaks its promise leaves files. When the work has ended, or the
-//! attempt was abandoned, its files are noted here, and maintenance deletes them once none of the
-//! executor's calls is in progress. What is left at a close is deleted by the next open.
+//! An executor deletes the files that it does not hand over (`siltstone_table::exec`, promise E4).
+//! An executor that panicked, was abandoned or breaks its promise leaves files. When the work has
+//! ended, or the attempt was abandoned, its files are noted here, and maintenance deletes them once
+//! none of the executor's calls is in progress. The next open deletes files that remain at a close.
 //!
-//! Invariant: nothing that the manifest may name is noted here. An attempt that takes over the
+//! Invariant: no file that the manifest may name is noted here. An attempt that takes over the
 //! tables of an earlier one gives them its own names, so the names of an attempt whose outcome was
 //! not believed are never installed.
 //!
@@ -19,13 +19,13 @@ use siltstone_table::job::OutputPrefix;
 use crate::jobs::build::JobRunner;
 use crate::jobs::gate::Gate;
 
-/// What one attempt may have left.
+/// The files that one attempt may have left.
 pub(crate) struct Leftover {
-    /// It is shut.
+    /// The attempt's gate, which is shut.
     pub(crate) gate: Arc<Gate>,
-    /// What the names of its tables begin with.
+    /// The prefix of the names of its tables.
     pub(crate) output: OutputPrefix,
-    /// Tables that attempts before it had left to it.
+    /// Tables that earlier attempts had left to this one.
     pub(crate) names: Vec<String>,
 }
 
@@ -47,7 +47,8 @@ impl Leftovers {
         }
     }
 
-    /// Deletes the files of attempts of which no call is in progress any more.
+    /// Deletes the files of attempts of which no call is in progress any more. Files whose deletion
+    /// fails are deleted by maintenance.
     pub(super) fn delete(&self, runner: &JobRunner) {
         let all = std::mem::take(&mut *self.all.lock());
         let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|left| left.gate.is_idle());
@@ -68,7 +69,7 @@ impl Leftovers {
         runner.discard_names(found.filter(is_left));
     }
 
-    /// Waits until no call of these attempts is in progress. The store is being closed.
+    /// Waits until no call of these attempts is in progress. A close calls this.
     pub(crate) fn wait_idle(&self) {
         let all = std::mem::take(&mut *self.all.lock());
         for left in all {

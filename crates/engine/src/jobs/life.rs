@@ -1,13 +1,13 @@
-//! The life of a piece of work, once a task has taken it: its job begins, is executed and verified;
-//! what it made is installed, counted and reported.
+//! The steps of a piece of work after a task has taken it: its job begins, is executed and
+//! verified, and its result is installed, counted and reported.
 //!
-//! [`Jobs::run`] has all steps on the host, for flushes and compactions alike. For a job elsewhere,
-//! the task of its slot takes the same steps one by one. A compaction that fails can be run again,
-//! and resumes behind the tables that its last attempt finished.
+//! [`Jobs::run`] takes all steps on the host, for flushes and compactions alike. For a job on
+//! another side, the task of its slot takes the same steps one by one. A failed compaction can run
+//! again, and resumes after the tables that its last attempt finished.
 //!
 //! Invariants: F1 the log is synced through the memtable's last record before a flush is installed.
-//! Nothing of a flush is installed before a part of its tables (`flush_verify`) was read back and
-//! compared with the memtable: until then the log holds what the memtable has.
+//! A flush is not installed before a part of its tables (`flush_verify`) was read back and compared
+//! with the memtable. Until then the log holds the memtable's entries.
 //!
 //! Threading: any task; the manifest role orders the edits.
 
@@ -28,11 +28,11 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::error::{Error, Result};
 
-/// Why an attempt did not do its work.
+/// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
-    /// The host failed with it, or it is not wanted any more.
+    /// The host failed, or the work is not needed any more.
     Failed(Error),
-    /// Another side failed with it, which is counted. The work goes back.
+    /// Another side failed, and the failure was counted. The work is returned.
     Elsewhere,
 }
 
@@ -43,10 +43,10 @@ impl From<Error> for Stopped {
 }
 
 impl Jobs {
-    /// Does a piece of work where it was placed.
+    /// Runs a piece of work on the side where it was placed.
     ///
     /// # Errors
-    /// Nothing was installed then, and the work can be run again.
+    /// If this fails, nothing was installed, and the work can be run again.
     pub(crate) fn run(&self, work: &mut Work) -> std::result::Result<(), Stopped> {
         let _span = span(work).entered();
         let start = self.env.now();
@@ -60,8 +60,8 @@ impl Jobs {
         Ok(self.complete(work, outcome, start)?)
     }
 
-    /// Begins an attempt of the work's job. None if there is no job: because the work is only an
-    /// edit, or because there is nothing in the memtable.
+    /// Begins an attempt of the work's job. Returns `None` if there is no job, because the work is
+    /// only an edit or the memtable is empty.
     pub(crate) fn begin(&self, work: &mut Work) -> Option<Attempt> {
         if work.is_edit() {
             return None;
@@ -93,8 +93,8 @@ impl Jobs {
         })
     }
 
-    /// As [`Jobs::begin`], for an executor that is not the host's own: there is a gate between it
-    /// and the store.
+    /// Like [`Jobs::begin`], for an executor other than the host's own. A gate stands between that
+    /// executor and the store.
     pub(crate) fn begin_elsewhere(&self, work: &mut Work) -> Option<(Attempt, Prepared)> {
         let mut attempt = self.begin(work)?;
         let begun = work.begun.as_ref()?;
@@ -108,7 +108,7 @@ impl Jobs {
         self.runner.prepare(attempt, begun)
     }
 
-    /// Verifies what an attempt made, and counts how it ended.
+    /// Verifies the outcome of an attempt, and counts how the attempt ended.
     pub(crate) fn judge(
         &self,
         work: &mut Work,
@@ -130,14 +130,16 @@ impl Jobs {
         let sides = &runner.sides;
         let ended = match verified {
             Ok(outcome) => {
-                // What attempts left is of no use any more, unless it is part of the outcome.
+                // Tables that attempts left are not needed any more, unless they are part of the
+                // outcome.
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
                 runner.discard_names(&left);
                 let ns = self.env.now().since(start).as_nanos() as u64;
                 let took = (adopted == 0).then(|| (work.bytes(), ns));
                 sides.count_believed(attempt.side, work.kind(), took);
-                // Another side has done what they failed with.
+                // Another side has done the job, so the failures of the suspects were their own
+                // fault.
                 for (suspect, said) in work.suspects.drain(..) {
                     if suspect != attempt.side {
                         sides.count_trouble(suspect, Trouble::Failure, &said);
@@ -176,7 +178,7 @@ impl Jobs {
         Err(error.into())
     }
 
-    /// Installs what the job of a piece of work made, and reports it.
+    /// Installs the outcome of a piece of work and reports it.
     pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
         work.stage.set(Stage::Finishing);
         if let What::Flush(source) = &work.what {
@@ -219,9 +221,9 @@ fn span(work: &Work) -> tracing::Span {
 /// After this many rejected flushes of one memtable the store refuses writes.
 const REJECTIONS_MAX: u32 = 3;
 
-/// Counts a flush whose tables do not hold what the memtable holds. The flush runs again. One that
-/// is rejected each time would be so for ever, while log and memory grow, so the store then refuses
-/// writes. The log has everything that the memtable has, and reads go on.
+/// Counts a flush whose tables differ from the memtable. The flush runs again. If it is rejected
+/// each time, log and memory would grow for ever, so the store then refuses writes. The log has all
+/// entries of the memtable, and reads still work.
 fn count_rejection(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
     let count = source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {

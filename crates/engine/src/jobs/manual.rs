@@ -1,4 +1,4 @@
-//! Compaction by hand: a request that workers serve step by step, and its caller who waits.
+//! Manual compaction: workers serve a request step by step while its caller waits.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::tree::pick::ManualRange;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Result, reversed_range};
 
-/// Flushes, then takes everything between `start` and `end` down to the deepest level that has
-/// data there.
+/// Flushes, then compacts everything between `start` and `end` into the deepest level that has data
+/// there.
 pub(crate) fn compact_range(
     jobs: &Jobs,
     keyspace: &Arc<KeyspaceCore>,

@@ -1,7 +1,7 @@
-//! Flushes and compactions: what is reserved for them, who runs them, how they are built, run and
-//! installed, and how a caller waits for them.
+//! Flushes and compactions: their reservations, the sides that run them, how they are built, run
+//! and installed, and how a caller waits for them.
 //!
-//! Nothing here knows the calls of users.
+//! Nothing here depends on the public API.
 
 mod attempt;
 mod begun;
@@ -39,7 +39,7 @@ use crate::jobs::schedule::Schedule;
 use crate::tree::Tree;
 use crate::wal::Wal;
 
-/// The jobs of a store: what runs, and what runs it.
+/// The jobs of a store, and the executors that run them.
 pub(crate) struct Jobs {
     env: Arc<Env>,
     tree: Arc<Tree>,
@@ -101,15 +101,15 @@ impl Jobs {
         &self.leftovers
     }
 
-    /// Deletes what attempts elsewhere left, and what nobody refers to.
+    /// Deletes files that attempts of other executors left and that nothing refers to.
     pub(crate) fn delete_leftovers(&self) {
         if self.runner.sides.has_others() {
             self.leftovers.delete(&self.runner);
         }
     }
 
-    /// Memory of the jobs' buffers, in bytes: of those that run, here or elsewhere, and of those
-    /// that were given up and from which an executor has not returned.
+    /// Memory of the jobs' buffers, in bytes. This includes jobs on all sides, and abandoned
+    /// attempts whose executor has not returned.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let lost = self.runner.sides.lost_buffer_bytes();
         self.schedule.lock().buffer_bytes().saturating_add(lost)

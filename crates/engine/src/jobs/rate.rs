@@ -2,14 +2,14 @@
 //!
 //! Executors report the bytes that they have read and written since their last report
 //! ([`Throttle`]). A compaction then waits until the bucket is out of debt. A flush does not wait,
-//! but its bytes count, so compactions pay for it. Reporting afterwards keeps sums exact whatever
-//! the size of a piece, and nobody must know a piece's size before.
+//! but its bytes count, so compactions wait longer for it. Reports come after the reads and writes,
+//! so the sums are exact and no size has to be known in advance.
 //!
 //! Invariants: over any span of time, compactions read and write at most the rate times the span,
-//! and [`BURST`] of it, and one piece for each task. Waits are in the runtime's time, end when the
-//! job is to end, and notice a changed rate.
+//! plus [`BURST`] at that rate, plus one report's bytes for each task. Waits use the runtime's
+//! clock, end when the job should end, and notice a changed rate.
 //!
-//! Threading: one mutex, taken once a block of a job; nothing is called under it.
+//! Threading: one mutex, taken once per block of a job; nothing is called under it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,22 +21,22 @@ use siltstone_table::exec::{Progress, Throttle};
 use crate::types::metrics::Counter;
 use crate::types::token_bucket::TokenBucket;
 
-/// What may be spent at once after a pause, as time at the full rate.
+/// The burst that is allowed after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(100);
 
-/// How long a wait goes on before it asks whether the job is to end.
+/// The interval at which a wait checks whether the job should end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub(crate) struct RateLimiter {
     runtime: Runtime,
-    /// 0: none.
+    /// 0 means no limit.
     bytes_per_s: AtomicU64,
     bucket: Mutex<TokenBucket>,
     changed: Condvar,
     /// Bytes that jobs read and wrote while there was a limit.
     pub(crate) limited_bytes: Counter,
-    /// Waits, and how long they were in all.
+    /// The number of waits, and their total time.
     pub(crate) wait_count: Counter,
     pub(crate) wait_us: Counter,
 }
@@ -54,15 +54,15 @@ impl RateLimiter {
         })
     }
 
-    /// Bytes a second; 0: no limit.
+    /// Bytes per second; 0 means no limit.
     pub(crate) fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s.load(Ordering::Relaxed)
     }
 
-    /// Changes the rate, for waits that have begun as well.
+    /// Changes the rate, also for waits that have begun.
     pub(crate) fn set(&self, bytes_per_s: u64) {
         let mut bucket = self.bucket.lock();
-        // What has passed until now passed at the old rate.
+        // The time until now is credited at the old rate.
         bucket.fill(self.runtime.now(), self.bytes_per_s());
         self.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
         if bytes_per_s == 0 {
@@ -85,7 +85,7 @@ impl RateLimiter {
         }
         let begin = self.runtime.now();
         while bucket.is_in_debt() {
-            // What the executor passes in is not called under the lock.
+            // `stop` comes from the executor, so it is not called under the lock.
             drop(bucket);
             let is_stopped = stop();
             bucket = self.bucket.lock();
@@ -104,12 +104,12 @@ impl RateLimiter {
     }
 }
 
-/// What one attempt of a job spends with.
+/// The rate limiter as one attempt of a job uses it.
 pub(crate) struct Spender {
     pub(crate) limit: Arc<RateLimiter>,
-    /// Flushes do not wait.
+    /// Whether the job waits for the rate. Flushes do not.
     pub(crate) waits: bool,
-    /// A wait for the rate is a sign of life.
+    /// A wait for the rate counts as a sign of life here.
     pub(crate) progress: Arc<Progress>,
 }
 

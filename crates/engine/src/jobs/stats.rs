@@ -1,8 +1,8 @@
-//! What statistics show of jobs and of the sides that run them.
+//! Collects the statistics of jobs and of the sides that run them.
 //!
-//! [`collect`] joins what the schedule knows (which work runs, where and why) with what
-//! the sides know (slots, speed, failures). It answers why a job runs where it runs, what work
-//! waits for, and why a side is idle.
+//! [`collect`] joins the schedule's state (which work runs, where and why) with the records of the
+//! sides (slots, speed, failures). The result shows why a job runs on its side, which side waiting
+//! work waits for, and why a side is idle.
 //!
 //! Threading: any task. The schedule's lock is held while its lists are copied; then executors are
 //! asked without a lock.
@@ -17,17 +17,17 @@ use crate::jobs::schedule::{Running, Waits};
 use crate::jobs::work::{Described, Stage};
 use crate::types::job_stats::{JobStats, SideStats};
 
-/// What jobs do, and where.
+/// The statistics of jobs and sides.
 pub(crate) struct JobsStats {
-    /// Those that are reserved or run.
+    /// Jobs that are reserved or running.
     pub(crate) jobs: Vec<JobStats>,
-    /// Those that wait for a side, and are not reserved.
+    /// Jobs that wait for a side and are not reserved.
     pub(crate) waiting: Vec<JobStats>,
     /// The executors in their order, the host's own last.
     pub(crate) sides: Vec<SideStats>,
 }
 
-/// What does not change while the work lasts.
+/// The statistics that do not change while the work lasts.
 fn described(of: &Described, keyspace: &str, input_bytes: u64) -> JobStats {
     JobStats {
         keyspace: keyspace.to_string(),
@@ -40,13 +40,13 @@ fn described(of: &Described, keyspace: &str, input_bytes: u64) -> JobStats {
     }
 }
 
-/// A job, and the side that has it or that it waits for.
+/// A job, and the side that runs it or that it waits for.
 struct Shown {
     stats: JobStats,
     at: Option<Waits>,
 }
 
-/// Collects the statistics. Calls executors, so it is not to be called under a lock.
+/// Collects the statistics. Must not be called under a lock, because it calls executors.
 pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     let now = jobs.env.now();
     let (begun, waiting): (Vec<Shown>, Vec<Shown>) = {

@@ -1,6 +1,6 @@
 //! A sealed memtable as the input of a flush.
 //!
-//! Threading: shared; what is in a sealed memtable does not change.
+//! Threading: shared; a sealed memtable does not change.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Waiting for jobs: the one loop of all callers who want something flushed or compacted.
+//! The loop in which all callers of a flush or compaction wait for jobs.
 //!
 //! Threading: the caller's task; no lock is held while it waits.
 
@@ -9,16 +9,16 @@ use crate::jobs::Jobs;
 use crate::jobs::schedule::is_idle;
 use crate::types::error::Result;
 
-/// How long a caller waits at most before it looks again and wakes the workers.
+/// The longest wait of a caller before it checks again and wakes the workers.
 const WAKE_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Jobs {
-    /// Waits until `is_done` returns true. It is asked whenever a job ends or a worker finds
-    /// nothing to do.
+    /// Waits until `is_done` returns true. The condition is checked whenever a job ends or a worker
+    /// finds nothing to do.
     ///
     /// # Errors
-    /// That of `is_done`; `Closed`; what poisoned the store; and the last job's error if jobs fail
-    /// again and again.
+    /// The error of `is_done`; `Closed`; the error that poisoned the store; or the last job's error
+    /// if jobs fail repeatedly.
     pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         self.env.failures().forget_earlier();
         // Idle workers notify `job_ended`. Waking them on each of those notifications would make
@@ -44,8 +44,8 @@ impl Jobs {
     /// Waits until nothing is due, nothing runs and nothing is sealed.
     pub(crate) fn wait_until_idle(&self) -> Result<()> {
         self.wait_until(|| {
-            // The health after the look: a job that fails for want of room says so before anybody
-            // can see that it does not run any more.
+            // The health is checked after the schedule. A job that fails because the disk is full
+            // sets the health before the schedule shows that it has ended.
             let is_done = is_idle(self);
             self.env.health().check()?;
             self.env.check_open()?;

@@ -1,7 +1,7 @@
 //! The data of a keyspace: memtables, tables and the views over them, point reads, cursors, and the
 //! choice of what to merge next.
 //!
-//! Nothing here writes the log or the manifest, and nothing here knows who calls.
+//! Nothing here writes the log or the manifest, or depends on its callers.
 
 pub(crate) mod atomics;
 pub(crate) mod cache;
@@ -26,7 +26,7 @@ use crate::tree::settings::Arenas;
 use crate::tree::snapshot::SnapshotRegistry;
 use crate::tree::tables::TableSet;
 
-/// What all keyspaces share of their data: tables, snapshots and memory for memtables.
+/// The state that all keyspaces share: tables, snapshots and memory for memtables.
 pub(crate) struct Tree {
     env: Arc<Env>,
     tables: Arc<TableSet>,

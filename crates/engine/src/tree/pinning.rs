@@ -9,8 +9,9 @@
 //! is still the present one. There are two ways in which view and number could fail to belong
 //! together:
 //! - The view lacks entries up to the number. The leader puts a memtable into the view, fills it,
-//!   and then publishes its numbers. So whoever has read a number finds a present view that has the
-//!   memtable. If the view that was pinned *before* is still the present one, it has the memtable.
+//!   and then publishes its numbers. So a reader that has read a number finds a present view that
+//!   has the memtable. If the view that was pinned *before* is still the present one, it has the
+//!   memtable.
 //! - A job has dropped an entry that a read at the number sees. A job reads the published number,
 //!   and later installs a view that keeps everything that this number and later ones see. A reader
 //!   that has pinned this view reads the number *afterwards*, so its number is not below the job's.
@@ -45,7 +46,7 @@ impl PublishedNumber {
     }
 }
 
-/// What has a present view.
+/// An owner of a present view, which is a keyspace in the store.
 pub(crate) trait Present {
     /// A view that is kept alive.
     type View;
@@ -80,12 +81,12 @@ pub(crate) fn pin<P: Present, E>(
     }
 }
 
-/// The log is not held.
+/// The value of a position that does not hold the log.
 pub(crate) const NO_POSITION: u64 = u64::MAX;
 
 /// Where the log ended before the first record of a memtable was appended. The memtable needs
-/// nothing of the log before this position. A position is a word that orders as positions do
-/// (`log::Position::to_u64`).
+/// nothing of the log before this position. The position is stored as a word that has the order of
+/// positions (`log::Position::to_u64`).
 ///
 /// The leader reads the end of the log and holds the log from there on before it appends, and
 /// nobody else appends. A task that computes where the log must start reads the log's end first and
@@ -98,7 +99,7 @@ impl FirstPosition {
         FirstPosition(AtomicU64::new(NO_POSITION))
     }
 
-    /// A record is about to be appended at `position` or behind it.
+    /// Holds the log, because a record is about to be appended at `position` or after it.
     pub(crate) fn hold(&self, position: u64) {
         let pinned = self.0.load(Ordering::Relaxed);
         if pinned > position || pinned != position && planted!(PinMovesUp) {
@@ -106,7 +107,7 @@ impl FirstPosition {
         }
     }
 
-    /// Nothing was appended, now or earlier.
+    /// Releases the log, because nothing was appended, now or earlier.
     pub(crate) fn release(&self) {
         self.0.store(NO_POSITION, Ordering::SeqCst);
     }

@@ -1,12 +1,12 @@
 //! The settings in force for a keyspace, which may change while the store is open, and the memory
 //! for its memtables.
 //!
-//! [`Settings`] is made of what was set for the keyspace and of the store's options, with what is
+//! [`Settings`] combines the keyspace's own settings and the store's options with the values
 //! derived from both: the limits of writers, the options of `pick`, and the pool of arenas. A
 //! keyspace has them behind an atomic pointer; `services/settings.rs` replaces them.
 //!
-//! Invariants: what was set for a keyspace is durable before it is in force, because its edit is
-//! synced first. Settings are consistent whatever was set ([`KeyspaceOptions::over`]).
+//! Invariants: a keyspace's own settings are durable before they are in force, because their edit
+//! is synced first. Settings are always consistent ([`KeyspaceOptions::over`]).
 //!
 //! Threading: settings are replaced under the lock `Catalog::changes` and read without a lock.
 
@@ -23,15 +23,15 @@ use crate::types::pressure::Limits;
 
 /// The settings in force for a keyspace. Immutable.
 pub(crate) struct Settings {
-    /// What was set for the keyspace.
+    /// The settings that the keyspace itself has.
     pub(crate) own: KeyspaceOptions,
     /// All settings: the keyspace's own, and the store's where the keyspace has none.
     pub(crate) all: KeyspaceSettings,
-    /// When its writers are delayed.
+    /// The limits at which its writers are delayed.
     pub(crate) limits: Limits,
     /// When and how much is compacted.
     pub(crate) pick: PickOptions,
-    /// Where its memtables' memory comes from.
+    /// The pool of its memtables' arenas.
     pub(crate) arenas: ArenaPool,
     /// The store's memory is limited, so no arena is faulted in before it is written.
     pub(crate) lean: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Arenas {
 /// The number of arenas that a pool keeps for reuse.
 const KEPT_ARENAS: usize = 3;
 
-/// The size from which on a memtable is worth the milliseconds that it takes to fault it in.
+/// The minimum size of a memtable for which faulting it in, which takes milliseconds, pays.
 const PREFAULT_MIN_BYTES: u64 = 4 << 20;
 
 impl Arenas {
@@ -72,7 +72,7 @@ impl Arenas {
         }
     }
 
-    /// The pool for a size of memtables. Pools that nobody uses any more are dropped.
+    /// The pool for a size of memtables. Drops pools that no keyspace uses any more.
     fn of(&self, memtable_bytes: u64) -> ArenaPool {
         let mut pools = self.pools.lock();
         pools.retain(|bytes, pool| *bytes == memtable_bytes || pool.is_in_use());
@@ -85,7 +85,7 @@ impl Arenas {
             .clone()
     }
 
-    /// Refuses new arenas from this size on, as a system without memory would. For tests.
+    /// Refuses new arenas of at least this size, as a system without memory would. For tests.
     pub(crate) fn refuse_from(&self, bytes: usize) {
         for pool in self.pools.lock().values() {
             pool.refuse_from(bytes);
@@ -97,7 +97,7 @@ impl Arenas {
         self.pools.lock().values().map(ArenaPool::whole_bytes).sum()
     }
 
-    /// Gives back the arenas that are kept for reuse.
+    /// Frees the arenas that are kept for reuse.
     pub(crate) fn release_kept(&self) {
         self.pools.lock().values().for_each(ArenaPool::release_kept);
     }
@@ -136,7 +136,7 @@ pub(crate) fn next_memtable(
     Ok(Arc::new(Memtable::new(arena)))
 }
 
-/// The system gave no arena.
+/// The error when the system has no memory for an arena.
 #[cold]
 pub(crate) fn no_memory(cause: crate::tree::memtable::ArenaError) -> Error {
     Error::new(

@@ -1,14 +1,14 @@
-//! Hints: where keys were deleted lately, so that gaps can be found ahead of the readers.
+//! Hints: keys near recent deletes, so that gaps can be found before readers need them.
 //!
 //! Each time that [`EVERY_TIMES`] times as many keys were deleted as a gap needs hidden entries,
 //! the leader adds the key of the last delete as a hint. The maintenance task places a cursor there
 //! ([`crate::tree::iter::ahead`]) and lets it step over the hidden entries around it, in both
-//! directions, so that it leaves a gap behind as any cursor does. Where deletes are scattered, the
-//! cursor meets a live entry at once. Where they follow each other, it soon comes to the gap of the
-//! last hint, so it steps over every tombstone about once. So the first reader after many deletes
-//! steps over little more than what was deleted since the last hint. Gaps do not outlive a close:
-//! the first reader after an open steps over what no compaction has dropped yet, and leaves the gap
-//! behind.
+//! directions, so that it leaves a gap behind as any cursor does. If deletes are scattered, the
+//! cursor meets a live entry at once. If they are adjacent, it soon comes to the gap of the last
+//! hint, so it steps over every tombstone about once. So the first reader after many deletes steps
+//! over few entries besides those deleted since the last hint. Gaps are lost at a close: the first
+//! reader after an open steps over the entries that no compaction has dropped yet, and leaves the
+//! gap behind.
 //!
 //! Threading: the leader adds hints and the maintenance task takes them, under a mutex that is held
 //! for no wait.
@@ -20,7 +20,7 @@ use crate::tree::atomics::{AtomicU64, Ordering};
 /// The number of deletes between two hints, for each hidden entry that a gap needs.
 const EVERY_TIMES: u64 = 128;
 
-/// The most hints that wait. Further ones are dropped.
+/// The maximum number of waiting hints. Further ones are dropped.
 const HINTS_MAX: usize = 16;
 
 /// Keys near which others were deleted. See the module.
@@ -54,8 +54,8 @@ impl Hints {
 
 impl super::Gaps {
     /// Counts `count` deletes, which the leader has published. `last` returns the key of the last
-    /// one. `gap_min`: of how many hidden entries cursors make a gap. True if the maintenance task
-    /// has a new hint.
+    /// one. `gap_min` is the number of hidden entries that make a gap. Returns true if the
+    /// maintenance task has a new hint.
     #[inline]
     pub(crate) fn deleted<'k>(
         &self,

@@ -13,12 +13,13 @@ use std::sync::Arc;
 /// A leaf with more gaps than this is split.
 pub(super) const LEAF_MAX: usize = 64;
 
-/// The keys from `start` on and before `end`. None of them is alive: see the module `gaps`.
+/// The keys from `start` up to but not including `end`. None of them is alive (see the module
+/// `gaps`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) start: Vec<u8>,
     pub(crate) end: Vec<u8>,
-    /// The number of the read that found it.
+    /// The number of the read that found this gap.
     pub(crate) number: u64,
     /// About how many entries a reader skips with it.
     pub(crate) hidden: u64,
@@ -119,8 +120,8 @@ impl GapMap {
         self.leaves.splice(from.0.min(end)..end, leaves);
     }
 
-    /// Adds a gap, joined with those that it overlaps or touches. All of them hold from the newest
-    /// of their numbers on.
+    /// Adds a gap, joined with the gaps that it overlaps or touches. The joined gap has the newest
+    /// of their numbers.
     pub(crate) fn join(&mut self, mut gap: Gap) {
         debug_assert!(gap.start < gap.end);
         let from = self.position(|other| other.end < gap.start);
@@ -138,7 +139,7 @@ impl GapMap {
         self.replace(from, to, vec![Arc::new(gap)]);
     }
 
-    /// Whether a gap has one of the keys from `first` to `last`, both included.
+    /// Whether a gap contains one of the keys from `first` to `last`, both included.
     pub(crate) fn overlaps(&self, first: &[u8], last: &[u8]) -> bool {
         let (leaf, slot) = self.position(|gap| &gap.end[..] <= first);
         self.leaves
@@ -148,8 +149,8 @@ impl GapMap {
     }
 
     /// Takes the keys from `first` to `last`, both included, out of all gaps. The number of hidden
-    /// entries of a gap is divided evenly between the two parts that are left of it, because they
-    /// were not counted apart.
+    /// entries of a gap is divided evenly between its two remaining parts, because they were not
+    /// counted separately.
     pub(crate) fn cut(&mut self, first: &[u8], last: &[u8]) {
         let from = self.position(|gap| &gap.end[..] <= first);
         let to = self.position(|gap| &gap.start[..] <= last);
@@ -178,9 +179,9 @@ impl GapMap {
         self.replace(from, to, left);
     }
 
-    /// Drops a quarter of the gaps and one more: those with the lowest numbers, and of those with
-    /// equal numbers the ones that hide the fewest entries. Equal numbers are common: one cursor
-    /// finds all of its gaps at one number, and the parts of a gap that was cut have its number.
+    /// Drops a quarter of the gaps and one more: the gaps with the lowest numbers, and among equal
+    /// numbers those that hide the fewest entries. Equal numbers are common: one cursor finds all
+    /// of its gaps at one number, and the parts of a gap that was cut have its number.
     pub(crate) fn drop_oldest(&mut self) {
         let rank = |gap: &Arc<Gap>| (gap.number, gap.hidden);
         let mut gaps: Vec<Arc<Gap>> = self.between((0, 0), self.end()).cloned().collect();
@@ -190,7 +191,7 @@ impl GapMap {
         }
         let quarter = ranks.len() / 4;
         let (lower, last, _) = ranks.select_nth_unstable(quarter);
-        // How many of the gaps with the rank of the last dropped one are dropped.
+        // The number of dropped gaps that have the same rank as the last dropped one.
         let mut equal = 1 + lower.iter().filter(|rank| *rank == last).count();
         let last = *last;
         gaps.retain(|gap| {

@@ -1,4 +1,4 @@
-//! Gaps as a set of keys.
+//! Compares the map of gaps with a set of keys.
 
 use super::map::*;
 use std::collections::BTreeSet;
@@ -75,13 +75,14 @@ fn of_gaps_found_together_most_stay() {
     }
     map.drop_oldest();
     assert_eq!(map.len(), 74);
-    // Those that hide the least went: 20 of 0 and 1, and 6 of 2.
+    // The gaps that hide the fewest entries were dropped: 10 that hide no entry, 10 that hide one,
+    // and 6 that hide two.
     assert!(map.find(&[0]).is_none() && map.find(&[2]).is_none());
     assert!(map.find(&[6]).is_some() && map.find(&[2 * 99]).is_some());
     assert_whole(&map);
 }
 
-/// Joins and cuts at random, against the set of single keys (of two bytes) in gaps.
+/// Compares random joins and cuts with the set of the single keys (of two bytes) in gaps.
 #[test]
 fn a_map_is_the_set_of_its_keys() {
     let mut state = 1u64;

@@ -1,5 +1,5 @@
-//! The hidden entries that a cursor steps over in a row: how many there are, the gaps that the
-//! cursor jumps over, and the gap that it leaves behind.
+//! A run of hidden entries that a cursor steps over: their count, the gaps that the cursor jumps
+//! over, and the gap that it leaves behind.
 //!
 //! Threading: owned by one cursor.
 
@@ -26,9 +26,9 @@ impl Drop for Watching {
 /// What a cursor does with a hidden entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hidden {
-    /// It steps on.
+    /// The cursor steps on.
     Step,
-    /// It looks for a gap first, and may ask for a watch.
+    /// The cursor looks for a gap first, and may ask for a watch.
     Look,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct HiddenRun {
     /// The first hidden key.
     first: Vec<u8>,
     /// The far end of the run so far: forward a key above all hidden ones, backward the last hidden
-    /// one. It is only up to date while there is a watch, and after a jump.
+    /// one. It is current only while there is a watch, and after a jump.
     far: Vec<u8>,
     watching: Option<Watching>,
     /// The cursor asked for a watch and got none.
@@ -54,7 +54,7 @@ pub(crate) struct HiddenRun {
 }
 
 impl HiddenRun {
-    /// `min`: how many hidden entries make a gap.
+    /// `min` is the number of hidden entries that make a gap.
     pub(crate) fn new(min: u64) -> HiddenRun {
         HiddenRun {
             hidden: 0,
@@ -78,8 +78,8 @@ impl HiddenRun {
         self.limit != u64::MAX
     }
 
-    /// Whether a run with a limit ends here: at the limit, or because it was refused the watch
-    /// without which it is of no use.
+    /// Whether a run with a limit ends here, because it has reached the limit, or because it got no
+    /// watch and so cannot leave a gap.
     pub(crate) fn is_over(&self) -> bool {
         self.is_limited() && (self.hidden >= self.limit || self.refused)
     }
@@ -129,9 +129,8 @@ impl HiddenRun {
         });
     }
 
-    /// Asks for a watch where a gap is worth it: after many hidden entries, or between two gaps,
-    /// which then become one. `key` is the hidden key where the cursor stands, unless it has just
-    /// jumped.
+    /// Asks for a watch if a gap would pay: after many hidden entries, or between two gaps, which
+    /// then become one. `key` is the hidden key where the cursor stands, unless it has just jumped.
     pub(crate) fn look(
         &mut self,
         tree: &Tree,
@@ -185,7 +184,7 @@ impl HiddenRun {
         }
     }
 
-    /// The key at which to go on, if the run has ended at its limit.
+    /// The key at which to continue, if the run has ended at its limit.
     pub(crate) fn gave_up(&self) -> Option<&[u8]> {
         let is_at_limit = self.is_limited() && self.hidden >= self.limit;
         is_at_limit.then_some(&self.far)

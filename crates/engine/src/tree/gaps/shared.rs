@@ -19,7 +19,7 @@ use super::state::{Invalidated, State, Way};
 
 /// See the module.
 pub(crate) struct SharedGaps {
-    /// Whether leaders invalidate what comes to life: 0 or 1.
+    /// Whether leaders invalidate the keys that come to life: 0 or 1.
     armed: AtomicU64,
     /// Whether a gap was used since a leader last invalidated keys: 0 or 1.
     used: AtomicU64,
@@ -38,13 +38,13 @@ impl SharedGaps {
         }
     }
 
-    /// Whether a leader must [`SharedGaps::invalidate`] what comes to life.
+    /// Whether a leader must [`SharedGaps::invalidate`] the keys that come to life.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// A gap that holds `key` and may be used by a read at `number`. The reader must have had this
+    /// A gap that holds `key` and may be used by a read at `number`. The reader must have read this
     /// number before the call (G1).
     pub(crate) fn at(&self, key: &[u8], number: u64) -> Option<Arc<Gap>> {
         if !self.is_armed() {
@@ -61,9 +61,9 @@ impl SharedGaps {
         Some(gap.clone())
     }
 
-    /// Makes leaders invalidate what comes to life, unless all of them do so already. `with_quiet`
-    /// calls its argument while nobody can begin to lead, with the published number if nobody leads
-    /// now.
+    /// Makes leaders invalidate the keys that come to life, unless all of them do so already.
+    /// `with_quiet` calls its argument while nobody can begin to lead, with the published number if
+    /// nobody leads now.
     pub(crate) fn arm(&self, with_quiet: impl FnOnce(&mut dyn FnMut(Option<u64>))) {
         if self.is_armed() && self.state.lock().is_complete() {
             return;
@@ -77,7 +77,7 @@ impl SharedGaps {
 
     /// Takes the keys of these closed ranges out of the gaps. The leader calls this, if
     /// [`SharedGaps::is_armed`], for the keys that its group brings to life, before it publishes
-    /// `last`, the last number of the group. `gap_min`: of how many hidden entries cursors make a
+    /// `last`, the last number of the group. `gap_min` is the number of hidden entries that make a
     /// gap.
     #[cold]
     pub(crate) fn invalidate<'k>(
@@ -121,7 +121,7 @@ impl SharedGaps {
         self.state.lock().abandon(id);
     }
 
-    /// How many gaps are remembered.
+    /// The number of gaps in the map.
     pub(crate) fn count(&self) -> usize {
         self.shown.load().len()
     }

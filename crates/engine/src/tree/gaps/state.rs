@@ -12,13 +12,13 @@ use siltstone_storage::planted;
 
 use super::map::{Gap, GapMap, after};
 
-/// The most gaps of a keyspace.
+/// The maximum number of gaps of a keyspace.
 const GAPS_MAX: usize = 4096;
 
-/// The most bytes of their keys.
+/// The maximum number of bytes of their keys.
 const KEY_BYTES_MAX: usize = 1 << 20;
 
-/// The most readers that have a watch at the same time.
+/// The maximum number of readers that have a watch at the same time.
 const WATCHES_MAX: usize = 16;
 
 /// Gaps that nobody uses are forgotten when more keys have come to life than this times the number
@@ -26,7 +26,7 @@ const WATCHES_MAX: usize = 16;
 /// again.
 const IDLE_TIMES: u64 = 8;
 
-/// They are not forgotten before this many keys have come to life for each hidden entry that a gap
+/// Gaps are not forgotten before this many keys have come to life for each hidden entry that a gap
 /// needs.
 const IDLE_MIN_TIMES: u64 = 256;
 
@@ -37,8 +37,8 @@ pub(crate) enum Way {
     Backward,
 }
 
-/// A run of hidden entries that a reader is passing through. What comes to life ahead of the anchor
-/// bounds the gap that the reader may leave behind.
+/// A run of hidden entries that a reader is passing through. Keys that come to life ahead of the
+/// anchor bound the gap that the reader may leave behind.
 #[derive(Debug)]
 struct Watch {
     id: u64,
@@ -50,7 +50,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// The keys from `first` up to and with `last` may be alive.
+    /// Bounds the gap, because the keys from `first` to `last`, both included, may be alive.
     fn cut(&mut self, first: &[u8], last: &[u8]) {
         let anchor = &self.anchor[..];
         match self.way {
@@ -91,35 +91,35 @@ pub(crate) struct State {
 pub(crate) enum Invalidated {
     /// The map is the same as before.
     Nothing,
-    /// There is another map to show.
+    /// The map has changed and must be shown to readers.
     Map,
     /// All gaps are forgotten, and leaders need not invalidate keys any more.
     Disarmed,
 }
 
 impl State {
-    /// The gaps, to be shown to readers.
+    /// The gaps that readers are shown.
     pub(crate) fn map(&self) -> &Arc<GapMap> {
         &self.map
     }
 
-    /// Leaders are to invalidate keys from now on. `quiet` is the published number if nobody leads:
-    /// then every later leader does so (G2). Otherwise this is known from the next call of
+    /// Makes leaders invalidate keys from now on. `quiet` is the published number if nobody leads:
+    /// then every later leader invalidates keys (G2). Otherwise this is known from the next call of
     /// [`State::invalidate`] on.
     pub(crate) fn arm(&mut self, quiet: Option<u64>) {
         self.armed = true;
         self.invalidated = self.invalidated.or(quiet);
     }
 
-    /// Whether every leader invalidates what it brings to life.
+    /// Whether every leader invalidates the keys that it brings to life.
     pub(crate) fn is_complete(&self) -> bool {
         self.invalidated.is_some()
     }
 
     /// Takes the keys of these closed ranges, which come to life with the group that ends with the
     /// number `last`, out of the gaps, and bounds the watches by them. `last` is not published yet.
-    /// `used`: a gap was used since the call before. `gap_min`: of how many hidden entries cursors
-    /// make a gap.
+    /// `used` says whether a gap was used since the previous call. `gap_min` is the number of
+    /// hidden entries that make a gap.
     pub(crate) fn invalidate<'k>(
         &mut self,
         alive: impl Iterator<Item = (&'k [u8], &'k [u8])>,
@@ -173,8 +173,9 @@ impl State {
         }
     }
 
-    /// A reader at `number` met a run of hidden entries that begins with `anchor`, and wants to
-    /// leave a gap behind. `None`: it may not (G3), or too many others have a watch.
+    /// Registers a watch for a reader at `number` that met a run of hidden entries, beginning with
+    /// `anchor`, and wants to leave a gap behind. Returns `None` if it may not (G3), or if too many
+    /// others have a watch.
     pub(crate) fn watch(&mut self, number: u64, way: Way, anchor: &[u8]) -> Option<u64> {
         let invalidated = self.invalidated?;
         if invalidated > number && !planted!(GapIgnoresEarlierPuts)
@@ -195,7 +196,7 @@ impl State {
     }
 
     /// The reader of a watch, at `number`, has found no live key from its anchor to `far`: forward
-    /// that is where the gap ends, backward where it starts. True if there is a new gap to show.
+    /// the gap ends there, backward it starts there. Returns true if there is a new gap to show.
     pub(crate) fn finish(&mut self, id: u64, number: u64, far: &[u8], hidden: u64) -> bool {
         let Some(watch) = self.unwatch(id) else {
             return false;
@@ -231,7 +232,7 @@ impl State {
         true
     }
 
-    /// The reader of a watch leaves no gap behind.
+    /// Removes a watch whose reader leaves no gap behind.
     pub(crate) fn abandon(&mut self, id: u64) {
         self.unwatch(id);
     }
@@ -242,7 +243,7 @@ impl State {
     }
 }
 
-/// Forgets gaps until the others keep to the bounds.
+/// Forgets gaps until the rest is within the bounds.
 fn keep_bounds(map: &mut GapMap) {
     while map.len() > GAPS_MAX || map.key_bytes() > KEY_BYTES_MAX {
         map.drop_oldest();

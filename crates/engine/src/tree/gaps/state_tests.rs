@@ -1,4 +1,4 @@
-//! The memory for a keyspace's gaps keeps to its bounds, whatever comes to life in them.
+//! The memory for a keyspace's gaps stays within its bounds, whichever keys come to life in them.
 
 use super::map::after;
 use super::state::*;
