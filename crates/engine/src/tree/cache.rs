@@ -2,10 +2,10 @@
 //! that users keep.
 //!
 //! It is a `quick_cache`, weighted by bytes. Hasher and number of shards are fixed, so that two
-//! runs of one seed evict the same blocks. A block stays for long only if it was asked for again,
-//! so a scan does not evict what is read often. The insert of `quick_cache` that waits for another
-//! loader is not used, because it would block threads outside the runtime: if two readers miss the
-//! same block, both read it.
+//! runs of one seed evict the same blocks. A block stays for long only if it is read again, so a
+//! scan does not evict blocks that are read often. The insert of `quick_cache` that waits for
+//! another loader is not used, because it would block threads outside the runtime: if two readers
+//! miss the same block, both read it.
 //!
 //! Point reads use the cache itself. Cursors use a [`ScanCache`], which has its own counters and
 //! may leave the cache unchanged.
@@ -61,7 +61,7 @@ type Blocks = Cache<
     DefaultLifecycle<(u64, u32), Arc<Block>>,
 >;
 
-/// How often a block was asked for: found, and not found.
+/// The numbers of lookups that found a block, and that did not.
 #[derive(Default)]
 pub(crate) struct Lookups {
     hits: AtomicU64,
@@ -86,7 +86,7 @@ impl Lookups {
 /// See the module.
 pub(crate) struct BlockCache {
     blocks: Option<Blocks>,
-    /// The capacity that it was made with, in bytes.
+    /// The capacity with which the cache was made, in bytes.
     given_bytes: u64,
     /// The capacity now, in bytes.
     capacity_bytes: AtomicU64,
@@ -125,8 +125,8 @@ impl BlockCache {
         }
     }
 
-    /// Sets the capacity to `bytes`, but not above the one that it was made with. Blocks beyond it
-    /// are evicted at once.
+    /// Sets the capacity to `bytes`, but not above the one with which the cache was made. Blocks
+    /// beyond it are evicted at once.
     pub(crate) fn set_capacity(&self, bytes: u64) {
         let bytes = bytes.min(self.given_bytes);
         if let Some(blocks) = &self.blocks

@@ -3,14 +3,14 @@
 //! A [`TableHandle`] is shared by all views that name a table. It opens its reader at the first
 //! use, without the table's filter until a lookup of a key needs it, and closes it again when more
 //! than `open_tables_max` are open (a clock over handles). Tables of levels 0 and 1, which most
-//! reads use, do not count for this and are not closed for it: their filters and indexes stay in
-//! memory. Open files are bounded apart from that: readers and jobs share a table's [`TableFile`],
-//! and [`Descriptors`] bounds how many of these have a descriptor. [`TableSet`] has all handles. If
-//! nothing holds a handle, then neither a view nor a job names the table, and [`TableSet::sweep`]
-//! deletes the file.
+//! reads use, do not count towards this limit and are not closed because of it: their filters and
+//! indexes stay in memory. Open files are limited separately: readers and jobs share a table's
+//! [`TableFile`], and [`Descriptors`] limits how many of these have a descriptor. [`TableSet`] has
+//! all handles. If nothing holds a handle, then neither a view nor a job names the table, and
+//! [`TableSet::sweep`] deletes the file.
 //!
 //! Invariants: a table has one handle at a time. A handle is made only for a table that the
-//! manifest names, or that belongs to an ingest in the log; so a table whose handle nobody holds is
+//! manifest names, or that belongs to an ingest in the log; so a table whose handle is not held is
 //! obsolete. Destructors make no storage calls.
 //!
 //! Threading: getting an open reader is one atomic load. Opening takes the handle's lock over I/O.
@@ -42,18 +42,19 @@ pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
     opening: Mutex<()>,
-    /// Its file while somebody reads it: through the page cache, and with direct I/O.
+    /// Its file while a reader or job uses it: through the page cache, and with direct I/O.
     files: [Mutex<Weak<TableFile>>; 2],
-    /// Used since the clock's hand passed.
+    /// The reader was used since the clock's hand passed.
     used: AtomicBool,
-    /// What its range deletes cover, once it was read.
+    /// The key ranges that its range deletes cover, once they were read.
     deleted_ranges: ArcSwapOption<Vec<KeyRange>>,
-    /// It is in level 0 or 1 of its keyspace's newest view.
+    /// The table is in level 0 or 1 of its keyspace's newest view.
     upper: AtomicBool,
 }
 
 impl TableHandle {
-    /// A view is being made that has the table in level 0 or 1 (`upper`), or in a deeper level.
+    /// Notes that a view is being made that has the table in level 0 or 1 (`upper`), or in a deeper
+    /// level.
     pub(crate) fn set_upper(&self, upper: bool) {
         self.upper.store(upper, Ordering::Relaxed);
     }
@@ -62,14 +63,14 @@ impl TableHandle {
         self.upper.load(Ordering::Relaxed)
     }
 
-    /// What its range deletes cover, if that was read.
+    /// The key ranges that its range deletes cover, if they were read.
     pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
         self.deleted_ranges.load_full()
     }
 }
 
-/// The most deleted ranges that are kept for a table. They are enough to see what is worth
-/// compacting.
+/// The maximum number of deleted ranges that are kept for a table. They suffice to see whether a
+/// compaction pays.
 const DELETED_RANGES_MAX: usize = 4096;
 
 struct Registered {
@@ -84,16 +85,16 @@ pub(crate) struct TableSet {
     events: Arc<Events>,
     storage: Arc<dyn Storage>,
     files: Arc<TableFiles>,
-    /// Bounds the files of tables that are open.
+    /// Limits the number of open files of tables.
     descriptors: Arc<Descriptors>,
     options: ReaderOptions,
     /// The id of the next reader, which is a part of its keys in the cache. Each store counts its
     /// own ids, so that a seed evicts the same blocks whatever else runs in the process.
     next_reader_id: AtomicU64,
     direct_io: DirectIo,
-    /// The most open readers of tables below level 1.
+    /// The maximum number of open readers of tables below level 1.
     open_max: usize,
-    /// How often a reader was opened (a miss of a filter and an index) and closed (an eviction).
+    /// How often a reader was opened (a miss of a filter and an index) or closed (an eviction).
     opened: AtomicU64,
     closed: AtomicU64,
     /// The number of tables that should have been mapped and could not be.
@@ -320,8 +321,8 @@ impl TableSet {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(Arc::downgrade(handle));
         self.evict();
-        // This reader is returned and not loaded again: another task that opens tables may have
-        // closed it already, and the caller must get a reader all the same.
+        // This reader is returned and not loaded again. Another task that opens tables may have
+        // closed it already, and the caller must get a reader even then.
         Ok(Guard::from_inner(Some(reader)))
     }
 
@@ -340,13 +341,13 @@ impl TableSet {
         Ok(file)
     }
 
-    /// The store is closed. From now on, a later open of it may delete tables.
+    /// Notes that the store is closed. From now on, a later open of it may delete tables.
     pub(crate) fn set_closed(&self) {
         self.files.set_closed();
     }
 
-    /// The number of tables that should have been mapped and could not be. They are read into
-    /// blocks on the heap.
+    /// The number of tables that should have been mapped and could not be. Their blocks are read
+    /// onto the heap.
     pub(crate) fn map_failed_count(&self) -> u64 {
         self.map_failed_count.load(Ordering::Relaxed)
     }
@@ -356,7 +357,7 @@ impl TableSet {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Closes readers that were not used lately, while too many are open.
+    /// Closes readers that were not used recently, while too many are open.
     fn evict(&self) {
         let mut clock = self.clock.lock();
         if clock.len() <= self.open_max {
@@ -408,7 +409,7 @@ impl TableSet {
         }
         let mut deleted = 0;
         for name in names {
-            // The guard of the folder repeats a deletion that fails.
+            // The folder's guard repeats a failed deletion.
             if self.storage.delete(epoch, &name).is_ok() {
                 deleted += 1;
                 self.events.emit(|| Event::TableDeleted { name });
@@ -453,12 +454,13 @@ impl TableSet {
             .sum()
     }
 
-    /// Closes readers of tables below level 1 until about `bytes` are free, beginning with those
-    /// that were not used lately. Returns the bytes that they held.
+    /// Closes readers of tables below level 1 until about `bytes` are free, beginning with readers
+    /// that were not used recently. Returns the bytes that they held.
     pub(crate) fn close_deep(&self, bytes: u64) -> u64 {
         let mut clock = self.clock.lock();
         let mut freed = 0;
-        // Twice around: the first time spares readers that were used since the hand passed them.
+        // The hand goes around twice. The first time it spares readers that were used since it
+        // passed them.
         for _ in 0..2 * clock.len() {
             if freed >= bytes {
                 break;
@@ -486,8 +488,8 @@ impl TableSet {
         handles.for_each(|handle| self.close(&handle));
     }
 
-    /// Reads what a table's range deletes cover. If the table cannot be opened, it counts as
-    /// covering nothing, because every read of it reports the error.
+    /// Reads the key ranges that a table's range deletes cover. A table that cannot be opened
+    /// counts as covering nothing, because every read of it reports the error.
     pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
         if handle.deleted_ranges.load().is_some() {
             return;
@@ -506,8 +508,8 @@ impl TableSet {
         handle.deleted_ranges.store(Some(Arc::new(ranges)));
     }
 
-    /// Keys that divide a table's bytes evenly, from its index. There are none if the table cannot
-    /// be opened; the job reports why.
+    /// Keys from the table's index that divide its bytes evenly. There are none if the table cannot
+    /// be opened; the job reports the error.
     pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
         const PARTS: usize = 16;
         let handle = self

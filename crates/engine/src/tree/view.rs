@@ -1,4 +1,4 @@
-//! Views: what the reads of a keyspace look at, as one immutable value.
+//! Views: the data that reads of a keyspace use, as one immutable value.
 //!
 //! A [`KeyspaceView`] is the list of sources, newest first (memtables and level-0 runs, which have
 //! disjoint ranges of sequence numbers), and then levels 1 to 6. [`KeyspaceCore`] has the present
@@ -6,12 +6,12 @@
 //!
 //! Invariants (RFC 1, section 5):
 //! - **V1** Sources are ordered from the newest to the oldest, and their ranges are disjoint.
-//! - **V2** An installed source takes the slot of what it replaces. A view is always rebuilt from
-//!   the sources that are unsettled now and the version that the manifest has, ordered by their
-//!   ranges, so a run cannot get into another slot.
+//! - **V2** An installed source takes the slot of the sources that it replaces. A view is always
+//!   rebuilt from the sources that are unsettled now and the version that the manifest has, ordered
+//!   by their ranges, so a run cannot get into another slot.
 //!
 //! A view belongs to a keyspace and not to the store: a read concerns one keyspace, a snapshot is
-//! only a number, and a job that dropped something from a view knew the snapshot (V6). So rotating
+//! only a number, and a job that dropped an entry from a view knew the snapshot (V6). So rotating
 //! one of a thousand keyspaces copies one list.
 //!
 //! Threading: views are immutable. Replacing one takes the keyspace's lock `change`, under which no
@@ -38,21 +38,23 @@ pub(crate) const OPEN: u64 = u64::MAX;
 
 /// A memtable in its slot.
 pub(crate) struct MemSource {
-    /// Identifies it while the store is open.
+    /// Identifies the memtable while the store is open.
     pub(crate) id: u64,
     pub(crate) mem: Arc<Memtable>,
     /// The number before its first number.
     pub(crate) lo: u64,
     hi: AtomicU64,
-    /// Where the log ended before its first record; set by the leader before it appends.
+    /// Where the log ended before the memtable's first record. The leader sets it before it
+    /// appends.
     first_position: FirstPosition,
-    /// Where its last record ends.
+    /// The end of its last record in the log.
     last: AtomicU64,
-    /// A flush of it runs. This is set and cleared under the lock of the schedule.
+    /// A flush of this memtable is running. This is set and cleared under the lock of the schedule.
     pub(crate) flushing: AtomicBool,
     /// The number of its flushes in a row whose tables were rejected.
     pub(crate) rejections: AtomicU32,
-    /// It must not be flushed: its data was replayed and waits for room, or a test holds it back.
+    /// This memtable must not be flushed: its data was replayed and waits for room, or a test holds
+    /// it back.
     pub(crate) held: AtomicBool,
 }
 
@@ -71,7 +73,7 @@ impl MemSource {
         })
     }
 
-    /// Its slot; `hi` is [`OPEN`] while it is active.
+    /// Its slot. `hi` is [`OPEN`] while the memtable is active.
     pub(crate) fn seqs(&self) -> SeqRange {
         SeqRange::new(self.lo, self.hi.load(Ordering::Acquire))
     }
@@ -85,33 +87,33 @@ impl MemSource {
         self.hi.store(hi, Ordering::Release);
     }
 
-    /// The leader is about to append a record for it at `end`, where the log ends now, or behind
-    /// it.
+    /// Holds the log, because the leader is about to append a record for this memtable at `end`,
+    /// where the log ends now, or after it.
     pub(crate) fn hold_log(&self, end: Position) {
         self.first_position.hold(end.to_u64());
     }
 
-    /// An append failed and wrote nothing. A memtable without entries must not hold the log. Only
-    /// the leader calls this.
+    /// Releases the log if the memtable has no entries. Only the leader calls this, after an append
+    /// failed and wrote nothing.
     pub(crate) fn release_log_if_empty(&self) {
         if self.mem.is_empty() {
             self.first_position.release();
         }
     }
 
-    /// The position from which on it needs the log; `None` if it does not need the log.
+    /// The first position of the log that the memtable needs. `None` if it does not need the log.
     pub(crate) fn first_position(&self) -> Option<Position> {
         Some(self.first_position.position())
             .filter(|word| *word != NO_POSITION)
             .map(Position::from_u64)
     }
 
-    /// The leader appended a record that ends here.
+    /// Notes that the leader appended a record that ends here.
     pub(crate) fn set_last_position(&self, position: Position) {
         self.last.store(position.to_u64(), Ordering::Release);
     }
 
-    /// Where its last record ends. This is final once it is sealed.
+    /// The end of its last record in the log. It does not change once the memtable is sealed.
     pub(crate) fn last_position(&self) -> Position {
         Position::from_u64(self.last.load(Ordering::Acquire))
     }
@@ -126,7 +128,7 @@ pub(crate) struct LevelView {
 }
 
 impl LevelView {
-    /// `upper`: this is level 0 or 1, whose tables stay open.
+    /// `upper` says whether this is level 0 or 1, whose tables stay open.
     fn new(level: &Level, tables: &TableSet, upper: bool) -> Arc<LevelView> {
         let handle = |meta| {
             let handle = tables.handle(meta);
@@ -145,7 +147,7 @@ impl LevelView {
 pub(crate) struct RunView {
     pub(crate) seqs: SeqRange,
     pub(crate) tables: Arc<LevelView>,
-    /// It is of an ingest whose edit is not installed yet.
+    /// The run belongs to an ingest whose edit is not installed yet.
     pub(crate) pending: bool,
 }
 
@@ -174,7 +176,7 @@ impl Source {
         }
     }
 
-    /// Whether the manifest does not know it yet.
+    /// Whether the manifest does not have the source yet.
     pub(crate) fn is_unsettled(&self) -> bool {
         match self {
             Source::Memtable(_) => true,
@@ -281,12 +283,12 @@ impl KeyspaceView {
 
 /// A keyspace can be read and written.
 const LIVE: u8 = 0;
-/// It was dropped.
+/// The keyspace was dropped.
 const DROPPED: u8 = 1;
-/// Its store was closed.
+/// The keyspace's store was closed.
 const CLOSED: u8 = 2;
 
-/// A keyspace of an open store. It lives as long as anybody has a handle on it.
+/// A keyspace of an open store. It lives as long as a handle on it exists.
 pub(crate) struct KeyspaceCore {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
@@ -297,7 +299,7 @@ pub(crate) struct KeyspaceCore {
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
-    /// Intervals in which cursors found nothing alive.
+    /// Intervals in which cursors found no live key.
     pub(crate) gaps: Arc<Gaps>,
     /// Held while the view is replaced, and never over I/O.
     pub(crate) change: Mutex<()>,
@@ -329,7 +331,7 @@ impl KeyspaceCore {
         self.view.load()
     }
 
-    /// Its settings, for a caller that lets them go before it calls anything that may wait.
+    /// Its settings, for a caller that drops them before it calls anything that may wait.
     #[inline]
     pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
         self.settings.load()
@@ -349,7 +351,7 @@ impl KeyspaceCore {
         self.view.load_full()
     }
 
-    /// Replaces the view by what `f` makes of the present one.
+    /// Replaces the view by the one that `f` makes from the present one.
     pub(crate) fn replace_view(&self, f: impl FnOnce(&Arc<KeyspaceView>) -> Arc<KeyspaceView>) {
         let _change = self.change.lock();
         let next = f(&self.view.load_full());
@@ -373,7 +375,7 @@ impl KeyspaceCore {
     }
 
     /// Takes the memtables out of the view, because the store was closed and all its tasks have
-    /// ended. The log has what is in them, and a read that has pinned them goes on.
+    /// ended. The log has their entries, and a read that has pinned them can finish.
     pub(crate) fn close(&self, tables: &TableSet) {
         // The mark comes before the view, as for a drop: a read that pins the new view finds it.
         let closed = self
@@ -384,7 +386,8 @@ impl KeyspaceCore {
         if closed.is_err() || is_empty {
             return;
         }
-        // Without memory for an empty one, they stay until the last handle is dropped.
+        // If there is no memory for an empty memtable, the old ones stay until the last handle is
+        // dropped.
         let Ok(mem) = crate::tree::settings::first_memtable(&self.settings()) else {
             return;
         };

@@ -1,7 +1,7 @@
-//! Gaps that are found ahead of readers: the maintenance task walks over what was deleted lately.
+//! Finds gaps before readers need them: the maintenance task walks over keys that were deleted
+//! recently.
 //!
-//! Which keys to walk from, and why this is enough, is described in
-//! [`crate::tree::gaps::hints`].
+//! [`crate::tree::gaps::hints`] describes at which keys it begins, and why this suffices.
 //!
 //! Threading: the maintenance task alone.
 
@@ -14,12 +14,12 @@ use crate::tree::gaps::state::Way;
 use crate::tree::view::KeyspaceCore;
 use crate::types::error::Result;
 
-/// The most hidden entries that one round of maintenance steps over.
+/// The maximum number of hidden entries that one round of maintenance steps over.
 const STEPS_MAX: u64 = 1 << 16;
 
 /// Follows the hints of these keyspaces until there are none, or until it has done enough for one
-/// round of maintenance: then it returns true if another round is due. An error is dropped, because
-/// the next reader meets it too.
+/// round of maintenance. Returns true if another round is due. An error is ignored, because the
+/// next reader meets it too.
 pub(crate) fn follow_hints<'k>(
     tree: &Arc<Tree>,
     keyspaces: impl Iterator<Item = &'k Arc<KeyspaceCore>>,
@@ -35,8 +35,8 @@ pub(crate) fn follow_hints<'k>(
     false
 }
 
-/// Steps over the hidden entries on both sides of `from`. Returns where to go on if they are too
-/// many.
+/// Steps over the hidden entries on both sides of `from`. Returns the key at which to continue if
+/// they are too many.
 fn walk(tree: &Arc<Tree>, keyspace: &Arc<KeyspaceCore>, from: &[u8]) -> Result<Option<Vec<u8>>> {
     let options = IterOptions {
         values: false,

@@ -23,8 +23,8 @@ pub(crate) enum Child {
     Level(Box<LevelCursor>),
 }
 
-/// Makes `children` those of a view that may have entries, newest first. Children of an earlier
-/// view that have the same source are kept, wherever they stand.
+/// Makes `children` the children of a view that may have entries, newest first. Children of an
+/// earlier view with the same source are kept, whatever their position.
 pub(crate) fn set_children(
     tree: &Tree,
     view: &KeyspaceView,
@@ -92,14 +92,14 @@ pub(crate) struct LevelCursor {
     iter: Option<TableIter>,
     /// The sequence number of all entries of that table, if it was ingested.
     own: Option<u64>,
-    /// How much of the next seek `prepare_seek` has done.
+    /// The part of the next seek that `prepare_seek` has done.
     prepared: Prepared,
 }
 
 /// The prepared part of a seek in the table `LevelCursor::at`.
 #[derive(Clone, Copy)]
 enum Prepared {
-    /// Nothing that the seek can build on.
+    /// Nothing is prepared.
     No,
     /// All entries are before the target.
     End,
@@ -116,7 +116,7 @@ impl LevelCursor {
         self.view.level.tables()
     }
 
-    /// The index of the table in which it stands.
+    /// The index of the table in which the cursor stands.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -140,7 +140,7 @@ impl LevelCursor {
         }
     }
 
-    /// This table, if a seek would have to open it.
+    /// The table in which a seek begins, if the seek would have to open it.
     pub(super) fn would_open(&self, key: &[u8], trailer: u64, forward: bool) -> Option<usize> {
         let at = self.begins_in(key, trailer, forward)?;
         let is_held = self.iter.is_some() && self.at == at;
@@ -148,7 +148,7 @@ impl LevelCursor {
         (!is_held && !is_open()).then_some(at)
     }
 
-    /// Makes it invalid until the next seek.
+    /// Makes the cursor invalid until the next seek.
     pub(super) fn finish(&mut self) {
         self.iter = None;
     }
@@ -164,8 +164,8 @@ impl LevelCursor {
         Ok(self.iter.as_mut().expect("opened above"))
     }
 
-    /// If it stands behind the last entry of its table, goes on to the next tables until there is
-    /// an entry.
+    /// If the cursor stands after the last entry of its table, moves it through the next tables to
+    /// the next entry.
     fn enter_next_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             if self.at + 1 >= self.view.handles.len() {
@@ -179,7 +179,7 @@ impl LevelCursor {
         Ok(())
     }
 
-    /// The same backward.
+    /// Does the same as `enter_next_tables`, backward.
     fn enter_previous_tables(&mut self) -> Result<()> {
         while !self.valid() && self.iter.is_some() {
             let Some(before) = self.at.checked_sub(1) else {
@@ -215,8 +215,8 @@ impl LevelCursor {
         }
     }
 
-    /// Does one part of a seek and prefetches what the next part reads. After an error, the seek
-    /// itself starts anew, meets the error again and returns it.
+    /// Does one part of a seek and prefetches the memory that the next part reads. After an error,
+    /// the seek itself starts again, meets the error again and returns it.
     fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if stage == 0 {
             let at = self.view.level.seek(key);
@@ -269,7 +269,7 @@ impl LevelCursor {
         }
         .map_err(Error::from)?;
         if own.is_some_and(|own| own > trailer >> 8) && iter.valid() && iter.key() == key {
-            // Its entry of this key is newer than what is sought.
+            // The table's entry of this key is newer than the target.
             iter.next().map_err(Error::from)?;
         }
         self.enter_next_tables()

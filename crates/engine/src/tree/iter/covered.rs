@@ -1,4 +1,5 @@
-//! Cursors under range deletes: which range delete covers a key, and jumps over what it covers.
+//! Cursors and range deletes: finds the range delete that covers a key, and jumps over the keys
+//! that it covers.
 //!
 //! [`RangeDeleteIndex`] looks a key up in those sources of a view that have range deletes. When a
 //! cursor has met some hidden keys in a row, [`Cursor::jump`] moves the child that stands on the
@@ -14,7 +15,7 @@
 //! - A table has no entry with a number above the largest one that the manifest has for it. Numbers
 //!   are given once, so an entry never has the number of a range delete. An ingested table has one
 //!   number for everything in it, and this number must be below `s`.
-//! - A memtable has stamps that say where something was inserted after its first range delete
+//! - A memtable has stamps that say where entries were inserted after its first range delete
 //!   ([`crate::tree::memtable::Memtable::find_newer`]).
 //!
 //! The same proof holds for a table that a seek skips: all of its entries on the way, from the
@@ -45,8 +46,8 @@ use crate::types::error::Result;
 /// as some steps, and most range deletes that a scan meets cover little.
 const STEPS_BEFORE_JUMP: u32 = 8;
 
-/// The most tables of one source that a seek skips before it opens one: looking this many up costs
-/// less than opening a table.
+/// The maximum number of tables of one source that a seek skips before it opens one. Looking up
+/// this many costs less than opening a table.
 const SKIPPED_MAX: u32 = 64;
 
 /// The sources of a view that have range deletes.
@@ -66,7 +67,7 @@ pub(super) struct Covering {
 }
 
 impl RangeDeleteIndex {
-    /// Makes this the index of a view, for reads at the number `seq`.
+    /// Makes this the index of `view`, for reads at the number `seq`.
     pub(super) fn set(&mut self, view: &KeyspaceView, seq: u64) {
         self.seq = seq;
         self.memtables.clear();
@@ -92,8 +93,8 @@ impl RangeDeleteIndex {
         Ok(newest)
     }
 
-    /// Calls `found` with the newest range delete of each source that covers `key`: with its
-    /// number, its start and its end. Without `opens`, tables that are not open are ignored.
+    /// Calls `found` with the number, start and end of the newest range delete of each source that
+    /// covers `key`. Without `opens`, tables that are not open are ignored.
     fn each_covering(
         &self,
         tree: &Tree,
@@ -134,8 +135,8 @@ impl RangeDeleteIndex {
         Ok(())
     }
 
-    /// Puts the newest range delete of all sources that covers `key` into `covering`. False if
-    /// there is none.
+    /// Puts the newest range delete of all sources that covers `key` into `covering`. Returns false
+    /// if there is none.
     fn find(&self, tree: &Tree, key: &[u8], opens: bool, covering: &mut Covering) -> Result<bool> {
         let mut is_covered = false;
         self.each_covering(tree, key, opens, |seq, start, end| {
@@ -154,8 +155,8 @@ impl RangeDeleteIndex {
 
 impl Child {
     /// The key up to which this child has nothing newer than a range delete, from the entry where
-    /// it stands. Forward, the key is excluded; backward, it is included. `None`: this entry may be
-    /// newer.
+    /// it stands. Forward, the key is excluded; backward, it is included. `None` if this entry may
+    /// be newer.
     fn older_until<'a>(&'a self, delete: &'a Covering, forward: bool) -> Option<&'a [u8]> {
         let end = if forward { &delete.end } else { &delete.start };
         match self {
@@ -169,7 +170,7 @@ impl Child {
         }
     }
 
-    /// A key above which it has no entry. `None` if it is a memtable, or if no such key is known.
+    /// A key above which the child has no entry. `None` if it is a memtable, or if no key is known.
     fn last_bound(&self) -> Option<Vec<u8>> {
         match self {
             Child::Memtable(_) => None,
@@ -219,11 +220,11 @@ pub(super) use search;
 
 /// The entries of a level that a seek may skip without opening their tables.
 enum Skipped {
-    /// It may skip none.
+    /// The seek may skip no entries.
     Nothing,
-    /// It may skip those before this key (backward: at or above it).
+    /// The seek may skip the entries before this key (backward: at or above it).
     Until(Vec<u8>),
-    /// It may skip all that are within the bounds.
+    /// The seek may skip all entries within the bounds.
     All,
 }
 
@@ -237,8 +238,8 @@ impl Search<'_> {
     ) -> Result<()> {
         let would_open = |child: &Child| child.would_open(key, trailer, self.forward);
         if !self.deletes.is_empty() && merged.children().iter().any(would_open) {
-            // The newest sources come first: they may open tables whose range deletes cover what
-            // the older sources would open.
+            // The newest sources come first. They may open tables whose range deletes cover the
+            // tables that older sources would open.
             return merged.seek_each(self.forward, |child| self.seek_child(child, key, trailer));
         }
         match self.forward {
@@ -273,7 +274,7 @@ impl Search<'_> {
         child.go_to(key, trailer, self.forward)
     }
 
-    /// What a level may skip on the way to a position.
+    /// The entries that a level may skip on the way to a position.
     fn skipped(&self, level: &LevelCursor, key: &[u8], trailer: u64) -> Result<Skipped> {
         let mut until: Option<Vec<u8>> = None;
         let mut covering = Covering::default();
@@ -361,8 +362,9 @@ impl LevelCursor {
 }
 
 impl Cursor {
-    /// Must be called after each key that was not shown. After enough of them in a row, this moves
-    /// children over what range deletes cover, as long as the merge stands on a covered entry.
+    /// Must be called after each key that was not shown. After enough of these in a row, this moves
+    /// children over the keys that range deletes cover, as long as the merge stands on a covered
+    /// entry.
     #[inline]
     pub(super) fn jump_covered(&mut self, forward: bool) -> Result<()> {
         self.hidden_in_a_row = self.hidden_in_a_row.saturating_add(1);
@@ -373,8 +375,8 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves the child that stands on the current entry to where it may have something that the
-    /// newest range delete over that entry does not cover. False if it must be stepped instead.
+    /// Moves the child that stands on the current entry to its next position that the newest range
+    /// delete over that entry may not cover. Returns false if the child must be stepped instead.
     #[cold]
     fn jump(&mut self, forward: bool) -> Result<bool> {
         if !self

@@ -46,7 +46,7 @@ enum State {
 }
 
 /// A position in a keyspace as it was at one moment. It moves in key order, in both directions, and
-/// shows for each key the newest value of that moment. [`Range`] is the same as a standard
+/// shows for each key the newest value of that moment. [`Range`] does the same as a standard
 /// iterator.
 ///
 /// A cursor is invalid before the first seek, past either end, and after an error. It pins its
@@ -82,14 +82,14 @@ pub struct Cursor {
     state: State,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Scratch: the key on which it stood before a refresh.
+    /// Scratch: the key on which the cursor stood before a refresh.
     stood: Vec<u8>,
     /// The number of hidden keys since one was shown, or since the last attempt to jump failed.
     hidden_in_a_row: u32,
-    /// Scratch: the range delete that covers the current entry, and where a jump goes.
+    /// Scratch: the range delete that covers the current entry, and the target of a jump.
     covering: Covering,
     target: Vec<u8>,
-    /// The hidden entries that it is stepping over.
+    /// The hidden entries that the cursor is stepping over.
     run: HiddenRun,
     tree: Arc<Tree>,
     keyspace: Arc<KeyspaceCore>,
@@ -140,14 +140,15 @@ impl Cursor {
         })
     }
 
-    /// Moves the cursor to the keyspace's present state, also from that of a snapshot. If it stands
-    /// on a key, it then stands on that key as it is now or, if that is gone, on the next one
-    /// within the bounds. It keeps its buffers and the sources that are still in use, so this costs
-    /// a seek and not a new cursor. Tables that it no longer needs may be deleted.
+    /// Moves the cursor to the keyspace's present state, also from that of a snapshot. If the
+    /// cursor stands on a key, it then stands on the present entry of that key or, if the key is
+    /// gone, on the next one within the bounds. It keeps its buffers and the sources that are still
+    /// in use, so this costs a seek and not a new cursor. Tables that it no longer needs may be
+    /// deleted.
     ///
     /// # Errors
-    /// `Closed` or `KeyspaceDropped`; the cursor does not change then. Corruption or I/O; it is
-    /// invalid then.
+    /// `Closed` or `KeyspaceDropped`, which leave the cursor unchanged. Corruption or I/O, after
+    /// which it is invalid.
     pub fn refresh(&mut self) -> Result<()> {
         self.tree.env.check_open()?;
         let (view, seq) = crate::tree::read::pin(&self.tree, &self.keyspace, None)?;
@@ -157,7 +158,7 @@ impl Cursor {
             .change_children(|children| child::set_children(tree, &view, fill_cache, children));
         self.deletes.set(&view, seq);
         self.seq = seq;
-        // The old view is let go at the end, when the cursor stands in the new one.
+        // The old view is released at the end, when the cursor stands in the new one.
         let _old = std::mem::replace(&mut self._view, view);
         self.tree.env.metrics().seek_count.add(1);
         if !stood {
@@ -171,7 +172,7 @@ impl Cursor {
         sought
     }
 
-    /// Whether it stands on an entry.
+    /// Whether the cursor stands on an entry.
     pub fn valid(&self) -> bool {
         self.state != State::Invalid
     }
@@ -192,7 +193,7 @@ impl Cursor {
         self.valid().then(pair)
     }
 
-    /// The sequence number that it reads at.
+    /// The sequence number at which the cursor reads.
     pub fn number(&self) -> u64 {
         self.seq
     }
@@ -317,7 +318,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Goes forward past the versions of the shown key that are left.
+    /// Goes forward past the remaining versions of the shown key.
     #[cold]
     fn skip_older(&mut self) -> Result<()> {
         let mut steps = 1;
@@ -337,8 +338,8 @@ impl Cursor {
         }
     }
 
-    /// From a version that is too new to be seen, goes on to the newest one of the same key that
-    /// can be seen, or else past the key.
+    /// Goes from a version that is too new to the newest visible version of the same key, or past
+    /// the key if there is none.
     #[cold]
     fn skip_newer(&mut self) -> Result<()> {
         copy_key(&mut self.key, self.merged.key());
@@ -412,8 +413,8 @@ impl Cursor {
     fn end_run(&mut self, found: &Result<()>) {
         match found {
             Ok(()) => self.run.end(&self.tree.env, self.seq),
-            // There are few watches. One that stayed registered could not be used by anybody else
-            // while the cursor lives.
+            // There are few watches. If this one stayed registered, no other cursor could use it
+            // while this cursor lives.
             Err(_) => self.run.begin(),
         }
     }
@@ -466,7 +467,7 @@ impl Cursor {
         Ok(newest)
     }
 
-    /// The same with two seeks, however many versions there are.
+    /// Does the same as `take_newest` with two seeks, however many versions there are.
     #[cold]
     fn seek_newest(&mut self) -> Result<Option<u64>> {
         self.merged.seek(&self.key, self.seq << 8 | 0xff)?;
@@ -480,8 +481,8 @@ impl Cursor {
         Ok(newest)
     }
 
-    /// Copies the value of the entry where the stream stands, if it is a put and values are wanted.
-    /// This is not inlined, so that the copy in the forward scan is.
+    /// Copies the value of the entry where the stream stands, if it is a put and the options ask
+    /// for values. This is not inlined, so that the copy in the forward scan is.
     #[inline(never)]
     fn take_value(&mut self, trailer: u64) -> Result<()> {
         if self.options.values && trailer as u8 == PUT {
@@ -491,16 +492,17 @@ impl Cursor {
         Ok(())
     }
 
-    /// How often it has moved one of its sources, by a step or by a seek. Tests count this instead
-    /// of time.
+    /// How often the cursor has moved one of its sources, by a step or by a seek. Tests count this
+    /// instead of time.
     #[doc(hidden)]
     pub fn moves_for_tests(&self) -> u64 {
         self.merged.moves()
     }
 
-    /// At a hidden entry of `self.key`: goes to the end of the gap that has the key, if there is
-    /// one that may be used at this number ([`crate::tree::gaps`]). Forward, the stream then stands
-    /// at or after the gap's end; backward, before its start. True if it moved.
+    /// At a hidden entry of `self.key`, goes to the end of the gap that contains the key, if there
+    /// is a gap that may be used at this number ([`crate::tree::gaps`]). Forward, the stream then
+    /// stands at or after the gap's end; backward, before its start. Returns true if the stream
+    /// moved.
     #[cold]
     fn jump_gap(&mut self, way: Way) -> Result<bool> {
         let gap = self.keyspace.gaps.at(&self.key, self.seq);
@@ -532,12 +534,12 @@ impl Cursor {
         Ok(gap.is_some())
     }
 
-    /// Lets every further seek and step give up after `count` hidden entries.
+    /// Makes every further seek and step stop after `count` hidden entries.
     pub(crate) fn set_hidden_limit(&mut self, count: u64) {
         self.run.set_limit(count);
     }
 
-    /// The key at which to go on, if the last seek or step gave up.
+    /// The key at which to continue, if the last seek or step stopped at the limit.
     pub(crate) fn gave_up(&self) -> Option<&[u8]> {
         self.run.gave_up()
     }

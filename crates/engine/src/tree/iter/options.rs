@@ -1,4 +1,4 @@
-//! The options of iterators: bounds of keys, and what is read of the entries within them.
+//! The options of iterators: bounds of keys, and the parts of entries that are read.
 //!
 //! Invariant: every call that takes a range takes it as [`IterOptions`], and refuses reversed
 //! bounds with the same error ([`IterOptions::check`]).
@@ -9,7 +9,7 @@ use std::ops::{self, Bound, RangeBounds};
 
 use crate::types::error::{Result, reversed_range};
 
-/// Which keys an iterator shows, and what it reads of them.
+/// The keys that an iterator shows, and the parts of their entries that it reads.
 ///
 /// Calls that take a range take `impl Into<IterOptions>`: a range of anything that is bytes (`..`,
 /// `"a".."c"`, `key..=last`, a pair of [`Bound`]s), or `IterOptions` for more. The key `lower` is
@@ -29,12 +29,12 @@ pub struct IterOptions {
     pub lower: Option<Vec<u8>>,
     /// Keys below this one are shown; all if `None`.
     pub upper: Option<Vec<u8>>,
-    /// Read values (default true). Without, `value` is empty and less memory is touched.
+    /// Read values (default true). Without this, `value` is empty and less memory is touched.
     pub values: bool,
     /// Keep blocks that are read in the block cache (default true). Without this, the cache does
-    /// not change: blocks in it are used, and others are read without being kept. That suits large
-    /// scans of what will not be read again soon. It makes no difference where tables are read
-    /// through maps.
+    /// not change: blocks in it are used, and others are read without being kept. This suits large
+    /// scans of data that will not be read again soon. It makes no difference for tables that are
+    /// read through maps.
     pub fill_cache: bool,
 }
 
@@ -66,7 +66,7 @@ impl IterOptions {
         let bytes = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         let (start, end) = (bytes(range.start_bound()), bytes(range.end_bound()));
         let lower = match start {
-            // No key lies between them: this range is empty, and not reversed.
+            // No key lies between the bounds, so this range is empty and not reversed.
             Bound::Excluded(key) if end == Bound::Excluded(key.clone()) => Some(key),
             Bound::Excluded(key) => Some(successor(key)),
             Bound::Included(key) => Some(key),
@@ -133,7 +133,7 @@ fn successor(mut key: Vec<u8>) -> Vec<u8> {
     key
 }
 
-/// The smallest key above all keys that begin with `prefix`; none if there is no such key.
+/// The smallest key above all keys that begin with `prefix`. `None` if no key is above them.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut end = prefix[..=last].to_vec();

@@ -15,11 +15,11 @@ type Pair = (Vec<u8>, Vec<u8>);
 ///
 /// It allocates two vectors for each pair; take a [`Cursor`] where that matters.
 ///
-/// It ends after the first error. Once it has ended, it holds nothing of the store any more.
+/// It ends after the first error. Once it has ended, it does not hold any part of the store.
 pub struct Range {
     /// The error of the open that failed. It is returned as the first item.
     refused: Option<Error>,
-    /// `None` once it has ended.
+    /// `None` once the iterator has ended.
     ends: Option<Ends>,
 }
 

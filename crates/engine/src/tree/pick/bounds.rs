@@ -1,5 +1,5 @@
-//! What a job needs besides the inputs of a choice: where its outputs are cut, where it is split
-//! into subjobs, and which ranges older data may have.
+//! A job's parameters besides the inputs of a choice: the keys at which its outputs are cut, the
+//! keys at which it is split into subjobs, and the ranges that older data may have.
 //!
 //! Threading: pure functions.
 
@@ -29,9 +29,8 @@ pub fn soft_cuts(version: &KeyspaceVersion, to: u8, range: &KeyRange) -> Vec<Key
 /// of at least `min_bytes`. They are in strictly ascending order, strictly inside the choice's
 /// range.
 ///
-/// `anchors` may know more about a table than its bounds: keys inside it, in ascending order, that
-/// divide its bytes into equal parts (from its index). It may return nothing; then only table
-/// boundaries are used.
+/// `anchors` may return keys inside a table, in ascending order, that divide its bytes into equal
+/// parts (from its index). If it returns none, only table boundaries are used.
 pub fn hard_cuts(
     choice: &Choice,
     parallel: usize,
@@ -64,7 +63,7 @@ pub fn hard_cuts(
     keys.sort_unstable();
     keys.dedup();
     // The bytes of a piece are spread evenly over the intervals between keys that it spans.
-    // `change[i]` is what interval i has more than the one before it.
+    // `change[i]` is the number of bytes that interval i has more than the one before it.
     let mut change = vec![0.0f64; keys.len() + 1];
     for (start, end, bytes) in &pieces {
         let from = keys.partition_point(|key| *key < start);

@@ -1,17 +1,17 @@
-//! Which tables to compact because of what they delete, so that deletion gives space back by
-//! itself.
+//! Chooses tables to compact because of their tombstones, so that deleting frees space without any
+//! call.
 //!
 //! [`pick_deletes`] is called when no level is due. For each table with tombstones, it estimates
-//! what share of the entries *in its reach* they delete: its own entries, and those of everything
-//! older that it overlaps. If the share is at least [`WORTH_SHARE`], the table moves down a level,
-//! or is rewritten in place if nothing lies beneath it. Tables that a newer range delete covers as
-//! a whole are dropped without being read.
+//! what share of the entries *in its reach* they delete: its own entries, and the entries of all
+//! older tables that it overlaps. If the share is at least [`WORTH_SHARE`], the table moves down a
+//! level, or is rewritten in place if nothing lies beneath it. Tables that a newer range delete
+//! covers as a whole are dropped without being read.
 //!
 //! Why it ends: each choice brings tombstones a level down, or drops tombstones or tables; nothing
 //! brings tombstones up. The share of *all* entries in reach, not only of the table's own, limits
-//! what a tombstone costs: at most `1 / WORTH_SHARE` rewritten entries a level. Tombstones that a
-//! reader may still need to ignore ([`Deletes::oldest_read`]) are left alone, and so are tables
-//! that were rewritten once without effect.
+//! the cost of a tombstone to at most `1 / WORTH_SHARE` rewritten entries per level. Tombstones
+//! that a reader may still need to ignore ([`Deletes::oldest_read`]) do not count, and neither do
+//! tables that were rewritten once without effect.
 //!
 //! Invariants: C1 to C5 of `pick` hold for these choices. **C6** A table is dropped only if one
 //! source above it deletes all of its bounds for every reader. That range delete also hides the
@@ -32,9 +32,9 @@ pub struct Deletes {
     /// or the published number.
     pub oldest_read: u64,
     /// For each table the key ranges that its range deletes cover, disjoint and in ascending order.
-    /// A table that is not in the map has none that count.
+    /// A table that is not in the map has no ranges that count.
     pub ranges: BTreeMap<u64, Arc<Vec<KeyRange>>>,
-    /// Tables that were rewritten without giving any space back.
+    /// Tables that were rewritten without freeing any space.
     pub unproductive: BTreeSet<u64>,
 }
 
@@ -116,7 +116,7 @@ fn covers(ranges: &[KeyRange], bounds: &KeyRange) -> bool {
     ranges.get(at).is_some_and(|r| r.includes(bounds))
 }
 
-/// What the compaction of a group of tables would give back.
+/// The estimated gain of compacting a group of tables.
 #[derive(Default)]
 struct Worth {
     deletes: u64,
@@ -173,8 +173,8 @@ impl Deletes {
 }
 
 impl Picker<'_> {
-    /// What the tombstones of some tables (newest first) would give back, counting everything older
-    /// that they overlap.
+    /// Estimates the gain from the tombstones of some tables (newest first), counting all older
+    /// entries that they overlap.
     fn worth(&self, deletes: &Deletes, group: &[&Arc<TableMeta>], level: u8) -> Option<Worth> {
         let range = hull(group.iter().copied())?;
         let mut worth = Worth::default();
@@ -211,7 +211,7 @@ impl Picker<'_> {
             worth.covered_bytes += share.min(1.0) * old.file_bytes as f64;
         }
         if bottommost {
-            // They hide nothing any more, so dropping them is a gain too.
+            // These range deletes hide nothing any more, so dropping them is a gain too.
             let own: u64 = deletes_of.iter().map(|t| t.range_deletes).sum();
             worth.deletes = worth.deletes.saturating_add(own);
         }
@@ -271,7 +271,7 @@ impl Picker<'_> {
         Choice::new(ChoiceKind::Drop, level, vec![input], 1.0, reason)
     }
 
-    /// A move of level 0 down, as if it were due, if its tombstones are worth it.
+    /// A move of level 0 down, as if the level were due, if its tombstones are worth it.
     fn deletes_in_level0(&self, deletes: &Deletes) -> Option<(f64, Choice)> {
         let mut choice = self.level0_down(0.0, None)?;
         let group: Vec<&Arc<TableMeta>> = choice
@@ -377,8 +377,8 @@ fn deletes_reason(what: &str, worth: &Worth) -> String {
     )
 }
 
-/// The next choice because of tombstones. `None` if a level is due ([`pick`] comes first), if
-/// nothing is worth it, or if jobs are already working on what is.
+/// The next choice because of tombstones. `None` if a level is due ([`pick`] comes first), if no
+/// compaction is worth it, or if jobs already work on those that are.
 pub fn pick_deletes(input: &PickInput<'_>, deletes: &Deletes) -> Option<Choice> {
     let picker = Picker::new(input);
     if picker.scores().iter().any(|score| *score >= 1.0) {
@@ -392,8 +392,8 @@ pub fn pick_deletes(input: &PickInput<'_>, deletes: &Deletes) -> Option<Choice> 
             let (worth, index) = picker.deletes_in_level(deletes, level)?;
             Some((level, worth, index))
         })
-        // Of equal ones the higher level is taken: its tables may make the work of the lower one
-        // needless.
+        // Of equal shares the higher level is taken, because its compaction may make that of the
+        // lower one needless.
         .reduce(|best, next| match next.1.share() > best.1.share() {
             true => next,
             false => best,

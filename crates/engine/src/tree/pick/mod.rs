@@ -1,14 +1,14 @@
-//! Which tables to compact next: a pure function of one keyspace's version.
+//! Chooses the tables to compact next, as a pure function of one keyspace's version.
 //!
 //! [`pick`] takes a version, the reservations of work that has not ended, and the sources that are
 //! not installed yet, and returns a [`Choice`] or nothing. [`pick_manual`] moves a key range down
-//! level by level. [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive what the job needs
+//! level by level. [`soft_cuts`], [`hard_cuts`] and [`older_ranges`] derive the job's parameters
 //! besides the inputs of a choice.
 //!
 //! Invariants (each has its reason in RFC 1, section 5):
-//! - **C1** Only the oldest suffix of installed runs moves down from level 0: those that are older
-//!   than every unsettled source, and of these only tables that overlap no older level-0 table that
-//!   stays.
+//! - **C1** Only the oldest suffix of installed runs moves down from level 0: the runs that are
+//!   older than every unsettled source, and of these only tables that overlap no older level-0
+//!   table that stays.
 //! - **C2** No order of sequence numbers is assumed below level 0: only key ranges count.
 //! - **C3** A choice takes every table of the output level that overlaps its range.
 //! - **C4** A choice's [`Reservation`] is disjoint from those of all work that has not ended: no
@@ -29,8 +29,8 @@ use crate::formats::version::{
 };
 use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
 
-/// What a compaction keeps from other picks until it has ended: while its job runs, and while it
-/// waits for another attempt.
+/// The tables and key ranges that a compaction keeps from other picks until it has ended: while its
+/// job runs, and while it waits for another attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// The input tables.
@@ -51,7 +51,7 @@ pub struct PickInput<'a> {
     /// The reservations of the keyspace's compactions that have not ended.
     pub jobs: &'a [Reservation],
     /// Slots of sources that have sequence numbers and are not installed: memtables, including
-    /// active ones, and unfinished ingests. They may have any key.
+    /// active ones, and unfinished ingests. These sources may have any key.
     pub unsettled: &'a [SeqRange],
 }
 
@@ -64,7 +64,7 @@ pub enum ChoiceKind {
     TrivialMove,
     /// Merge neighbouring level-0 runs into one run.
     IntraL0,
-    /// Rewrite tables in place, to drop entries that nobody needs.
+    /// Rewrite tables in place, to drop entries that no reader needs.
     Rewrite,
     /// Drop the inputs, which newer range deletes cover as a whole. This is an edit without a job.
     Drop,
@@ -100,7 +100,7 @@ pub struct Choice {
     pub score: f64,
     /// Bytes of the input files.
     pub input_bytes: u64,
-    /// The reason, in words.
+    /// The reason, as text for people.
     pub reason: String,
 }
 
@@ -158,7 +158,7 @@ impl Choice {
         self.inputs.iter().flat_map(of).collect()
     }
 
-    /// What the choice reserves until its work has ended (C4).
+    /// The reservation of the choice until its work has ended (C4).
     pub fn reservation(&self) -> Reservation {
         let tables = self.tables().map(|t| t.id).collect();
         let mut spans = Vec::new();
@@ -170,7 +170,8 @@ impl Choice {
             spans.extend(hull(&input.tables).map(|range| (input.level, range)));
         }
         if self.from == 0 {
-            // The outputs will lie beneath the levels that it passes, so nothing may be put there.
+            // The outputs will lie beneath the levels that the choice passes, so no job may put
+            // tables there.
             spans.extend((1..self.to).map(|level| (level, self.range.clone())));
         }
         spans.push((self.to, self.range.clone()));
@@ -178,7 +179,7 @@ impl Choice {
     }
 }
 
-/// A range that a caller asked to compact, from the top down.
+/// A range that a caller asked to compact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManualRange {
     /// The range of keys.
@@ -194,11 +195,12 @@ pub struct ManualRange {
 /// The next step of a manual compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManualStep {
-    /// Do this, and ask again.
+    /// Do this work, and call [`pick_manual`] again.
     Job(Choice),
-    /// Something is reserved or not installed. Ask again after the next install.
+    /// A table or source is reserved or not installed. Call [`pick_manual`] again after the next
+    /// install.
     Wait,
-    /// Nothing is left to do.
+    /// The manual compaction is done.
     Done,
 }
 
@@ -280,8 +282,8 @@ impl<'a> Picker<'a> {
             .any(|(l, r)| *l == level && r.overlaps(range))
     }
 
-    /// Where the outputs of the job that merges this table within level 0 may lie. This is more
-    /// than the bounds of its inputs.
+    /// The range in which the outputs of the job that merges this table within level 0 may lie. It
+    /// is larger than the bounds of the job's inputs.
     fn output_range(&self, table: &TableMeta) -> Option<&'a KeyRange> {
         let job = self
             .input
@@ -294,8 +296,8 @@ impl<'a> Picker<'a> {
             .map(|(_, range)| range)
     }
 
-    /// Whether the runs from `start` on may become one, whose tables can cover the gaps between
-    /// theirs: no job may be moving newer tables down past them meanwhile.
+    /// Whether the runs from `start` on may be merged into one, whose tables can cover the gaps
+    /// between their tables. This is refused while a job moves newer tables down past them.
     fn may_widen(&self, start: usize, group: &[Arc<Run>]) -> bool {
         let Some(range) = hull(group.iter().flat_map(|run| run.tables.tables())) else {
             return false;
@@ -316,7 +318,7 @@ impl<'a> Picker<'a> {
             .filter(|run| run.tables.tables().iter().any(|t| !self.is_reserved(t)))
     }
 
-    /// Priority 1: how urgent each level is, not counting what is reserved.
+    /// Priority 1: how urgent each level is, without the tables that are reserved.
     fn scores(&self) -> [f64; LEVEL_COUNT] {
         let (version, options) = (self.input.version, self.input.options);
         let mut scores = [0.0; LEVEL_COUNT];
@@ -331,7 +333,7 @@ impl<'a> Picker<'a> {
             scores[usize::from(level)] = if level >= self.targets.first_needed {
                 bytes as f64 / self.targets.bytes[usize::from(level)] as f64
             } else if bytes > 0 {
-                // The level is not needed. It is emptied when nothing is more urgent.
+                // The level is not needed, so it is emptied when no other level is more urgent.
                 1.0
             } else {
                 0.0
@@ -361,7 +363,7 @@ impl<'a> Picker<'a> {
     }
 
     /// Moves level 0 to the base level. `within` limits this to tables that overlap a range, and to
-    /// those that must move with them.
+    /// tables that must move with them.
     fn level0_down(&self, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
         let (version, base) = (self.input.version, self.targets.base);
         let settled = self.settled_runs();
@@ -383,8 +385,8 @@ impl<'a> Picker<'a> {
         }
         // ... or where a level-0 table stays.
         let mut stays = Ranges::default();
-        // From old to new: a table may move if it overlaps nothing that stays. What is too much for
-        // one job stays too.
+        // From old to new, a table may move if it overlaps no table that stays. Tables that are too
+        // much for one job stay too.
         let mut taken: Vec<(&Arc<Run>, Vec<Arc<TableMeta>>)> = Vec::new();
         let mut bytes = 0u64;
         for run in &settled {
@@ -466,12 +468,11 @@ impl<'a> Picker<'a> {
         Choice::new(kind, base, inputs, score, reason)
     }
 
-    /// Keeps the tables that overlap `range`, and every older table that overlaps one of those
-    /// kept.
+    /// Keeps the tables that overlap `range`, and every older table that overlaps a kept one.
     fn keep_what_must_go(&self, taken: &mut [(&Arc<Run>, Vec<Arc<TableMeta>>)], range: &KeyRange) {
         let mut wanted = Ranges::default();
         wanted.add(range);
-        // From new to old: what a newer table overlaps in an older run must move too.
+        // From new to old, tables of an older run that a newer table overlaps must move too.
         for (_, tables) in taken.iter_mut().rev() {
             tables.retain(|t| wanted.overlaps(&t.bounds));
             for table in tables.iter() {
@@ -491,7 +492,7 @@ impl<'a> Picker<'a> {
         let mut best: Option<(f64, &[Arc<Run>])> = None;
         let mut start = 0;
         while start < runs.len() {
-            // The longest group of neighbours from here on that are not reserved.
+            // The longest group of neighbours from `start` on that are not reserved.
             let mut end = start;
             while end < runs.len()
                 && is_free(&runs[end])
@@ -499,8 +500,8 @@ impl<'a> Picker<'a> {
             {
                 end += 1;
             }
-            // The cost is the number of bytes read for each run less. Groups begin with the newest
-            // run, because older ones are about to move down.
+            // The cost is the number of bytes read for each run that the merge saves. Groups begin
+            // with the newest run, because older ones are about to move down.
             let mut bytes = 0u64;
             for (count, run) in runs[start..end]
                 .iter()
@@ -541,7 +542,7 @@ impl<'a> Picker<'a> {
         Choice::new(ChoiceKind::IntraL0, 0, inputs, score, reason)
     }
 
-    /// Whether no other source has its slot between two runs.
+    /// Whether no other source's slot lies between two runs.
     fn are_neighbours(&self, newer: &Run, older: &Run) -> bool {
         let joint = newer.seqs.joint(older.seqs);
         self.input.version.covered().includes(joint)
@@ -557,7 +558,7 @@ impl<'a> Picker<'a> {
             Some(range) => upper.overlapping(range),
             None => 0..upper.len(),
         };
-        // One sweep over both levels: since bounds ascend, so do the overlapping ranges.
+        // One pass over both levels suffices: bounds ascend, so the overlapping ranges ascend too.
         let mut best: Option<((usize, u64, u64), usize)> = None;
         let mut first = 0;
         for i in candidates.clone() {
@@ -631,7 +632,7 @@ impl<'a> Picker<'a> {
                     .all(|t| !self.is_reserved(t))
                 && self.can_go(level, indices.clone())
         };
-        // If nothing lies below, every table moves by itself at no cost.
+        // If no table lies below, every table moves by itself at no cost.
         if !below.is_empty() || within.is_some() {
             while chosen.end < candidates.end && grows(&(chosen.start..chosen.end + 1)) {
                 chosen.end += 1;
@@ -762,7 +763,7 @@ pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
 }
 
 /// The next piece of work of a keyspace. `None` if no level is due, or if jobs are already working
-/// on those that are.
+/// on the levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     let picker = Picker::new(input);
     let scores = picker.scores();
@@ -783,10 +784,10 @@ pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     })
 }
 
-/// The next step of a compaction that a caller asked for. Everything in the range moves down to the
-/// deepest level that has data in it (from level 0 at least to the base level). Then the bottommost
-/// tables are rewritten, if that was asked for. The caller flushes memtables first; sources that it
-/// reports as unsettled only delay the compaction.
+/// The next step of a manual compaction. Everything in the range moves down to the deepest level
+/// that has data in it (from level 0 at least to the base level). Then the bottommost tables are
+/// rewritten, if the request says so. The caller flushes memtables first; sources that it reports
+/// as unsettled only delay the compaction.
 pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     let picker = Picker::new(input);
     let version = input.version;

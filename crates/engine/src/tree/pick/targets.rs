@@ -1,5 +1,5 @@
-//! When a level is due: the settings of compactions, and the targets of the levels, fixed or
-//! dynamic.
+//! The settings of compactions and the targets of the levels, fixed or dynamic, which decide when a
+//! level is due.
 //!
 //! Threading: plain values and pure functions.
 
@@ -9,12 +9,12 @@ use crate::types::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets
 /// The settings that decide when and how much to compact. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PickOptions {
-    /// The number of level-0 runs from which on a compaction is due.
+    /// The number of level-0 runs at which a compaction is due.
     pub l0_trigger_count: usize,
-    /// The number of level-0 runs from which on newer runs are merged with each other while older
-    /// ones cannot move down.
+    /// The number of level-0 runs at which newer runs are merged with each other while older ones
+    /// cannot move down.
     pub l0_intra_count: usize,
-    /// The fewest runs that a merge within level 0 takes.
+    /// The minimum number of runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
     /// The target size of level 1.
     pub level1_bytes: u64,
@@ -22,7 +22,8 @@ pub struct PickOptions {
     pub level_factor: u64,
     /// The target size of a table in raw bytes (T).
     pub table_bytes: u64,
-    /// The largest job, in input bytes. A single table with what it overlaps may exceed it.
+    /// The largest job, in input bytes. A single table with the tables that it overlaps may exceed
+    /// it.
     pub max_job_bytes: u64,
     /// A table that overlaps more tables than this two levels below is merged and not moved.
     pub max_grandparent_count: usize,
@@ -78,14 +79,14 @@ impl PickOptions {
     }
 }
 
-/// Where level 0 is merged to, and the targets of the levels.
+/// The level into which level 0 is merged, and the targets of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targets {
     /// The level into which level 0 moves down. The levels between are empty, and no job makes
     /// tables there.
     pub base: u8,
     /// The first level that is needed. Levels above it that have data (after a change of the
-    /// settings, or when much was deleted) are emptied.
+    /// settings, or after many deletes) are emptied.
     pub first_needed: u8,
     /// Target bytes by level. Level 0 has none.
     pub bytes: [u64; LEVEL_COUNT],
@@ -96,8 +97,8 @@ pub struct Targets {
 ///
 /// Dynamic targets: the size of the largest level is taken as that of the deepest one. From there
 /// upwards each level has a target `level_factor` times smaller, until one is not larger than
-/// `level1_bytes`. So nine tenths of the data lie on the deepest level, and about a tenth is out of
-/// date.
+/// `level1_bytes`. So nine tenths of the data are on the deepest level, and about a tenth of the
+/// data is obsolete.
 pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reservation]) -> Targets {
     let mut bytes = [0; LEVEL_COUNT];
     if options.level_targets == LevelTargets::Fixed {

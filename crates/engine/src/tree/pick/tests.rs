@@ -229,7 +229,8 @@ fn picks(expected: &str, drawing: &str) {
     assert_eq!(described(choice), expected);
 }
 
-/// The version accepts the edit for the outputs of a choice, so none of its invariants is violated.
+/// Checks that the version accepts the edit for the outputs of a choice, so that no invariant is
+/// violated.
 #[track_caller]
 fn lands(drawing: &Drawing, choice: &Choice) -> KeyspaceVersion {
     let mut edit = KeyspaceEdit {
@@ -353,7 +354,7 @@ fn levels_that_are_not_needed_are_emptied() {
          L2: 2[a..c]*30
          L6: 9[a..z]*90",
     );
-    // What is due comes first, and moves to the highest level that still has data.
+    // A due level comes first, and moves to the highest level that still has data.
     picks(
         "merge L0->L1: L0 4 L0 3 L1 1 [a..m]",
         "dynamic
@@ -963,8 +964,8 @@ fn tables_that_range_deletes_cover_whole_are_dropped() {
          L0 (0,10]: 4[b..d]*20
          L1: 1[e..f]",
     );
-    // A table is not dropped because of something older or beneath it, or if a reader may need it,
-    // or if a job has it.
+    // A table is not dropped because of a range delete that is older or beneath it, or if a reader
+    // may need it, or if a job has it.
     deletes(
         "nothing",
         "trigger 4
@@ -1066,7 +1067,7 @@ fn picks_for_deletes_come_to_an_end() {
             );
             drawing.version = lands(&drawing, &choice);
             if choice.kind == ChoiceKind::Rewrite {
-                // Nothing was given back, which the engine remembers.
+                // The compaction freed nothing, which the engine remembers.
                 let new = drawing.version.tables().map(|(_, t)| t.id).max().unwrap();
                 drawing.deletes.unproductive.insert(new);
             }

@@ -1,9 +1,9 @@
 //! `multi_get`: many keys at one view and one number.
 //!
 //! The keys are sorted once and go through the sources together, newest first; a key that a source
-//! has answered leaves the others. Within a run or a level, all keys are looked up side by side
-//! ([`siltstone_table::reader::get_many`]): their cache misses overlap, a block is opened once for
-//! all of its keys, and blocks that are neither mapped nor cached are read together.
+//! has answered is not searched any further. Within a run or a level, all keys are looked up side
+//! by side ([`siltstone_table::reader::get_many`]): their cache misses overlap, a block is opened
+//! once for all of its keys, and blocks that are neither mapped nor cached are read together.
 //!
 //! Threading: any thread.
 
@@ -23,7 +23,7 @@ struct Pending<'a> {
     key: &'a [u8],
     /// Its index in the caller's list.
     at: usize,
-    /// Computed when the first table is asked.
+    /// The hash of the key, which is computed when the first table is searched.
     hash: u64,
     answered: bool,
 }
@@ -120,12 +120,12 @@ fn ask_memtable(
     Ok(())
 }
 
-/// A table that some of the keys are looked up in.
+/// A table in which some of the keys are searched.
 struct Asked {
     reader: Arc<TableReader>,
     /// Its index in the level.
     table: usize,
-    /// The number to look for in its file, and the number of its entries if it was ingested.
+    /// The number to search for in its file, and the number of its entries if it was ingested.
     seq: u64,
     own: Option<u64>,
 }
@@ -170,7 +170,7 @@ fn ask_tables(
     get_many(&**tree.tables.cache(), &mut lookups).map_err(Error::from)?;
     for ((i, at), lookup) in tables_of_keys.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
-        // The filter knows point keys only, so range deletes are asked for every key.
+        // The filter has only point keys, so range deletes are searched for every key.
         let deleted = match level.handles[asked.table].meta.range_deletes {
             0 => None,
             _ => asked

@@ -1,10 +1,10 @@
-//! Point reads: a read pins a view and a number, asks the sources from the newest to the oldest,
-//! and stops at the first answer.
+//! Point reads: a read pins a view and a number, searches the sources from the newest to the
+//! oldest, and stops at the first answer.
 //!
 //! Invariants: sources are ordered from the newest to the oldest and have disjoint ranges of
-//! numbers, so the first source decides that has an entry of the key, or a range delete that covers
-//! it. Below level 0, the entry in the higher level is the newer one. The filters of all tables
-//! that may have the key are prefetched before the first table is asked.
+//! numbers, so the first source that has an entry of the key, or a range delete that covers it,
+//! decides. Below level 0, the entry in the higher level is the newer one. The filters of all
+//! tables that may have the key are prefetched before the first table is searched.
 //!
 //! Cost: a read takes no lock, makes no system call if the data is in memory, and allocates nothing
 //! if the buffer is large enough for the value.
@@ -58,7 +58,7 @@ pub(crate) fn unknown_kind(kind: u8) -> Error {
     .advice("open the store with the version that wrote it")
 }
 
-/// A view to keep, and the number to read at: the given one, or the published one.
+/// A view that is kept alive, and the number to read at: the given one, or the published one.
 pub(crate) fn pin(
     tree: &Tree,
     keyspace: &KeyspaceCore,
@@ -70,13 +70,13 @@ pub(crate) fn pin(
 }
 
 /// A number above all numbers in the file of an ingested table. It is not the highest number of
-/// all, because the trailer of that one separates blocks in an index: a key that equals a separator
-/// would be looked for in the block to the left of its own.
+/// all, because the trailer with that number separates blocks in an index: a key that equals a
+/// separator would be searched in the block to the left of its own.
 const ABOVE_ALL: u64 = siltstone_table::key::MAX_SEQ - 1;
 
 /// The answer of a source to a lookup of a key.
 enum Answer {
-    /// It has neither an entry of the key nor a range delete over it.
+    /// The source has neither an entry of the key nor a range delete over it.
     Unknown,
     /// The key has no value.
     Gone,
@@ -87,8 +87,8 @@ enum Answer {
 /// The buffer for a value. `None` if the caller only asks whether there is one.
 type Out<'a> = Option<&'a mut Vec<u8>>;
 
-/// Copies the value of `key` at `number` (or now) into `value`, which is empty if there is none and
-/// if the read fails.
+/// Copies the value of `key` at `number` (or now) into `value`. `value` is empty if there is no
+/// value, or if the read fails.
 #[inline]
 pub(crate) fn get_into(
     tree: &Tree,
@@ -151,7 +151,7 @@ fn search(
     seq: u64,
     mut value: Out<'_>,
 ) -> Result<bool> {
-    // The memtables come first. They often have what was just written, and need no hash of the key.
+    // The memtables come first. They often have recently written keys, and need no hash of the key.
     let mut sources = view.sources.iter().enumerate();
     let mut tables_from = view.sources.len();
     for (i, source) in &mut sources {
@@ -194,12 +194,12 @@ fn ask_memtable(
     }
 }
 
-/// The most tables whose filters a get prefetches. If more tables may have the key, they are asked
-/// one by one without prefetching.
+/// The maximum number of tables whose filters a get prefetches. If more tables may have the key,
+/// they are searched one by one without prefetching.
 const CANDIDATES: usize = 48;
 
-/// Asks the sources from `from` on, and then the levels. A memtable may lie between runs, because
-/// flushes may be installed in another order than their memtables have.
+/// Searches the sources from `from` on, and then the levels. A memtable may lie between runs,
+/// because flushes may be installed in another order than their memtables have.
 fn search_tables(
     tree: &Tree,
     view: &KeyspaceView,
@@ -255,7 +255,8 @@ fn search_tables(
     search_tables_one_by_one(tree, view, from, key, hash, seq, value)
 }
 
-/// The same for views that are rare: with memtables between runs, or with very many runs.
+/// Does the same as `search_tables` for rare views, which have memtables between runs, or very many
+/// runs.
 #[cold]
 fn search_tables_one_by_one(
     tree: &Tree,
@@ -291,7 +292,7 @@ fn search_tables_one_by_one(
     Ok(false)
 }
 
-/// Asks one table.
+/// Searches one table.
 #[inline]
 fn ask_table(
     tree: &Tree,
@@ -306,7 +307,7 @@ fn ask_table(
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(Answer::Unknown);
     };
-    // Range deletes are asked before the filter, because the filter has point keys only.
+    // Range deletes are searched before the filter, because the filter has only point keys.
     let deleted = match handle.meta.range_deletes {
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
@@ -320,8 +321,8 @@ fn ask_table(
     decide(found, deleted, own)
 }
 
-/// The number to look for in a table's file, and the number of all its entries if the table was
-/// ingested, because those in the file do not count then. `None`: the whole table is newer than
+/// The number to search for in a table's file, and the number of all its entries if the table was
+/// ingested, because the numbers in its file do not count. `None` if the whole table is newer than
 /// `seq`.
 #[inline]
 fn number_in_table(handle: &TableHandle, seq: u64) -> Option<(u64, Option<u64>)> {
@@ -387,7 +388,8 @@ pub(crate) fn get_pinned(
     Ok(None)
 }
 
-/// Asks a level or a run. `None`: it has neither an entry of the key nor a range delete over it.
+/// Searches a level or a run. Returns `None` if it has neither an entry of the key nor a range
+/// delete over it.
 fn ask_level_pinned(
     tree: &Tree,
     level: &LevelView,
@@ -435,8 +437,8 @@ mod tests {
 
     use crate::{Components, ErrorKind, Options, Store};
 
-    /// A read may have found the store open before a close took the memtables away. It must find
-    /// the store closed then, and must not miss what was in them.
+    /// A read may have found the store open before a close took the memtables away. It must then
+    /// find the store closed, and must not miss the entries of these memtables.
     #[test]
     fn a_read_that_a_close_overtakes_misses_nothing() {
         let runtime = Runtime::threads();

@@ -1,4 +1,4 @@
-//! The merge against a sorted vector, with random walks in both directions.
+//! Compares the merge with a sorted vector, with random walks in both directions.
 
 use proptest::prelude::*;
 
