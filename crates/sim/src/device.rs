@@ -1,10 +1,10 @@
-//! An executor with slots that takes time: what a test of the choice of sides needs.
+//! An executor with slots whose jobs take time, for tests of the choice of sides.
 //!
-//! [`Device`] runs jobs as the host does, after it has slept as long as its plan says.
-//! A test decides its slots, its state, what it accepts, how fast it is and how each of its next
-//! jobs ends ([`Ending`]), and may change all of that while jobs run. In the random trials a device
-//! has a [`Behaviour`] and decides most of that by itself, from its own random numbers. It records
-//! what it ran and what it reached.
+//! [`Device`] runs jobs as the host does, after it has slept for the time that its plan says. A
+//! test decides its slots, its state, the jobs that it accepts, its speed and how each of its next
+//! jobs ends ([`Ending`]), and may change all of these while jobs run. In the random trials a
+//! device has a [`Behaviour`] and decides most of them by itself, from its own random numbers. It
+//! records the jobs that it ran and the coverage that it reached.
 //!
 //! Threading: shared; one mutex of std, which is never held where tasks can be switched.
 
@@ -27,25 +27,25 @@ pub use behaviour::Behaviour;
 use endings::Given;
 pub use endings::{Ending, Hang, Late, WrongField};
 
-/// What a device is like.
+/// The settings of a device.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Jobs at once.
+    /// The number of jobs that the device runs at once.
     pub slots: usize,
-    /// Subjobs at once.
+    /// The number of subjobs of a job that the device runs at once.
     pub parallelism: usize,
-    /// Whether it can be given jobs.
+    /// Whether the device can be given jobs.
     pub state: ExecutorState,
-    /// How long each job takes at least.
+    /// The minimum time of each job.
     pub job_time: Duration,
-    /// How long it takes beside that, for each byte of input tables.
+    /// The additional time of a job for each byte of its input tables.
     pub ns_per_byte: u64,
-    /// Whether its reads and writes count against the host's rate (`background_bytes_per_s`). They
-    /// do not if its tables lie next to it.
+    /// Whether the device's reads and writes count against the host's rate
+    /// (`background_bytes_per_s`). They do not if its tables are on the device's side.
     pub is_rate_limited: bool,
-    /// Whether it accepts flushes.
+    /// Whether the device accepts flushes.
     pub takes_flushes: bool,
-    /// It accepts no job with more bytes of input tables.
+    /// The maximum bytes of input tables of a job that the device accepts.
     pub bytes_max: u64,
     /// The endings of the next jobs, in order. Later jobs succeed.
     pub endings: VecDeque<Ending>,
@@ -67,43 +67,44 @@ impl Default for Plan {
     }
 }
 
-/// What a device does with one job.
+/// The course of one job on a device.
 #[derive(Clone, Debug)]
 struct Fate {
     time: Duration,
     ending: Ending,
-    /// Subjobs at once; none: as many as the job's context says.
+    /// The number of subjobs at once. `None` for the number in the job's context.
     tasks: Option<usize>,
-    /// Whether it knows what attempts on other machines left, and leaves something to them.
+    /// Whether the device uses the tables that attempts on other machines left, and leaves tables
+    /// to them.
     adopts: bool,
 }
 
 /// A job that a device was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Whether it was a flush.
+    /// Whether the job was a flush.
     pub is_flush: bool,
     /// Bytes of input tables.
     pub bytes: u64,
-    /// Parts between hard cuts.
+    /// The number of parts between hard cuts.
     pub subjob_count: usize,
-    /// When it was given.
+    /// When the device was given the job.
     pub begin: Instant,
-    /// When it returned, if it has.
+    /// When the job returned, if it has.
     pub end: Option<Instant>,
     /// The keyspace whose job it was.
     pub keyspace: u32,
-    /// What the names of its tables begin with.
+    /// The prefix of the names of its tables.
     pub prefix: String,
-    /// Whether it may leave tables under names that no outcome names.
+    /// Whether the job may leave tables that no outcome names.
     pub may_leave_orphans: bool,
-    /// Whether it was made to hang, or to ignore that it is cancelled.
+    /// Whether the job was made to hang, or to ignore that it is cancelled.
     pub may_be_abandoned: bool,
 }
 
 struct State {
     plan: Plan,
-    /// If the device decides by itself what it is like.
+    /// The behaviour of a device that decides by itself.
     behaviour: Option<Behaviour>,
     ran: Vec<Ran>,
     running: usize,
@@ -111,9 +112,10 @@ struct State {
     /// Jobs, and tasks that jobs left behind, that hang or ignore that they are cancelled.
     hung: usize,
     reached: Coverage,
-    /// Handovers in which it left tables, and what had been adopted from them before.
+    /// Handovers in which the device left tables, with the number of tables adopted from them
+    /// before.
     left: Vec<(Arc<Handover>, u64)>,
-    /// Jobs in a row that did not end well.
+    /// The number of jobs in a row that failed.
     troubles: u32,
 }
 
@@ -172,33 +174,33 @@ impl Device {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes its plan, for the jobs to come.
+    /// Changes the device's plan for later jobs.
     pub fn change(&self, change: impl FnOnce(&mut Plan)) {
         change(&mut self.lock().plan);
     }
 
-    /// The jobs that it was given, in order.
+    /// The jobs that the device was given, in order.
     pub fn ran(&self) -> Vec<Ran> {
         self.lock().ran.clone()
     }
 
-    /// How many jobs it has now.
+    /// The number of jobs that the device has now.
     pub fn running(&self) -> usize {
         self.lock().running
     }
 
-    /// How many jobs it had at once, at most.
+    /// The maximum number of jobs that the device had at once.
     pub fn most_running(&self) -> usize {
         self.lock().most_running
     }
 
-    /// How many jobs it has now that hang or ignore that they are cancelled, with the tasks that
+    /// The number of present jobs that hang or ignore that they are cancelled, and of tasks that
     /// jobs left behind.
     pub fn hung(&self) -> usize {
         self.lock().hung
     }
 
-    /// What it has reached since this was called last.
+    /// The coverage since the last call.
     pub fn take_reached(&self) -> Coverage {
         let mut state = self.lock();
         let (left, mut reached) = (
@@ -292,7 +294,7 @@ impl Executor for Device {
 }
 
 impl Device {
-    /// A job was given. Its number, and what is done with it.
+    /// Counts a job that the device was given. Returns its number and its course.
     fn begin(&self, job: &Job) -> (usize, Fate) {
         let mut state = self.lock();
         state.running += 1;
@@ -300,7 +302,7 @@ impl Device {
         let State {
             plan, behaviour, ..
         } = &mut *state;
-        // A slot that an abandoned job still takes must not be given again.
+        // The slot of an abandoned job must not be given out again.
         let slots = plan.slots;
         let fate = match behaviour {
             Some(behaviour) => behaviour.fate(),

@@ -1,5 +1,5 @@
-//! One open store, and its operations: every operation announces what it is about to write, does
-//! it, records what was promised, and checks the result.
+//! One open store, and its operations: every operation announces its writes, makes them, records
+//! the promises of the store, and checks the result.
 //!
 //! [`World`] is shared by the clients of a store and used by stories. [`write`](World::write),
 //! [`create`](World::create) and [`drop_keyspace`](World::drop_keyspace) are here; tables from
@@ -58,18 +58,18 @@ pub struct World {
     pub storage: Arc<dyn Storage>,
     /// A folder of tables that belong to no store.
     pub outside: Arc<dyn Storage>,
-    /// What was written.
+    /// The history of all writes.
     pub history: SharedHistory,
     /// The seed's plan.
     pub plan: Arc<Plan>,
-    /// The executors beside the host's own that are offered jobs.
+    /// The executors that are offered jobs besides the host's own.
     pub other_executors: OtherExecutors,
-    /// Counts of what was reached.
+    /// The coverage of this store.
     pub coverage: StdMutex<Coverage>,
     /// How errors are treated.
     pub errors: Errors,
-    /// Whether storage faults were injected earlier in this life: then settings may be in force
-    /// that were not stored, and drops may have no number.
+    /// Whether storage faults were injected earlier in this life. Settings may then be in force
+    /// without being stored, and drops may have no number.
     pub was_faulty: bool,
     /// Files that were damaged.
     pub damaged: StdMutex<BTreeSet<String>>,
@@ -77,7 +77,7 @@ pub struct World {
     pub synced_writes: bool,
     /// The interval of the store's own sync, if it has one.
     pub interval: Option<Duration>,
-    /// What was acknowledged since then, and when.
+    /// The acknowledged numbers that may be younger than the interval, with their times.
     pub young: StdMutex<VecDeque<(Instant, u64)>>,
     /// The options for single keyspaces with which the store was opened.
     pub wishes: BTreeMap<String, KeyspaceOptions>,
@@ -92,41 +92,41 @@ pub struct World {
     pub turn: Mutex<()>,
     /// Whether a task is closing the store, or has closed it: from then on any call may be refused.
     pub closing: AtomicBool,
-    /// If memory for memtables is refused: the keyspaces whose groups may be too large for the
-    /// memory.
+    /// The keyspaces whose groups may be too large for the memory, if memory for memtables is
+    /// refused.
     pub starved: StdMutex<Option<BTreeSet<u32>>>,
 }
 
-/// The store's message when it gets no memory for a memtable.
+/// The store's message when the system has no memory for a memtable.
 const NO_MEMORY: &str = "no memory for a memtable";
 
-/// The size in bytes from which on a memtable's memory is refused, if a run asks for this. Only
-/// memtables that are made for one large batch are that large.
+/// The minimum size in bytes at which a memtable's memory is refused, if a run asks for this. Only
+/// memtables that are made for one large batch are so large.
 const REFUSED_BYTES: usize = 900 << 10;
 
 /// Batches with fewer bytes than this never come close to [`REFUSED_BYTES`], however many of them
 /// share a group.
 const SMALL_BYTES: usize = 128 << 10;
 
-/// An operation that promises durability when it ends. A run is cut off inside each kind equally
+/// An operation that promises durability when it ends. Runs are cut off inside each kind equally
 /// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// A batch that is to be synced.
+    /// A batch with a sync.
     Batch,
     /// A sync of the log.
     SyncLog,
     /// A flush.
     Flush,
-    /// A keyspace is created.
+    /// The creation of a keyspace.
     Create,
-    /// A keyspace is dropped.
+    /// The drop of a keyspace.
     Drop,
-    /// Tables are ingested.
+    /// An ingest of tables.
     Ingest,
     /// A checkpoint.
     Checkpoint,
-    /// Settings of a keyspace.
+    /// A change of a keyspace's settings.
     Settings,
 }
 
@@ -143,7 +143,8 @@ impl Drop for Begun<'_> {
 }
 
 impl World {
-    /// The same open store, once its storage executes all calls: from now on no error is allowed.
+    /// The same open store after its storage executes all calls again. No error is allowed from now
+    /// on.
     pub fn repaired(&self) -> Arc<World> {
         Arc::new(World {
             runtime: self.runtime.clone(),
@@ -159,7 +160,7 @@ impl World {
             was_faulty: true,
             damaged: StdMutex::default(),
             synced_writes: self.synced_writes,
-            // For writes during failing syncs it is not known when they were synced.
+            // It is not known when writes during failing syncs were synced.
             interval: None,
             young: StdMutex::default(),
             wishes: self.wishes.clone(),
@@ -183,7 +184,7 @@ impl World {
         }
     }
 
-    /// Counts something that was reached.
+    /// Adds a named event to the coverage.
     pub fn reach(&self, name: &str) {
         self.coverage
             .lock()
@@ -214,9 +215,9 @@ impl World {
         }
     }
 
-    /// Records what has become older than the interval of the store's own sync. As long as no fault
-    /// is injected, nothing that a sync waits for takes simulated time, so everything that is older
-    /// is synced.
+    /// Records the writes that have become older than the interval of the store's own sync as
+    /// synced. As long as no fault is injected, a sync takes no simulated time, so all older writes
+    /// are synced.
     fn age(&self) {
         let Some(interval) = self.interval.filter(|_| self.errors == Errors::Fatal) else {
             return;
@@ -240,7 +241,7 @@ impl World {
         }
     }
 
-    /// Ok if the error is allowed, otherwise the run's failure.
+    /// Returns `Ok` if the error is allowed, otherwise the run's failure.
     ///
     /// # Errors
     /// The run's failure.
@@ -268,7 +269,8 @@ impl World {
         Err(format!("{what}: {error}"))
     }
 
-    /// Announces `ops`, calls `write` to write them as one batch, and records what was promised.
+    /// Announces `ops`, calls `write` to write them as one batch, and records the promises of the
+    /// store.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.
@@ -292,8 +294,8 @@ impl World {
                         Event::Group(all) => all.windows(ops.len()).any(|w| w == &ops[..]),
                         _ => false,
                     };
-                    // If two clients write the same at the same time, it may be the write of the
-                    // other, which came first.
+                    // If two clients write the same batch at the same time, this may be the other
+                    // client's write, which came first.
                     history.model.first_above(before, has)
                 };
                 let Some(last) = own else {
@@ -326,13 +328,13 @@ impl World {
         }
     }
 
-    /// From now on large memtables get no memory.
+    /// Makes the store refuse memory for large memtables from now on.
     pub fn starve(&self) {
         let mut starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
         starved.get_or_insert_default();
     }
 
-    /// If memory is refused, records whose groups a large batch makes too large.
+    /// If memory is refused, records the keyspaces whose groups a large batch makes too large.
     fn note_large(&self, ops: &[Op]) {
         let mut starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(starved) = &mut *starved
@@ -342,16 +344,16 @@ impl World {
         }
     }
 
-    /// Whether a batch may be refused memory: it, or one that may share its group, is large in one
-    /// of the keyspaces that it touches.
+    /// Whether a batch may be refused memory, because it, or a batch that may share its group, is
+    /// large in one of its keyspaces.
     fn is_starved(&self, ops: &[Op]) -> bool {
         let starved = self.starved.lock().unwrap_or_else(|e| e.into_inner());
         let is_starved = |op: &Op| starved.as_ref().is_some_and(|s| s.contains(&op.keyspace()));
         ops.iter().any(is_starved)
     }
 
-    /// Writes a value for which no memtable gets memory. Batches of others that share its group
-    /// must not be refused because of it.
+    /// Writes a value for which no memtable gets memory. Other clients' batches that share its
+    /// group must not be refused because of it.
     ///
     /// # Errors
     /// As [`World::write`].
@@ -370,7 +372,8 @@ impl World {
     /// # Errors
     /// As [`World::write`].
     pub fn write_batch(&self, ops: Vec<Op>, sync: bool) -> Check {
-        // The body names keyspaces by number, so it can also name one that was dropped meanwhile.
+        // The body names keyspaces by number, so it can also name a keyspace that was dropped
+        // meanwhile.
         let mut batch = BatchBody::new();
         for op in &ops {
             match op {
@@ -386,7 +389,7 @@ impl World {
         })
     }
 
-    /// Creates a keyspace with its own settings. Returns none if it could not be created.
+    /// Creates a keyspace with its own settings. Returns `None` if it could not be created.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.
@@ -446,8 +449,8 @@ impl World {
             let also = [ErrorKind::NotFound, ErrorKind::KeyspaceDropped];
             return self.allow(&e, &also, "drop");
         }
-        // A keyspace with the same name may have been created in between: the record names the one
-        // that was dropped.
+        // A keyspace with the same name may have been created in between: the record names the
+        // dropped one.
         let error = keyspace.get(b"x").err().map(|e| e.kind());
         let closing = self.closing.load(Ordering::Relaxed);
         let gone = error == Some(ErrorKind::KeyspaceDropped)
@@ -460,7 +463,7 @@ impl World {
             return Err(format!("a get from a dropped keyspace gives {error:?}"));
         }
         let number = number.or_else(|| {
-            // On a full disk the manifest alone has the drop.
+            // On a full disk only the manifest has the drop.
             let silent = gone && self.errors != Errors::Fatal;
             silent.then(|| {
                 history.model.push(Record {
@@ -497,15 +500,15 @@ impl World {
     }
 
     /// Checks that a store at rest whose storage executes all calls has no pending work: no edit
-    /// waits, every ingest is in the manifest, and no empty part of the log is held. Then
-    /// everything can be flushed, and the log is not needed any more.
+    /// waits, every ingest is in the manifest, and no empty part of the log is held. Then it
+    /// flushes everything and checks that the log is not needed any more.
     ///
     /// # Errors
     /// Work is pending; the error says what.
     pub fn nothing_is_pending(&self) -> Check {
         let hooks = self.store.test_hooks();
         let mut pending = String::new();
-        // What found no space or met a fault is retried in rounds.
+        // The store retries work that found no space or met a fault, in rounds.
         for round in 0..8 {
             if round > 0 {
                 self.runtime.sleep(Duration::from_secs(1));
@@ -586,7 +589,7 @@ impl World {
         self.closing.load(Ordering::Relaxed) && message.contains("the store is closed")
     }
 
-    /// Ok if a message is about an injected fault.
+    /// Returns `Ok` if a message is about an injected fault.
     pub(crate) fn excuse(&self, message: String) -> Check {
         if self.is_excused(&message) {
             self.reach("fault.excused");

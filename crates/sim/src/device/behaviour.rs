@@ -1,5 +1,5 @@
-//! What a device is like in the random trials: it decides by itself, from its own random numbers,
-//! which jobs it accepts, when it can be given any, and how each of them ends.
+//! The behaviour of a device in the random trials. The device decides by itself, from its own
+//! random numbers, which jobs it accepts, when it is ready for jobs, and how each job ends.
 //!
 //! Threading: owned by its device, under its lock.
 
@@ -13,30 +13,30 @@ use super::{Fate, Plan};
 use crate::rng::Rng;
 
 /// The lengths of a hang. A flush is cancelled after two seconds without a sign of life, a
-/// compaction after thirty, and both are abandoned two seconds later, so some of these end in the
-/// very moment of that. Callers that wait for a job look again fifty times a second, so most are
-/// short.
+/// compaction after thirty, and both are abandoned two seconds later, so some of these hangs end at
+/// exactly that moment. Callers that wait for a job check it fifty times a second, so most hangs
+/// are short.
 const SILENCES_MS: [u64; 8] = [900, 2000, 4000, 4000, 4000, 5000, 32_000, 300_000];
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
     rng: Rng,
-    /// In how many of a hundred jobs it misbehaves.
+    /// The percentage of jobs in which the device misbehaves.
     misbehaves_percent: u64,
-    /// Of a hundred jobs in which it misbehaves, in how many it hangs.
+    /// The percentage of these jobs in which it hangs.
     hangs_percent: u64,
-    /// How many of a hundred jobs it does not accept.
+    /// The percentage of jobs that it does not accept.
     refuses_percent: u64,
-    /// How long a job takes at most, in milliseconds.
+    /// The maximum time of a job, in milliseconds.
     job_ms_max: u64,
-    /// Whether its state changes, and until when it stays as it is.
+    /// When the device's state changes next. `None` if it never changes.
     changes: Option<Instant>,
     is_ready: bool,
 }
 
 impl Behaviour {
-    /// A behaviour and a plan that fits.
+    /// A random behaviour with a plan for it.
     pub fn draw(mut rng: Rng, misbehaves_percent: u64) -> (Behaviour, Plan) {
         let plan = Plan {
             slots: 1 + rng.index(3),
@@ -57,12 +57,12 @@ impl Behaviour {
         (behaviour, plan)
     }
 
-    /// Whether it does not accept a job.
+    /// Whether the device refuses a job.
     pub(super) fn refuses(&mut self) -> bool {
         self.refuses_percent > 0 && self.rng.chance(self.refuses_percent)
     }
 
-    /// Its state, if that changes now.
+    /// The device's new state, if it changes now.
     pub(super) fn state(&mut self, now: Instant) -> Option<ExecutorState> {
         if self.changes.is_none_or(|until| now < until) {
             return None;
@@ -77,7 +77,7 @@ impl Behaviour {
         })
     }
 
-    /// What it does with its next job.
+    /// The course of its next job.
     pub(super) fn fate(&mut self) -> Fate {
         let rng = &mut self.rng;
         let time = Duration::from_millis(rng.below(self.job_ms_max));

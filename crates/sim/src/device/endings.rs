@@ -1,4 +1,5 @@
-//! How a job on a device ends: well, with a failure, with a lie, or with a hang and what follows.
+//! How a job on a device ends: with success, with a failure, with a wrong outcome, or with a hang
+//! and its consequences.
 //!
 //! Threading: the task that runs the job; [`Ending::Detached`] leaves one more task behind.
 
@@ -17,52 +18,53 @@ use super::{Device, Fate, State};
 /// How a job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// As it should.
+    /// The job succeeds.
     Done,
-    /// Declined, although it was accepted.
+    /// The device declines the job, although it had accepted it.
     Declined,
-    /// Failed before a table was made.
+    /// The job fails before it makes a table.
     Failed,
-    /// Failed when this many tables were finished. They are left to the next attempt.
+    /// The job fails after it has finished this many tables, and leaves them to the next attempt.
     FailedAfter(u64),
-    /// Failed when everything was made. It stays where it is, against the executor's promise.
+    /// The job fails after it has made all tables, and leaves them against the executor's promise.
     LeavesOrphans,
-    /// With an outcome in which this is wrong.
+    /// The job returns an outcome in which this field is wrong.
     Lie(WrongField),
-    /// With a panic.
+    /// The job panics.
     Panic,
     /// For this long the job shows no sign of life and does not notice that it is cancelled. Then
     /// it runs as if nothing had happened.
     Hang(Duration),
-    /// It hangs, and then does something else.
+    /// The job hangs, and then ends as [`Late`] says.
     HangIn(Hang),
-    /// It takes this long and shows signs of life, but does not notice that it is cancelled.
+    /// The job takes this long and shows signs of life, but does not notice that it is cancelled.
     Uncancellable(Duration),
-    /// Failed after its time, but a task of the device works on the job, hangs, and goes on later.
+    /// The job fails after its time, but a task of the device still works on it, hangs, and
+    /// continues later.
     Detached(Hang),
 }
 
-/// A hang of a job that does not notice meanwhile that it is cancelled.
+/// A hang of a job, during which the job does not notice that it is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hang {
-    /// Where it begins: at this call for the job's output, counted from 0 among those of its kind;
-    /// or else at the beginning of the job.
+    /// The call for the job's output at which the hang begins, counted from 0 among the calls of
+    /// its kind. `None` for the beginning of the job.
     pub at: Option<(OpKind, u64)>,
-    /// For how long there is no sign of life.
+    /// How long the job shows no sign of life.
     pub silence: Duration,
-    /// What follows.
+    /// What the job does afterwards.
     pub late: Late,
 }
 
 /// What a job does after a hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// It runs as if nothing had happened.
+    /// The job runs as if nothing had happened.
     GoesOn,
-    /// It fails when this many tables were finished, and leaves them to the next attempt.
+    /// The job fails after it has finished this many tables, and leaves them to the next attempt.
     Leaves(u64),
-    /// If the engine has abandoned it, it tries to change everything that it can reach. Otherwise
-    /// it runs as if nothing had happened.
+    /// If the engine has abandoned the job, it tries to change everything that it can reach.
+    /// Otherwise it runs as if nothing had happened.
     Attacks,
 }
 
@@ -83,14 +85,14 @@ pub enum WrongField {
     Name,
     /// The length of a table's entries.
     RawBytes,
-    /// The number of puts, with a number of entries that fits.
+    /// The number of puts of a table, with a number of entries that matches it.
     Puts,
-    /// The job.
+    /// The identity of the job.
     Job,
 }
 
 impl WrongField {
-    /// All of them.
+    /// All fields.
     pub const ALL: [WrongField; 9] = [
         WrongField::Entries,
         WrongField::Digest,
@@ -128,7 +130,7 @@ impl WrongField {
 }
 
 impl Ending {
-    /// Whether tables may stay that no outcome names.
+    /// Whether the job may leave tables that no outcome names.
     pub(super) fn may_leave_orphans(self) -> bool {
         matches!(
             self,
@@ -145,17 +147,17 @@ impl Ending {
     }
 }
 
-/// How long a job sleeps before it shows a sign of life and asks whether it was cancelled.
+/// How long a job sleeps before it shows a sign of life and checks whether it was cancelled.
 const NAP: Duration = Duration::from_millis(100);
 
-/// A job that a device has in hand.
+/// A job that a device runs.
 pub(super) struct Given<'a> {
     pub(super) device: &'a Device,
     pub(super) job: &'a Job,
     pub(super) ctx: &'a ExecContext,
 }
 
-/// Counts a job, or a task that it left behind, as hung.
+/// Counts a job, or a task that it left behind, as hung while this value lives.
 struct Hung(Device);
 
 impl Hung {
@@ -175,7 +177,7 @@ fn failed() -> ExecError {
     TableError::Misuse("the device failed").into()
 }
 
-/// The kind of the storage's error, if it is one.
+/// The kind of a storage error. `None` for other errors.
 pub(super) fn storage_kind(error: &ExecError) -> Option<StorageErrorKind> {
     match error {
         ExecError::Failed(TableError::Storage(error)) => Some(error.kind),
@@ -190,7 +192,8 @@ fn is_fenced(outputs: &dyn Storage) -> bool {
 
 impl Given<'_> {
     pub(super) fn run(&self, fate: &Fate) -> Result<Outcome, ExecError> {
-        // Another machine does not know what the host's attempts left, unless it gets the handover.
+        // Another machine does not know the tables that the host's attempts left, unless it gets
+        // the handover.
         let own = ExecContext {
             handover: self.ctx.handover.clone().filter(|_| fate.adopts),
             max_parallel: fate.tasks.unwrap_or(self.ctx.max_parallel),
@@ -229,7 +232,7 @@ impl Given<'_> {
                     drop(given.hang(hang, own, hung));
                 };
                 let _ = self.ctx.runtime.spawn("detached", work);
-                // Meanwhile that task works.
+                // The detached task works meanwhile.
                 self.ctx.runtime.sleep(fate.time);
                 Err(failed())
             }
@@ -253,7 +256,7 @@ impl Given<'_> {
         }
     }
 
-    /// Sleeps, and shows signs of life meanwhile.
+    /// Sleeps and shows signs of life.
     fn sleep(&self, time: Duration, ctx: &ExecContext) -> Result<(), ExecError> {
         let end = ctx.runtime.now() + time;
         loop {
@@ -269,7 +272,7 @@ impl Given<'_> {
         }
     }
 
-    /// Fails when this many tables are finished, and leaves them.
+    /// Fails after this many tables are finished, and leaves them.
     fn leave(&self, tables: u64, own: ExecContext) -> Result<Outcome, ExecError> {
         let faults = FaultStorage::new(own.outputs.clone(), &own.runtime);
         let fault = Fault::Fail(StorageErrorKind::Io);
@@ -295,7 +298,7 @@ impl Given<'_> {
         result
     }
 
-    /// Hangs, and then does what is to follow.
+    /// Hangs, and then does what `hang.late` says.
     fn hang(&self, hang: Hang, own: ExecContext, _hung: Hung) -> Result<Outcome, ExecError> {
         let runtime = own.runtime.clone();
         let mut late = uncancellable(own);
@@ -329,7 +332,7 @@ impl Given<'_> {
         result
     }
 
-    /// Records how a job ended that may have been abandoned.
+    /// Records the end of a job that may have been abandoned.
     fn note_end(&self, result: &Result<Outcome, ExecError>) {
         let is_abandoned = is_fenced(&*self.ctx.outputs);
         let mut state = self.device.lock();
@@ -343,7 +346,7 @@ impl Given<'_> {
     }
 }
 
-/// The same context without the engine's way to cancel it.
+/// The same context with a cancel token that the engine does not have.
 fn uncancellable(own: ExecContext) -> ExecContext {
     ExecContext {
         cancel: CancelToken::new(),
@@ -351,10 +354,11 @@ fn uncancellable(own: ExecContext) -> ExecContext {
     }
 }
 
-/// What a job prepares before it hangs, to try afterwards whether anything passes the gate.
+/// The preparations of a job before it hangs, to test afterwards whether any change passes the
+/// gate.
 struct Attack {
     file: Arc<dyn WriteFile>,
-    /// The files that were there.
+    /// The names of the files in the folder before the hang.
     names: Vec<String>,
 }
 
@@ -367,20 +371,20 @@ impl Attack {
             file.append(&[b"a table that is never finished"])?;
             Ok::<_, ExecError>(file)
         };
-        // A call that failed may have made the file.
+        // A failed call may have made the file.
         let file = create().inspect_err(|_| drop(ctx.outputs.delete(ctx.epoch, &name)))?;
         Ok(Attack { file, names })
     }
 
-    /// There is nothing to attack.
+    /// Deletes the prepared file when the job was not abandoned.
     fn end(&self, ctx: &ExecContext) -> Result<(), ExecError> {
         Ok(ctx.outputs.delete(ctx.epoch, self.file.name())?)
     }
 
-    /// Tries every change, and gives the number of those that were refused.
+    /// Tries every change, and returns the number of refused changes.
     ///
     /// # Panics
-    /// If one is not refused: then an executor that the engine has given up changes the store.
+    /// If a change is not refused, because then an abandoned executor changes the store.
     fn make(&self, job: &Job, ctx: &ExecContext) -> u64 {
         let mut refused = 0;
         let mut must_fail = |what: &str, is_refused: bool| {
@@ -413,7 +417,7 @@ impl Attack {
 }
 
 impl State {
-    /// Records how a job ended.
+    /// Records the end of a job.
     pub(super) fn note(&mut self, ending: Ending, result: &Result<Outcome, ExecError>) {
         let is_lie = matches!(ending, Ending::Lie(_));
         let name = match result {

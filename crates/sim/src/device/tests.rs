@@ -1,4 +1,4 @@
-//! The device does what its plan says.
+//! Tests that a device follows its plan.
 
 use siltstone_storage::sim::{SimConfig, run};
 use siltstone_storage::{MemoryStorage, Storage};
@@ -219,7 +219,7 @@ fn a_hung_job_shows_no_sign_of_life_and_ends_late() {
         ctx.cancel.cancel();
         rt.sleep(Duration::from_secs(2));
         finished(&a_flush(1), hung.join().unwrap());
-        // The next one hears that it is cancelled, and a third one shows that it is alive.
+        // The next job notices that it is cancelled, and a third one shows signs of life.
         let begin = rt.now();
         assert!(matches!(
             start(2).join().unwrap(),

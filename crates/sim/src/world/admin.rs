@@ -21,12 +21,13 @@ pub struct Copy {
     pub medium: MemoryStorage,
     /// The number that it shows.
     pub published: u64,
-    /// For each name: id, pairs, and the settings that it may have (any, if none are listed).
+    /// The id, the pairs and the allowed settings of each keyspace, by name. If no settings are
+    /// listed, any are allowed.
     pub keyspaces: BTreeMap<String, (u32, Pairs, Vec<KeyspaceOptions>)>,
 }
 
-/// Options with which any store can be opened for comparison: enough budget for whatever its log
-/// holds, and no requested settings.
+/// Options with which any store can be opened for comparison: with enough memory for all of its
+/// log, and without requested settings.
 pub fn reading_options() -> Options {
     Options {
         create_if_missing: false,
@@ -82,8 +83,8 @@ impl Copy {
 }
 
 impl World {
-    /// Writes a checkpoint to `target`, compares it with the model, and returns it. Returns none if
-    /// it could not be written.
+    /// Writes a checkpoint to `target`, compares it with the model, and returns it. Returns `None`
+    /// if it could not be written.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.

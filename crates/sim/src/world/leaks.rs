@@ -29,11 +29,11 @@ fn named_tables(state: &StoreState) -> BTreeSet<String> {
 }
 
 impl World {
-    /// Checks that a store at rest, without cursors and snapshots, holds nothing for any, and that
-    /// its folders hold exactly the tables of its levels and one manifest.
+    /// Checks that a store at rest holds no view or snapshot for readers, and that its folders hold
+    /// exactly the tables of its levels and one manifest. No cursor and no snapshot may exist.
     ///
     /// # Errors
-    /// Something is left over or missing; the error says what.
+    /// A file or a registration is left over or missing; the error names it.
     pub fn nothing_is_left_over(&self) -> Check {
         let hooks = self.store.test_hooks();
         let mut difference = String::new();
@@ -60,8 +60,8 @@ impl World {
         Err(format!("a store at rest: {difference}"))
     }
 
-    /// Whether a close of the store must leave exactly what the manifest names: no edit and no
-    /// ingest is unfinished, and nothing was damaged.
+    /// Whether a close of the store must leave exactly the files that the manifest names, because
+    /// no edit and no ingest is unfinished and no file was damaged.
     pub fn leaves_nothing(&self) -> bool {
         let hooks = self.store.test_hooks();
         let is_settled = |name: &String| {
@@ -77,7 +77,7 @@ impl World {
     /// Checks the folders of a store that was closed when no cursor and no snapshot of it existed.
     ///
     /// # Errors
-    /// Something is left over or missing; the error says what.
+    /// A file or a registration is left over or missing; the error names it.
     pub fn nothing_is_left_behind(&self) -> Check {
         let state = recover(&self.medium).map_err(|e| e.to_string())?;
         let Some(state) = state else {
@@ -92,8 +92,7 @@ impl World {
         }
     }
 
-    /// The differences between the folders of tables and of the manifest and what the manifest
-    /// names.
+    /// The differences between the files in the folders and the files that the manifest names.
     fn compare_folders(
         &self,
         state: &StoreState,
@@ -109,9 +108,9 @@ impl World {
         if let Some(missing) = named.difference(&tables).next() {
             return Ok(Some(format!("table {missing} is missing")));
         }
-        // The store does not own a table that the test wrote here to be ingested, if the ingest
-        // was refused. What executors leave against their promise stays until the next open, and
-        // so does what was abandoned right before a close.
+        // The store does not own a table that the test wrote here to be ingested, if the ingest was
+        // refused. Files that executors leave against their promise stay until the next open, and
+        // so do files of attempts that were abandoned right before a close.
         let is_ours = |name: &&String| {
             !name.contains(OWN_TABLES) && !self.other_executors.may_leave(name, is_closed)
         };

@@ -1,4 +1,4 @@
-//! Tables that belong to no store: built, exported, ingested.
+//! Builds, exports and ingests tables that belong to no store.
 //!
 //! Threading: as the world.
 
@@ -59,13 +59,13 @@ impl World {
         TableFolder::on(self.outside.clone(), Epoch::default())
     }
 
-    /// A prefix that no other table outside has.
+    /// A prefix that no other outside table has.
     pub fn new_prefix(&self) -> String {
         format!("t{:06}", self.next_name.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Builds tables of entries in ascending key order, and announces their contents. Returns none
-    /// if a fault prevented it.
+    /// Builds tables of entries in ascending key order, and announces their contents. Returns
+    /// `None` if a fault prevented it.
     ///
     /// # Errors
     /// A table with other contents, or an error that is not allowed.
@@ -92,8 +92,8 @@ impl World {
         self.announce(&built, entries)
     }
 
-    /// The same tables under other names, as a user's tool copies them, without any sync. Files
-    /// that could not be copied are left.
+    /// Copies the tables under other names without any sync, as a user's tool does. Files that
+    /// could not be copied stay.
     ///
     /// # Errors
     /// An error that is not allowed.
@@ -123,7 +123,7 @@ impl World {
         Ok(all)
     }
 
-    /// Compares tables with their expected entries, and announces them. Returns none if a fault
+    /// Compares tables with their expected entries, and announces them. Returns `None` if a fault
     /// prevented reading them.
     fn announce(
         &self,
@@ -164,8 +164,8 @@ impl World {
         Ok(Some(built.iter().map(|table| table.file.clone()).collect()))
     }
 
-    /// Exports what `snapshot` sees of a range, compares it with the model, and announces it.
-    /// Returns none if it could not be exported.
+    /// Exports a range as `snapshot` sees it, compares it with the model, and announces it. Returns
+    /// `None` if it could not be exported.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.
@@ -204,8 +204,8 @@ impl World {
         Ok(files)
     }
 
-    /// Ingests exported tables into a new store, which must then hold exactly what `snapshot` sees
-    /// of a range.
+    /// Ingests exported tables into a new store, which must then hold exactly the pairs that
+    /// `snapshot` sees in a range.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.
@@ -227,7 +227,7 @@ impl World {
         };
         let store = Store::open_with(components, options).map_err(with_context)?;
         let target = store.default_keyspace().map_err(with_context)?;
-        // These keys are hidden by the export's entries, or are shown beside them.
+        // The export's entries hide these keys, or the keys are shown beside them.
         let hidden = wanted.keys().next().cloned();
         if let Some(key) = &hidden {
             target.put(key, b"before").map_err(with_context)?;
@@ -244,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// What a snapshot sees of a range.
+    /// The pairs that a snapshot sees in a range.
     fn seen(&self, keyspace: &Keyspace, snapshot: &Snapshot, range: &IterOptions) -> Pairs {
         let number = snapshot.number();
         let mut seen = lock(&self.history).model.state(keyspace.id(), number);
@@ -255,8 +255,8 @@ impl World {
         seen
     }
 
-    /// Ingests tables from outside into keyspaces, all at once. Returns the number from which on
-    /// they are visible, or none if it could not be done.
+    /// Ingests tables from outside into keyspaces, all at once. Returns the first number at which
+    /// they are visible, or `None` if the ingest failed.
     ///
     /// # Errors
     /// A wrong answer, or an error that is not allowed.
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// Writes a table into the store's folder, to be ingested there. Returns none if it could not
+    /// Writes a table into the store's folder, to be ingested there. Returns `None` if it could not
     /// be written.
     ///
     /// # Errors
@@ -369,7 +369,7 @@ impl World {
         let (epoch, id) = (hooks.epoch(), hooks.new_table_id());
         let meta = match write_table(&*self.storage, &name, &entries, epoch, id) {
             Ok(meta) => meta,
-            // It is this trial's own call that found no space.
+            // This trial's own call found no space.
             Err(e) if self.errors != Errors::Fatal && e.contains("no space left") => {
                 self.reach("ingest.no_room_for_a_table");
                 return Ok(None);
