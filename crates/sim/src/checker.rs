@@ -1,4 +1,4 @@
-//! Compares a store with the model: everything, in both directions.
+//! Compares all contents of a store with the model, in both directions.
 //!
 //! The comparison covers whole scans forward and backward, gets of existing and absent keys, seeks
 //! in both directions, and changes of direction and bounds, at the present and at any snapshot.
@@ -430,14 +430,14 @@ fn equals(contents: &Contents, model: &Model, number: u64) -> Check {
 /// later, and is the same over all keyspaces. Cuts the model to it and returns its end.
 ///
 /// # Errors
-/// There is none; the error has the difference to the closest prefix.
+/// If no prefix matches. The error has the difference to the closest prefix.
 pub fn find_prefix(
     store: &Store,
     model: &mut Model,
     least: u64,
 ) -> std::result::Result<u64, String> {
     let contents = contents(store).map_err(with_context("reading everything after a recovery"))?;
-    // The store never gave a number above the published one, whatever its contents look like.
+    // The store never gave a number above the published one, whatever its contents are.
     let published = store.snapshot().number();
     let ends: Vec<u64> = model
         .ends_from(least)

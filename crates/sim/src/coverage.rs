@@ -1,7 +1,7 @@
-//! Counts what a batch of seeds reached: operations, drop rules, kinds of compaction, faults. A
-//! trial fails if something that it must reach was never reached.
+//! Counts the events that a batch of seeds reached: operations, drop rules, kinds of compaction,
+//! faults. A trial fails if it never reached an event that it must reach.
 //!
-//! Threading: owned; each run returns its own, and these are added.
+//! Threading: owned; each run returns its own counts, which are added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ impl Coverage {
         *self.counts.entry(name.to_string()).or_insert(0) += count;
     }
 
-    /// Adds the counts of another one.
+    /// Adds the counts of another batch.
     pub fn merge(&mut self, other: &Coverage) {
         for (name, count) in &other.counts {
             self.add_count(name, *count);

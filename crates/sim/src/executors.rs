@@ -1,10 +1,10 @@
-//! Executors beside the host's own that are slow, refuse, decline, fail, lie, hang and wake too
-//! late: whatever they do, the store's contents are what the model says, and nothing of one that
-//! the engine gave up changes a folder.
+//! Executors besides the host's own that are slow, refuse, decline, fail, lie, hang and wake too
+//! late. Whatever they do, the store's contents must match the model, and an executor that the
+//! engine has abandoned must not change a folder.
 //!
-//! [`OtherExecutors`] are the executors of one life of a store. Each is a [`Device`] with a
-//! behaviour of its own. They outlive the store: a job that hangs may wake when the store is
-//! closed, or when the next one is open on the same folder.
+//! [`OtherExecutors`] are the executors of one life of a store. Each executor is a [`Device`] with
+//! its own behaviour. The executors outlive the store: a job that hangs may wake when the store is
+//! closed, or when the next store is open on the same folder.
 //!
 //! Threading: shared by the tasks of a run.
 
@@ -24,8 +24,8 @@ use crate::rng::Rng;
 #[derive(Clone, Default)]
 pub struct OtherExecutors {
     devices: Vec<Arc<Device>>,
-    /// Whether those that hang are waited for after a close, so that the folder can be compared.
-    /// Otherwise they wake in the next life.
+    /// Whether a close is followed by a wait for hanging executors, so that the folder can be
+    /// compared. Otherwise they wake in the next life.
     is_awaited: bool,
 }
 
@@ -33,14 +33,13 @@ pub struct OtherExecutors {
 pub(crate) type Folder = BTreeMap<String, Vec<u8>>;
 
 impl OtherExecutors {
-    /// None to two of them. What they are like does not depend on how often `rng` is used after
-    /// this.
+    /// Draws zero to two executors. Their behaviour does not depend on later draws from `rng`.
     pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = rng.below(4).saturating_sub(1);
         OtherExecutors::of(runtime, count, rng)
     }
 
-    /// One or two of them.
+    /// Draws one or two executors.
     pub(crate) fn draw_some(runtime: &Runtime, rng: &mut Rng) -> OtherExecutors {
         let count = 1 + rng.below(2);
         OtherExecutors::of(runtime, count, rng)
@@ -59,13 +58,13 @@ impl OtherExecutors {
         }
     }
 
-    /// As a store gets them.
+    /// The executors as a store gets them.
     pub(crate) fn executors(&self) -> Vec<Arc<dyn Executor>> {
         let devices = self.devices.iter();
         devices.map(|device| device.clone() as _).collect()
     }
 
-    /// How many jobs of them hang.
+    /// The number of their jobs that hang.
     pub(crate) fn hung(&self) -> usize {
         self.devices.iter().map(|device| device.hung()).sum()
     }
@@ -75,8 +74,8 @@ impl OtherExecutors {
         self.any(|ran| ran.keyspace == keyspace && ran.may_be_abandoned && ran.end.is_none())
     }
 
-    /// Whether one of them may have left this table in the folder. `is_closed`: what was abandoned
-    /// may be there until the next open.
+    /// Whether an executor may have left this table in the folder. With `is_closed`, tables of
+    /// abandoned attempts may stay until the next open.
     pub(crate) fn may_leave(&self, name: &str, is_closed: bool) -> bool {
         self.any(|ran| {
             let is_left = ran.may_leave_orphans || is_closed && ran.may_be_abandoned;
@@ -89,15 +88,15 @@ impl OtherExecutors {
         all.flat_map(|device| device.ran()).any(|ran| is_it(&ran))
     }
 
-    /// Adds what they have reached since this was called last.
+    /// Adds the coverage since the last call.
     pub(crate) fn take_reached(&self, coverage: &mut Coverage) {
         for device in &self.devices {
             coverage.merge(&device.take_reached());
         }
     }
 
-    /// Waits until those that hang have woken and returned. The folders of a store that is closed
-    /// must stay as they are.
+    /// Waits until hanging executors have woken and returned. The folders of the closed store must
+    /// not change.
     pub(crate) fn change_nothing(
         &self,
         runtime: &Runtime,
@@ -114,7 +113,7 @@ impl OtherExecutors {
                 .collect::<Result<Vec<_>, _>>()
         };
         let before = folders()?;
-        // None hangs for as long as that.
+        // No executor hangs that long.
         for _ in 0..60 {
             if self.hung() == 0 {
                 break;

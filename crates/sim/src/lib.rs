@@ -2,19 +2,19 @@
 //! trials that use them.
 //!
 //! One seed decides a run: options, operations, the schedule of tasks, and faults. Every answer of
-//! the store is compared with the [`model`]. Each trial counts what it reached ([`coverage`]), and
-//! fails if something that it must reach is missing. [`trials`] runs seeds, and prints failing ones
-//! with the command that repeats them.
+//! the store is compared with the [`model`]. Each trial counts the events that it reached
+//! ([`coverage`]), and fails if it missed an event that it must reach. [`trials`] runs seeds, and
+//! prints failing ones with the command that repeats them.
 //!
 //! - [`model`]: every version of every key, which can be cut to any prefix.
 //! - [`observe`]: the history, as it is appended to the store's log.
-//! - [`settings`]: the settings of keyspaces, and what a crash may leave of them.
+//! - [`settings`]: the settings of keyspaces, and those that a crash may leave.
 //! - [`world`]: an open store, and every operation on it with the expected results.
 //! - [`workload`]: option sets, keys, values, clients.
 //! - [`checker`]: compares whole contents with the model.
 //! - [`linear`]: decides whether a history of overlapping operations has an order.
 //! - [`device`]: an executor with slots, whose jobs take time and end as planned or as drawn.
-//! - [`executors`]: those of a random trial, which fail, lie, hang and wake too late.
+//! - [`executors`]: the executors of a random trial, which fail, lie, hang and wake too late.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`reduce`]: leaves out everything that a failure does not need.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.

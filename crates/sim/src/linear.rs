@@ -1,12 +1,12 @@
 //! Linearizability: decides whether there is an order of operations, each within its interval, that
 //! explains every answer.
 //!
-//! A history is a list of [`Operation`]s: intervals with what was written or seen. All operations
-//! of a store reduce to two actions, each over one or several keys at once: a get, a multi-get, a
-//! scan and a snapshot are reads (a scan also of the keys that it did not show; a snapshot at its
-//! creation, whenever it is read later), and a put, a delete, a range delete and a batch are
-//! writes. [`check`] says whether the history is linearizable, and if not, which few operations
-//! contradict each other ([`Verdict::Not`]).
+//! A history is a list of [`Operation`]s: intervals with the values that were written or seen. All
+//! operations of a store reduce to two actions, each over one or several keys at once: a get, a
+//! multi-get, a scan and a snapshot are reads (a scan also of the keys that it did not show; a
+//! snapshot at its creation, whenever it is read later), and a put, a delete, a range delete and a
+//! batch are writes. [`check`] says whether the history is linearizable, and if not, which few
+//! operations contradict each other ([`Verdict::Not`]).
 //!
 //! The algorithm is just-in-time linearization (Wing and Gong; Lowe). Events are taken in the order
 //! of time. A *configuration* is the set of running operations that have taken effect, and the
@@ -36,8 +36,8 @@ mod tests;
 /// A key, as a number.
 pub type Key = u32;
 
-/// A value, as a number; `None` means that there is none. Histories are most useful if no two
-/// writes write the same value.
+/// A value, as a number. `None` means that the key has no value. Histories are most useful if no
+/// two writes write the same value.
 pub type Value = Option<u64>;
 
 /// The action of an operation, which happens at one moment.
@@ -72,9 +72,10 @@ impl Action {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It returned at this time.
+    /// The operation returned at this time.
     Returned(u64),
-    /// It did not return: it took effect before this time (the end of the kill), or never.
+    /// The operation did not return. It took effect before this time (the end of the kill), or
+    /// never.
     Cut(u64),
 }
 
@@ -152,7 +153,7 @@ impl Verdict {
     /// An error that describes the conflict.
     ///
     /// # Errors
-    /// The operations in conflict, or the reason why it was not decided.
+    /// The operations in conflict, or the reason why the history was not decided.
     pub fn result(self) -> Result<u64, String> {
         match self {
             Verdict::Linearizable { steps } => Ok(steps),
@@ -268,7 +269,7 @@ impl<'a> Running<'a> {
         places.filter_map(|(place, running)| Some((place, (*running)?)))
     }
 
-    /// Lets every running read take effect that can.
+    /// Lets every running read that can take effect do so.
     fn settle(&self, configuration: &mut Configuration) {
         for (place, operation) in self.taken() {
             if !operation.is_write

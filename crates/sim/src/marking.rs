@@ -1,5 +1,5 @@
-//! The order of changes on several media: a storage that marks in one medium's journal how far
-//! another one has come.
+//! The order of changes on several media: a storage that marks the position of one medium in the
+//! journal of another.
 //!
 //! [`MarkingStorage`] forwards every call to a medium. After each call that changes it, it marks
 //! the position in the journal of the *main* medium. So a crash of both at one moment can be made

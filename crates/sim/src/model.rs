@@ -2,8 +2,8 @@
 //!
 //! [`Model`] is the history as the log recorded it, record by record, and an index that answers
 //! gets and scans of any keyspace at any number. It never forgets a version, so any snapshot and
-//! any cursor can be checked. It can be cut to any prefix of its records, which is what a power
-//! loss may do to a store.
+//! any cursor can be checked. It can be cut to any prefix of its records, as a power loss may do to
+//! a store.
 //!
 //! Invariants: records have ascending numbers; a keyspace's id is never given twice; the index is a
 //! function of the records.
@@ -30,7 +30,7 @@ pub enum Op {
     Put(u32, Bytes, Bytes),
     /// The key has no value.
     Delete(u32, Bytes),
-    /// No key from the first on and before the second has a value.
+    /// No key from the first up to but not including the second has a value.
     DeleteRange(u32, Bytes, Bytes),
 }
 
@@ -55,8 +55,8 @@ pub enum Event {
     Create(u32, String),
     /// A keyspace is dropped.
     Drop(u32),
-    /// A keyspace was dropped without a record, because there was no space for one: by the manifest
-    /// alone, right after the record before.
+    /// A keyspace was dropped by the manifest alone, right after the previous record, because there
+    /// was no space for a record.
     DropWithoutRecord(u32),
 }
 
@@ -210,7 +210,7 @@ impl Model {
         keyspace
     }
 
-    /// The last number of the last record; 0 without any.
+    /// The last number of the last record, or 0 if there are no records.
     pub fn last(&self) -> u64 {
         self.records.last().map_or(0, Record::last)
     }
@@ -333,7 +333,7 @@ impl Model {
             let ranges = keyspace.range_deletes.iter().map(|(n, ..)| *n);
             numbers.extend(points.chain(ranges).filter(|n| (from + 1..=to).contains(n)));
         }
-        // In their order: points and range deletes are kept separately.
+        // The numbers are sorted because points and range deletes are kept separately.
         numbers.sort_unstable();
         numbers.into_iter().map(|n| self.get(id, key, n)).collect()
     }

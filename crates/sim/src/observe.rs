@@ -1,10 +1,10 @@
-//! The history: a storage between store and medium that records what is appended to the log.
+//! The history: a storage between store and medium that records every append to the log.
 //!
 //! [`Observed`] forwards every call. It decodes the record of every append to a log segment and
-//! adds it to the [`History`] *before* the append happens. So the history's order is the store's
-//! own, whoever else writes at the same time, and it includes what was in flight at a crash. The
-//! contents of a batch are taken from its client's announcement ([`History::announce`]). A record
-//! with entries that no client announced, or with a number that does not ascend, ends the run.
+//! adds it to the [`History`] *before* the append happens. So the history has the store's own
+//! order, even with concurrent writers, and it includes records in flight at a crash. The contents
+//! of a batch are taken from its client's announcement ([`History::announce`]). A record with
+//! entries that no client announced, or with a number that does not ascend, ends the run.
 //!
 //! Threading: the history is under a std mutex that is not held over storage calls.
 
@@ -24,7 +24,7 @@ use siltstone_storage::{
 use crate::model::{Event, Model, Op, Record, TablePairs};
 use crate::settings::SettingsModel;
 
-/// What was written and promised.
+/// The writes and the promises.
 #[derive(Clone, Default)]
 pub struct History {
     /// Everything that was appended to the log.
@@ -36,7 +36,7 @@ pub struct History {
     /// The settings of keyspaces.
     pub settings: SettingsModel,
     /// A keyspace whose drop found no space for a record and poisoned the store. The manifest may
-    /// have the drop when it is read again.
+    /// still have the drop when it is read again.
     pub doubtful_drop: Option<u32>,
     /// The largest number that was given before the last crash, also to writes that were lost
     /// since. The log may not give it again.
@@ -61,7 +61,7 @@ impl History {
         }
     }
 
-    /// Starts after a crash or close: nothing is in flight.
+    /// Forgets announcements after a crash or close, because no write is in flight.
     pub fn forget_announced(&mut self) {
         self.announced.clear();
     }
@@ -204,8 +204,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Records what is written to `inner`, and notes in the journal of `journal` which numbers are
-    /// given.
+    /// Records the writes to `inner`, and notes the given numbers in the journal of `journal`.
     pub fn new(
         inner: Arc<dyn Storage>,
         history: SharedHistory,

@@ -1,10 +1,10 @@
 //! Reduces a failing seed: fewer operations, fewer and shorter keys, smaller values. The result is
 //! printed as a test that can be pasted into the sources.
 //!
-//! A [`Cut`] says what is left out of a run. Each operation of a client draws from random numbers
-//! of its own, so leaving one out does not change the others. [`reduce`] leaves out as much as it
-//! can while the seed still fails: first all clients of a life, then smaller and smaller groups of
-//! operations (ddmin). Then it tries short keys and small values.
+//! A [`Cut`] says which parts of a run are left out. Each operation of a client draws from random
+//! numbers of its own, so leaving one out does not change the others. [`reduce`] leaves out as much
+//! as it can while the seed still fails: first all clients of a life, then smaller and smaller
+//! groups of operations (ddmin). Then it tries short keys and small values.
 //!
 //! Invariants: the same seed and cut give the same run. A run with a cut may fail differently than
 //! the whole run; the printed text says how.
@@ -24,11 +24,11 @@ pub type Place = (u32, u32, u32);
 /// The part of a run that is executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Only these operations; all, if `None`.
+    /// Only these operations. `None` for all.
     pub only: Option<BTreeSet<Place>>,
     /// Keys are replaced by short ones, in the same order.
     pub short_keys: bool,
-    /// The maximum size of values in bytes; 0: as drawn.
+    /// The maximum size of values in bytes. 0 means that values have their drawn sizes.
     pub value_bytes_max: u64,
 }
 
@@ -52,7 +52,7 @@ impl InForce {
         IN_FORCE.with_borrow(Clone::clone)
     }
 
-    /// Makes it the cut of this thread. The thread of a simulated run calls this.
+    /// Makes this the cut of the calling thread. The thread of a simulated run calls this.
     pub fn take_along(self) {
         IN_FORCE.set(self);
     }
@@ -61,7 +61,7 @@ impl InForce {
         self.done.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether an operation is done. If so, it is recorded.
+    /// Whether the cut keeps an operation. If so, the operation is recorded.
     pub(crate) fn keeps(&self, place: Place, what: impl FnOnce() -> String) -> bool {
         let only = self.cut.only.as_ref();
         let kept = only.is_none_or(|only| only.contains(&place));
@@ -128,7 +128,7 @@ impl fmt::Display for Cut {
 }
 
 /// Reduces a failing run. `fails` runs it under the cut in force and returns the failure, if it
-/// fails. Returns the smallest cut that was found and its failure, or none if the whole run does
+/// fails. Returns the smallest cut that was found and its failure, or `None` if the whole run does
 /// not fail. It runs `fails` at most `runs_max` times.
 pub fn reduce(runs_max: u64, fails: impl Fn() -> Option<String>) -> Option<(Cut, String)> {
     let mut left = runs_max;
@@ -223,7 +223,8 @@ pub fn as_test(trial: &str, seed: u64, cut: &Cut, how: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A run of 40 operations that fails if two certain ones are done, unless values are tiny.
+    /// A run of 40 operations that fails if two particular operations are done, unless values are
+    /// tiny.
     fn fails() -> Option<String> {
         // This runs in a thread of its own, like a simulated run.
         let own = InForce::present();

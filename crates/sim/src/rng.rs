@@ -13,7 +13,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A separate generator for part `n` of what this one decides.
+    /// A separate generator for part `n` of this generator's decisions.
     pub fn fork(&mut self, n: u64) -> Rng {
         Rng(self.draw() ^ n.wrapping_mul(0xA24B_AED4_963E_E407))
     }

@@ -1,4 +1,5 @@
-//! The settings of keyspaces: every change in its order, and what may be found of it after a crash.
+//! The settings of keyspaces: every change in its order, and the settings that may be found after a
+//! crash.
 //!
 //! Settings are not in the log's history (except those of a create, which are in its record): a
 //! change is an edit of the manifest, which is durable when its call returns. So after a crash a
@@ -49,12 +50,12 @@ impl SettingsModel {
         self.changes.push((id, own));
     }
 
-    /// The last change was refused: it had no effect.
+    /// Removes the last change, which was refused and had no effect.
     pub fn withdraw(&mut self) {
         self.changes.pop();
     }
 
-    /// All changes that were begun are durable. Returns their number, which only grows.
+    /// Notes that all changes that were begun are durable. Returns their number, which only grows.
     pub fn settle(&mut self) -> usize {
         self.settled = self.changes.len();
         self.settled
@@ -80,8 +81,8 @@ impl SettingsModel {
         all
     }
 
-    /// Starts after a crash of a store of which only the first `settled` changes are known to be
-    /// over.
+    /// Continues after a crash of a store, of which only the first `settled` changes are known to
+    /// be over.
     pub fn restart(&mut self, settled: usize) {
         let mut ids: Vec<u32> = self.changes.iter().map(|(id, _)| *id).collect();
         ids.sort_unstable();
@@ -94,8 +95,8 @@ impl SettingsModel {
         self.settled = 0;
     }
 
-    /// An open requests these settings, by name, for the keyspaces `names`; it may store them at
-    /// any of its calls.
+    /// Notes that an open requests these settings, by name, for the keyspaces `names`. The open may
+    /// store them at any of its calls.
     pub fn wish(
         &mut self,
         names: &BTreeMap<u32, String>,

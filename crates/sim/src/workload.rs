@@ -1,11 +1,11 @@
 //! Clients that mix all operations of a store, decided by a seed.
 //!
-//! [`Plan`] is what a seed draws before anything runs: keys, weights, options. [`Client`] is one
+//! [`Plan`] has the draws of a seed before anything runs: keys, weights, options. [`Client`] is one
 //! writer and reader that works through its own random operations against the [`World`] that it
 //! shares with others. Every read is compared with the model at the number at which it was made.
 //!
-//! Invariants: a client announces a write before it writes (see [`crate::observe`]). Everything is
-//! decided by the seed, so the order of random draws must stay as it is.
+//! Invariants: a client announces a write before it writes (see [`crate::observe`]). The seed
+//! decides everything, so the order of random draws must not change.
 //!
 //! Threading: clients are tasks of the simulated runtime.
 
@@ -35,7 +35,7 @@ const MODES: [IngestMode; 3] = [IngestMode::Link, IngestMode::Copy, IngestMode::
 pub struct Client {
     world: Arc<World>,
     rng: Rng,
-    /// The part of the run that it belongs to, and its index in that part.
+    /// The part of the run to which the client belongs, and its index in that part.
     place: (u32, u32),
     snapshots: Vec<Snapshot>,
     cursors: Vec<reads::HeldCursor>,
@@ -54,7 +54,7 @@ impl Client {
         }
     }
 
-    /// Does `count` operations, or as many as it can before the store is closed.
+    /// Does `count` operations, or fewer if the store is closed before.
     ///
     /// # Errors
     /// The first wrong answer or unexpected error.
@@ -213,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does something with one of the open cursors, which stays open.
+    /// Calls `work` with one of the open cursors, which stays open.
     fn with_a_cursor(
         &mut self,
         work: impl FnOnce(&mut Client, &mut reads::HeldCursor) -> Check,
@@ -376,7 +376,7 @@ impl Client {
         self.flush(&keyspace, true)
     }
 
-    /// Does something after a pause, in a task of its own.
+    /// Calls `then` after a pause, in a task of its own.
     fn later(&self, pause: Duration, then: impl FnOnce(&World) + Send + 'static) -> Check {
         let world = self.world.clone();
         let spawned = world.runtime.clone().spawn("later", move || {
@@ -449,7 +449,7 @@ impl Client {
     }
 
     /// Exports a range as a snapshot sees it, and ingests it into another keyspace, or into the
-    /// same one above what was written since.
+    /// same one, above later writes.
     fn export(&mut self) -> Check {
         let world = self.world.clone();
         let (Some(from), Some(to)) = (self.keyspace()?, self.keyspace()?) else {

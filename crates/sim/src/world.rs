@@ -216,8 +216,8 @@ impl World {
     }
 
     /// Records the writes that have become older than the interval of the store's own sync as
-    /// synced. As long as no fault is injected, a sync takes no simulated time, so all older writes
-    /// are synced.
+    /// synced. As long as no fault is injected, nothing that a sync waits for takes simulated time,
+    /// so all older writes are synced.
     fn age(&self) {
         let Some(interval) = self.interval.filter(|_| self.errors == Errors::Fatal) else {
             return;

@@ -3,10 +3,10 @@
 //! Each step is sound: if the whole history were linearizable, the remaining part would be too.
 //! - Operations that were called after the contradiction appeared, or had not returned by then, are
 //!   left out (a write that had not returned stays as one that may take effect).
-//! - A read, or one of its keys, is left out: then fewer answers have to be explained.
+//! - A read, or one of its keys, is left out, so that fewer answers have to be explained.
 //! - A write, or one of its keys, is left out if no remaining operation saw the value (for a
 //!   delete: saw the key without a value): in any order that explains the whole history, no read
-//!   lies between it and the next write of the key. between it and the next write of the key.
+//!   lies between it and the next write of the key.
 //!
 //! Threading: plain values.
 

@@ -1,11 +1,11 @@
-//! Stores that were closed: the manifest says where the log ends, so damage to any byte up to there
-//! is found, and what is before the log's start is not needed.
+//! Tests closed stores: the manifest says where the log ends, so damage to any byte up to that
+//! position is found, and bytes before the log's start are not needed.
 //!
-//! [`check_closed`] compares what a close left with what is left if power is lost right after it.
-//! Then it damages the log of copies at random positions. A copy opens if and only if nothing was
-//! hit that is needed, and then holds everything; `check` finds every hit. A copy whose manifest
-//! lost its last record does not open, and neither does one with a log segment of another copy that
-//! was written to.
+//! [`check_closed`] compares the files that a close left with the files that remain if power is
+//! lost right after it. Then it damages the log of copies at random positions. A copy opens if and
+//! only if no needed byte was hit, and then holds everything; `check` finds every hit. A copy whose
+//! manifest lost its last record does not open, and neither does one with a log segment of another
+//! copy that was written to.
 //!
 //! Threading: one task.
 
@@ -60,7 +60,7 @@ fn read(runtime: &Runtime, media: &Media) -> Result<Contents, String> {
     contents(&store).map_err(|e| e.to_string())
 }
 
-/// Where the records of a segment end.
+/// The end of a segment's records.
 fn end_of(log: &MemoryStorage, segment: u32) -> Result<u64, String> {
     let file = log
         .open(&segment_name(segment))
@@ -75,7 +75,7 @@ fn end_of(log: &MemoryStorage, segment: u32) -> Result<u64, String> {
     Ok(end)
 }
 
-/// The check; see the module. `media` are as a successful close left them.
+/// Runs the check (see the module) on `media`, as a successful close left them.
 pub(crate) fn check_closed(
     runtime: &Runtime,
     media: &Media,
@@ -177,7 +177,7 @@ pub(crate) fn check_closed(
     Ok(())
 }
 
-/// Removes the last record and the seal behind it from the manifest of a closed store, as if a disk
+/// Removes the last record and the seal after it from the manifest of a closed store, as if a disk
 /// had never written them. `CURRENT` says how long the manifest was.
 fn lose_last_edit(runtime: &Runtime, media: &Media) -> Result<(), String> {
     let copy = media.end_now(runtime, None);
@@ -199,7 +199,7 @@ fn lose_last_edit(runtime: &Runtime, media: &Media) -> Result<(), String> {
     must_refuse(runtime, &copy, &what)
 }
 
-/// `check` finds damage, and an open names a file.
+/// Requires that `check` finds damage, and that the error of an open names a file.
 fn must_refuse(runtime: &Runtime, copy: &Media, what: &str) -> Result<(), String> {
     let storages = copy.storages();
     let checked = check(&CheckStorages::of(&storages), &mut |_| {});
@@ -261,7 +261,7 @@ fn swap_log_segment(
     Ok(())
 }
 
-/// As [`check_closed`] for one medium.
+/// Like [`check_closed`], for one medium.
 pub(crate) fn check_closed_on(
     runtime: &Runtime,
     medium: &MemoryStorage,

@@ -69,7 +69,7 @@ fn damage(world: &World, medium: &MemoryStorage, rng: &mut Rng) -> Option<&'stat
     Some(part_of(&object.name))
 }
 
-/// The right value of every key, or the fact that the error named a damaged file.
+/// The value of each key, or `None` if the error named a damaged file.
 type Seen = BTreeMap<String, (u32, BTreeMap<Bytes, Option<Option<Bytes>>>)>;
 
 /// Reads every key by itself.
@@ -87,7 +87,7 @@ fn read_all(store: &Store, model: &Model, damaged: &BTreeSet<String>) -> Result<
             };
             keys.insert(key, seen);
         }
-        // Then reads by a scan: everything before its error is right.
+        // Then reads by a scan. Every pair before its error must be right.
         let mut cursor = keyspace
             .cursor(IterOptions::default())
             .map_err(|e| e.to_string());
@@ -160,7 +160,7 @@ pub fn cut_files_trial(seed: u64) -> Coverage {
         options.map_tables = rng.chance(70);
         let what = format!("{options:?}");
         let with_context = |e: String| format!("{what}: {e}");
-        // Data in tables that can be lost, before anything happens.
+        // Writes data into tables before any file is damaged.
         let world = run.must_open(&medium, &options, "first life")?;
         world.settings_after_open()?;
         let (clients, count) = (1 + rng.below(2), 20 + rng.below(80));

@@ -70,8 +70,7 @@ fn open_full(
     };
     match open(run) {
         Ok(world) => Ok(world),
-        // An open may also be refused if the log holds more than may be kept in memory, which is an
-        // option.
+        // An open may also be refused if the log holds more than the options allow in memory.
         Err(e)
             if (!has_reserves || outgrown(&e)) && e.kind() == ErrorKind::NoSpace
                 || e.to_string().contains("replay_bytes_max") =>
@@ -137,7 +136,7 @@ fn edits_wait(
     while try_put(run, world)?.is_some() {
         patience += 1;
         if patience > 20 {
-            // The store is poisoned or does not resume. The steps that follow report it.
+            // The store is poisoned or does not resume. The following steps report it.
             return Ok(false);
         }
         run.runtime.sleep(Duration::from_millis(500));
@@ -242,7 +241,7 @@ fn first_life(run: &mut Run, media: &Media, rng: &mut Rng) -> Check {
     run.close(&world).map_err(|e| format!("close: {e}"))
 }
 
-/// Adds up what the clients of `world` reached.
+/// Adds the coverage of the clients of `world`.
 fn take_coverage(run: &mut Run, world: &World) {
     let reached = world.coverage.lock().unwrap_or_else(|e| e.into_inner());
     run.coverage.merge(&reached);
@@ -274,7 +273,7 @@ struct FullDisk {
     waits: bool,
     /// The options of the life in which the disk is full.
     options: Options,
-    /// What the seed drew, for messages.
+    /// The draws of the seed, for messages.
     what: String,
 }
 
@@ -326,7 +325,7 @@ impl FullDisk {
         })
     }
 
-    /// Adds what the seed drew to an error.
+    /// Adds the draws of the seed to an error.
     fn context(&self, e: String) -> String {
         format!("{}: {e}", self.what)
     }
@@ -393,7 +392,7 @@ impl FullDisk {
     }
 
     /// Ends a life by a loss of power, if `lost` says which losses it causes, and otherwise by a
-    /// kill. Returns what is left on `media`, and the number up to which all writes must be there.
+    /// kill. Returns the remaining media, and the number up to which all writes must be there.
     fn end(&self, media: &Media, lost: Option<CrashPolicy>) -> (Media, u64) {
         let left = media.end_now(&self.run.runtime, lost);
         let history = lock(&self.run.history);
@@ -403,8 +402,9 @@ impl FullDisk {
         }
     }
 
-    /// Opens what the previous life left, on a disk that is full again, and works on it. In the
-    /// last round there is space at the end. Returns what this life leaves, like [`FullDisk::end`].
+    /// Opens the store that the previous life left, on a disk that is full again, and works on it.
+    /// In the last round there is space at the end. Returns the state that this life leaves, like
+    /// [`FullDisk::end`].
     fn reopen(&mut self, round: u32, media: &Media, least: u64) -> Result<(Media, u64), String> {
         let options = draw_options(&mut self.rng);
         let free = draw_free(&mut self.rng);
@@ -445,7 +445,8 @@ impl FullDisk {
         Ok(world)
     }
 
-    /// Opens what the last life left with enough space. Everything that was promised must be there.
+    /// Opens the store that the last life left, with enough space. Everything that was promised
+    /// must be there.
     fn open_at_last(&mut self, media: &Media, least: u64) -> Check {
         media.main().set_capacity(None);
         let options = draw_options(&mut self.rng);
@@ -465,10 +466,10 @@ pub fn disk_full_trial(seed: u64) -> Coverage {
     disk_full(seed, OTHER_EXECUTORS_PERCENT)
 }
 
-/// Runs one seed without executors beside the host's own.
+/// Runs one seed without executors besides the host's own.
 ///
 /// # Panics
-/// As [`disk_full_trial`].
+/// In the same cases as [`disk_full_trial`].
 pub fn disk_full_trial_alone(seed: u64) -> Coverage {
     disk_full(seed, 0)
 }

@@ -25,10 +25,10 @@ pub fn every_fault(seed: u64, story: Story, place: char, share: u64) -> Coverage
     faults(seed, story, place, share, OTHER_EXECUTORS_PERCENT)
 }
 
-/// Does the same as [`every_fault`] without executors beside the host's own.
+/// Does the same as [`every_fault`] without executors besides the host's own.
 ///
 /// # Panics
-/// As [`every_fault`].
+/// In the same cases as [`every_fault`].
 pub fn every_fault_alone(seed: u64, story: Story, place: char, share: u64) -> Coverage {
     faults(seed, story, place, share, 0)
 }
@@ -46,7 +46,7 @@ fn faults(
     loop {
         let (fired, reached) = one(nth, false);
         if fired {
-            // The same call, and all calls from it on.
+            // The story runs again with all calls from this one on failing.
             coverage.merge(&one(nth, true).1);
         } else {
             coverage.add_count(&format!("every_fault.calls.{story:?}.{place}"), nth);
@@ -69,7 +69,7 @@ fn draw_fault(rng: &mut Rng) -> Fault {
     }
 }
 
-/// Whether the fault was met, and counts of what was reached.
+/// Runs one story. Returns whether it met the fault, and the coverage.
 fn one(
     seed: u64,
     story: Story,
@@ -109,7 +109,7 @@ fn one(
         });
         coverage.add(&format!("every_fault.{}", fired.kind.name()));
 
-        // The store can be opened again, whatever else was lost.
+        // The store must open again, whatever was lost.
         let (acked, synced) = {
             let history = lock(&stage.run.history);
             (history.acked, history.synced)
@@ -144,8 +144,8 @@ fn one(
             }
             None => {}
         }
-        // What the reopen showed stays, also if the power fails after it: pages of a failed sync
-        // look as if they were stored.
+        // The state that the reopen showed must stay, even if the power fails after it. Pages of a
+        // failed sync look as if they were stored.
         let policy = match rng.chance(50) {
             true => CrashPolicy::LoseUnsynced,
             false => CrashPolicy::Seeded(rng.draw()),
@@ -172,8 +172,8 @@ fn one(
     })
 }
 
-/// A checkpoint that failed is no store, or a whole one; the next one to the same folder replaces
-/// what is no store.
+/// Checks that a failed checkpoint is no store or a whole one. If it is no store, the next
+/// checkpoint to the same folder replaces it.
 fn check_failed_checkpoint(
     stage: &Stage,
     world: &crate::world::World,

@@ -4,7 +4,7 @@
 //! No answer may be wrong while calls fail. Afterwards the store either works completely again or
 //! says that it is poisoned, and it opens again with everything that it promised.
 //!
-//! Threading: one task, its clients, and one that takes the rules away after a while.
+//! Threading: one task, its clients, and a task that removes the rules after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::rng::Rng;
 use crate::workload::{Plan, draw_options};
 use crate::world::{Errors, World};
 
-/// A rule by which calls fail, and the rule in words.
+/// Draws a rule by which calls fail. Returns it with a description.
 fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     let kind = *rng.pick(&[
         StorageErrorKind::Io,
@@ -57,7 +57,7 @@ fn draw_rule(rng: &mut Rng) -> (Rule, String) {
     (rule, text)
 }
 
-/// A rule by which one call or several take long.
+/// Draws a rule by which one or more calls take long.
 fn draw_delay(rng: &mut Rng) -> Rule {
     let delay = *rng.pick(&[1, 30, 900]);
     let fault = Fault::Delay(Duration::from_millis(delay));
@@ -70,8 +70,8 @@ fn draw_delay(rng: &mut Rng) -> Rule {
     rule.nth(rng.below(most)).times(1 + rng.below(20))
 }
 
-/// A rule by which a few calls on tables fail, in the middle of a job. The next attempt reuses what
-/// the failed one had finished.
+/// Draws a rule by which a few calls on tables fail in the middle of a job. The next attempt reuses
+/// the tables that the failed one had finished.
 fn draw_rule_on_tables(rng: &mut Rng) -> Rule {
     let fault = match rng.below(4) {
         0 => Fault::FailAfter(StorageErrorKind::Io),
@@ -82,7 +82,7 @@ fn draw_rule_on_tables(rng: &mut Rng) -> Rule {
     rule.nth(1 + rng.below(most)).times(1 + rng.below(2))
 }
 
-/// A rule by which a few deletions fail.
+/// Draws a rule by which a few deletions fail.
 fn draw_rule_on_deletions(rng: &mut Rng) -> Rule {
     let fault = match rng.chance(30) {
         true => Fault::FailAfter(StorageErrorKind::Io),
@@ -158,7 +158,8 @@ impl Faults {
             self.text = format!("{}, and {delay:?}", self.text);
             self.delays.push(self.storage.add(delay));
         }
-        // This store must repeat a deletion that fails now. It must not leave it to the next open.
+        // This store must repeat a deletion that fails now. It must not leave the file to the next
+        // open.
         let mut deletions = rng.clone().fork(6);
         if deletions.chance(35) {
             let rule = draw_rule_on_deletions(&mut deletions);
@@ -207,7 +208,7 @@ struct FaultRun {
     /// In a part of the seeds, compactions of many tables fail as well. These are the random
     /// numbers for them.
     attempts: Option<Rng>,
-    /// What the seed drew, for messages.
+    /// The draws of the seed, for messages.
     what: String,
 }
 
@@ -247,7 +248,7 @@ impl FaultRun {
         })
     }
 
-    /// Adds what the seed drew to an error.
+    /// Adds the draws of the seed to an error.
     fn context(&self, e: String) -> String {
         format!("{}: {e}", self.what)
     }
@@ -303,7 +304,7 @@ impl FaultRun {
         Ok(fired)
     }
 
-    /// Puts a pair into some keyspace, if there is one.
+    /// Writes a pair into a keyspace, if there is one.
     fn put_after(&self, world: &World) -> Result<siltstone::Result<()>, String> {
         let names = world.store.keyspaces();
         let Some(name) = names.first() else {
@@ -354,8 +355,8 @@ impl FaultRun {
     }
 
     /// Checks everything, and works on a store that is not poisoned while its storage no longer
-    /// fails. Returns whether the store is poisoned after all: a call that met its fault before the
-    /// rules were removed may report it only now.
+    /// fails. Returns whether the store is poisoned. A call that met its fault before the rules
+    /// were removed may report it only now.
     fn work_without_faults(&mut self, world: &Arc<World>) -> Result<bool, String> {
         if let Err(e) = self.run.check_all(world, &mut self.rng) {
             if e.contains("injected") && world.store.stats().health != "good" {
@@ -369,7 +370,8 @@ impl FaultRun {
         Ok(false)
     }
 
-    /// Opens what a kill or a loss of power leaves, twice, with a loss of power between the two.
+    /// Opens the state that a kill or a loss of power leaves, twice, with a loss of power between
+    /// the two opens.
     fn reopen(&mut self) -> Check {
         let runtime = self.run.runtime.clone();
         let (acked, synced) = {
@@ -408,10 +410,10 @@ pub fn fault_trial(seed: u64) -> Coverage {
     faults(seed, OTHER_EXECUTORS_PERCENT)
 }
 
-/// Runs one seed without executors beside the host's own.
+/// Runs one seed without executors besides the host's own.
 ///
 /// # Panics
-/// As [`fault_trial`].
+/// In the same cases as [`fault_trial`].
 pub fn fault_trial_alone(seed: u64) -> Coverage {
     faults(seed, 0)
 }

@@ -1,4 +1,4 @@
-//! Damage at rest: one position of one file of a store is changed, and then everything is read.
+//! Damage at rest: a trial changes one position of one file of a store, and then reads everything.
 //!
 //! A seed makes an image of a store (by the clients of the other trials; or a checkpoint; or a
 //! store in three folders), and damages copies of it at one position of one file each. A copy of a
@@ -6,17 +6,17 @@
 //! is open with `verify = always` is hit between two reads. A table outside is hit before it is
 //! ingested.
 //!
-//! - Whatever was hit, every answer is right or an error that names a file. There is no panic and
-//!   no hang (the simulated runtime detects both).
+//! - Whichever byte was hit, every answer is right or an error that names a file. There is no panic
+//!   and no hang (the simulated runtime detects both).
 //! - A store that `check` finds sound has no error later.
 //! - The log: a hit at a position that the manifest or a later record knows to be synced is
 //!   refused. Otherwise the history may end at the record that was hit, and no earlier, the same
-//!   for all keyspaces; valid records behind it are counted.
+//!   for all keyspaces; valid records after it are counted.
 //! - The log of a store that was closed is whole up to its end, or the open is refused. Damage
 //!   before the log's start does not refuse the open and loses nothing: it is counted, and `check`
 //!   finds it.
 //! - The manifest: a record that was hit is refused, the last one too. Damage without a trace
-//!   (zeros, a cut) may be refused or lose settings that were the last change, and never data.
+//!   (zeros, a cut) may be refused, or may lose settings that were the last change, but never data.
 //!
 //! Threading: each flip is a run of the simulated runtime.
 
@@ -123,9 +123,9 @@ impl Place {
 struct LogRecord {
     start: Position,
     end: u64,
-    /// The number before its first one.
+    /// The number before its first number.
     before: u64,
-    /// The position that it knows to be synced.
+    /// The log position that this record knows to be synced.
     synced: Position,
 }
 
@@ -135,11 +135,11 @@ impl LogRecord {
     }
 }
 
-/// A store before anything was hit.
+/// A store before any byte is hit.
 struct Sound {
     place: Place,
     wanted: Wanted,
-    /// What was written and when, if the log is a target.
+    /// The history of the writes, if the log may be hit.
     model: Option<Model>,
     /// The settings of its keyspaces.
     settings: BTreeMap<String, KeyspaceOptions>,
@@ -152,7 +152,7 @@ struct Sound {
     closed: bool,
     /// The manifest in use, and the bounds of its header and its edits. Between them are seals.
     manifest: (String, Vec<(u64, u64)>),
-    /// The end of the part that is vouched for by something behind it: everything, unless the
+    /// The end of the part of the manifest that later bytes confirm. This is all of it, unless the
     /// process died between the last edit's sync and its seal.
     vouched_bytes: u64,
     /// The end of the manifest when `CURRENT` was written, as in `CURRENT`.
@@ -160,7 +160,7 @@ struct Sound {
     is_checkpoint: bool,
 }
 
-/// Options to open any store for comparison: enough budget for whatever its log holds.
+/// Options to open any store for comparison, with enough memory for all of its log.
 fn draw_options(rng: &mut Rng) -> Options {
     Options {
         create_if_missing: false,
@@ -193,7 +193,7 @@ fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String>
             continue;
         };
         let (number, own_salt) = (header.number, header.salt);
-        // Recycled files keep old headers; other chains are orphans.
+        // Recycled files keep old headers, and other chains are orphans.
         if number < start
             || siltstone::log::format::parse_segment_name(&object.name) != Some(number)
             || (number > start && salt != Some(own_salt))
@@ -245,8 +245,8 @@ impl Sound {
         while let Some(item) = file.next_item() {
             match item {
                 ManifestItem::Record(record) => {
-                    // The first one, the whole state, was synced before the pointer named the
-                    // manifest.
+                    // The first record, which has the whole state, was synced before the pointer
+                    // named the manifest.
                     vouched_bytes = match parts.len() {
                         1 => record.end,
                         _ => record.offset,
@@ -277,8 +277,8 @@ impl Sound {
         })
     }
 
-    /// The settings that an open shows, which may be more than those in the manifest: creations may
-    /// be in the log.
+    /// Reads the settings that an open shows. There may be more of them than in the manifest,
+    /// because creations may be in the log.
     fn read_settings(&mut self, runtime: &Runtime) -> Result<(), String> {
         let store = self
             .place
@@ -364,7 +364,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
     Sound::of(image, wanted, None, keys, false)
 }
 
-/// The image from which a seed's copies are made.
+/// Makes the image from which a seed's copies are made.
 fn make(runtime: &Runtime, seed: u64, rng: &mut Rng) -> Result<Sound, String> {
     let mut sound = if seed.is_multiple_of(6) {
         in_three_folders(runtime, rng)?
@@ -401,7 +401,7 @@ struct Justified {
     ends_at: Option<u64>,
     /// The settings must be as before.
     settings: bool,
-    /// Valid records of the chain lie behind the hit.
+    /// Valid records of the chain lie after the hit.
     records_behind: bool,
     /// The damage is in a part of the log that is not needed.
     passed: bool,
@@ -420,7 +420,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
         FileKind::Manifest if hit.name == sound.manifest.0 => {
             let parts = &sound.manifest.1;
             let end = parts.last().map_or(0, |part| part.1);
-            // The last record is vouched for by an intact seal behind it, or by `CURRENT`.
+            // An intact seal after the last record confirms it, or `CURRENT` does.
             let is_named = hit.first < sound.named_bytes;
             let is_vouched_for = hit.end <= sound.vouched_bytes || is_named;
             let is_part = |at: u64| {
@@ -444,8 +444,9 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             let own = |r: &LogRecord| r.start.segment == number;
             let start = sound.log_start;
             let is_left = |r: &LogRecord| !own(r) || !hit.touches(u64::from(r.start.offset)..r.end);
-            // Damage where nothing is needed is skipped, unless the segment ends before the log
-            // start and the store was not closed: then the log behind it may be missing too.
+            // Damage to bytes that are not needed is skipped, unless the segment ends before the
+            // log start and the store was not closed. In that case the log after it may be missing
+            // too.
             let reaches_start = hit.damage != Damage::Gone && hit.new_bytes >= start.offset.into();
             just.passed = number == start.segment
                 && hit.first < start.offset.into()
@@ -466,7 +467,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                 Some(lost) => sound.log[lost].start,
             };
             just.ends_at = Some(lost.map_or(u64::MAX, |lost| sound.log[lost].before));
-            // Without the first header, the salt may be unknown by which records are recognised.
+            // Without the first header, the salt that identifies records may be unknown.
             let behind: Vec<&LogRecord> = match lost {
                 Some(lost) if !(is_header && number == start.segment) => {
                     sound.log[lost..].iter().filter(|r| is_left(r)).collect()
@@ -485,7 +486,7 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
     just
 }
 
-/// Reads a file like the tools, to its end, whatever its contents.
+/// Reads a file to its end like the tools, whatever its contents.
 fn inspect(storage: &MemoryStorage, hit: &Hit) -> Result<(), String> {
     let file = storage.open(&hit.name).map_err(|e| e.to_string())?;
     let with_context = |e: siltstone::Error| format!("inspecting {}: {e}", hit.name);
@@ -538,8 +539,8 @@ fn compact(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
-/// Errors name a file, except if the pointer is missing and nothing else shows that there was a
-/// store.
+/// Requires that an error names a file, except if the pointer is missing and no other file shows
+/// that there was a store.
 fn check_error(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), String> {
     let no_pointer = hit.kind == FileKind::Current && hit.damage == Damage::Gone;
     match no_pointer && error.kind() == ErrorKind::NotFound {
@@ -552,7 +553,7 @@ fn check_error(hit: &Hit, what: &str, error: &siltstone::Error) -> Result<(), St
 fn closed(runtime: &Runtime, sound: &Sound, rng: &mut Rng) -> Result<Coverage, String> {
     let mut coverage = Coverage::default();
     let copy = sound.place.fork(runtime);
-    // If it is not known what was written when, it is not known what a shorter log may show.
+    // Without the history of the writes, the contents of a shorter log are not known.
     let left_out = (sound.model.is_none() && !sound.is_checkpoint).then_some(FileKind::Log);
     let (folder, name) = copy.draw_file(rng, left_out)?;
     let damage = Damage::draw_of_closed(rng);

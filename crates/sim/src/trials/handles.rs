@@ -1,10 +1,10 @@
 //! A process with few file handles left: tables are closed for other files, jobs open their inputs
 //! only to read them, and every call succeeds.
 //!
-//! One unit is a seed: a store with more tables than there are file handles, which starts with a
-//! larger limit than is left later. Files that it writes count too: segments, outputs of jobs,
-//! manifests. All keys are written, read by gets and by cursors that stay open meanwhile, and
-//! compacted. No call and no job fails.
+//! A seed makes a store with more tables than there are file handles. It starts with a larger limit
+//! than later. Files that the store writes count too: segments, outputs of jobs, manifests. All
+//! keys are written, read by gets and by cursors that stay open meanwhile, and compacted. No call
+//! and no job fails.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub fn handles_trial(seed: u64) -> Coverage {
         let mut run = Run::new(&runtime, &mut rng);
         run.plan = Arc::new(Plan::clone(&run.plan).with_numbered_keys(KEYS));
         let medium = MemoryStorage::new(&runtime);
-        // At first, as many handles are left as the limit says.
+        // At first, all handles of the limit are available.
         let left = 40 + rng.below(10);
         medium.set_open_max(left * 4, left * 4);
         let options = Options {
@@ -51,8 +51,8 @@ pub fn handles_trial(seed: u64) -> Coverage {
         fill(&run, &world, &mut rng).map_err(with_context)?;
         get_all(&run, &world).map_err(with_context)?;
         let cursors = cursors(&run, &world).map_err(with_context)?;
-        // The program around the store takes most of the handles, while tables hold more than are
-        // left.
+        // The program around the store takes most of the handles, while tables hold more handles
+        // than are left.
         medium.set_open_max(left * 4, left);
         fill(&run, &world, &mut rng).map_err(with_context)?;
         get_all(&run, &world).map_err(with_context)?;

@@ -2,9 +2,9 @@
 //!
 //! Clients write and read a few keys of two keyspaces in a store whose memtables are so small that
 //! flushes and compactions run all the time. [`linearizable_trial`] does this on the simulated
-//! runtime, in several lives: the process dies at a storage call, or also the power fails if every
-//! write was synced, and the history continues with what is left. [`threads`] does it with threads
-//! of the operating system on a folder, in processes that are killed or closed.
+//! runtime, in several lives: the process dies at a storage call, or the power fails too if every
+//! write was synced, and the history continues with the remaining data. [`threads`] does it with
+//! threads of the operating system on a folder, in processes that are killed or closed.
 //!
 //! Every value is written once, so that an answer identifies the write that it saw. An operation
 //! whose end a client did not see is cut off: it took effect or not, permanently.
@@ -46,8 +46,8 @@ const STEPS_MAX: u64 = 10_000_000;
 /// The time that all clients of a history share.
 #[derive(Clone)]
 pub(super) enum Clock {
-    /// A counter that grows with every look, for simulated time, which stands still. It orders the
-    /// operations that read it, so real threads do not use it.
+    /// A counter that grows with every read of it, because simulated time stands still. It orders
+    /// the operations that read it, so real threads do not use it.
     Ticks(Arc<AtomicU64>),
     /// Nanoseconds of the machine's monotonic clock, relative to this instant.
     Machine(u64),
@@ -73,7 +73,7 @@ pub(super) struct Notes {
     clock: Clock,
     client: u32,
     operations: Arc<Mutex<Vec<Operation>>>,
-    /// A file to which they are also written, so that they outlive the process.
+    /// A file to which the operations are also written, so that they outlive the process.
     history_file: Option<Arc<HistoryFile>>,
 }
 
@@ -112,7 +112,7 @@ impl Notes {
         })
     }
 
-    /// A later read of the snapshot showed more.
+    /// Adds the pairs that a later read of the snapshot showed.
     fn more(&self, at: usize, pairs: Vec<(Key, Value)>) {
         if let Some(history_file) = &self.history_file {
             history_file.more(at, &pairs);
@@ -122,7 +122,8 @@ impl Notes {
         });
     }
 
-    /// A write is recorded before it is made, because a client that is cut off has called it.
+    /// Makes a write. It is recorded before it is made, because a client that is cut off may have
+    /// called it.
     fn write(
         &self,
         name: &'static str,
@@ -144,7 +145,7 @@ impl Notes {
         Ok(())
     }
 
-    /// A read is recorded with its answer; a read without an answer is no constraint.
+    /// Makes a read, and records it with its answer. A read without an answer is no constraint.
     fn read<T>(
         &self,
         name: &'static str,
@@ -158,7 +159,7 @@ impl Notes {
         Ok((self.push(name, called, end, Action::Read(pairs)), answer))
     }
 
-    /// All operations; those without an end were cut off by `over`.
+    /// All operations. Operations without an end were cut off by `over`.
     pub(super) fn take(&self, over: u64) -> Vec<Operation> {
         let mut operations = self.with(std::mem::take);
         for operation in &mut operations {
@@ -201,10 +202,10 @@ pub(super) struct Client {
     rng: Rng,
     /// The number of its next value.
     next: u64,
-    /// Snapshots that it holds, with their indexes in the notes.
+    /// Snapshots that the client holds, with their indexes in the notes.
     snapshots: Vec<(Snapshot, usize)>,
     buffer: Vec<u8>,
-    /// The percentage of operations after which it sleeps; in simulation only.
+    /// The percentage of operations after which the client sleeps, in simulation only.
     sleeps: u64,
 }
 
@@ -437,7 +438,7 @@ impl Client {
         Ok(())
     }
 
-    /// These operations run besides the automatic ones. They are not recorded.
+    /// Runs maintenance operations besides the automatic ones. They are not recorded.
     fn maintain(&mut self) -> Result<(), String> {
         let keyspace = self.rng.pick(&self.keyspaces);
         match self.rng.below(3) {
@@ -596,12 +597,13 @@ pub(super) fn verdict(
 /// and power losses.
 ///
 /// # Panics
-/// If no order explains it, with the operations in conflict; at an unexpected error, panic or hang.
+/// If no order explains the history, with the operations in conflict; at an unexpected error, panic
+/// or hang.
 pub fn linearizable_trial(seed: u64) -> Coverage {
     let config = SimConfig {
         max_steps: 3_000_000,
-        // Destructors of a store wait for its tasks and answer its writers, which those of a killed
-        // store cannot do.
+        // Destructors of a store wait for its tasks and answer its writers. The destructors of a
+        // killed store cannot do this.
         reclaim: Reclaim::Never,
         ..SimConfig::new(seed)
     };
@@ -648,7 +650,7 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
             let (mut rng, opened) = (rng.fork(1), opened.clone());
             let mut more = rng.clone().fork(2);
             runtime.spawn_process("life", move |runtime| {
-                // They belong to the process, and die with it.
+                // The executors belong to the process, and die with it.
                 let other_executors = match more.chance(40) {
                     true => OtherExecutors::draw_some(&runtime, &mut more),
                     false => OtherExecutors::default(),
@@ -693,7 +695,7 @@ fn history(runtime: &Runtime, seed: u64) -> Result<(Vec<Operation>, Coverage), S
     Ok((operations, coverage))
 }
 
-/// What a life begins with.
+/// The state with which a life begins.
 struct Begun<'a> {
     storage: Arc<dyn Storage>,
     options: Options,

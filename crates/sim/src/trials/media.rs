@@ -17,11 +17,11 @@ use super::{Promised, moments};
 use crate::marking::MarkingStorage;
 use crate::rng::Rng;
 
-/// The indexes of the media of the log and of the tables; 0 is the store's own.
+/// The indexes of the media of the log and of the tables; 0 is the store's own medium.
 const LAYOUTS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 1), (1, 1), (1, 2)];
 const LETTERS: [char; 3] = ['m', 'l', 'x'];
 
-/// The media; see the module.
+/// See the module.
 pub(crate) struct Media {
     all: Vec<MemoryStorage>,
     layout: (usize, usize),
@@ -42,7 +42,7 @@ pub(crate) struct Left {
 }
 
 impl Media {
-    /// New media, half of the time only one.
+    /// Draws new media, half of the time only one.
     pub(crate) fn draw(runtime: &Runtime, rng: &mut Rng) -> Media {
         let layout = match rng.chance(50) {
             true => LAYOUTS[0],
@@ -51,7 +51,7 @@ impl Media {
         Media::of(runtime, layout)
     }
 
-    /// New media: only one, or one for the manifest and others for everything else.
+    /// Draws new media: only one, or one for the manifest and others for everything else.
     pub(crate) fn with_manifest_apart(is_apart: bool, runtime: &Runtime, rng: &mut Rng) -> Media {
         let apart: Vec<_> = LAYOUTS
             .into_iter()
@@ -63,7 +63,7 @@ impl Media {
         }
     }
 
-    /// A medium with all parts.
+    /// One medium for all parts.
     pub(crate) fn one(medium: MemoryStorage) -> Media {
         Media {
             all: vec![medium],
@@ -88,12 +88,12 @@ impl Media {
         }
     }
 
-    /// The store's own, which has the manifest and the marks.
+    /// The store's own medium, which has the manifest and the marks.
     pub(crate) fn main(&self) -> &MemoryStorage {
         &self.all[0]
     }
 
-    /// The contents of all of them.
+    /// The files on all media.
     pub(crate) fn list(&self) -> Result<Vec<ObjectMeta>, String> {
         let lists = self.all.iter().map(|m| m.list().map_err(|e| e.to_string()));
         Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
@@ -134,8 +134,8 @@ impl Media {
         self.all.iter().for_each(MemoryStorage::start_journal);
     }
 
-    /// The state if the life ends now: by a loss of power if `lost` says what is lost, and
-    /// otherwise by a kill. No journals are needed.
+    /// The state if the life ends now, by a loss of power if `lost` gives its losses, and otherwise
+    /// by a kill. This needs no journals.
     pub(crate) fn end_now(&self, runtime: &Runtime, lost: Option<CrashPolicy>) -> Media {
         let left = self.all.iter().map(|medium| match lost {
             None => medium.kill_in(runtime),
@@ -148,7 +148,7 @@ impl Media {
     }
 
     /// The state if the life whose journals were kept ended at some moment, one time in three
-    /// during a call. `before`: what was promised before this life.
+    /// during a call. `before` are the promises from before this life.
     pub(crate) fn end(&self, runtime: &Runtime, end: End, before: Promised, rng: &mut Rng) -> Left {
         let mut replays: Vec<JournalReplay> = self.all.iter().map(MemoryStorage::replay).collect();
         let moment = moments::draw(replays[0].marks(), replays[0].len(), 0, rng);

@@ -23,7 +23,7 @@
 //!
 //! [`seeds`] runs a trial with many seeds, and [`simulate`] runs one seed on the simulated runtime.
 //!
-//! Threading: each trial is a run of the simulated runtime of its own, so trials share nothing.
+//! Threading: each trial has its own run of the simulated runtime, so trials share nothing.
 
 mod closing;
 mod cut_files;
@@ -77,6 +77,6 @@ pub use takeover::takeover_trial;
 use promised::Promised;
 use run::Run;
 
-/// Of a hundred seeds of a row, so many give their stores executors beside the host's own.
+/// The percentage of seeds whose stores have executors besides the host's own.
 const OTHER_EXECUTORS_PERCENT: u64 = 40;
 use simulate::{STEPS, simulate_counted};

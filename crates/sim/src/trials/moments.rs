@@ -1,9 +1,9 @@
 //! Draws the moment at which a run ends. Most calls of a run are appends to the log, so a uniform
-//! choice would seldom hit rare operations, and moments right after a promise.
+//! choice would seldom hit rare operations or the moments right after a promise.
 //!
 //! [`draw`] chooses from a journal any call (four times in ten); a moment inside an operation that
 //! ends with a promise, with each kind equally often (four in ten); or the moment right after a
-//! promise, at which nothing has had time to make up for an omission.
+//! promise, at which no later work can have hidden an omission.
 //!
 //! Threading: plain functions over a journal.
 
@@ -14,18 +14,18 @@ use siltstone_storage::{CrashPolicy, Mark};
 use crate::rng::Rng;
 use crate::world::PROMISES;
 
-/// A moment: after this number of changes of the main medium and, if it is known that exactly,
-/// after this number of marks.
+/// A moment: after this number of changes of the main medium and, if that is known, after this
+/// number of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) at: u64,
     pub(crate) mark_count: Option<usize>,
-    /// Whether something was promised right before it.
+    /// Whether a promise was made right before it.
     pub(crate) is_after_promise: bool,
 }
 
-/// A moment of a journal of `len` changes with these marks, at which at least `least` changes were
-/// made.
+/// Draws a moment of a journal of `len` changes with these marks, at which at least `least` changes
+/// were made.
 pub(crate) fn draw(marks: &[Mark], len: u64, least: u64, rng: &mut Rng) -> Moment {
     let anywhere = Moment {
         at: least + rng.below(len.saturating_sub(least) + 1),
@@ -41,7 +41,7 @@ pub(crate) fn draw(marks: &[Mark], len: u64, least: u64, rng: &mut Rng) -> Momen
     chosen.unwrap_or(anywhere)
 }
 
-/// The losses: right after a promise, often everything that is not synced.
+/// Draws the losses. Right after a promise these are often all unsynced changes.
 pub(crate) fn draw_policy(moment: Moment, rng: &mut Rng) -> CrashPolicy {
     let policy = CrashPolicy::Seeded(rng.draw());
     match rng.below(8) {
@@ -52,8 +52,8 @@ pub(crate) fn draw_policy(moment: Moment, rng: &mut Rng) -> CrashPolicy {
     }
 }
 
-/// A moment between the beginning and the end of an operation that promises something: first its
-/// kind is chosen, then one operation of the kind.
+/// Draws a moment within an operation that ends with a promise: first the kind of operation, then
+/// one operation of this kind.
 fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
     let mut ends = BTreeMap::new();
     let mut kinds: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
@@ -63,7 +63,7 @@ fn within(marks: &[Mark], first: usize, rng: &mut Rng) -> Option<Moment> {
         match kind {
             "e" => drop(ends.insert(number, i)),
             "b" => {
-                // An operation that never ended was cut off with the run.
+                // An operation without an end was cut off with the run.
                 let end = ends.remove(&number).unwrap_or(marks.len() - 1);
                 kinds.entry(number % PROMISES).or_default().push((i, end));
             }
@@ -118,7 +118,8 @@ mod tests {
             at,
             label: label.into(),
         };
-        // Kind 1 from 10 to 20, kind 2 from 90 on; a promise at 20.
+        // An operation of kind 1 runs from 10 to 20, and one of kind 2 from 90 on. A promise is
+        // made at 20.
         let marks = [
             mark(5, "a1"),
             mark(10, "b1"),

@@ -1,5 +1,5 @@
 //! Opens of a store that no process has open, by a reader and by a repair. Their results are
-//! compared with what a writer's open keeps right afterwards.
+//! compared with the state that a writer's open keeps right afterwards.
 //!
 //! Invariant: neither changes a byte of the store.
 //!
@@ -57,8 +57,8 @@ impl Offline {
         }
     }
 
-    /// Compares what was seen with what a writer's open kept, which ends at `end`. `model` has
-    /// everything that was ever written.
+    /// Compares the offline results with the state that a writer's open kept, which ends at `end`.
+    /// `model` has all writes.
     pub(crate) fn compare(&self, model: &Model, end: u64, store: &Store) -> Check {
         if self.reader.is_none() && self.repaired.is_none() {
             return Ok(());
@@ -128,14 +128,14 @@ pub(crate) fn destroy(run: &mut Run, medium: &MemoryStorage, rng: &mut Rng) -> C
     }
     match end(&cut) {
         Ok(_) => {}
-        // Nothing is left of it.
+        // The first attempt deleted all files of the store.
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(format!("destroying the rest: {e}")),
     }
     is_empty(&cut)
 }
 
-/// Two readers open it at once, and a writer is refused.
+/// Opens the store with two readers at once, and checks that a writer is refused.
 fn read(
     run: &mut Run,
     storage: &Arc<dyn Storage>,
@@ -232,7 +232,7 @@ impl Repaired {
                 .collect();
             for key in keys {
                 let value = self.contents.get(&name, key);
-                // For a writer, records behind a hole do not belong to the history; a repair uses
+                // For a writer, records after a hole do not belong to the history; a repair uses
                 // every entry whose checksum is right.
                 let later = model.between(id, key, end, last);
                 let is_suspect = self

@@ -1,5 +1,5 @@
-//! Repairs and readers whose calls fail, or that are crashed at each call: the source is never
-//! changed, an incomplete target is made again, and the answers are right.
+//! Repairs and readers whose calls fail, or that are crashed at each call. They never change the
+//! source, an incomplete target is made again, and the answers are right.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                 let again: Arc<dyn Storage> = Arc::new(image.clone());
                 match run_repair(&runtime, &source, &again) {
                     Ok(_) => coverage.add("repair_crash.made_again"),
-                    // Only if the first repair came to its end.
+                    // This is allowed only if the first repair was complete.
                     Err(e) if e.kind() == ErrorKind::InvalidArgument => {
                         coverage.add("repair_crash.whole");
                     }
@@ -144,8 +144,8 @@ pub fn repair_at_every_call(seed: u64, share: u64) -> Coverage {
                     fired.name
                 );
                 match result {
-                    // The failure may have had no effect: it concerned the deletion of the marker,
-                    // or an advice to the kernel.
+                    // The failure may have had no effect, because it concerned the deletion of the
+                    // marker or an advice to the kernel.
                     Ok(_) => coverage.add("repair_fault.harmless"),
                     Err(e) => {
                         let kinds = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Poisoned];
@@ -198,7 +198,7 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
             let seen: Arc<dyn Storage> = Arc::new(faulty.clone());
             let what = format!("reader, call {nth} meets {fault:?}");
             let with_context = |e: siltstone::Error| format!("{what}: {e}");
-            // A file that ends too early is damage; a map that failed once stays failed.
+            // A file that ends too early counts as damage, and a map that failed once stays failed.
             let excused = |e: &siltstone::Error| {
                 let short = fault == Fault::ShortRead && e.kind() == ErrorKind::Corruption;
                 !faulty.fired().is_empty() && (short || e.kind() == ErrorKind::Io)
@@ -246,7 +246,7 @@ pub fn reader_at_every_call(seed: u64, share: u64) -> Coverage {
         if read_folder(&image)? != before {
             return Err("a reader changed its store".to_string());
         }
-        // The repair and the reader leave nothing that hinders a writer.
+        // The repair and the reader must not leave files that hinder a writer.
         let components = Components::on(storage, runtime.clone());
         let store = Store::open_with(components, Options::default())
             .map_err(|e| format!("a writer after the readers: {e}"))?;

@@ -33,13 +33,13 @@ pub fn options_trial(seed: u64) -> Coverage {
 /// settings change during the run.
 ///
 /// # Panics
-/// As [`options_trial`].
+/// In the same cases as [`options_trial`].
 pub fn options_trial_long(seed: u64) -> Coverage {
     lives(seed ^ 0x10E6, 1000, 5000, STEPS * 20)
 }
 
-/// `least` to `most` operations for each client, or for all clients of a seed together if `most` is
-/// larger than a number of clients can be.
+/// Each client makes `least` to `most` operations. If `most` is larger than any number of clients,
+/// this is the number for all clients of a seed together.
 fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
     simulate_counted(seed, max_steps, move |runtime| {
         let mut rng = Rng::new(seed);
@@ -55,7 +55,7 @@ fn lives(seed: u64, least: u64, most: u64, max_steps: u64) -> Coverage {
         let mut media = Media::draw(&runtime, &mut more);
         run.coverage.add(&format!("layout.{}", media.describe()));
         let lives = 1 + rng.below(3);
-        // After a kill, power may still take what was not synced, until the store is open again.
+        // After a kill, a power loss may still take unsynced writes, until the store is open again.
         let mut before = Promised::default();
         let is_long = max_steps > STEPS;
         for life in 0..lives {
@@ -187,7 +187,7 @@ fn large_group(run: &mut Run, world: &Arc<World>, rng: &mut Rng) -> Check {
         task.map_err(|e| e.to_string())
     };
     let writers = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
-    // Some of them may first wait for flushes and compactions.
+    // Some writers may first wait for flushes and compactions.
     for _ in 0..100 {
         if hooks.queued_writer_count() >= count {
             break;
@@ -221,8 +221,8 @@ fn write_without_memory(world: &Arc<World>, rng: &mut Rng) -> Check {
     Ok(())
 }
 
-/// Closes the store while its clients work. Everything that was acknowledged to them is in it; from
-/// then on they get the error that it is closed, and nothing is appended to its log any more.
+/// Closes the store while its clients work. The closed store has every write that was acknowledged
+/// to them. After the close they get the error that the store is closed, and its log does not grow.
 fn close_beside(
     run: &mut Run,
     world: &Arc<World>,

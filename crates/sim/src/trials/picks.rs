@@ -4,10 +4,10 @@
 //!
 //! After each step every key reads as in the model, although merges keep one version of a key and
 //! drop every tombstone that `older_ranges` permits. Every edit keeps the invariants of versions,
-//! whatever else was installed since its choice was picked. The stories about flushes that are
-//! installed out of order (`docs/stories.md`) are special cases of this. Half of the seeds write
-//! only to a few narrow windows of keys between two rotations, so that runs have gaps, and merges
-//! within level 0 reach over tables that other jobs move down.
+//! whatever was installed after its choice was picked. The stories about flushes that are installed
+//! out of order (`docs/stories.md`) are special cases of this. Half of the seeds write only to a
+//! few narrow windows of keys between two rotations, so that runs have gaps, and merges within
+//! level 0 reach over tables that other jobs move down.
 //!
 //! Threading: one task.
 

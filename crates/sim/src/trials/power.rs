@@ -66,7 +66,7 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
             let policy = moments::draw_policy(moment, &mut rng);
             let promised = Promised::at(&replay, Promised::default());
             let killed = rng.chance(20);
-            // The crash happens during the next call, if it has a middle.
+            // The crash happens during the next call, if that call can be interrupted partway.
             let middle = rng.chance(40).then(|| rng.draw());
             let least = if killed {
                 promised.acked
@@ -97,7 +97,7 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
             run.coverage.take_crash(&report);
             let mut least = least;
             if is_closed(&image) {
-                // Whatever was lost was not acknowledged before the close.
+                // Writes that were lost were not acknowledged before the close.
                 least = promised.acked;
                 run.coverage.add("crash.closed");
             }
@@ -114,9 +114,9 @@ fn power_loss(seed: u64, other_executors_percent: u64) -> Coverage {
     })
 }
 
-/// Opens an image, which must show everything up to `least`, and compares it; `before` says what
-/// would survive a loss of power. Then loses power during that recovery and compares again, and
-/// works, loses power, and compares again.
+/// Opens an image, which must show everything up to `least`, and compares it. `before` has the
+/// promises that a loss of power must keep. Then loses power during that recovery and compares
+/// again. Then works, loses power, and compares again.
 fn recover(
     run: &Run,
     image: MemoryStorage,
@@ -175,7 +175,7 @@ fn recover(
         world
             .settings_after_open()
             .map_err(|e| format!("{what}: {e}"))?;
-        // Even a power loss right after the open loses nothing of what it showed.
+        // Even a power loss right after the open loses nothing that the open showed.
         let mut model = second.model();
         let end = find_prefix(&world.store, &mut model, promised.synced)?;
         second.settle_at(end);

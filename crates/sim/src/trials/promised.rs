@@ -1,14 +1,14 @@
 //! The promises of the store up to a moment of a run, read from the marks in a medium's journal.
 //!
-//! While a store works, marks are made in the journal of its medium: what is acknowledged, what is
-//! synced, which numbers were given, how many changes of settings are over. [`Promised`] is the sum
-//! of the marks up to a moment. A store that crashed at that moment must keep these promises.
+//! While a store works, marks are made in the journal of its medium: the acknowledged, synced and
+//! given numbers, and the number of changes of settings that are over. [`Promised`] is the sum of
+//! the marks up to a moment. A store that crashed at that moment must keep these promises.
 //!
 //! Threading: plain values.
 
 use siltstone_storage::{JournalReplay, Mark};
 
-/// What was promised up to a moment.
+/// The promises up to a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promised {
     /// Everything up to this number was acknowledged.
@@ -23,8 +23,8 @@ pub(crate) struct Promised {
 }
 
 impl Promised {
-    /// The promises at the position of `replay` in the journal. `before` has the promises before
-    /// the journal began.
+    /// The promises at the position of `replay` in the journal. `before` has the promises from
+    /// before the journal began.
     pub(crate) fn at(replay: &JournalReplay, before: Promised) -> Promised {
         Promised::by(replay.marks_so_far(), before)
     }

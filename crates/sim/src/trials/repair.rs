@@ -33,13 +33,13 @@ use crate::model::Model;
 use crate::rng::Rng;
 use crate::workload::draw_options;
 
-/// Damages a history.
+/// The number of damaged copies of a history.
 const DAMAGED_COPIES: u64 = 5;
 
 /// The objects of a folder.
 pub(super) type Folder = BTreeMap<String, Vec<u8>>;
 
-/// The positions that are worth damaging.
+/// A sound store, with the positions that are worth damaging.
 struct Sound {
     folder: Folder,
     /// Blocks of live tables, by file: start and end in bytes, and the entries.
@@ -54,7 +54,7 @@ struct LiveBlock {
     keyspace: u32,
     start: usize,
     end: usize,
-    /// The manifest has the sequence number of its entries.
+    /// The table was ingested, so only the manifest has the sequence number of its entries.
     is_ingested: bool,
     /// The key, the number, and whether it is a put.
     entries: Vec<(Vec<u8>, u64, bool)>,
@@ -145,7 +145,7 @@ impl Sound {
 struct Damaged {
     descriptions: Vec<String>,
     files: BTreeSet<String>,
-    /// Bytes of the log were zeroed, cut off or deleted: losses at the log's end leave no trace.
+    /// Bytes of the log were zeroed, cut off or deleted, so losses at the log's end leave no trace.
     log_without_trace: bool,
 }
 
@@ -159,8 +159,8 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-/// A position in a file: anywhere in its used part, or in a part of a table that is rarely hit by
-/// chance.
+/// Draws a position in a file: anywhere in its used part, or in a part of a table that random
+/// positions rarely hit.
 fn draw_place(rng: &mut Rng, sound: &Sound, name: &str, bytes: &[u8]) -> usize {
     let most = sound
         .used_bytes
@@ -265,8 +265,8 @@ fn damage_once(rng: &mut Rng, sound: &Sound, folder: &mut Folder, done: &mut Dam
     folder.insert(name, bytes);
 }
 
-/// The contents of the new store: for each keyspace and key, number and value; and the name of each
-/// id.
+/// The contents of the new store: the number and value of each key by keyspace, and the names of
+/// the keyspaces.
 struct Made {
     entries: BTreeMap<(u32, Vec<u8>), (u64, Vec<u8>)>,
     names: BTreeMap<u32, String>,
@@ -351,7 +351,7 @@ impl Made {
     }
 }
 
-/// Checks the rules; see the module.
+/// Checks the rules (see the module).
 fn verify(
     sound: &Sound,
     damaged: &Folder,
@@ -385,7 +385,7 @@ fn verify(
     // (c), (d)
     for (name, id) in &live {
         let Some(made_name) = made.names.get(id) else {
-            // Only its creation named it.
+            // Only the record of its creation named it.
             if report.log.holes.is_empty() && report.manifest_is_whole && !may_be_cut {
                 return Err(format!("keyspace {name} is gone"));
             }
@@ -462,8 +462,8 @@ fn verify(
             .iter()
             .any(|f| matches!(kind_of(f), "manifest" | "current"));
         // The end of the manifest is lost without a trace (docs/format/manifest.md says how), and
-        // an older state names tables that were replaced. Of the tables that replaced them only
-        // what lies in their ranges is taken, and the loss is reported.
+        // an older state names tables that were replaced. From the tables that replaced them the
+        // repair takes only entries in the ranges of the missing ones, and it reports the loss.
         let is_older = manifest_is_hit
             && report.lost.iter().any(|lost| {
                 matches!(lost.what, LostWhat::Table)
@@ -558,7 +558,7 @@ pub(crate) fn history(runtime: &Runtime, rng: &mut Rng) -> Result<(Run, MemorySt
     Ok((run, medium))
 }
 
-/// Whether nothing is left from which a store could be made (a pointer alone is not enough).
+/// Whether no file is left from which a store could be made (a pointer alone is not enough).
 fn holds_no_store(folder: &Folder) -> bool {
     let mut names = folder.keys();
     !names.any(|n| n.starts_with("MANIFEST-") || n.ends_with(".log") || n.ends_with(".tbl"))

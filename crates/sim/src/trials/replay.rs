@@ -20,12 +20,12 @@ pub struct Trace {
     pub schedule: u64,
     /// The digest of every storage call, with its bytes and its outcome.
     pub storage: u64,
-    /// Counts of what was reached.
+    /// The coverage.
     pub coverage: Coverage,
 }
 
 /// Runs four clients on a store that is small enough to stall. The first task calls `meddle` before
-/// they begin, to do something that must be detected.
+/// they begin, so that a test can cause a difference that must be detected.
 ///
 /// # Panics
 /// If the run fails.

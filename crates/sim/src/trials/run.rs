@@ -1,8 +1,8 @@
 //! A run of one seed through the lives of a store, from one open to the next.
 //!
-//! [`Run`] holds the state that the lives share: the history of what was written, the plan, the
-//! coverage, and the checkpoints. It opens stores as a [`World`], lets clients work on them, checks
-//! them, closes them, and finds the prefix of the history that a reopened store shows.
+//! [`Run`] holds the state that the lives share: the history of all writes, the plan, the coverage,
+//! and the checkpoints. It opens stores as a [`World`], lets clients work on them, checks them,
+//! closes them, and finds the prefix of the history that a reopened store shows.
 //!
 //! Invariants: a life continues from the history that [`Run::settle`] left. A store is compared
 //! only with the history of its own run.
@@ -36,7 +36,7 @@ pub(crate) struct Run {
     next_name: Arc<AtomicU64>,
     /// The storage of tables that belong to no store.
     pub(crate) outside: MemoryStorage,
-    /// The same storage, as it is given to the clients.
+    /// The same storage, as the clients get it.
     pub(crate) outside_seen: Arc<dyn Storage>,
     /// The number of times that clients were started.
     works: Arc<AtomicU32>,
@@ -44,7 +44,8 @@ pub(crate) struct Run {
     pub(crate) copies: Arc<Mutex<Vec<Copy>>>,
     /// The random numbers for the executors of each life, if there are any.
     other_executors: RefCell<Option<Rng>>,
-    /// The executors of the last store that was closed, and how many of their jobs hung then.
+    /// The executors of the last store that was closed, with the number of their jobs that hung at
+    /// the close.
     earlier: Option<(OtherExecutors, usize)>,
 }
 
@@ -85,8 +86,7 @@ impl Run {
     }
 
     /// In a part of the seeds, gives the stores that [`Run::open`] opens executors of their own.
-    /// What is drawn for that depends on the seed only, so the other seeds run as they would
-    /// without.
+    /// The draw depends only on the seed, so the other seeds run unchanged.
     pub(crate) fn offer_other_executors(&mut self, seed: u64, percent: u64) {
         let mut rng = Rng::new(seed ^ 0x0057_4A6E_6765_7221);
         if rng.chance(percent) {
@@ -122,8 +122,8 @@ impl Run {
     }
 
     /// Like [`Run::open`], for a store whose log or tables may be on other storages, and whose jobs
-    /// are offered to `other_executors`. `medium` is that of the manifest: the marks are made in
-    /// its journal.
+    /// are offered to `other_executors`. `medium` holds the manifest, and the marks are made in its
+    /// journal.
     pub(crate) fn open_on(
         &self,
         medium: &MemoryStorage,
@@ -281,8 +281,7 @@ impl Run {
         }
     }
 
-    /// Lets clients work on a store whose storage was repaired. It must do everything and refuse
-    /// nothing.
+    /// Lets clients work on a store whose storage was repaired. It must execute every call.
     pub(crate) fn work_repaired(&mut self, world: &World, rng: &mut Rng) -> Check {
         let repaired = world.repaired();
         let worked = self.work(&repaired, 1 + rng.below(2), 25, rng);
@@ -293,8 +292,8 @@ impl Run {
         check_now(&world.store, &self.history, &world.plan.keys, rng)
     }
 
-    /// Adds up what the store counted, closes it, and checks that it leaves nothing behind. No
-    /// cursor and no snapshot may exist.
+    /// Adds the store's statistics to the coverage, closes the store, and checks that it leaves
+    /// nothing behind. No cursor and no snapshot may exist.
     pub(crate) fn close(&mut self, world: &World) -> siltstone::Result<()> {
         let leaves_nothing = world.leaves_nothing();
         let closed = self.close_beside_clients(world);
@@ -304,7 +303,7 @@ impl Run {
                 .map_err(|difference| siltstone::Error::new(ErrorKind::Corruption, difference))?;
             self.coverage.add("folder.exact");
         }
-        // Of a store that is poisoned, any error of a close is accepted, but not this one.
+        // The close of a poisoned store may fail with any error, but this check must not fail.
         let unchanged = self.late_executors_change_nothing(world);
         unchanged.unwrap_or_else(|difference| panic!("{difference}"));
         closed
@@ -319,7 +318,8 @@ impl Run {
         other_executors.change_nothing(runtime, &media, &mut self.coverage)
     }
 
-    /// Adds up what the store counted and closes it. Clients may still be at work.
+    /// Adds the store's statistics to the coverage and closes the store. Clients may still be
+    /// working.
     pub(crate) fn close_beside_clients(&mut self, world: &World) -> siltstone::Result<()> {
         self.coverage.take_stats(&world.store.stats());
         self.coverage
@@ -346,8 +346,8 @@ impl Run {
     }
 
     /// Finds the prefix of the history that a freshly opened store shows, which must end at `least`
-    /// or later, and continues from there. A failed drop without a record may be part of it. Such a
-    /// failure poisons the store, so the drop is the last thing that happened.
+    /// or later, and continues from there. A failed drop without a record may be part of it. This
+    /// failure poisons the store, so the drop is the last change.
     pub(crate) fn settle(&self, store: &Store, least: u64) -> Result<u64, String> {
         let found = find_prefix(store, &mut self.model(), least);
         let doubtful = lock(&self.history).doubtful_drop;
@@ -373,7 +373,7 @@ impl Run {
         Ok(end)
     }
 
-    /// The next life begins at `end`, as if nothing had happened after it.
+    /// Makes the next life begin at `end`, as if nothing had happened after it.
     pub(crate) fn settle_at(&self, end: u64) {
         let mut history = lock(&self.history);
         let mut next = history.clone();
@@ -384,12 +384,13 @@ impl Run {
         *history = next;
     }
 
-    /// The next life begins with only the first `settled` changes of settings known to be over.
+    /// Makes the next life begin with only the first `settled` changes of settings known to be
+    /// over.
     pub(crate) fn restart_settings(&self, settled: usize) {
         lock(&self.history).settings.restart(settled);
     }
 
-    /// The next life may not give any number up to `given` again.
+    /// Forbids the next life to give any number up to `given` again.
     pub(crate) fn restart_numbers(&self, given: u64) {
         lock(&self.history).given = given;
     }
@@ -410,7 +411,7 @@ impl Run {
         Ok(())
     }
 
-    /// A copy of the model as it stands.
+    /// A copy of the present model.
     pub(crate) fn model(&self) -> Model {
         lock(&self.history).model.clone()
     }

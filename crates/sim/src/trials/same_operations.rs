@@ -35,7 +35,7 @@ pub fn same_operations_trial(seed: u64) -> Coverage {
             let media = Media::draw(&runtime, &mut own);
             let what = format!("set {set}, {}, {options:?}", media.describe());
             let with_context = |e: String| format!("{what}: {e}");
-            // All use the same random numbers.
+            // All option sets use the same random numbers.
             let mut rng = rng.clone();
             let mut run = Run::new(&runtime, &mut rng);
             let other_executors = OtherExecutors::draw(&runtime, &mut own);

@@ -32,9 +32,9 @@ struct Crashed {
     target: MemoryStorage,
     outside: MemoryStorage,
     outside_place: u64,
-    /// What the store had promised.
+    /// The promises of the store.
     promised: Promised,
-    /// What the store must show at least.
+    /// The number up to which the store must show all writes.
     least: u64,
     /// Whether the checkpoint was acknowledged.
     copied: bool,
@@ -192,7 +192,7 @@ impl Crashed {
         self.image.start_journal();
         let mut least = self.least;
         if is_closed(&self.image) {
-            // Whatever was lost was not acknowledged before that close.
+            // Writes that were lost were not acknowledged before that close.
             least = self.promised.acked;
             stage.run.coverage.add("scenario.closed");
         }
@@ -229,7 +229,7 @@ impl Crashed {
                 0 => CrashPolicy::LoseUnsynced,
                 _ => CrashPolicy::Seeded(seed),
             };
-            // It is also crashed during its next call, and also by a kill.
+            // It is also crashed during its next call, by a power loss or by a kill.
             let runtime = &stage.run.runtime;
             let killed = *pair / share % 4 == 1;
             let (image, _) = match *pair / share % 4 {
@@ -241,8 +241,8 @@ impl Crashed {
             // A kill loses nothing that the first crash had left.
             let least = match killed {
                 true => promised.synced.max(self.least),
-                // Everything that this recovery had when it was closed is there; what the first
-                // crash lost is lost.
+                // Everything that this recovery had when it was closed is there. Writes that the
+                // first crash lost stay lost.
                 false if is_closed(&image) => end,
                 false => promised.synced,
             };
@@ -258,8 +258,8 @@ impl Crashed {
         Ok(())
     }
 
-    /// The checkpoint is whole and not newer than its source, or it is no store and the next
-    /// checkpoint replaces it.
+    /// Checks that the checkpoint is whole and not newer than its source, or that it is no store
+    /// and the next checkpoint replaces it.
     fn check_copy(&self, stage: &mut Stage, world: &World, end: u64) -> Check {
         let Some(copy) = &stage.copy else {
             return Ok(());
@@ -297,7 +297,7 @@ impl Crashed {
     }
 }
 
-/// Opens an image, finds what it shows, and compares the settings.
+/// Opens an image, finds the prefix of the history that it shows, and compares the settings.
 fn recovered(
     run: &Run,
     image: &MemoryStorage,

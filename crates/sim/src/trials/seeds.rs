@@ -1,7 +1,7 @@
 //! Runs many seeds of a trial on all cores, as the test or the environment requests.
 //!
-//! [`seeds`] runs a trial with a range of seeds, prints what the seeds reached, and prints the
-//! command that repeats each seed that failed. It also reduces a failing seed to a small test
+//! [`seeds`] runs a trial with a range of seeds, prints their coverage, and prints the command that
+//! repeats each seed that failed. It also reduces a failing seed to a small test
 //! ([`crate::reduce`]) on request.
 //!
 //! Invariants: every seed of the range runs exactly once, on whichever thread takes it. A seed that
@@ -27,11 +27,12 @@ use crate::reduce::{as_test, reduce};
 /// - `SILT_SEED=K` and `SILT_REDUCE=N` reduce seed K in at most N runs ([`crate::reduce`]).
 /// - `SILT_SEEDS=N` runs N percent of `count`.
 /// - `SILT_STOP=N` stops at the first seed that fails and prints how many seeds that took, or stops
-///   after N seconds. Nothing of `wanted` is required then. `cargo xtask planted` uses this.
+///   after N seconds. The coverage in `wanted` is not required then. `cargo xtask planted` uses
+///   this.
 ///
 /// # Panics
-/// At the end, if a seed failed, or if something of `wanted` was never reached. The second is not
-/// checked for seeds that `SILT_SEED` asked for, nor for fewer seeds than `count`.
+/// At the end, if a seed failed, or if a name in `wanted` was never reached. The coverage is not
+/// checked for seeds that `SILT_SEED` requests, nor for fewer seeds than `count`.
 pub fn seeds(
     test: &str,
     first: u64,
@@ -188,7 +189,7 @@ fn test_binary() -> String {
 /// Reduces a seed that fails to the operations that it needs, in at most `runs_max` runs.
 ///
 /// # Panics
-/// If the seed fails, with a test that runs only what is left.
+/// If the seed fails, with a test that runs only the remaining operations.
 fn reduced<F: Fn(u64) -> Coverage>(test: &str, seed: u64, runs_max: u64, trial: F) -> Coverage {
     let fails = || {
         let caught = catch_unwind(AssertUnwindSafe(|| trial(seed)));

@@ -49,8 +49,8 @@ fn simulate_long<T: Send + 'static>(
 }
 
 /// Does the same as [`simulate`] and counts the points at which tasks could have switched. The sum
-/// of digests is equal for two builds of the engine that do the same steps in the same order, so a
-/// change of the code's structure alone must leave it as it is.
+/// of digests is equal for two builds of the engine that take the same steps in the same order, so
+/// a change of only the code's structure must not change it.
 pub(super) fn simulate_counted(
     seed: u64,
     max_steps: u64,

@@ -66,7 +66,7 @@ impl Story {
 
 /// Tables that were moved into the store.
 pub(crate) struct Moved {
-    /// The position in the outside folder's journal from which on they exist.
+    /// The position in the outside folder's journal at which they began to exist.
     pub(crate) built_at: u64,
     /// Their names.
     pub(crate) names: Vec<String>,
@@ -97,7 +97,7 @@ const LOG: &str = "000000000";
 /// The beginning of the names of manifests.
 const MANIFEST: &str = "MANIFEST-";
 
-/// Small sizes with which everything happens early.
+/// Options with small sizes, so that every mechanism runs early.
 pub(crate) fn options() -> Options {
     Options {
         flush_verify: FlushVerify::All,
@@ -176,8 +176,8 @@ impl Stage {
         }
     }
 
-    /// Begins a life. Changes that the previous life refused may be there or not; acknowledged
-    /// changes are there.
+    /// Begins a life. Changes that the previous life refused may be there or not. Acknowledged
+    /// changes must be there.
     fn open(&mut self, options: &Options) -> Result<Arc<World>, String> {
         let errors = match self.faults {
             Some(_) => Errors::Expected,
@@ -391,7 +391,7 @@ fn flush_first(_: &mut Stage, world: &Arc<World>) -> Check {
     for round in 0..3 {
         load(world, &["default", "a", "b"], round * 9, 8, round == 1)?;
         delete_range(world, "a", "key010", "key020")?;
-        // Meanwhile, more is written.
+        // Meanwhile another task writes more.
         let writer = world.clone();
         let beside = world.runtime.spawn("beside", move || {
             (0..3).try_for_each(|i| load(&writer, &["default", "b"], 50 + i, 2, i == 1))
@@ -405,7 +405,7 @@ fn flush_first(_: &mut Stage, world: &Arc<World>) -> Check {
 }
 
 fn flush_second(_: &mut Stage, world: &Arc<World>) -> Check {
-    // What the log held is flushed first.
+    // This flushes the data in the log first.
     flush(world)?;
     load(world, &["default", "a"], 5, 6, false)?;
     delete_range(world, "b", "key000", "key999")?;
@@ -439,7 +439,7 @@ fn compaction_second(_: &mut Stage, world: &Arc<World>) -> Check {
     load(world, &["a"], 1, 3, false)
 }
 
-/// Changes of settings are short edits without tables.
+/// Changes settings repeatedly. These changes are short edits without tables.
 fn turn_settings(world: &World, name: &str, from: u32, count: u32) -> Check {
     if let Some(keyspace) = keyspace(world, name)? {
         for i in from..from + count {
@@ -472,7 +472,7 @@ fn roll_second(_: &mut Stage, world: &Arc<World>) -> Check {
     load(world, &["default"], 62, 2, false)
 }
 
-/// Tables of the pairs from `from` on, with a delete.
+/// Builds tables of the pairs from `from` on, with a delete.
 fn built(world: &World, from: u64, count: u64) -> Result<Vec<TableFile>, String> {
     let mut entries: BTreeMap<Bytes, Option<Bytes>> = (from..from + count)
         .map(pair)
@@ -578,7 +578,8 @@ fn keyspaces_first(stage: &mut Stage, world: &Arc<World>) -> Check {
 }
 
 /// Drops a keyspace whose records are synced and not flushed. The sync of the drop's record is
-/// slow. Meanwhile everything younger is flushed, so that the log could start there.
+/// slow. Meanwhile all younger data is flushed, so that the log could start after the keyspace's
+/// records.
 fn slow_drop(stage: &Stage, world: &Arc<World>) -> Check {
     flush(world)?;
     load(world, &["d"], 0, 3, true)?;
@@ -756,7 +757,8 @@ fn export_second(stage: &mut Stage, world: &Arc<World>) -> Check {
     compact(world, "c")
 }
 
-/// Tables that a crash must not lose: they were being moved into a store that now ends at `end`.
+/// Checks that a crash did not lose tables that were being moved into a store that now ends at
+/// `end`.
 pub(crate) fn check_moved(
     moved: &[Moved],
     history: &crate::observe::SharedHistory,

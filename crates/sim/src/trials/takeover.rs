@@ -1,11 +1,11 @@
-//! A paused host: the holder of an expiring lease stops at some storage call, another one opens the
-//! store, and then the first continues.
+//! A paused host: the holder of an expiring lease stops at some storage call, another host opens
+//! the store, and then the first continues.
 //!
-//! The claim is: the second holder sees everything that the first one acknowledged. From the moment
-//! at which the second has the lease, nothing that the first does changes the store, whatever its
-//! tasks were about to do, and the first acknowledges nothing any more. So all writes of both, and
-//! all reads of the newest holder, have one order ([`crate::linear`]). Reads of the paused holder
-//! may be old, because it does not know that it lost the lease.
+//! The trial checks that the second holder sees everything that the first one acknowledged. Once
+//! the second has the lease, the first can neither change the store, whatever its tasks were about
+//! to do, nor acknowledge anything. So all writes of both, and all reads of the newest holder, have
+//! one order ([`crate::linear`]). Reads of the paused holder may be old, because it does not know
+//! that it lost the lease.
 //!
 //! Threading: one simulated run for each unit.
 
@@ -22,7 +22,7 @@ use crate::coverage::Coverage;
 use crate::linear::{End, Operation};
 use crate::rng::Rng;
 
-/// How long a paused host sleeps: longer than anything else takes.
+/// How long a paused host sleeps, which is longer than any other operation takes.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The number of writers of one holder.
@@ -32,7 +32,7 @@ const CLIENTS: u32 = 3;
 /// (from 0). Returns `None` if it makes fewer calls.
 ///
 /// # Panics
-/// If a write is lost, a fenced write is visible, or no order explains what was seen.
+/// If a write is lost, a fenced write is visible, or no order explains the answers.
 pub fn takeover_trial(seed: u64, call: u64) -> Option<Coverage> {
     let config = SimConfig {
         max_steps: 3_000_000,
@@ -127,7 +127,7 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
     }
     let noticed = runtime.now();
     if medium.counts().of(OpKind::Lease) == 0 {
-        // It has no lease yet: it will take one over itself, like the second holder here.
+        // The host has no lease yet. It will take one over itself, like the second holder here.
         coverage.add("paused.before_its_lease");
         return Ok(Some((Vec::new(), coverage)));
     }
@@ -171,8 +171,8 @@ fn scenario(runtime: &Runtime, seed: u64, call: u64) -> Result<Outcome, String> 
             if late && operation.action.is_write() && matches!(operation.end, End::Returned(_)) {
                 coverage.add("first.acknowledged_late");
             }
-            // An answer that was in flight counts as of the pause; one that began after it may be
-            // old.
+            // Operations without an end count as cut off by the takeover. A read that ended later
+            // may be old, so it is left out.
             if !late || operation.action.is_write() {
                 operations.push(operation);
             }

@@ -84,7 +84,7 @@ impl Damage {
         Damage::Garbage,
     ];
 
-    /// Half of all are single bits.
+    /// Draws a kind of damage. Half of the draws are single bits.
     pub(super) fn draw(rng: &mut Rng) -> Damage {
         if rng.chance(50) {
             Damage::Bit
@@ -93,7 +93,7 @@ impl Damage {
         }
     }
 
-    /// Like [`Damage::draw`], or the whole file is lost.
+    /// Like [`Damage::draw`], but may also lose the whole file.
     pub(super) fn draw_of_closed(rng: &mut Rng) -> Damage {
         match rng.chance(6) {
             true => Damage::Gone,
@@ -117,8 +117,8 @@ impl Damage {
     }
 }
 
-/// The unit of the page kinds in bytes: that of the storage, or a small one, so that files of a few
-/// kilobytes have several pages.
+/// The page sizes of damage in pages, in bytes: the storage's own, and a small one, so that files
+/// of a few kilobytes have several pages.
 const PAGES: [usize; 2] = [4096, 512];
 
 /// The end of the last byte that is not zero.
@@ -126,7 +126,8 @@ fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1)
 }
 
-/// A position in a file: anywhere in its used part, or in a part that is rarely hit by chance.
+/// Draws a position in a file: anywhere in its used part, or in a part that random positions rarely
+/// hit.
 fn draw_place(rng: &mut Rng, kind: FileKind, name: &str, bytes: &[u8]) -> usize {
     let len = bytes.len();
     if kind == FileKind::Table
@@ -245,7 +246,7 @@ fn change(rng: &mut Rng, kind: FileKind, name: &str, damage: Damage, bytes: &mut
     }
 }
 
-/// The parts in which two contents differ, ascending. Bytes that only the longer one has are a
+/// The parts in which two contents differ, ascending. The bytes that only the longer one has form a
 /// part.
 fn parts_that_differ(old: &[u8], new: &[u8]) -> Vec<Range<u64>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
@@ -261,7 +262,7 @@ fn parts_that_differ(old: &[u8], new: &[u8]) -> Vec<Range<u64>> {
     parts
 }
 
-/// Damages a file in a storage; `None` if the draw changed nothing.
+/// Damages a file in a storage. Returns `None` if the draw changed no byte.
 pub(super) fn hit(
     rng: &mut Rng,
     storage: &MemoryStorage,

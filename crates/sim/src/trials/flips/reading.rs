@@ -11,7 +11,7 @@ use crate::checker::show;
 use crate::model::{Bytes, Pairs};
 use crate::rng::Rng;
 
-/// The expected contents of a store: by name, id and pairs.
+/// The expected contents of a store: the id and the pairs of each keyspace, by name.
 pub(super) type Wanted = BTreeMap<String, (u32, Pairs)>;
 
 /// The numbers of answers and of refusals.
@@ -42,7 +42,7 @@ impl Answers {
     }
 }
 
-/// An error is allowed if it names the file.
+/// Requires that an error names the file.
 pub(super) fn names_a_file(what: &str, error: &siltstone::Error) -> Result<(), String> {
     if error.file().is_some() {
         Ok(())
@@ -122,7 +122,7 @@ fn read_keyspace(
         }
     }
     let what = format!("keyspace {name}: multi_get");
-    // Reads all keys at once, and some of them: an error is one of the whole call.
+    // Reads all keys at once, and then some of them. An error concerns the whole call.
     for _ in 0..3 {
         let from = rng.index(keys.len().max(1));
         let some = &keys[from..(from + 1 + rng.index(16)).min(keys.len())];

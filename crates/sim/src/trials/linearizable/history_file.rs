@@ -1,10 +1,10 @@
 //! A client's notes in a file: they outlive a process that is killed.
 //!
-//! Each event is one line, and each line is one system call: what was written is in the page cache
-//! and outlives a kill. A last line without a line end is ignored: if the beginning of a write was
-//! not noted, the write was not called.
+//! Each event is one line, and each line is one system call, so it is in the page cache and
+//! outlives a kill. A last line without a line end is ignored: if the beginning of a write was not
+//! noted, the write was not called.
 //!
-//! Threading: each has one client.
+//! Threading: each file has one client.
 
 use std::fmt::Write as _;
 use std::fs::File;

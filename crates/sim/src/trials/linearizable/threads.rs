@@ -2,8 +2,8 @@
 //!
 //! A life is a process: it opens the store, its clients work, and it ends by SIGKILL or by itself.
 //! Its clients' notes are files ([`super::history_file`]), which the parent combines. Lives do not
-//! overlap, so the times of each are after those of the one before. The last life is the parent's
-//! own, which closes the store.
+//! overlap, so the times of each life are after the times of the previous one. The last life is the
+//! parent's own, which closes the store.
 //!
 //! Threading: one thread for each client.
 
@@ -32,8 +32,7 @@ pub(super) fn machine_nanos() -> u64 {
 }
 
 /// Runs one seed with threads on a new store in the empty folder `folder`: a history of about a
-/// thousand operations. `child` is a test of the calling binary that does nothing but
-/// [`history_child`].
+/// thousand operations. `child` is a test of the calling binary that only calls [`history_child`].
 ///
 /// # Panics
 /// If no order explains the history (with the operations in conflict), or at an unexpected error.
@@ -128,8 +127,8 @@ fn child_life(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("a child: {e}"))?;
-    // The time counts from when its first client has a file, so that a slow start does not count;
-    // or the kill comes at any time.
+    // The time counts from the moment at which the child's first client has a file, so that a slow
+    // start does not count. In some runs the kill comes at any time.
     let first = notes_path(folder, first_client);
     let early = rng.chance(10);
     let mut waits = rng.below(60);
@@ -146,7 +145,7 @@ fn child_life(
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    // An exit code means that it ended by itself.
+    // An exit code means that the child ended by itself.
     match status.code() {
         None => Ok(true),
         Some(0) => Ok(false),
@@ -186,7 +185,7 @@ pub fn history_child() {
     });
     let notes: Vec<Notes> = notes.collect();
     match one_life(&folder.join("store"), &notes, OPERATIONS, &mut rng) {
-        // It ends without closing the store, like a program that forgets to.
+        // The child ends without closing the store, like a program that forgets to close it.
         Ok(store) => std::mem::forget(store),
         Err(e) => panic!("{e}"),
     }
