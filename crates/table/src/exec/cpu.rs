@@ -32,14 +32,14 @@ impl CpuExecutor {
     }
 }
 
-/// What the tasks of one run share.
+/// The state that the tasks of one run share.
 struct Shared {
     job: Job,
     ctx: ExecContext,
     next: AtomicUsize,
     abandoned: AtomicBool,
     created: Created,
-    /// What an earlier attempt left of subjobs that were not begun yet.
+    /// The tables that an earlier attempt left, for subjobs that have not begun yet.
     adopted: Mutex<BTreeMap<u32, Part>>,
     results: Mutex<Vec<Ended>>,
 }
@@ -122,7 +122,7 @@ impl Executor for CpuExecutor {
         let mut helpers = Vec::new();
         for i in 1..ctx.max_parallel.min(job.subjobs()) {
             let shared = shared.clone();
-            // If no further task starts, the others do its work.
+            // If a further task cannot be started, the other tasks do its work.
             match ctx
                 .runtime
                 .spawn(&format!("subjob-{i}"), move || shared.work())
@@ -135,9 +135,9 @@ impl Executor for CpuExecutor {
         if ctx.runtime.is_simulated() {
             shared.work();
         } else {
-            // The panic is resumed below, when no helper writes any more. Subjobs share lists under
-            // locks only, each change of a list is one call, and nothing of a job that panicked is
-            // used.
+            // The panic is resumed below, after the last helper has ended. Subjobs share lists only
+            // under locks, each change of a list is one call, and the results of a job that
+            // panicked are not used.
             panic = catch_unwind(AssertUnwindSafe(|| shared.work())).err();
             if panic.is_some() {
                 shared.abandoned.store(true, Ordering::Relaxed);
@@ -165,11 +165,11 @@ impl Executor for CpuExecutor {
     }
 }
 
-/// How many blocks of each adopted table are verified.
+/// The number of blocks of each adopted table that are verified.
 const ADOPTED_BLOCKS: usize = 8;
 
-/// Takes over what an earlier attempt of the job left, under this attempt's names. It is verified
-/// as tables from outside are; what does not hold is deleted and made anew.
+/// Takes over the tables that an earlier attempt of the job left, under this attempt's names. They
+/// are verified like foreign tables. Tables that fail are deleted and made again.
 fn adopt(
     job: &Job,
     ctx: &ExecContext,
@@ -235,8 +235,8 @@ fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part
         ExecError::Failed(TableError::Storage(error)) => Some(error),
         _ => None,
     };
-    // Without room, finished tables would keep space that a flush or the log may need. Without the
-    // lease nothing here is ours.
+    // On a full disk, finished tables would keep space that a flush or the log may need. Without
+    // the lease, the files may belong to another writer.
     let in_the_way =
         storage_said.is_some_and(|e| e.is_no_space() || e.kind == StorageErrorKind::Fenced);
     let handover = shared.ctx.handover.as_ref();
@@ -258,8 +258,8 @@ fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part
     }
 }
 
-/// Puts the subjobs' results together. The first failure by subjob counts, and a subjob that was
-/// only abandoned never hides the reason.
+/// Combines the results of the subjobs. The failure of the lowest subjob that failed counts, and a
+/// subjob that was only stopped because of it never hides the reason.
 fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, ExecError> {
     if panicked {
         return Err(TableError::Misuse("a subjob's task panicked; its job failed").into());

@@ -1,41 +1,42 @@
-//! What a failed or cancelled attempt leaves to the next attempt of the identical job.
+//! The finished tables that a failed or cancelled attempt leaves to the next attempt of the same
+//! job.
 //!
-//! A [`Handover`] stands in the context of all attempts of one job. An attempt that ends without an
-//! outcome leaves its finished, synced tables there, with the place where each subjob goes on: the
-//! first key of its next table and the layout's sums there. The next attempt takes them, verifies
-//! them as tables from outside, gives them its own names, and begins behind them. [`Handover::end`]
-//! closes the handover and names what is left in it, so that the caller deletes that; an attempt
-//! that returns later leaves nothing.
+//! A [`Handover`] is part of the context of all attempts of one job. An attempt that ends without
+//! an outcome leaves its finished, synced tables there, with the point at which each subjob
+//! continues: the first key of its next table and the layout's sums at that key. The next attempt
+//! takes the tables, verifies them like foreign tables, gives them its own names, and begins after
+//! them. [`Handover::end`] closes the handover and returns the names of the tables in it, which the
+//! caller deletes. An attempt that returns after that leaves nothing.
 //!
-//! Invariants: only a job of the same identity is continued: its bytes are equal but for the
-//! output prefix, so its tables are. Nothing is left by an attempt in which any sync failed (what a
-//! failed sync lost need not show when it is read), that found no room (its tables would take the
-//! room that others need), or whose task panicked. Tables in a handover have the names of an
-//! attempt that is over; nothing refers to them.
+//! Invariants: only a job of the same identity is continued: its bytes are equal except for the
+//! output prefix, so its tables are equal too. An attempt leaves nothing if any of its syncs failed
+//! (a read may not show what the sync lost), if it found no room (its tables would take room that
+//! other files need), or if its task panicked. Tables in a handover have the names of an attempt
+//! that has ended, and nothing refers to them.
 //!
-//! Threading: one attempt at a time uses it, but one that was given up may return beside the next
-//! one. A runtime mutex; no I/O under it.
+//! Threading: one attempt at a time uses it, but an abandoned attempt may return while the next one
+//! runs. A runtime mutex; no I/O under it.
 
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::job::outcome::{Counters, OutputTable};
 use crate::layout::LayoutState;
 
-/// Where a subjob goes on.
+/// The point at which a subjob continues.
 #[derive(Clone, Debug)]
 pub(super) enum Point {
-    /// At its first entry.
+    /// At the subjob's first entry.
     Start,
-    /// At the first entry of a table.
+    /// At the first entry of a new table.
     Table {
-        /// The layout there.
+        /// The layout at that entry.
         layout: LayoutState,
-        /// Where the table's range begins.
+        /// The start of the table's range.
         left_bound: Vec<u8>,
-        /// What was read and dropped before it.
+        /// The counts of entries read and dropped before it.
         counters: Counters,
     },
-    /// Nowhere: this is what all of it read and dropped.
+    /// The subjob is complete. These are the counts of all entries that it read and dropped.
     End(Counters),
 }
 
@@ -66,7 +67,7 @@ struct Left {
 }
 
 impl Left {
-    /// Empties it; the names of the tables that were in it.
+    /// Empties the list, and returns the names of the tables that were in it.
     fn take_names(&mut self) -> Vec<String> {
         let parts = std::mem::take(&mut self.parts);
         let tables = parts.into_iter().flat_map(|part| part.tables);
@@ -80,33 +81,33 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// For a new job.
+    /// An empty handover for a new job.
     pub fn new(runtime: &Runtime) -> Handover {
         Handover {
             left: runtime.mutex(Left::default()),
         }
     }
 
-    /// Tables that the last attempt left.
+    /// The number of tables that the last attempt left.
     pub fn left_count(&self) -> usize {
         self.left.lock().parts.iter().map(|p| p.tables.len()).sum()
     }
 
-    /// Tables that attempts took over from those before them.
+    /// The number of tables that attempts took over from earlier ones.
     pub fn adopted_count(&self) -> u64 {
         self.left.lock().adopted
     }
 
-    /// Closes the handover: no further attempt takes or leaves anything. Gives the names of the
-    /// tables that were left, which the caller deletes.
+    /// Closes the handover: no further attempt takes or leaves tables. Returns the names of the
+    /// tables in it, which the caller deletes.
     pub fn end(&self) -> Vec<String> {
         let mut left = self.left.lock();
         left.is_closed = true;
         left.take_names()
     }
 
-    /// Takes what was left for the job of this identity. If it was left for another job, gives the
-    /// names of the tables, which the caller deletes.
+    /// Takes the tables that were left for the job of this identity. If they were left for another
+    /// job, returns their names, and the caller deletes them.
     pub(super) fn take(&self, job: u128) -> Result<Vec<Part>, Vec<String>> {
         let mut left = self.left.lock();
         if left.job != job {
@@ -119,8 +120,8 @@ impl Handover {
         self.left.lock().adopted += count as u64;
     }
 
-    /// Leaves finished tables to the next attempt. Gives the names of those that no attempt will
-    /// take, which the caller deletes: all of them if the handover is closed.
+    /// Leaves finished tables to the next attempt. Returns the names of the tables that no attempt
+    /// will take, which the caller deletes. These are all tables if the handover is closed.
     #[must_use]
     pub(super) fn leave(&self, job: u128, parts: Vec<Part>) -> Vec<String> {
         let mut left = self.left.lock();

@@ -1,25 +1,26 @@
-//! Executors: whoever turns a job into tables.
+//! Executors, which turn a job into tables.
 //!
 //! [`Executor::run`] resolves a job's inputs through an [`ExecContext`], writes output tables that
 //! nothing refers to yet, and returns an [`Outcome`]. It never installs anything. It may decline a
-//! job because it lacks something that the job names, be cancelled, or fail. Then nothing of its
-//! output counts, and the host's cores can run the same job.
+//! job because it lacks something that the job names, be cancelled, or fail. Its output does not
+//! count then, and the host's cores can run the same job.
 //!
 //! Before a job is given to an executor, its methods [`accepts`](Executor::accepts),
 //! [`slots`](Executor::slots), [`parallelism`](Executor::parallelism) and
-//! [`state`](Executor::state) say what it can do now. They answer at once, from memory.
+//! [`state`](Executor::state) say which jobs it can run now. They answer at once, from memory.
 //!
 //! What an executor promises when it returns an outcome:
 //! - **E1** Every output object is complete and synced, and so are the names (one `sync_dir` at the
 //!   end). The caller need not sync anything before it installs.
 //! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits),
-//!   whoever runs it and however many subjobs run at once.
-//! - **E3** Every input block was verified before anything in it was believed, unless the job says
+//!   whichever executor runs it and however many subjobs run at once.
+//! - **E3** Every input block was verified before its contents were used, unless the job says
 //!   otherwise.
-//! - **E4** After an error it has tried to delete what it created, except finished tables that it
-//!   left in the context's [`Handover`]. Whatever else is left is an orphan by name.
+//! - **E4** After an error it has tried to delete the objects that it created, except finished
+//!   tables that it left in the context's [`Handover`]. Any other remaining object is an orphan by
+//!   its name.
 //!
-//! While it runs a job, it shows signs of life: a count of [`Progress`] rises, or it calls
+//! While an executor runs a job, it shows signs of life: a count of [`Progress`] rises, or it calls
 //! [`Progress::beat`], at least every second in a flush and every ten seconds in a compaction.
 //! Calls that change the context's storage, or resolve an input, may take longer.
 //!
@@ -67,16 +68,16 @@ impl fmt::Display for Side {
     }
 }
 
-/// Why a job was not run to its end. Nothing of its output counts.
+/// Why a job was not completed. Its output does not count.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExecError {
     /// This executor cannot run this job; another may.
     #[error("declined: {reason}")]
     Declined {
-        /// What it lacks, for the statistics.
+        /// What the executor lacks, for the statistics.
         reason: String,
     },
-    /// The caller cancelled it.
+    /// The caller cancelled the job.
     #[error("cancelled")]
     Cancelled,
     /// Storage failed, an input is damaged, or a rule is broken.
@@ -121,17 +122,17 @@ pub trait EntryStream: Send {
 
 /// A stream input: opened once for each subjob that overlaps it.
 pub trait StreamSource: Send + Sync {
-    /// First and last user key, where they are known without reading all of it: they let keys be
-    /// compared by fewer bytes. They must hold if they are given.
+    /// The first and the last user key, if they are known without reading the whole stream. With
+    /// them, keys can be compared by fewer bytes. They must be right if they are given.
     fn key_bounds(&self) -> Option<(Vec<u8>, Vec<u8>)>;
 
-    /// All its range deletes.
+    /// All range deletes of the stream.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the range deletes cannot be read.
     fn range_deletes(&self) -> Result<Vec<RangeDelete>, TableError>;
 
-    /// Its entries within `bounds`.
+    /// The entries of the stream within `bounds`.
     ///
     /// # Errors
     /// When the stream cannot be opened.
@@ -203,22 +204,22 @@ impl Inputs for InputMap {
     }
 }
 
-/// How far a job is. The executor writes it, anybody reads it.
+/// The progress of a job. The executor writes it, and any task may read it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Entries read.
+    /// The number of entries read.
     pub entries: AtomicU64,
     /// Bytes read from input tables. In a job that reads a stream, the raw bytes of all entries
-    /// that were read: keys, values and 12 bytes an entry.
+    /// that were read: keys, values and 12 bytes per entry.
     pub bytes_in: AtomicU64,
     /// Bytes of finished output tables.
     pub bytes_out: AtomicU64,
-    /// Output tables finished.
+    /// The number of finished output tables.
     pub tables: AtomicU64,
     /// Memory of this process that the job uses for blocks and unfinished tables, in bytes, as of
     /// its last block. The memory of a device is not part of it.
     pub buffer_bytes: AtomicU64,
-    /// Signs of life that no other count shows: see [`Progress::beat`].
+    /// Signs of life that no other count shows (see [`Progress::beat`]).
     pub beats: AtomicU64,
 }
 
@@ -249,7 +250,7 @@ impl Progress {
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// A token that nobody has cancelled.
+    /// A token that is not cancelled.
     pub fn new() -> CancelToken {
         CancelToken::default()
     }
@@ -266,34 +267,34 @@ impl CancelToken {
     }
 }
 
-/// Who limits what jobs read and write in a second.
+/// Limits the bytes that jobs read and write per second.
 pub trait Throttle: Send + Sync {
-    /// The job reports that it has read and written this many bytes of tables since its last call.
+    /// Called by a job that has read and written this many bytes of tables since its last call.
     /// Returns when the job may continue, or soon after `stop` says that it should end.
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
 }
 
-/// What a job runs with.
+/// The environment in which a job runs.
 #[derive(Clone)]
 pub struct ExecContext {
     /// Tasks and locks.
     pub runtime: Runtime,
     /// Resolves inputs.
     pub inputs: Arc<dyn Inputs>,
-    /// Where output tables go.
+    /// The storage for output tables.
     pub outputs: Arc<dyn Storage>,
     /// The writer's lease.
     pub epoch: Epoch,
-    /// The executor updates it while the job runs.
+    /// The job's progress, which the executor updates.
     pub progress: Arc<Progress>,
     /// Stops the job early.
     pub cancel: CancelToken,
-    /// How many subjobs may run at once; with 1 no task is started.
+    /// The maximum number of subjobs that run at once. With 1 no task is started.
     pub max_parallel: usize,
     /// The rate limiter that counts the bytes that the job reads and writes. `None` for no limit.
     pub throttle: Option<Arc<dyn Throttle>>,
-    /// What attempts of the job leave each other; `None`: each attempt begins anew, and deletes all
-    /// that it made when it fails.
+    /// The tables that attempts of the job leave to each other. With `None` each attempt starts
+    /// again, and deletes all of its tables when it fails.
     pub handover: Option<Arc<Handover>>,
 }
 
@@ -322,12 +323,12 @@ impl ExecContext {
 /// Whether an executor can be given jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExecutorState {
-    /// Yes.
+    /// The executor can be given jobs.
     #[default]
     Ready,
-    /// Not yet, and why: it compiles its kernels, say.
+    /// The executor is not ready yet, for this reason, for example because it compiles its kernels.
     Starting(String),
-    /// No, and why: its link is down, say.
+    /// The executor cannot be given jobs, for this reason, for example because its link is down.
     Down(String),
 }
 
@@ -341,19 +342,19 @@ impl fmt::Display for ExecutorState {
     }
 }
 
-/// Runs jobs. See the module for what it promises.
+/// Runs jobs. The module describes an executor's promises.
 ///
 /// The defaults describe an executor that takes every job and runs one at a time.
 pub trait Executor: Send + Sync {
-    /// A word for statistics: `cpu`, `cuda`, a device's name. If a store has several executors of
-    /// one name, it adds a number to all but one.
+    /// A word for statistics: `cpu`, `cuda`, a device's name. If a store has several executors with
+    /// one name, it adds a number to all of them but one.
     fn name(&self) -> &str;
 
-    /// Where it computes.
+    /// The side on which the executor computes.
     fn side(&self) -> Side;
 
-    /// Whether it can run this job. The caller has not decided yet where the job is cut, so the
-    /// job has no hard cuts, and it may get later snapshots before it runs.
+    /// Whether the executor can run this job. The caller has not chosen the job's hard cuts yet, so
+    /// it has none, and it may get later snapshots before it runs.
     ///
     /// # Errors
     /// What the executor lacks, for the statistics.
@@ -362,20 +363,20 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// How many jobs it runs at once, as of now. The store may give it fewer: no more than 64, and
-    /// no more than the limit of open files allows, where each job counts with one unfinished
-    /// table for each of its subjobs.
+    /// The number of jobs that the executor runs at once, as of now. The store may give it fewer:
+    /// at most 64, and at most the number that the limit of open files allows. For that limit, each
+    /// job counts with one unfinished table per subjob.
     fn slots(&self) -> usize {
         1
     }
 
-    /// How many subjobs of one job it runs at once: jobs for it are cut into as many, if they are
-    /// large enough.
+    /// The number of subjobs of one job that the executor runs at once. Jobs for it are divided
+    /// into this many subjobs, if they are large enough.
     fn parallelism(&self) -> usize {
         1
     }
 
-    /// Whether it can be given jobs now.
+    /// Whether the executor can be given jobs now.
     fn state(&self) -> ExecutorState {
         ExecutorState::Ready
     }
@@ -383,7 +384,7 @@ pub trait Executor: Send + Sync {
     /// Runs a job to its end.
     ///
     /// # Errors
-    /// [`ExecError`]; no output counts then.
+    /// [`ExecError`]. The output does not count then.
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError>;
 }
 
@@ -429,7 +430,7 @@ mod tests {
             seen.push(progress.signs_of_life());
         }
         assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
-        // Memory goes up and down, and says nothing.
+        // The memory rises and falls, so it is no sign of life.
         progress.buffer_bytes.fetch_add(1, Ordering::Relaxed);
         assert_eq!(seen.last(), Some(&progress.signs_of_life()));
         progress.bytes_in.store(u64::MAX, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// The largest arena, in bytes: what 32-bit offsets in units of 8 bytes can reach.
+/// The largest arena, in bytes, that 32-bit offsets in units of 8 bytes can address.
 pub const MAX_ARENA_BYTES: usize = (u32::MAX as usize) * 8;
 /// The smallest arena, in bytes.
 pub const MIN_ARENA_BYTES: usize = 16 << 10;
@@ -21,7 +21,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Room for the first nodes before the filter, for which no huge pages are wanted.
 #[cfg(all(target_os = "linux", not(miri)))]
 const NODES_IN_SMALL_PAGES_BYTES: usize = 64 << 10;
-/// The most arenas that a pool keeps for reuse.
+/// The maximum number of arenas that a pool keeps for reuse.
 const SHELF_COUNT: usize = 16;
 
 /// The failure to get an arena.
@@ -349,8 +349,8 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
         // well.
         if huge && pages == Pages::Sparse {
             // A memtable begins at both ends: records at the start, nodes and the filter at the
-            // end. Its first entry took two huge pages, 4 MiB. The kernel may be set to give huge
-            // pages to every mapping, so it is told that none are wanted there.
+            // end. Without this, its first entry would take two huge pages, 4 MiB. The kernel may
+            // be set to give huge pages to every mapping, so it is told that none are wanted there.
             let small = bytes / super::FILTER_SHARE + NODES_IN_SMALL_PAGES_BYTES;
             let tail_at = (bytes.saturating_sub(small) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
                 .max(HUGE_PAGE_BYTES);

@@ -2,8 +2,8 @@
 //!
 //! It is a B+-tree of unique user keys in an arena of its own ([`ArenaPool`]); the versions of a
 //! key form a chain, newest first. One writer at a time changes it ([`MemtableWriter`]); any number
-//! of readers read it without locks, beside the writer. Nothing is ever removed, so what a reader
-//! has got stays valid as long as the memtable lives.
+//! of readers read it without locks, concurrently with the writer. Nothing is ever removed, so a
+//! reader's data stays valid as long as the memtable lives.
 //!
 //! - `node`: one node and the protocol between the writer and readers
 //! - `tree`: how readers walk; `write`: how the writer inserts, splits and takes groups
@@ -95,7 +95,7 @@ pub struct Found<'m> {
 /// Why an entry was not inserted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InsertError {
-    /// The arena has no room: the next memtable is needed.
+    /// The arena has no room, so the next memtable is needed.
     #[error("the memtable is full")]
     Full,
     /// The key is longer than [`MAX_KEY_BYTES`].
@@ -191,8 +191,8 @@ impl Memtable {
     }
 
     /// Whether this number of entries certainly fits, with keys and values of these sums. A range
-    /// delete counts as an entry with its end as the value. The estimate is a little above what
-    /// entries take, so it may be `false` shortly before `Full`.
+    /// delete counts as an entry with its end as the value. The estimate is a little too high, so
+    /// this may be `false` shortly before `Full`.
     pub fn room_for(&self, entries: usize, key_bytes: usize, value_bytes: usize) -> bool {
         let free = self.state.nodes_start.load(Relaxed) - self.state.records_end.load(Relaxed);
         self.state.bytes_bound(entries, key_bytes, value_bytes) as u64 <= free
@@ -259,7 +259,7 @@ impl Memtable {
         self.range_deletes.count()
     }
 
-    /// Bytes that range deletes take outside the arena.
+    /// The bytes that range deletes occupy outside the arena.
     pub fn range_delete_held_bytes(&self) -> u64 {
         self.range_deletes.held_bytes()
     }
@@ -274,7 +274,7 @@ impl Memtable {
         self.entry_count() == 0 && self.range_deletes.is_empty()
     }
 
-    /// Bytes in use: records, nodes, the filter, and what range deletes take outside the arena.
+    /// Bytes in use: records, nodes, the filter, and the memory of range deletes outside the arena.
     pub fn used_bytes(&self) -> u64 {
         let records = self.state.records_end.load(Relaxed);
         let nodes =
@@ -282,8 +282,8 @@ impl Memtable {
         records + nodes + self.filter_bytes as u64 + self.range_deletes.held_bytes()
     }
 
-    /// Bytes in memory that [`ArenaPool::whole_bytes`] does not count: what was written of an arena
-    /// whose pages come in as they are written, and what range deletes take outside the arena.
+    /// Bytes in memory that [`ArenaPool::whole_bytes`] does not count: the written part of an arena
+    /// whose pages come in as they are written, and the memory of range deletes outside the arena.
     pub fn beside_whole_arenas_bytes(&self) -> u64 {
         match self.arena.is_sparse() {
             true => {

@@ -535,7 +535,7 @@ fn arenas_are_reused() {
     );
     let memtable = Memtable::new(pool.take(0).expect("memory"));
     assert_eq!(pool.held_bytes(), 2 * bytes);
-    // Nothing of the last memtable is left, not even in the filter.
+    // No data of the last memtable remains, not even in the filter.
     let mut random = Random(1);
     for _ in 0..1000 {
         let key = random.next().to_be_bytes();
@@ -576,7 +576,7 @@ fn lazily_taken_arenas_are_not_kept() {
             memtable.get(&u64::to_be_bytes(seq), MAX_SEQ).map(|f| f.seq),
             Some(seq)
         );
-        // The same with one that is larger than the pool's arenas.
+        // Does the same with an arena that is larger than the pool's.
         let larger = pool.take_lazily(bytes as usize + 1).expect("memory");
         assert!(larger.bytes() as u64 > bytes, "{round}");
         memtable = Memtable::new(larger);

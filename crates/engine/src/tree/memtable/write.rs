@@ -5,7 +5,7 @@
 //! fit is refused before anything is changed.
 //!
 //! Threading: one writer at a time, which a flag checks (a second one panics). Its state is in
-//! relaxed atomics only so that others can read the counts.
+//! relaxed atomics only so that readers can load the counts.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -66,7 +66,7 @@ impl WriterState {
         state
     }
 
-    /// The most bytes that `entries` inserts can take. See the function `bytes_bound`.
+    /// The maximum number of bytes that `entries` inserts can take. See the function `bytes_bound`.
     pub(super) fn bytes_bound(
         &self,
         entries: usize,
@@ -79,7 +79,8 @@ impl WriterState {
     }
 }
 
-/// The most bytes that `entries` inserts can take in a tree with these numbers of nodes by level.
+/// The maximum number of bytes that `entries` inserts can take in a tree with these numbers of
+/// nodes by level.
 ///
 /// Records: header and padding at most. Nodes: an insert splits at most one node a level. There are
 /// two bounds on the splits s of a level with n nodes into which m slots go. One is m. The other: a

@@ -1,4 +1,5 @@
-//! The stamps lead to everything that is newer than a range delete, and skip what is older.
+//! Tests that the stamps lead to all entries that are newer than a range delete, and skip older
+//! ones.
 
 use super::*;
 
