@@ -141,8 +141,8 @@ impl Catalog {
         }
     }
 
-    /// Poisons the store if a task has panicked while it wrote an edit, because nobody knows what
-    /// it has written.
+    /// Poisons the store if a task has panicked while it wrote an edit, because the bytes that it
+    /// wrote are not known.
     fn check_whole(&self, role: &ManifestRole) -> Result<()> {
         if !role.writing {
             return Ok(());

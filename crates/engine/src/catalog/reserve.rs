@@ -14,9 +14,9 @@
 //!   enlarge it earlier, so that edits seldom wait for this.
 //! - A reserve is never given up to make a larger one: the manifest's reserve is resized in place,
 //!   under a second name ([`MANIFEST_RESERVE_RESIZING`]), by which an open finds it after a crash.
-//! - An open on a full disk finds the room for new reserves in what it deletes: the old manifest
-//!   and the old last segment are at least as long as the reserves that took their place. So a
-//!   closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
+//! - An open on a full disk finds the room for new reserves in the files that it deletes: the old
+//!   manifest and the old last segment are at least as long as the reserves that took their place.
+//!   So a closed segment is not cut to less than the log's reserve ([`LOG_BYTES`]).
 //!
 //! Threading: a task that makes or resizes them holds the manifest role.
 

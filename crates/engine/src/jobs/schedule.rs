@@ -414,8 +414,8 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     jobs.env.job_ended().notify();
 }
 
-/// Another side than the host has failed with the work: it waits for its next attempt, elsewhere or
-/// on the host.
+/// Returns work with which a side other than the host has failed. It waits for its next attempt, on
+/// any side.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
     if let Some(answer) = work.answers.get_mut(side) {
@@ -423,14 +423,14 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     }
     match &mut work.begun {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),
-        // There is nothing to resume, so the job begins anew: cut for the side that runs it. What
-        // the executor may still leave is refused.
+        // There is nothing to resume, so the job begins again, divided for the side that will run
+        // it. Tables that the executor may still leave are refused.
         _ => jobs.runner.discard_names(&work.end()),
     }
     let mut schedule = jobs.schedule.lock();
     if work.cancel.is_cancelled() || jobs.env.is_closing() || work.keyspace.is_dropped() {
         drop(schedule);
-        // Nobody would end it if it were returned.
+        // If the work were returned, no task would end it.
         work.cancel.cancel();
         return finish(jobs, work, &Err(cancelled()));
     }
@@ -452,7 +452,7 @@ pub(crate) fn cancel_keyspace(jobs: &Jobs, keyspace: KeyspaceId) {
     end(jobs, given_up);
 }
 
-/// Cancels all running jobs: the store closes.
+/// Cancels all running jobs, because the store closes.
 pub(crate) fn cancel_all(jobs: &Jobs) {
     let schedule = jobs.schedule.lock();
     for running in &schedule.running {
@@ -460,7 +460,8 @@ pub(crate) fn cancel_all(jobs: &Jobs) {
     }
 }
 
-/// Whether nothing runs, nothing is sealed (but what tests hold back), and nothing is due.
+/// Whether no job runs, no memtable is sealed (except those that tests hold back), and no work is
+/// due.
 pub(crate) fn is_idle(jobs: &Jobs) -> bool {
     let map = jobs.catalog.keyspaces();
     let schedule = jobs.schedule.lock();
@@ -475,7 +476,7 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         }
         let state = PickState::of(keyspace, Vec::new());
         let view = &state.view;
-        // What range deletes cover is learned by a worker that finds nothing else to do.
+        // A worker that finds no other work reads the ranges that range deletes cover.
         pick::pick(&state.input()).is_none()
             && with_range_deletes(view).all(|handle| handle.deleted_ranges().is_some())
             && pick::pick_deletes(&state.input(), &deletes(&jobs.tree, &schedule, view)).is_none()

@@ -1,5 +1,5 @@
 //! The data of a keyspace: memtables, tables and the views over them, point reads, cursors, and the
-//! choice of what to merge next.
+//! choice of the next compaction.
 //!
 //! Nothing here writes the log or the manifest, or depends on its callers.
 

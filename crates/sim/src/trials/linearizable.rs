@@ -553,7 +553,7 @@ pub(super) fn draw_options(rng: &mut Rng) -> Options {
     }
 }
 
-/// Counts what the history reached, and checks that it has an order.
+/// Counts the events of the history, and checks that the history has an order.
 pub(super) fn verdict(
     mut operations: Vec<Operation>,
     coverage: &mut Coverage,

@@ -248,7 +248,7 @@ pub struct Plan {
     pub compressible_percent: u64,
     /// The percentage of batches that are synced.
     pub sync_percent: u64,
-    /// The cut: what is left out.
+    /// The cut, which leaves out a part of the run.
     pub in_force: InForce,
     /// The weights, by [`Action`].
     weights: [u64; ACTIONS.len()],

@@ -12,7 +12,7 @@ use crate::checker::{Check, check_keyspace, show, walk};
 use crate::model::{Bytes, Pairs};
 use crate::observe::{SharedHistory, lock};
 
-/// A cursor that is kept during other operations, and what it must show.
+/// A cursor that is kept during other operations, with the pairs that it must show.
 pub(super) struct HeldCursor {
     cursor: Cursor,
     number: u64,
@@ -216,8 +216,7 @@ impl Client {
         let stood = held.cursor.valid().then(|| held.cursor.key().to_vec());
         if let Err(e) = held.cursor.refresh() {
             if e.kind() != ErrorKind::KeyspaceDropped {
-                // The cursor may be moving: what it would show now is not known to the model under
-                // the old number.
+                // The cursor may already read at a new number, so its expected pairs are set again.
                 held.expect(&self.world.history);
             }
             return self
@@ -324,8 +323,8 @@ impl Client {
         ))
     }
 
-    /// Checks that sizes and counts are within their errors of what is stored: at least what a
-    /// snapshot shows, at most everything that was ever written.
+    /// Checks that sizes and counts are within their errors: at least the pairs that a snapshot
+    /// shows, at most everything that was ever written.
     pub(super) fn approximate(&mut self) -> Check {
         let world = self.world.clone();
         let Some(keyspace) = self.keyspace()? else {
@@ -337,7 +336,7 @@ impl Client {
             1 => IterOptions::prefix(&lower[..self.rng.index(lower.len() + 1)]),
             _ => IterOptions::range(&lower[..]..&upper[..]),
         };
-        // While it is held, what it sees is kept.
+        // While the snapshot is held, the entries that it sees are kept.
         let snapshot = world.store.snapshot();
         let size = match keyspace.approximate_size(&range) {
             Ok(size) => size,

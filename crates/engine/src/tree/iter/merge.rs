@@ -316,7 +316,7 @@ impl<C: EntryCursor> EntryCursor for MergeCursor<C> {
                 .iter_mut()
                 .for_each(|c| c.prepare_seek(stage, key, trailer));
         }
-        // Every child seeks, even after an error, so that no later seek finds what was prepared for
+        // Every child seeks, even after an error, so that no later seek finds the part prepared for
         // this one.
         let mut sought = Ok(());
         self.moves += self.children.len() as u64;

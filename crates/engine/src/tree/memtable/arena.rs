@@ -129,7 +129,7 @@ impl ArenaPool {
             return self.map(min_bytes, pages);
         }
         for place in &shared.shelf[..shared.keep_count] {
-            // Acquire: what the last user wrote comes before what the next one writes.
+            // Acquire: the last user's writes come before the next user's writes.
             if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
                 return Ok(Arena {
                     start,
@@ -238,7 +238,7 @@ impl ArenaPool {
     pub fn release_kept(&self) {
         let shared = &*self.shared;
         for place in &shared.shelf {
-            // Acquire: what the last user wrote comes before the memory is unmapped.
+            // Acquire: the last user's writes come before the memory is unmapped.
             if let Some(start) = NonNull::new(place.swap(std::ptr::null_mut(), Ordering::Acquire)) {
                 shared
                     .held_bytes
@@ -277,7 +277,7 @@ impl Drop for Arena {
         let pool = &*self.pool;
         if self.bytes == pool.arena_bytes && !self.sparse {
             for place in &pool.shelf[..pool.keep_count] {
-                // Release: what this memtable wrote comes before what the next one writes.
+                // Release: this memtable's writes come before the next memtable's writes.
                 let put = place.compare_exchange(
                     std::ptr::null_mut(),
                     self.start.as_ptr(),

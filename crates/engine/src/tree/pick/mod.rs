@@ -757,7 +757,7 @@ impl<'a> Picker<'a> {
 }
 
 /// How urgent each level is: it is due from 1 on. Level 0 counts runs, and the others count bytes,
-/// without what jobs have reserved.
+/// without tables that jobs have reserved.
 pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
     Picker::new(input).scores()
 }
