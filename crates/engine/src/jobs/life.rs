@@ -221,9 +221,9 @@ fn span(work: &Work) -> tracing::Span {
 /// After this many rejected flushes of one memtable the store refuses writes.
 const REJECTIONS_MAX: u32 = 3;
 
-/// Counts a flush whose tables differ from the memtable. The flush runs again. If it is rejected
-/// each time, log and memory would grow for ever, so the store then refuses writes. The log has all
-/// entries of the memtable, and reads still work.
+/// Counts a flush whose tables differ from the memtable. The flush runs again. After
+/// [`REJECTIONS_MAX`] rejections the store refuses writes, because log and memory would otherwise
+/// grow for ever. The log has all entries of the memtable, and reads still work.
 fn count_rejection(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
     let count = source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {
