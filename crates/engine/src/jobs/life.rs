@@ -46,7 +46,7 @@ impl Jobs {
     /// Runs a piece of work on the side where it was placed.
     ///
     /// # Errors
-    /// If this fails, nothing was installed, and the work can be run again.
+    /// After an error nothing was installed, and the work can be run again.
     pub(crate) fn run(&self, work: &mut Work) -> std::result::Result<(), Stopped> {
         let _span = span(work).entered();
         let start = self.env.now();

@@ -114,7 +114,7 @@ pub(crate) struct Schedule {
     /// The keyspace that was served last. Keyspaces take turns.
     pub(super) turn: KeyspaceId,
     /// Tables that were rewritten for their tombstones and did not lose them. They are not
-    /// rewritten for them again.
+    /// rewritten for this reason again.
     unproductive: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
@@ -269,7 +269,7 @@ impl Schedule {
     /// Memory of the running jobs' buffers, in bytes.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         let of = |r: &Running| r.progress.buffer_bytes.load(Ordering::Relaxed);
-        // Executors count these bytes, so the sum must not overflow.
+        // Executors report these numbers, which may have any size, so the sum saturates.
         self.running.iter().map(of).fold(0, u64::saturating_add)
     }
 }

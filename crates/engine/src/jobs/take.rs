@@ -39,7 +39,7 @@ pub(crate) enum Taker {
         /// The worker takes no compactions, so that no memtable waits for one.
         flush_only: bool,
     },
-    /// A placer only starts work on other sides than the host.
+    /// A placer only starts work on sides other than the host.
     Placer {
         /// The placer looks at all work even if no slot is free, so that statistics show waiting
         /// work.
@@ -244,7 +244,7 @@ impl Round<'_> {
         others.any(|(id, side)| side.slots > schedule.running_count(id))
     }
 
-    /// Nothing else is due, so this looks for compactions that reclaim deleted space.
+    /// Looks for compactions that reclaim deleted space, because nothing else is due.
     fn for_deletes(mut self, map: &KeyspaceMap) -> Found {
         let jobs = self.jobs;
         // This opens tables, so it runs without the lock.
@@ -276,7 +276,7 @@ impl Round<'_> {
         self.nothing(&mut schedule)
     }
 
-    /// Nothing that this task may start is due.
+    /// Ends the round when nothing that this task may start is due.
     fn nothing(self, schedule: &mut Schedule) -> Found {
         if self.sides.is_some() {
             schedule.set_left(self.shown);
@@ -311,7 +311,7 @@ impl Round<'_> {
         None
     }
 
-    /// Returned work of one kind.
+    /// Goes through the returned work of one kind.
     fn returned(&mut self, schedule: &mut Schedule, kind: JobKind) -> Option<Found> {
         for at in (0..schedule.returned.len()).rev() {
             let work = &schedule.returned[at];

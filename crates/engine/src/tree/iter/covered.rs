@@ -170,7 +170,8 @@ impl Child {
         }
     }
 
-    /// A key above which the child has no entry. `None` if it is a memtable, or if no key is known.
+    /// A key above which the child has no entry. `None` if the child is a memtable, or if that key
+    /// is not known.
     fn last_bound(&self) -> Option<Vec<u8>> {
         match self {
             Child::Memtable(_) => None,
