@@ -23,15 +23,15 @@
 //!   readers see is replaced under it too.
 //!
 //! Why this is exact. Let a read at number `n` use a gap of number `s`, so `s <= n` (G1), and
-//! suppose that a key of the gap is alive at `n`. Its newest entry at `n` is a put with a number `m
-//! <= n`. The cursor that found the gap read at `s` and saw no live key in the interval, so `m >
-//! s`. The leader of `m` invalidated the key before it published `m` (G2). If it did so before the
-//! watch was registered, then a key was invalidated with a number above `s`, and there was no watch
-//! (G3). If it did so between the watch and the gap, then the watch was bounded, and the gap does
-//! not have the key. If it did so after that, then it cut the key out of the map and showed the new
-//! map before it published `m`; the read loaded the map after it had read a published number not
-//! below `m`, so it saw that map or a later one. Gaps that are joined have the newest of their
-//! numbers, and no gap gets keys in any other way. Other changes of a view do not matter:
+//! suppose that a key of the gap is alive at `n`. Its newest entry at `n` is a put with a number
+//! `m <= n`. The cursor that found the gap read at `s` and saw no live key in the interval, so
+//! `m > s`. The leader of `m` invalidated the key before it published `m` (G2). If it did so before
+//! the watch was registered, then a key was invalidated with a number above `s`, and there was no
+//! watch (G3). If it did so between the watch and the gap, then the watch was bounded, and the gap
+//! does not have the key. If it did so after that, then it cut the key out of the map and showed
+//! the new map before it published `m`; the read loaded the map after it had read a published
+//! number not below `m`, so it saw that map or a later one. Gaps that are joined have the newest of
+//! their numbers, and no gap gets keys in any other way. Other changes of a view do not matter:
 //! rotations, flushes, compactions and deletes bring no key to life, and the live keys at a number
 //! do not depend on the view.
 //!
