@@ -68,18 +68,26 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     catalog.check_manifest_is_whole();
     if count >= PANICS_MAX {
         let again = format!("{count} times in a row, and what it does stays undone");
-        catalog
-            .env()
-            .health()
-            .poison(&error.clone().with_kind(ErrorKind::Poisoned).context(again));
+        let cause = error.clone().with_kind(ErrorKind::Poisoned).context(again);
+        let env = catalog.env();
+        log(env, || env.health().poison(&cause));
     }
+}
+
+/// Calls what writes to the log of the program around the store. A subscriber of `tracing` that
+/// panics at every message must not end the task.
+fn log(env: &Env, write: impl FnOnce()) {
+    let _ = guarded(env, String::new, write);
 }
 
 /// Counts and reports the failure of a task, then pauses. A failed job is due again at once, so
 /// without the pause a job that always fails would make the worker spin.
 pub(super) fn failed(env: &Env, error: Error) {
     env.metrics().job_failed_count.add(1);
-    tracing::warn!(%error, "a flush or compaction failed, it runs again");
+    log(
+        env,
+        || tracing::warn!(%error, "a flush or compaction failed, it runs again"),
+    );
     env.events().emit(|| Event::JobFailed {
         error: error.clone(),
     });

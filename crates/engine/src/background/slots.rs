@@ -25,7 +25,7 @@ use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::Outcome;
 
 use super::panics::{guarded, repeat};
-use super::worker::{LOOK_AGAIN, end_work};
+use super::worker::{LOOK_AGAIN, end_work, lost};
 use crate::env::failures::JobKind;
 use crate::env::notify::Notify;
 use crate::jobs::Jobs;
@@ -186,7 +186,7 @@ impl Slots {
                 && let Some(watched) = self.take_lost(&slot, &mut attempt)
             {
                 drop(attempt);
-                self.abandon(&slot, watched);
+                self.give_up(&slot, watched);
             }
         }
     }
@@ -200,7 +200,18 @@ impl Slots {
         Some(watched)
     }
 
-    /// Gives an attempt up whose executor has not returned.
+    /// Gives an attempt up whose executor has not returned. If that panics, nothing stays reserved
+    /// even so.
+    fn give_up(&self, slot: &Arc<Slot>, watched: Watched) {
+        let reserved = watched.work.reserved();
+        let what = format!("the end of {}", watched.work.describe());
+        let abandon = || self.abandon(slot, watched);
+        if let Err(error) = guarded(self.jobs.env(), || what, abandon) {
+            self.free(slot);
+            lost(&self.jobs, None, &reserved, error);
+        }
+    }
+
     fn abandon(&self, slot: &Arc<Slot>, mut watched: Watched) {
         watched.gate.shut();
         let left = Leftover {
@@ -214,15 +225,13 @@ impl Slots {
             sides.count_ended(slot.side, &Ended::Hung);
             watched.renew_token();
         }
-        let work = watched.work.describe();
-        self.free(slot);
-        schedule::put_back(&self.jobs, watched.work);
-        // Last, because a subscriber may panic.
         tracing::warn!(
             executor = sides.name(slot.side),
-            work,
+            work = watched.work.describe(),
             "an executor does not return; its attempt is abandoned"
         );
+        self.free(slot);
+        schedule::put_back(&self.jobs, watched.work);
     }
 
     /// Ends all attempts, and waits until nothing of them can change anything any more. The store
@@ -243,7 +252,7 @@ impl Slots {
                 }
                 if is_late && let Some(watched) = self.take_lost(slot, &mut attempt) {
                     drop(attempt);
-                    self.abandon(slot, watched);
+                    self.give_up(slot, watched);
                 }
             }
             self.freed.wait_past(seen, Duration::from_millis(100));

@@ -13,7 +13,7 @@ use crate::jobs::Jobs;
 use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
-use crate::jobs::work::Work;
+use crate::jobs::work::{Reserved, Work};
 use crate::types::error::{Error, ErrorKind, Result};
 
 /// How long a worker waits at most before it looks for work again.
@@ -53,25 +53,53 @@ fn run(jobs: &Jobs, mut work: Work) {
 }
 
 /// Ends a piece of work, or returns it for another attempt. If the code that does so panics (a
-/// subscriber of `tracing` or a storage may), the work's reservation is taken back.
+/// subscriber of `tracing` or a storage may), the work has failed, and nothing of it stays reserved.
 pub(super) fn end_work(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
-    let what = work.describe();
     let reserved = work.reserved();
-    let end = || conclude(jobs, work, result);
-    if let Err(error) = guarded(jobs.env(), || format!("the end of {what}"), end) {
-        schedule::take_back(jobs, &reserved);
-        panicked(jobs.catalog(), &error, 1);
-        failed(jobs.env(), error);
+    let what = format!("the end of {}", work.describe());
+    let mut work = Some(work);
+    let end = || conclude(jobs, &mut work, result);
+    if let Err(error) = guarded(jobs.env(), || what, end) {
+        lost(jobs, work, &reserved, error);
     }
 }
 
-fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
+/// The end of a piece of work panicked. `work`: `None` if it was being handed over to the schedule.
+pub(super) fn lost(jobs: &Jobs, work: Option<Work>, reserved: &Reserved, error: Error) {
+    // This pauses before the work is due again.
+    failed(jobs.env(), error.clone());
+    let count = schedule::count_panic(jobs, reserved);
+    if let Some(work) = work {
+        let what = format!("the end of {}", work.describe());
+        let result = Err(error.clone());
+        let finish = || schedule::finish(jobs, work, &result);
+        let _ = guarded(jobs.env(), || what, finish);
+    }
+    schedule::take_back(jobs, reserved);
+    panicked(jobs.catalog(), &error, count);
+}
+
+/// Ends the work in hand, or returns it. It is taken when it is handed over to the schedule.
+fn conclude(
+    jobs: &Jobs,
+    in_hand: &mut Option<Work>,
+    result: Result<std::result::Result<(), Stopped>>,
+) {
+    let Some(work) = in_hand else { return };
     let result = match result {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Stopped::Failed(error))) => Err(error),
-        Ok(Err(Stopped::Elsewhere)) => return schedule::put_back(jobs, work),
+        Ok(Err(Stopped::Elsewhere)) => {
+            if let Some(work) = in_hand.take() {
+                schedule::put_back(jobs, work);
+            }
+            return;
+        }
         Err(error) => {
-            panicked(jobs.catalog(), &error, schedule::count_panic(jobs, &work));
+            // What it made is of no use, and no further attempt resumes behind it.
+            work.cancel.cancel();
+            let count = schedule::count_panic(jobs, &work.reserved());
+            panicked(jobs.catalog(), &error, count);
             Err(error)
         }
     };
@@ -96,7 +124,9 @@ fn conclude(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stop
     if let Some(error) = before {
         failed(jobs.env(), error);
     }
-    schedule::finish(jobs, work, &result);
+    if let Some(work) = in_hand.take() {
+        schedule::finish(jobs, work, &result);
+    }
     if let Some(error) = after {
         failed(jobs.env(), error);
     }

@@ -30,15 +30,18 @@ use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;
 
-/// How long a call waits before it is repeated, if closing files did not serve it at once.
-const WAIT: Duration = Duration::from_millis(2);
-
-/// How often a call closes files and is repeated at once. More often, it waits each time, because
-/// other threads take the descriptors that it frees.
+/// How often a call closes files and is repeated at once. Then it waits before each repetition,
+/// because other threads take the descriptors that it frees.
 const HASTY_RETRIES_MAX: u32 = 8;
 
-/// A call that still has no descriptor after this long fails.
-const RETRIES_END_AFTER: Duration = Duration::from_secs(5);
+/// How long it waits each time.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// A call fails if no table has given a descriptor back for this long.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+/// A call fails if other calls have taken every descriptor that came free for this long.
+const STARVED_AFTER: Duration = Duration::from_secs(5);
 
 /// A lowered bound is doubled when no call has lacked a descriptor for this long.
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -54,6 +57,11 @@ pub(crate) struct Descriptors {
     held: AtomicUsize,
     /// How many descriptors of tables were closed, whatever the reason.
     released_count: AtomicU64,
+    /// Calls that open a file and are under way: they may have a descriptor that is not counted in
+    /// `held` yet.
+    opening: AtomicUsize,
+    /// How many of these calls opened a file.
+    opened_count: AtomicU64,
     closed_count: AtomicU64,
     retried_count: AtomicU64,
 }
@@ -94,6 +102,8 @@ impl Descriptors {
             }),
             held: AtomicUsize::new(0),
             released_count: AtomicU64::new(0),
+            opening: AtomicUsize::new(0),
+            opened_count: AtomicU64::new(0),
             closed_count: AtomicU64::new(0),
             retried_count: AtomicU64::new(0),
         })
@@ -113,32 +123,61 @@ impl Descriptors {
     /// closed and the call is repeated.
     ///
     /// # Errors
-    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor or gave one back
-    /// during the call, or if other calls took all that came free for [`RETRIES_END_AFTER`].
+    /// Those of the call. It is `TooManyOpen` only if no table had a descriptor during the call, if
+    /// tables gave none back for [`STUCK_AFTER`], or if other calls took all of them for
+    /// [`STARVED_AFTER`].
     pub(crate) fn retry<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut hasty_retries = 0;
-        let mut give_up_at = None;
+        let began = self.runtime.now();
+        let mut last_change = began;
+        let mut retries = 0;
         loop {
-            let released = self.released_count.load(Ordering::Acquire);
-            let error = match call() {
+            let seen = self.change_count();
+            let error = match self.attempt(&mut call) {
                 Err(error) if error.kind == StorageErrorKind::TooManyOpen => error,
                 result => return result,
             };
             let now = self.runtime.now();
-            let give_up_at = *give_up_at.get_or_insert(now + RETRIES_END_AFTER);
-            if self.give_back() && hasty_retries < HASTY_RETRIES_MAX {
-                hasty_retries += 1;
-            } else {
-                // One that came free during the call serves the next one.
-                let none_came_free = self.held.load(Ordering::Acquire) == 0
-                    && self.released_count.load(Ordering::Acquire) == released;
-                if none_came_free || now >= give_up_at {
-                    return Err(error);
-                }
+            let has_changed = self.change_count() != seen;
+            if has_changed {
+                last_change = now;
+            }
+            let is_stuck = now.since(last_change) >= STUCK_AFTER;
+            let is_starved = now.since(began) >= STARVED_AFTER;
+            // One that came free during the call serves the next one.
+            let may_come_free = has_changed
+                || self.held.load(Ordering::Acquire) > 0
+                || self.opening.load(Ordering::Acquire) > 0;
+            if is_stuck || is_starved || !may_come_free {
+                return Err(error);
+            }
+            let is_hasty = retries < HASTY_RETRIES_MAX;
+            if !is_hasty {
                 self.runtime.sleep(WAIT);
             }
+            // This is right before the call, so a thread that begins one has no better chance.
+            let gave_back = self.give_back();
+            if is_hasty && !gave_back {
+                self.runtime.sleep(WAIT);
+            }
+            retries += 1;
             self.retried_count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Makes a call that opens a file, and counts it.
+    fn attempt<T>(&self, call: &mut impl FnMut() -> Result<T>) -> Result<T> {
+        let _opening = Opening::new(&self.opening);
+        let result = call();
+        if result.is_ok() {
+            self.opened_count.fetch_add(1, Ordering::AcqRel);
+        }
+        result
+    }
+
+    /// Changes whenever a call has opened a file, or a table has given a descriptor back.
+    fn change_count(&self) -> u64 {
+        let opened = self.opened_count.load(Ordering::Acquire);
+        opened.wrapping_add(self.released_count.load(Ordering::Acquire))
     }
 
     /// Adds a file that has a descriptor now, and closes others if there are too many.
@@ -219,6 +258,22 @@ impl Drop for Held {
         // First, so that a thread that finds no descriptor held sees that one was released.
         self.0.released_count.fetch_add(1, Ordering::AcqRel);
         self.0.held.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Counts a call that opens a file, also if it panics.
+struct Opening<'a>(&'a AtomicUsize);
+
+impl Opening<'_> {
+    fn new(count: &AtomicUsize) -> Opening<'_> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Opening(count)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

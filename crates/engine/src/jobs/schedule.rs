@@ -335,13 +335,10 @@ pub(crate) fn end_returned(jobs: &Jobs) {
     end(jobs, given_up);
 }
 
-/// Cancels work that panicked, so that no further attempt resumes it. Returns the number of panics
-/// in a row of its kind and keyspace.
-pub(crate) fn count_panic(jobs: &Jobs, work: &Work) -> u32 {
-    work.cancel.cancel();
+/// Work panicked, or its end did. Returns the number of panics in a row of its kind and keyspace.
+pub(crate) fn count_panic(jobs: &Jobs, of: &Reserved) -> u32 {
     let mut schedule = jobs.schedule.lock();
-    let of = (work.kind(), work.keyspace.id);
-    let count = schedule.panicked.entry(of).or_insert(0);
+    let count = schedule.panicked.entry((of.kind, of.keyspace)).or_insert(0);
     *count = count.saturating_add(1);
     *count
 }
@@ -405,7 +402,7 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     let is_lost = |r: &Running| r.id == reserved.id && Arc::ptr_eq(&r.progress, &reserved.attempt);
     schedule.running.retain(|running| !is_lost(running));
     if schedule.running.len() < before
-        && let Some(memtable) = &reserved.memtable
+        && let Some(memtable) = reserved.memtable.upgrade()
     {
         memtable.flushing.store(false, Ordering::Release);
     }

@@ -100,7 +100,8 @@ fn names_of(runtime: &Runtime, executor: &dyn Executor) -> (String, String) {
 /// gets a number: `gpu`, `gpu#2`. The host's own executor is the last in the list, and keeps its
 /// name.
 fn all_names(runtime: &Runtime, executors: &[Arc<dyn Executor>]) -> Vec<(String, String)> {
-    let mut taken = BTreeSet::new();
+    // Placements call the store's own executor the host.
+    let mut taken = BTreeSet::from(["host".to_string()]);
     let mut with_number = |executor: &Arc<dyn Executor>| {
         let (given, side) = names_of(runtime, &**executor);
         let mut name = given.clone();

@@ -3,8 +3,8 @@
 //! Threading: whoever runs it owns it. Its progress, its stage and its token of cancellation are
 //! shared with the schedule.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 
 use siltstone_storage::Instant;
 use siltstone_table::exec::{CancelToken, Progress};
@@ -18,6 +18,7 @@ use crate::jobs::leftovers::Leftover;
 use crate::jobs::sides::SideId;
 use crate::tree::pick::{Choice, ChoiceKind};
 use crate::tree::view::{KeyspaceCore, MemSource};
+use crate::types::limits::KeyspaceId;
 
 /// See the module.
 pub(crate) struct Work {
@@ -224,10 +225,12 @@ impl Work {
     pub(crate) fn reserved(&self) -> Reserved {
         Reserved {
             id: self.id,
+            kind: self.kind(),
+            keyspace: self.keyspace.id,
             attempt: self.progress.clone(),
             memtable: match &self.what {
-                What::Flush(source) => Some(source.clone()),
-                What::Compaction(_) => None,
+                What::Flush(source) => Arc::downgrade(source),
+                What::Compaction(_) => Weak::new(),
             },
         }
     }
@@ -256,10 +259,13 @@ impl Work {
 pub(crate) struct Reserved {
     /// The number of the work.
     pub(super) id: u64,
+    pub(super) kind: JobKind,
+    pub(super) keyspace: KeyspaceId,
     /// The attempt: work that is returned gets a new progress.
     pub(super) attempt: Arc<Progress>,
-    /// The memtable that a flush writes.
-    pub(super) memtable: Option<Arc<MemSource>>,
+    /// The memtable that a flush writes. This does not keep its memory, which is to be free before
+    /// anybody can find that nothing runs any more.
+    pub(super) memtable: Weak<MemSource>,
 }
 
 impl Compaction {

@@ -198,7 +198,7 @@ fn executors_of_one_name_get_numbers() {
     let runtime = Runtime::threads();
     let storage = Arc::new(MemoryStorage::new(&runtime));
     let mut components = Components::on(storage, runtime.clone());
-    for name in ["gpu", "gpu", "cpu", "", "gpu", "gpu#2"] {
+    for name in ["gpu", "gpu", "cpu", "", "gpu", "gpu#2", "host"] {
         components.executors.push(Arc::new(Bad {
             name,
             runtime: runtime.clone(),
@@ -210,7 +210,7 @@ fn executors_of_one_name_get_numbers() {
     let names: Vec<&str> = stats.sides.iter().map(|side| &side.name[..]).collect();
     // The store's own is the last. It keeps its name, whatever the others are called.
     let expected = [
-        "gpu", "gpu#2", "cpu#2", "unnamed", "gpu#3", "gpu#2#2", "cpu",
+        "gpu", "gpu#2", "cpu#2", "unnamed", "gpu#3", "gpu#2#2", "host#2", "cpu",
     ];
     assert_eq!(names, expected);
     store.close().unwrap();
