@@ -6,6 +6,9 @@ use syn::{Block, ImplItemFn, ItemFn, Signature, TraitItemFn};
 
 use crate::sources::{Sources, only_tests};
 
+/// The most lines of a function.
+pub const LONGEST_FUNCTION: usize = 160;
+
 /// A function with a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {

@@ -7,18 +7,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
+use siltstone_layers::functions::LONGEST_FUNCTION;
 use siltstone_layers::layers::{folder, runs_upward, upward_by_folders};
-use siltstone_layers::{Function, Sources, circles, functions, imports};
-
-/// The crates, and the root file of each.
-const CRATES: [(&str, &str); 6] = [
-    ("storage", "crates/storage/src/lib.rs"),
-    ("table", "crates/table/src/lib.rs"),
-    ("engine", "crates/engine/src/lib.rs"),
-    ("cli", "crates/cli/src/lib.rs"),
-    ("sim", "crates/sim/src/lib.rs"),
-    ("plasma", "crates/plasma/src/lib.rs"),
-];
+use siltstone_layers::{CRATES, Function, Sources, circles, functions, imports};
 
 fn main() -> ExitCode {
     let (flags, paths): (Vec<String>, Vec<String>) = std::env::args()
@@ -54,7 +45,7 @@ fn show(root: &Path, list: bool) -> Result<(), String> {
             at(50).unwrap_or(0),
             at(90).unwrap_or(0),
             lengths.last().unwrap_or(&0),
-            all.iter().filter(|f| f.lines > 160).count(),
+            all.iter().filter(|f| f.lines > LONGEST_FUNCTION).count(),
         );
         long(name, &all);
         if name == "engine" {
@@ -101,7 +92,7 @@ fn show(root: &Path, list: bool) -> Result<(), String> {
 
 /// Prints the functions that are longer than allowed.
 fn long(name: &str, all: &[Function]) {
-    for function in all.iter().filter(|f| f.lines > 160) {
+    for function in all.iter().filter(|f| f.lines > LONGEST_FUNCTION) {
         println!(
             "  {name} {}:{} {}: {} lines",
             function.file, function.line, function.name, function.lines

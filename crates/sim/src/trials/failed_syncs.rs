@@ -118,6 +118,58 @@ pub(super) fn try_put(run: &Run, world: &World) -> Result<Option<siltstone::Erro
     Ok(result.err())
 }
 
+/// Which syncs fail.
+fn draw_rule(rng: &mut Rng) -> Rule {
+    let fault = match rng.chance(25) {
+        true => Fault::FailAfter(StorageErrorKind::Io),
+        false => Fault::Fail(StorageErrorKind::Io),
+    };
+    let rule = match rng.below(4) {
+        0 => Rule::on(OpKind::SyncDir, fault),
+        1 => Rule::on(OpKind::Sync, fault).named("MANIFEST"),
+        _ => Rule::on(OpKind::Sync, fault),
+    };
+    let most = *rng.pick(&[2, 10, 40]);
+    let rule = rule.nth(rng.below(most));
+    match rng.chance(40) {
+        true => rule.for_good(),
+        false => rule,
+    }
+}
+
+/// Checks that a write fails and names the sync that failed.
+fn refuses_writes(
+    run: &Run,
+    world: &World,
+    failed: &[Failed],
+    bad: &Failed,
+    health: &str,
+) -> Result<(), String> {
+    let call = &bad.call;
+    let error = try_put(run, world)?.ok_or_else(|| format!("a write after the failed{call}"))?;
+    let text = error.to_string();
+    // If several syncs failed at once, any of them may have been the first to end writing.
+    let names_one = failed.iter().any(|f| f.is_bad && text.contains(&f.named));
+    let is_poisoned = error.kind() == ErrorKind::Poisoned && health != "good";
+    if !is_poisoned || !names_one || !text.contains("injected") {
+        return Err(format!("after the failed{call}: {error}; health: {health}"));
+    }
+    Ok(())
+}
+
+/// Only syncs of tables failed: this passes.
+fn writes_resume(run: &Run, world: &World) -> Result<(), String> {
+    let mut patience = 0;
+    while let Some(error) = try_put(run, world)? {
+        patience += 1;
+        if patience > 50 || error.kind() == ErrorKind::Poisoned {
+            return Err(format!("writes do not resume: {error}"));
+        }
+        run.runtime.sleep(Duration::from_millis(500));
+    }
+    Ok(())
+}
+
 /// Runs one seed.
 ///
 /// # Panics
@@ -138,20 +190,7 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         let faulty = FaultStorage::new(Arc::new(medium.clone()), &runtime);
         faulty.start_trace(true);
         faulty.disarm();
-        let fault = match rng.chance(25) {
-            true => Fault::FailAfter(StorageErrorKind::Io),
-            false => Fault::Fail(StorageErrorKind::Io),
-        };
-        let rule = match rng.below(4) {
-            0 => Rule::on(OpKind::SyncDir, fault),
-            1 => Rule::on(OpKind::Sync, fault).named("MANIFEST"),
-            _ => Rule::on(OpKind::Sync, fault),
-        };
-        let most = *rng.pick(&[2, 10, 40]);
-        let mut rule = rule.nth(rng.below(most));
-        if rng.chance(40) {
-            rule = rule.for_good();
-        }
+        let rule = draw_rule(&mut rng);
         let what = format!("{options:?}; {rule:?}");
         let with_context = |e: String| format!("{what}: {e}");
         faulty.add(rule);
@@ -180,7 +219,6 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         // The task that met the failure has had time to report it.
         runtime.sleep(Duration::from_millis(100));
         faulty.disarm();
-        let fired = faulty.fired();
         let failed = failed_syncs(&faulty.trace_log(), opened);
         for f in &failed {
             run.coverage.add(&format!("failed_sync.{}", f.part));
@@ -191,38 +229,14 @@ pub fn failed_syncs_trial(seed: u64) -> Coverage {
         let health = world.store.stats().health;
         match bad {
             Some(bad) => {
-                let error = try_put(&run, &world)?
-                    .ok_or_else(|| with_context(format!("a write after the failed{}", bad.call)))?;
-                let text = error.to_string();
-                // If several syncs failed at once, any of them may have been the first to end
-                // writing.
-                let names_one = failed.iter().any(|f| f.is_bad && text.contains(&f.named));
-                if error.kind() != ErrorKind::Poisoned
-                    || !text.contains("injected")
-                    || !names_one
-                    || health == "good"
-                {
-                    let call = &bad.call;
-                    return Err(with_context(format!(
-                        "after the failed{call}: {error}; health: {health}"
-                    )));
-                }
+                refuses_writes(&run, &world, &failed, bad, &health).map_err(with_context)?;
             }
             None => {
-                // Only syncs of tables failed: this passes.
+                let fired = faulty.fired();
                 if health.contains("poison") {
                     return Err(with_context(format!("{fired:?} poisoned: {health}")));
                 }
-                let mut patience = 0;
-                while let Some(error) = try_put(&run, &world)? {
-                    patience += 1;
-                    if patience > 50 || error.kind() == ErrorKind::Poisoned {
-                        return Err(with_context(format!(
-                            "{fired:?}: writes do not resume: {error}"
-                        )));
-                    }
-                    runtime.sleep(Duration::from_millis(500));
-                }
+                writes_resume(&run, &world).map_err(|e| with_context(format!("{fired:?}: {e}")))?;
                 run.check_all(&world, &mut rng).map_err(with_context)?;
                 run.coverage.add(match fired.is_empty() {
                     true => "failed_sync.not_met",
