@@ -6,7 +6,7 @@ use siltstone::{IterOptions, Keyspace, WriteOptions};
 use super::{bounds, key_of, keyspace_of, open_existing};
 use crate::args::DelArgs;
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, confirm, count, outln};
+use crate::output::{Out, confirm, count, outln, plural};
 
 /// The maximum number of keys that are counted for the question.
 const COUNTED_KEYS: u64 = 10_000;
@@ -32,13 +32,10 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
         if !args.yes {
             let found = match counted(&keyspace, range.clone())? {
                 n if n > COUNTED_KEYS => format!("more than {} keys", count(COUNTED_KEYS)),
-                1 => "1 key".to_string(),
-                n => format!("{} keys", count(n)),
+                n => plural(n, "key"),
             };
-            let question = format!(
-                "Remove {what} of keyspace `{}` ({found})?",
-                args.store.keyspace
-            );
+            let name = &args.store.keyspace;
+            let question = format!("Remove {what} of keyspace `{name}` ({found})?");
             confirm(&question, false)?;
         }
         add_range(&keyspace, range, &mut batch)?;
@@ -49,11 +46,15 @@ pub fn run(args: &DelArgs) -> Result<Outcome, Failure> {
     }
     store.close()?;
     if let Some(said) = said {
-        let mut out = Out::new();
-        outln!(out, "{said}")?;
-        out.finish()?;
+        print(&said)?;
     }
     Ok(Outcome::Fine)
+}
+
+fn print(said: &str) -> Result<(), Failure> {
+    let mut out = Out::new();
+    outln!(out, "{said}")?;
+    out.finish()
 }
 
 /// The range as it was given.

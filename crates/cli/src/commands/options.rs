@@ -32,10 +32,7 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     let is_change = !args.set.is_empty() || !args.unset.is_empty();
     if !is_change && !args.write {
         if !args.store.is_dir() {
-            return Err(Failure::Other(format!(
-                "{}: there is no such folder; --write and --set create it",
-                args.store.display()
-            )));
+            return Err(no_folder(&args.store));
         }
         let found = InForce::find(&args.store, &read, args.keyspace.as_deref())?;
         return print(|out| found.print(out, args.json));
@@ -68,6 +65,13 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     names.extend(changes.set.iter().map(|(name, _)| *name));
     let found = found.only(&names);
     print(|out| found.print_brief(out, args.json))
+}
+
+fn no_folder(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::Other(format!(
+        "{path}: there is no such folder; --write and --set create it"
+    ))
 }
 
 fn print(lines: impl FnOnce(&mut Out) -> Result<(), Failure>) -> Result<Outcome, Failure> {

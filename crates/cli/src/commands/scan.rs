@@ -125,15 +125,10 @@ impl Printer {
         match &mut self.table {
             Some(table) => {
                 if table.names.is_empty() {
-                    if key.is_some() {
-                        table
-                            .names
-                            .extend(self.key.columns("key").iter().map(|n| n.to_string()));
-                    }
-                    if value.is_some() {
-                        let names = self.value.columns("value");
-                        table.names.extend(names.iter().map(|n| n.to_string()));
-                    }
+                    let key = key.map(|_| self.key.columns("key"));
+                    let value = value.map(|_| self.value.columns("value"));
+                    let names = key.into_iter().chain(value).flatten();
+                    table.names.extend(names.map(|name| name.to_string()));
                 }
                 table.row(out, String::from_utf8_lossy(&self.line).into_owned())
             }

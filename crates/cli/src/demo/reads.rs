@@ -152,10 +152,7 @@ fn points(
         if absent {
             misses.add(time);
             if found {
-                return Err(wrong(
-                    format_args!("a key that was never written has a value: {key:?}"),
-                    plan.seed,
-                ));
+                return Err(never_written(&key, plan.seed));
             }
         } else {
             hits.add(time);
@@ -169,6 +166,13 @@ fn points(
         }
     }
     Ok((hits.finish(), misses.finish()))
+}
+
+fn never_written(key: &[u8], seed: u64) -> Failure {
+    wrong(
+        format_args!("a key that was never written has a value: {key:?}"),
+        seed,
+    )
 }
 
 /// Compares everything that the cursor returns with the expected pairs.

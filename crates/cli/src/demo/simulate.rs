@@ -4,6 +4,7 @@
 //! shows the progress.
 
 use std::sync::atomic::Ordering;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use siltstone::batch::Batch;
@@ -210,13 +211,17 @@ fn write_dump(
                 })
             })
             .collect();
-        for writer in writers {
-            writer
-                .join()
-                .map_err(|_| Failure::Other("a writer thread failed".to_string()))??;
-        }
-        Ok(())
+        writers.into_iter().try_for_each(joined)
     })
+}
+
+type Writer<'scope> = ScopedJoinHandle<'scope, Result<(), siltstone::Error>>;
+
+fn joined(writer: Writer<'_>) -> Result<(), Failure> {
+    match writer.join() {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(Failure::Other("a writer thread failed".to_string())),
+    }
 }
 
 /// Prints pictures side by side.

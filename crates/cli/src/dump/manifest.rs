@@ -350,14 +350,13 @@ pub fn edit_json(dump: &Dump<'_>, edit: &Edit) -> Value {
 
 /// The settings of a keyspace, as a part of a line.
 pub fn options_text(options: &StoredOptions) -> String {
-    let all: Vec<_> = stored_options(options)
-        .into_iter()
+    let all = stored_options(options).into_iter();
+    let all: Vec<_> = all
         .map(|(name, value)| format!("{name} = {value}"))
         .collect();
-    if all.is_empty() {
-        String::new()
-    } else {
-        format!(" with {}", all.join(", "))
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(" with {}", all.join(", ")),
     }
 }
 

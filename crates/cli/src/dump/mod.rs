@@ -89,15 +89,8 @@ impl<'a> Dump<'a> {
 
     /// Whether an entry of this key is printed.
     pub fn wants(&self, key: &[u8]) -> bool {
-        self.range
-            .lower
-            .as_ref()
-            .is_none_or(|lower| key >= &lower[..])
-            && self
-                .range
-                .upper
-                .as_ref()
-                .is_none_or(|upper| key < &upper[..])
+        let (lower, upper) = (self.range.lower.as_deref(), self.range.upper.as_deref());
+        lower.is_none_or(|lower| key >= lower) && upper.is_none_or(|upper| key < upper)
     }
 
     /// Prints a line about an offset.

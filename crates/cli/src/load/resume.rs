@@ -233,6 +233,14 @@ fn digest_text(mark: &Mark) -> String {
     format!("{:032x}", mark.digest)
 }
 
+/// The longest record that has several lines.
+fn longest_lines(value: &serde_json::Value) -> Option<Lines> {
+    Some(Lines {
+        first: value["longest_first_line"].as_u64()?,
+        count: value["longest_line_count"].as_u64()?,
+    })
+}
+
 impl Found {
     fn read(value: &[u8]) -> Option<Found> {
         let value: serde_json::Value = serde_json::from_slice(value).ok()?;
@@ -257,12 +265,9 @@ impl Found {
                 entry_bytes: value["loaded_bytes"].as_u64()?,
                 multi_line: MultiLine {
                     records: value["multi_line_records"].as_u64()?,
-                    longest: match &value["longest_first_line"] {
-                        serde_json::Value::Null => None,
-                        first => Some(Lines {
-                            first: first.as_u64()?,
-                            count: value["longest_line_count"].as_u64()?,
-                        }),
+                    longest: match value["longest_first_line"].is_null() {
+                        true => None,
+                        false => Some(longest_lines(&value)?),
                     },
                 },
                 left_out: LeftOut {

@@ -38,12 +38,7 @@ pub fn render(report: &Report) -> Result<String, Failure> {
                 sections::facts(h, &report.facts);
             });
             h.line();
-            h.element(
-                "footer",
-                &[],
-                "The data of this page, except the pictures, is in it as JSON: the script element \
-                with the id “data”.",
-            );
+            footer(h);
             h.json("data", &data);
             h.line();
             h.within("script", &[], |h| h.source(include_str!("script.js")));
@@ -51,6 +46,12 @@ pub fn render(report: &Report) -> Result<String, Failure> {
     });
     h.line();
     Ok(h.into_string())
+}
+
+fn footer(h: &mut Html) {
+    let text = "The data of this page, except the pictures, is in it as JSON: the script element \
+                with the id “data”.";
+    h.element("footer", &[], text);
 }
 
 fn header(h: &mut Html, report: &Report) {

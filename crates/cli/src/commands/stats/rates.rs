@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use siltstone::Stats;
+
 use crate::failure::Failure;
 use crate::output::{Out, bytes, count, duration, outln, rate};
 
@@ -37,6 +39,12 @@ impl Sample {
     }
 }
 
+/// Whether the store was opened again between two samples: its counters have begun anew.
+fn was_reopened(old: &Stats, new: &Stats) -> bool {
+    let mut counters = new.counters.iter();
+    counters.any(|(name, n)| name.ends_with("_count") && *n < old.counter(name))
+}
+
 impl Rates {
     /// None unless both are of one open of one writer, in this order.
     pub fn between(old: &Sample, new: &Sample) -> Option<Rates> {
@@ -44,12 +52,7 @@ impl Rates {
             return None;
         };
         let time_us = after.written_us.checked_sub(before.written_us)?;
-        let reopened = new
-            .stats
-            .counters
-            .iter()
-            .any(|(name, n)| name.ends_with("_count") && *n < old.stats.counter(name));
-        if before.pid != after.pid || time_us == 0 || reopened {
+        if before.pid != after.pid || time_us == 0 || was_reopened(&old.stats, &new.stats) {
             return None;
         }
         let of = |name: &str| {
