@@ -4,6 +4,7 @@
 
 pub(crate) mod announce;
 pub(crate) mod queue;
+mod rotate;
 pub mod stalls;
 pub(crate) mod write;
 pub(crate) mod write_rate;

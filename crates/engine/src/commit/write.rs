@@ -33,8 +33,7 @@ use crate::formats::batch::{BatchBody, Entry, EntryKind};
 use crate::formats::log::{Position, RecordKind};
 use crate::tree::gaps::LeaderWatch;
 use crate::tree::memtable::{self, Memtable};
-use crate::tree::settings::{Settings, first_memtable, next_memtable};
-use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource, Source};
+use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
@@ -67,7 +66,8 @@ pub(crate) struct StoreWriters {
 pub(crate) struct LeaderState {
     /// The number that the next entry gets.
     pub(crate) next_seq: u64,
-    next_source_id: u64,
+    /// The number that the next memtable gets.
+    pub(super) next_source_id: u64,
     /// Memory for the next group.
     needs: Vec<Need>,
 }
@@ -394,14 +394,9 @@ fn make_room_for_all(
             continue;
         }
         let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
-        need.source = rotate(
-            commit,
-            leader.next_seq,
-            &mut leader.next_source_id,
-            &need.keyspace,
-            min_bytes,
-        )
-        .map_err(|error| (need.keyspace.id, error))?;
+        need.source = leader
+            .rotate(commit, &need.keyspace, min_bytes)
+            .map_err(|error| (need.keyspace.id, error))?;
     }
     Ok(())
 }
@@ -565,86 +560,6 @@ pub(crate) fn apply_to<'a>(
         Ok(())
     } else {
         writer.insert_group(&chunk)
-    }
-}
-
-/// Seals the active memtable and makes a new one, between two groups. `next_seq` is the first
-/// number of the new one.
-fn rotate(
-    commit: &Commit,
-    next_seq: u64,
-    next_source_id: &mut u64,
-    keyspace: &KeyspaceCore,
-    min_bytes: usize,
-) -> Result<Arc<MemSource>> {
-    let last = keyspace.view().active().clone();
-    let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
-    if !last.mem.is_empty() {
-        commit.stalls.sealed(keyspace.id, last.mem.used_bytes());
-    }
-    let fresh = MemSource::new(*next_source_id, mem, next_seq - 1);
-    *next_source_id += 1;
-    keyspace.replace_view(|view| {
-        let mut unsettled = view.unsettled();
-        if view.active().mem.is_empty() {
-            // The old one never had an entry, so the new one takes its slot, from the same number
-            // on.
-            unsettled.remove(0);
-            let lo = view.active().lo;
-            let widened = MemSource::new(fresh.id, fresh.mem.clone(), lo);
-            unsettled.push(Source::Memtable(widened));
-        } else {
-            view.active().seal(next_seq - 1);
-            unsettled.push(Source::Memtable(fresh.clone()));
-        }
-        KeyspaceView::build(
-            unsettled,
-            view.version.clone(),
-            commit.tree.tables(),
-            Some(view),
-        )
-    });
-    commit.env.work().notify();
-    Ok(keyspace.view().active().clone())
-}
-
-impl Lead<'_> {
-    /// Seals the keyspace's active memtable, unless it is empty. Returns whether it did.
-    pub(crate) fn rotate(&mut self, commit: &Commit, keyspace: &KeyspaceCore) -> Result<bool> {
-        if keyspace.view().active().mem.is_empty() {
-            return Ok(false);
-        }
-        let state = &mut **self;
-        rotate(
-            commit,
-            state.next_seq,
-            &mut state.next_source_id,
-            keyspace,
-            0,
-        )?;
-        Ok(true)
-    }
-
-    /// Seals the active memtables of these keyspaces. Returns how many there were that were not
-    /// empty.
-    pub(crate) fn seal<'k>(
-        &mut self,
-        commit: &Commit,
-        keyspaces: impl IntoIterator<Item = &'k KeyspaceCore>,
-    ) -> Result<usize> {
-        let mut count = 0;
-        for keyspace in keyspaces {
-            count += usize::from(self.rotate(commit, keyspace)?);
-        }
-        Ok(count)
-    }
-
-    /// A new active memtable, for a new keyspace or above an ingest. Its memory is allocated as it
-    /// is written.
-    pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {
-        let mem = first_memtable(settings)?;
-        self.next_source_id += 1;
-        Ok(MemSource::new(self.next_source_id - 1, mem, lo))
     }
 }
 
