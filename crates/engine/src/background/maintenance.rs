@@ -17,7 +17,7 @@ use crate::catalog::obsolete::delete_obsolete;
 use crate::commit::Commit;
 use crate::services::parts::Parts;
 use crate::services::recovery::unflushed::install_unflushed;
-use crate::services::seal::Watches;
+use crate::services::seal::SealWatches;
 use crate::stats::stats_file::{self, OwnFile, SpaceCount};
 use crate::tree::iter::ahead::follow_hints;
 use crate::tree::view::Source;
@@ -36,7 +36,7 @@ struct Maintenance<'a> {
     #[cfg(feature = "metrics")]
     last_fed: Instant,
     space_count: SpaceCount,
-    watches: Watches,
+    watches: SealWatches,
     /// While no event has said yet that there is space again: how many times space was missing
     /// until now, and since when it has not been missing.
     space_since: Option<(u64, Instant)>,
@@ -54,7 +54,7 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
         #[cfg(feature = "metrics")]
         last_fed: opened,
         space_count: SpaceCount::default(),
-        watches: Watches::default(),
+        watches: SealWatches::default(),
         space_since: None,
     };
     let mut panics = 0;

@@ -42,16 +42,16 @@ pub(crate) struct Announcement<'a> {
 }
 
 /// What [`Commit::announce`] is to keep of the log besides the record.
-pub(crate) struct Prepared<P> {
+pub(crate) struct PreparedChange<P> {
     pub(crate) change: P,
     /// The log is kept from this position on, if it lies before the record.
     pub(crate) oldest: Option<Position>,
 }
 
-impl<P> Prepared<P> {
+impl<P> PreparedChange<P> {
     /// A change that needs nothing of the log but its record.
-    pub(crate) fn new(change: P) -> Prepared<P> {
-        Prepared {
+    pub(crate) fn new(change: P) -> PreparedChange<P> {
+        PreparedChange {
             change,
             oldest: None,
         }
@@ -71,7 +71,7 @@ impl Commit {
         &self,
         record: Announcement<'_>,
         check: impl FnOnce() -> Result<()>,
-        prepare: impl FnOnce(&mut Lead<'_>, u64) -> Result<Prepared<P>>,
+        prepare: impl FnOnce(&mut Lead<'_>, u64) -> Result<PreparedChange<P>>,
         show: impl FnOnce(P) -> T,
     ) -> std::result::Result<(T, Announced), Failed> {
         let mut lead = self.lead();
@@ -85,7 +85,7 @@ impl Commit {
         lead: &mut Lead<'_>,
         record: Announcement<'_>,
         check: impl FnOnce() -> Result<()>,
-        prepare: impl FnOnce(&mut Lead<'_>, u64) -> Result<Prepared<P>>,
+        prepare: impl FnOnce(&mut Lead<'_>, u64) -> Result<PreparedChange<P>>,
         show: impl FnOnce(P) -> T,
     ) -> std::result::Result<(T, Announced), Failed> {
         let first = lead.next_seq;

@@ -43,7 +43,7 @@ pub(crate) struct Attempt {
 
 /// An attempt that is ready to be executed. It holds nothing of the store but what the executor may
 /// use.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedJob {
     executor: Arc<dyn Executor>,
     name: String,
     is_host: bool,
@@ -51,7 +51,7 @@ pub(crate) struct Prepared {
     context: ExecContext,
 }
 
-impl Prepared {
+impl PreparedJob {
     /// Has the executor run the job. A panic of an executor that is not the host's own is a failure
     /// of the attempt.
     pub(crate) fn execute(&self) -> Result<Outcome, Ended> {
@@ -76,7 +76,7 @@ impl JobRunner {
     }
 
     /// Prepares an attempt of a job.
-    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> Prepared {
+    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> PreparedJob {
         let (inputs, outputs) = match &attempt.gate {
             Some(gate) => (gate.inputs(), gate.outputs(self.outputs())),
             None => (begun.inputs.clone(), self.outputs().clone()),
@@ -97,7 +97,7 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
         };
-        Prepared {
+        PreparedJob {
             executor: self.sides.executor(attempt.side).clone(),
             name: self.sides.name(attempt.side).to_string(),
             is_host: attempt.side == self.sides.host(),

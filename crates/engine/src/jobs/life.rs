@@ -18,7 +18,7 @@ use siltstone_table::job::outcome::Outcome;
 
 use crate::env::Env;
 use crate::jobs::Jobs;
-use crate::jobs::attempt::{Attempt, Prepared};
+use crate::jobs::attempt::{Attempt, PreparedJob};
 use crate::jobs::ended::{Ended, cancelled};
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
@@ -95,7 +95,7 @@ impl Jobs {
 
     /// Like [`Jobs::begin`], for an executor other than the host's own. A gate stands between that
     /// executor and the store.
-    pub(crate) fn begin_elsewhere(&self, work: &mut Work) -> Option<(Attempt, Prepared)> {
+    pub(crate) fn begin_elsewhere(&self, work: &mut Work) -> Option<(Attempt, PreparedJob)> {
         let mut attempt = self.begin(work)?;
         let begun = work.begun.as_ref()?;
         attempt.gate = Some(Gate::new(self.env.runtime(), begun.inputs.clone()));
@@ -103,7 +103,7 @@ impl Jobs {
         Some((attempt, prepared))
     }
 
-    fn prepare(&self, work: &Work, attempt: &Attempt) -> Prepared {
+    fn prepare(&self, work: &Work, attempt: &Attempt) -> PreparedJob {
         let begun = work.begun.as_ref().expect("an attempt has a job");
         self.runner.prepare(attempt, begun)
     }

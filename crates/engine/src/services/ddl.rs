@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::catalog::pending::Announced;
 use crate::commit::Commit;
-use crate::commit::announce::{Announcement, Prepared};
+use crate::commit::announce::{Announcement, PreparedChange};
 use crate::commit::write::Lead;
 use crate::formats::log::RecordKind;
 use crate::formats::log::bodies::encode_create;
@@ -82,7 +82,7 @@ pub(crate) fn create(
     };
     let prepare = |lead: &mut Lead<'_>, number| {
         let source = lead.fresh_source(&settings, number)?;
-        Ok(Prepared::new((source, number)))
+        Ok(PreparedChange::new((source, number)))
     };
     let show = |(source, number)| {
         catalog.raise_next_keyspace_id(next_id);
@@ -165,7 +165,7 @@ fn announce_drop(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<Announ
             Source::Memtable(m) => m.first_position(),
             Source::Run(_) => None,
         });
-        Ok(Prepared {
+        Ok(PreparedChange {
             change: (),
             oldest: oldest.min(),
         })

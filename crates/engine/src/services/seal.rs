@@ -2,10 +2,10 @@
 //!
 //! A range delete takes only a few bytes of a memtable. So it could stay there for days until the
 //! memtable is full, while the tables that it covers keep their space. The maintenance task watches
-//! memtables with range deletes ([`Watch`]). It judges a memtable when nothing was written to it
-//! for [`QUIET`], or when [`PATIENCE`] has passed since the first change after it was judged last.
-//! If [`frees_enough`], it seals the memtable. The flush writes little, and what it covers is then
-//! dropped or compacted like anything that range deletes cover (`tree/pick`).
+//! memtables with range deletes ([`SealWatch`]). It judges a memtable when nothing was written to
+//! it for [`QUIET`], or when [`PATIENCE`] has passed since the first change after it was judged
+//! last. If [`frees_enough`], it seals the memtable. The flush writes little, and what it covers is
+//! then dropped or compacted like anything that range deletes cover (`tree/pick`).
 //!
 //! Invariants: a flush that is made for this writes at most an eighth of what it covers. A memtable
 //! is judged at most once in [`QUIET`], so even a hundred thousand range deletes cost little. All
@@ -47,7 +47,7 @@ const SHARE: u64 = 8;
 const RANGES_MAX: usize = 4096;
 
 /// An active memtable with range deletes.
-struct Watch {
+struct SealWatch {
     /// The id of its source, and its bytes when it was last looked at.
     source: u64,
     raw_bytes: u64,
@@ -61,7 +61,7 @@ struct Watch {
 
 /// The memtables that are watched, by keyspace.
 #[derive(Default)]
-pub(crate) struct Watches(BTreeMap<KeyspaceId, Watch>);
+pub(crate) struct SealWatches(BTreeMap<KeyspaceId, SealWatch>);
 
 /// Whether a flush of the memtable frees enough space to be worth it.
 fn frees_enough(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u64) -> bool {
@@ -76,7 +76,7 @@ fn frees_enough(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u64) -> 
     gains && (covered >= table_bytes || covered >= all / SHARE)
 }
 
-impl Watch {
+impl SealWatch {
     /// Whether it is time to judge the memtable.
     fn is_due(&self, now: Instant) -> bool {
         !self.is_judged()
@@ -90,7 +90,7 @@ impl Watch {
 }
 
 /// Seals the memtables of all keyspaces that are due and free enough space.
-pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> {
+pub(crate) fn for_deletes(commit: &Commit, watches: &mut SealWatches) -> Result<()> {
     let map = commit.catalog().keyspaces();
     watches.0.retain(|id, _| map.by_id.contains_key(id));
     let now = commit.env().now();
@@ -102,7 +102,7 @@ pub(crate) fn for_deletes(commit: &Commit, watches: &mut Watches) -> Result<()> 
             continue;
         }
         let raw_bytes = active.mem.raw_bytes();
-        let fresh = || Watch {
+        let fresh = || SealWatch {
             source: active.id,
             raw_bytes,
             changed_since: now,

@@ -18,7 +18,7 @@ const WIDTH: usize = 98;
 
 /// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Source {
+enum Origin {
     Default,
     /// The top level of the file.
     File,
@@ -34,30 +34,30 @@ enum Source {
     Process(u32),
 }
 
-impl Source {
+impl Origin {
     fn word(&self) -> &'static str {
         match self {
-            Source::Default => "default",
-            Source::File => "file",
-            Source::Keyspace => "keyspace",
-            Source::FileForKeyspace => "file for keyspace",
-            Source::GivesWay => "gives way",
-            Source::Created => "store",
-            Source::Process(_) => "process",
+            Origin::Default => "default",
+            Origin::File => "file",
+            Origin::Keyspace => "keyspace",
+            Origin::FileForKeyspace => "file for keyspace",
+            Origin::GivesWay => "gives way",
+            Origin::Created => "store",
+            Origin::Process(_) => "process",
         }
     }
 
     fn text(&self) -> String {
         match self {
-            Source::Default => "default".to_string(),
-            Source::File => OPTIONS_FILE.to_string(),
-            Source::Keyspace => "set for the keyspace, kept by the store".to_string(),
-            Source::FileForKeyspace => {
+            Origin::Default => "default".to_string(),
+            Origin::File => OPTIONS_FILE.to_string(),
+            Origin::Keyspace => "set for the keyspace, kept by the store".to_string(),
+            Origin::FileForKeyspace => {
                 format!("{OPTIONS_FILE}, from when the store is next opened for writing")
             }
-            Source::GivesWay => "gives way to what is set for the keyspace".to_string(),
-            Source::Created => "the store was created so".to_string(),
-            Source::Process(pid) => {
+            Origin::GivesWay => "gives way to what is set for the keyspace".to_string(),
+            Origin::Created => "the store was created so".to_string(),
+            Origin::Process(pid) => {
                 format!("process {pid}, which has the store open; {OPTIONS_FILE} says otherwise")
             }
         }
@@ -68,7 +68,7 @@ impl Source {
 struct Row {
     setting: &'static Setting,
     value: Value,
-    source: Source,
+    source: Origin,
 }
 
 impl Row {
@@ -169,8 +169,8 @@ impl InForce {
                 setting,
                 value: setting.value(&file.options),
                 source: match names.contains(&setting.name) {
-                    true => Source::File,
-                    false => Source::Default,
+                    true => Origin::File,
+                    false => Origin::Default,
                 },
             })
             .collect();
@@ -209,7 +209,7 @@ impl InForce {
             None => {
                 for (name, kept) in &stored {
                     let mut rows = of_keyspace(name, kept);
-                    rows.retain(|row| !matches!(row.source, Source::Default | Source::File));
+                    rows.retain(|row| !matches!(row.source, Origin::Default | Origin::File));
                     if !rows.is_empty() {
                         own.push((name.clone(), rows));
                     }
@@ -326,8 +326,8 @@ fn created(path: &Path, rows: &mut [Row]) {
                 false => "".into(),
             };
             row.source = match is_elsewhere {
-                true => Source::Created,
-                false => Source::Default,
+                true => Origin::Created,
+                false => Origin::Default,
             };
         }
     }
@@ -346,7 +346,7 @@ fn of_process(path: &Path, rows: &mut [Row]) {
             let text = format!("{} = {}", difference.name, difference.value);
             if let Ok(options) = Options::from_toml(&text) {
                 row.value = row.setting.value(&options);
-                row.source = Source::Process(file.pid);
+                row.source = Origin::Process(file.pid);
             }
         }
     }
@@ -371,11 +371,11 @@ fn of_keyspace(
             let kept_value = setting.keyspace_value(kept);
             let in_file = value_in_file(setting).filter(|w| kept_value.as_ref() != Some(w));
             let (value, source) = match (in_file, &kept_value) {
-                (Some(in_file), _) => (in_file, Source::FileForKeyspace),
-                (None, Some(_)) => (value, Source::Keyspace),
-                (None, None) if value != setting.value(options) => (value, Source::GivesWay),
-                (None, None) if names.contains(&setting.name) => (value, Source::File),
-                (None, None) => (value, Source::Default),
+                (Some(in_file), _) => (in_file, Origin::FileForKeyspace),
+                (None, Some(_)) => (value, Origin::Keyspace),
+                (None, None) if value != setting.value(options) => (value, Origin::GivesWay),
+                (None, None) if names.contains(&setting.name) => (value, Origin::File),
+                (None, None) => (value, Origin::Default),
             };
             Some(Row {
                 setting,

@@ -7,7 +7,7 @@ use siltstone::Stats;
 use crate::failure::Failure;
 use crate::output::{Out, bytes, count, duration, outln, rate};
 
-use super::source::{Sample, Source};
+use super::source::{Sample, StatsSource};
 
 /// Differences of counters over the time between two samples.
 pub struct Rates {
@@ -31,7 +31,7 @@ impl Sample {
     /// Whether this equals the sample of `other`: the writer has not written the file since.
     pub fn is_same_as(&self, other: &Sample) -> bool {
         match (&self.source, &other.source) {
-            (Source::Written(a), Source::Written(b)) => {
+            (StatsSource::Written(a), StatsSource::Written(b)) => {
                 (a.pid, a.written_us) == (b.pid, b.written_us)
             }
             _ => false,
@@ -48,7 +48,9 @@ fn was_reopened(old: &Stats, new: &Stats) -> bool {
 impl Rates {
     /// None unless both are of one open of one writer, in this order.
     pub fn between(old: &Sample, new: &Sample) -> Option<Rates> {
-        let (Source::Written(before), Source::Written(after)) = (&old.source, &new.source) else {
+        let (StatsSource::Written(before), StatsSource::Written(after)) =
+            (&old.source, &new.source)
+        else {
             return None;
         };
         let time_us = after.written_us.checked_sub(before.written_us)?;

@@ -22,13 +22,13 @@ pub struct Sample {
     /// The figures.
     pub stats: Stats,
     /// Their origin.
-    pub source: Source,
+    pub source: StatsSource,
     /// How long the store was open for reading, which excludes writers.
     pub held: Duration,
 }
 
 /// The origin of figures.
-pub enum Source {
+pub enum StatsSource {
     /// No process has the store open for writing: it was opened for reading. Contains the last
     /// figures of a killed writer, if there are any.
     Opened(Option<Written>),
@@ -98,20 +98,20 @@ pub fn ago(age: Duration) -> String {
     }
 }
 
-impl Source {
+impl StatsSource {
     /// The origin on one line.
     pub fn line(&self) -> String {
         match self {
-            Source::Opened(None) => {
+            StatsSource::Opened(None) => {
                 "read from the store; nobody has it open for writing".to_string()
             }
-            Source::Opened(Some(left)) => format!(
+            StatsSource::Opened(Some(left)) => format!(
                 "read from the store; process {} ended without closing it, its last figures of {} \
                 ago are in STATS.json",
                 left.pid,
                 ago(left.age)
             ),
-            Source::Written(by) => {
+            StatsSource::Written(by) => {
                 let line = format!(
                     "written by process {} (siltstone {}), {} ago",
                     by.pid,
@@ -139,11 +139,11 @@ impl Source {
             })
         };
         match self {
-            Source::Opened(None) => json!({ "kind": "opened" }),
-            Source::Opened(Some(left)) => {
+            StatsSource::Opened(None) => json!({ "kind": "opened" }),
+            StatsSource::Opened(Some(left)) => {
                 json!({ "kind": "opened", "left_behind": written("written", left) })
             }
-            Source::Written(by) => written("written", by),
+            StatsSource::Written(by) => written("written", by),
         }
     }
 }
@@ -153,7 +153,7 @@ impl Sample {
         let by = Written::of(&found);
         Sample {
             stats: found.stats,
-            source: Source::Written(by),
+            source: StatsSource::Written(by),
             held: Duration::ZERO,
         }
     }
@@ -180,7 +180,7 @@ impl Sample {
                     opened.close()?;
                     return Ok(Sample {
                         stats,
-                        source: Source::Opened(file.as_ref().map(Written::of)),
+                        source: StatsSource::Opened(file.as_ref().map(Written::of)),
                         held: start.elapsed(),
                     });
                 }

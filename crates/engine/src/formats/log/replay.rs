@@ -119,7 +119,7 @@ pub fn replay(
     numbers.sort_unstable();
     let highest_segment = numbers.last().copied().unwrap_or(0);
     numbers.retain(|&number| number >= options.start.segment);
-    Replay {
+    LogReplay {
         storage,
         options,
         numbers,
@@ -156,7 +156,7 @@ enum Start {
     Bad(StopReason, Vec<u64>),
 }
 
-struct Replay<'a> {
+struct LogReplay<'a> {
     storage: &'a dyn Storage,
     options: &'a ReplayOptions,
     /// The numbers of the segments from the start on, in ascending order.
@@ -165,7 +165,7 @@ struct Replay<'a> {
     report: ReplayReport,
 }
 
-impl Replay<'_> {
+impl LogReplay<'_> {
     #[cold]
     fn another_store(&self, segment: u32, found: u64) -> Error {
         Error::corruption(

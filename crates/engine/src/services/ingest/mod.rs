@@ -32,7 +32,7 @@ use siltstone_storage::{Storage, StorageErrorKind};
 
 use crate::catalog::Catalog;
 use crate::commit::Commit;
-use crate::commit::announce::{Announcement, Failed, Prepared};
+use crate::commit::announce::{Announcement, Failed, PreparedChange};
 use crate::commit::write::Lead;
 use crate::env::ingests::IngestInFlight;
 use crate::formats::log::RecordKind;
@@ -128,7 +128,7 @@ pub(crate) fn commit(commit: &Commit, parts: &[Part]) -> std::result::Result<u64
             let settings = part.keyspace.load_settings();
             fresh.push(lead.fresh_source(&settings, ingest.last)?);
         }
-        Ok(Prepared::new((ingest, fresh)))
+        Ok(PreparedChange::new((ingest, fresh)))
     };
     let show = |(ingest, fresh): (Ingest, Vec<Arc<MemSource>>)| {
         show_runs(commit.tree(), parts, &ingest, fresh);

@@ -76,7 +76,7 @@ fn set_level(
                 at: 0,
                 iter: None,
                 own: None,
-                prepared: Prepared::No,
+                prepared: PreparedSeek::No,
             }))
         },
     );
@@ -93,12 +93,12 @@ pub(crate) struct LevelCursor {
     /// The sequence number of all entries of that table, if it was ingested.
     own: Option<u64>,
     /// The part of the next seek that `prepare_seek` has done.
-    prepared: Prepared,
+    prepared: PreparedSeek,
 }
 
 /// The prepared part of a seek in the table `LevelCursor::at`.
 #[derive(Clone, Copy)]
-enum Prepared {
+enum PreparedSeek {
     /// Nothing is prepared.
     No,
     /// All entries are before the target.
@@ -221,11 +221,11 @@ impl LevelCursor {
         if stage == 0 {
             let at = self.view.level.seek(key);
             self.prepared = if at >= self.view.handles.len() {
-                Prepared::End
+                PreparedSeek::End
             } else {
                 match self.open(at) {
-                    Ok(iter) => Prepared::Narrowed(iter.reader().index().narrow(key)),
-                    Err(_) => Prepared::No,
+                    Ok(iter) => PreparedSeek::Narrowed(iter.reader().index().narrow(key)),
+                    Err(_) => PreparedSeek::No,
                 }
             };
             return;
@@ -233,15 +233,15 @@ impl LevelCursor {
         let Some(iter) = &mut self.iter else { return };
         let sought = Self::sought(self.own, trailer);
         match (stage, self.prepared) {
-            (1, Prepared::Narrowed(narrowed)) => {
+            (1, PreparedSeek::Narrowed(narrowed)) => {
                 let found = iter.reader().find_block_narrowed(narrowed, key, sought);
-                self.prepared = found.map_or(Prepared::No, Prepared::Block);
+                self.prepared = found.map_or(PreparedSeek::No, PreparedSeek::Block);
             }
-            (2, Prepared::Block(block)) => iter.reader().prefetch_block(block),
-            (3, Prepared::Block(block)) => {
+            (2, PreparedSeek::Block(block)) => iter.reader().prefetch_block(block),
+            (3, PreparedSeek::Block(block)) => {
                 self.prepared = match iter.locate_in_block(block, key, sought) {
-                    Ok(()) => Prepared::Located,
-                    Err(_) => Prepared::No,
+                    Ok(()) => PreparedSeek::Located,
+                    Err(_) => PreparedSeek::No,
                 };
             }
             _ => {}
@@ -249,10 +249,10 @@ impl LevelCursor {
     }
 
     fn seek(&mut self, key: &[u8], trailer: u64) -> Result<()> {
-        let prepared = std::mem::replace(&mut self.prepared, Prepared::No);
+        let prepared = std::mem::replace(&mut self.prepared, PreparedSeek::No);
         let at = match prepared {
-            Prepared::No => self.view.level.seek(key),
-            Prepared::End => self.view.handles.len(),
+            PreparedSeek::No => self.view.level.seek(key),
+            PreparedSeek::End => self.view.handles.len(),
             _ => self.at,
         };
         if at >= self.view.handles.len() {
@@ -263,8 +263,8 @@ impl LevelCursor {
         let iter = self.open(at)?;
         let sought = Self::sought(own, trailer);
         match prepared {
-            Prepared::Located => iter.stand(),
-            Prepared::Block(block) => iter.seek_in_block(block, key, sought),
+            PreparedSeek::Located => iter.stand(),
+            PreparedSeek::Block(block) => iter.seek_in_block(block, key, sought),
             _ => iter.seek(key, sought),
         }
         .map_err(Error::from)?;

@@ -36,9 +36,9 @@ pub(crate) struct OptionsFile {
 
 /// The text of a file of options, in which errors are located.
 #[derive(Clone, Copy)]
-struct Source<'a>(&'a str);
+struct FileText<'a>(&'a str);
 
-impl Source<'_> {
+impl FileText<'_> {
     /// The error, with the line and the column in front.
     fn locate(self, span: Range<usize>, error: Error) -> Error {
         let before = &self.0.as_bytes()[..span.start.min(self.0.len())];
@@ -101,7 +101,7 @@ impl Source<'_> {
 impl OptionsFile {
     /// Reads the text of a file.
     pub(crate) fn parse(text: &str) -> Result<OptionsFile> {
-        let source = Source(text);
+        let source = FileText(text);
         let table = DeTable::parse(text).map_err(|e| {
             let message = format!("the options are not TOML: {}", e.message());
             source.locate(e.span().unwrap_or(0..0), Error::invalid_argument(message))
