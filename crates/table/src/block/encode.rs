@@ -11,7 +11,6 @@ use super::header::{
 };
 use crate::compress::Codec;
 use crate::key::common_prefix;
-use siltstone_storage::planted;
 
 /// The number of zero bytes after the collected keys, so that heads can be read eight bytes at a
 /// time.
@@ -269,7 +268,7 @@ impl BlockBuilder {
             start = end;
         }
         if !fixed_keys {
-            let wide = tail_bytes > u16::MAX as usize + usize::from(planted!(TailEndsTooNarrow));
+            let wide = tail_bytes > u16::MAX as usize;
             let (mut start, mut tail_end) = (0, 0);
             for end in &self.key_ends {
                 tail_end += (*end as usize - start).saturating_sub(skip);

@@ -10,8 +10,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use siltstone_storage::planted;
-
 use crate::formats::log::format::MAX_SEQUENCE;
 use crate::formats::version::{
     Edit, KeyspaceEdit, Level, MAX_KEYSPACE_NAME_BYTES, Run, RunSlot, SeqRange, TableMeta,
@@ -140,7 +138,7 @@ pub(crate) fn decode_ingest(body: &[u8], first: u64) -> Result<Ingest> {
                 .iter()
                 .map(|table| {
                     Arc::new(TableMeta {
-                        sequence_override: Some(number - u64::from(planted!(IngestNumberTooLow))),
+                        sequence_override: Some(number),
                         ..(**table).clone()
                     })
                 })
