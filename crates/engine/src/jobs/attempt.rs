@@ -11,19 +11,23 @@ use std::sync::Arc;
 use siltstone_storage::planted;
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
-use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{
     Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
 use crate::jobs::begun::Begun;
-use crate::jobs::build::JobRunner;
+use crate::jobs::build::FlushSpec;
 use crate::jobs::ended::{Ended, rejection};
 use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
+use crate::jobs::runner::JobRunner;
 use crate::jobs::sides::{SideId, guarded};
-use crate::types::error::{Error, ErrorKind};
+use crate::tree::memtable::Memtable;
+use crate::types::error::{self, Error, ErrorKind};
+use crate::types::limits::KeyspaceId;
+use crate::types::options::KeyspaceSettings;
 
 /// Blocks of each table that are read back when its executor is not the host's own.
 const SAMPLED_BLOCKS: usize = 8;
@@ -68,6 +72,37 @@ impl PreparedJob {
 }
 
 impl JobRunner {
+    /// A flush before the store exists: nobody reads, no snapshots.
+    pub(crate) fn flush_for_recovery(
+        &self,
+        keyspace: KeyspaceId,
+        settings: &KeyspaceSettings,
+        mem: &Arc<Memtable>,
+        published: u64,
+    ) -> error::Result<Vec<OutputTable>> {
+        let spec = FlushSpec {
+            keyspace,
+            settings,
+            mem,
+            published,
+            snapshots: Vec::new(),
+            soft_cuts: Vec::new(),
+        };
+        let Some(begun) = self.begin_flush(&spec) else {
+            return Ok(Vec::new());
+        };
+        let attempt = Attempt {
+            side: self.sides.host(),
+            output: self.next_prefix(),
+            progress: Arc::default(),
+            cancel: CancelToken::new(),
+            gate: None,
+            adopted_before: 0,
+        };
+        let outcome = self.run_attempt(&attempt, &begun);
+        Ok(outcome.map_err(Ended::into_error)?.tables)
+    }
+
     /// Executes a job and verifies its outcome.
     pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
         let outcome = self.prepare(attempt, begun).execute()?;

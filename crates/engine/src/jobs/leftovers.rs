@@ -16,8 +16,8 @@ use std::sync::Arc;
 use siltstone_storage::{Mutex, Runtime};
 use siltstone_table::job::OutputPrefix;
 
-use crate::jobs::build::JobRunner;
 use crate::jobs::gate::Gate;
+use crate::jobs::runner::JobRunner;
 
 /// The files that one attempt may have left.
 pub(crate) struct Leftover {

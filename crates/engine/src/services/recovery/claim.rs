@@ -19,7 +19,7 @@ use crate::env::health::Health;
 use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
-use crate::jobs::build::JobRunner;
+use crate::jobs::runner::JobRunner;
 use crate::tree::settings::Arenas;
 use crate::types::error::{Error, Result};
 use crate::types::event::Events;

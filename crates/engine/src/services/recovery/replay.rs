@@ -25,7 +25,7 @@ use crate::formats::log::{Position, Record, RecordKind, SkippedDamage};
 use crate::formats::version::{
     CreateKeyspace, Edit, KeyspaceEdit, Run, SeqRange, SeqSet, StoreState, TableMeta,
 };
-use crate::jobs::build::JobRunner;
+use crate::jobs::runner::JobRunner;
 use crate::tree::memtable::Memtable;
 use crate::tree::settings::{Arenas, Settings};
 use crate::types::error::{Error, ErrorKind, Result};
