@@ -103,7 +103,7 @@ fn share(total: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// The size of the range in a table that an end of it cuts.
+/// The size of the range in a table that an end of the range cuts.
 fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> ApproximateSize {
     let index = table.index();
     let blocks = index.len();

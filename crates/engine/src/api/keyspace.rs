@@ -19,9 +19,9 @@ use crate::tree::view::KeyspaceCore;
 use crate::types::error::{Error, Result};
 use crate::types::options::{KeyspaceOptions, KeyspaceSettings};
 
-/// A handle of one keyspace, which is an ordered map of byte strings (others: column family). It is
-/// cheap to clone, and any of its methods may be called from any thread. It keeps the store open,
-/// as a [`Store`] does.
+/// A handle of one keyspace, which is an ordered map of byte strings (in RocksDB: a column family).
+/// It is cheap to clone, and any of its methods may be called from any thread. It keeps the store
+/// open, as a [`Store`] does.
 ///
 /// Keys and values are anything that is bytes (`impl AsRef<[u8]>`): `"text"`, `b"bytes"`,
 /// `[u8; N]`, `Vec<u8>` or references to these. Keys are ordered bytewise, so write a number as
@@ -79,8 +79,7 @@ impl Keyspace {
     /// Removes this keyspace's own values of the options with these names, so that they follow the
     /// store's options again. Values stay until they are removed here, whether they were set by
     /// [`Keyspace::set_options`], by the [`crate::Options::keyspaces`] of an open, or by the file
-    /// `OPTIONS.toml`. A later open that does not mention an option does not change it; one that
-    /// sets it sets it again.
+    /// `OPTIONS.toml`. A later open changes only the options that it sets.
     ///
     /// # Errors
     /// As [`Keyspace::set_options`].
@@ -324,8 +323,8 @@ impl Keyspace {
         Ok(found.then_some(value))
     }
 
-    /// The values of `keys`, in the order of `keys`, all read at one moment: of a batch it sees
-    /// everything or nothing. Keys may be given in any order, and more than once.
+    /// The values of `keys`, in the order of `keys`, all read at one moment, so the call sees a
+    /// batch as a whole or not at all. Keys may be given in any order, and more than once.
     ///
     /// This is faster than a loop of [`Keyspace::get`] for many keys, or if their blocks have to be
     /// read: cache misses of the lookups overlap, each block is opened once, and blocks that are
@@ -507,8 +506,8 @@ impl Keyspace {
         Ok(cursor.pair())
     }
 
-    /// Flushes the keyspace's memtables to tables and waits until that is done. What was written,
-    /// or read, before the call then survives a loss of power in every sync mode, in other
+    /// Flushes the keyspace's memtables to tables and waits until that is done. Everything that was
+    /// written or read before the call then survives a loss of power in every sync mode, in other
     /// keyspaces too, because the log is synced.
     ///
     /// # Errors

@@ -41,9 +41,9 @@ pub struct KeyspaceProperties {
     pub delete_count: u64,
     /// Range-delete fragments in the tables.
     pub range_delete_count: u64,
-    /// The smallest sequence number in the keyspace; none if the keyspace is empty.
+    /// The smallest sequence number in the keyspace; `None` if the keyspace is empty.
     pub oldest_number: Option<u64>,
-    /// The largest sequence number in the keyspace; none if the keyspace is empty.
+    /// The largest sequence number in the keyspace; `None` if the keyspace is empty.
     pub newest_number: Option<u64>,
 }
 

@@ -142,9 +142,9 @@ impl Drop for Opened {
 ///
 /// So `drop(store)` alone does not close the store while a `Keyspace` lives: drop all handles, or
 /// call [`Store::close`], which closes it at once. After that, calls on other handles return
-/// `Closed`. A `Cursor` can go on after either. [`Store::close`] also syncs the log and returns
-/// what failed. Dropping the last handle does neither, and loses no more than a kill of the process
-/// does.
+/// `Closed`. A `Cursor` can be used after either. [`Store::close`] also syncs the log and returns
+/// the first error. Dropping the last handle does neither, and loses no more than a kill of the
+/// process does.
 ///
 /// When a store is closed, it releases its memtables and the files of its log and its manifest,
 /// even if handles or cursors are left. Only a memtable that a cursor reads stays, until that
@@ -424,8 +424,8 @@ impl Store {
     }
 
     /// Drops a keyspace and everything in it. When the call returns, this is durable in every sync
-    /// mode. Cursors and iterators that read the keyspace go on; every other call on its handles
-    /// returns `KeyspaceDropped`. Its files are deleted when nothing reads them any more.
+    /// mode. Cursors and iterators that read the keyspace stay usable; every other call on its
+    /// handles returns `KeyspaceDropped`. Its files are deleted when nothing reads them any more.
     ///
     /// The keyspace `default` can be dropped too. A store may have no keyspaces at all. A full disk
     /// does not prevent a drop, unless the keyspace was created while the disk was full.
@@ -482,9 +482,9 @@ impl Store {
         crate::services::settings::set_store(&self.parts().jobs, name, &value.into())
     }
 
-    /// A snapshot of all keyspaces: reads at it see what is published now, until it is dropped. It
-    /// takes no I/O. Compactions keep the entries that it sees, so a snapshot that is held for long
-    /// takes space.
+    /// A snapshot of all keyspaces: reads at it see what is published now, until it is dropped.
+    /// Taking it needs no I/O. Compactions keep the entries that it sees, so a snapshot that is
+    /// held for long takes space.
     pub fn snapshot(&self) -> Snapshot {
         self.parts().tree.snapshots().take()
     }
@@ -493,15 +493,15 @@ impl Store {
     /// power.
     ///
     /// # Errors
-    /// `Poisoned` if the sync fails, or an earlier one has: a loss of power may lose what was not
-    /// synced before.
+    /// `Poisoned` if the sync fails, or an earlier one has: a loss of power may then lose writes
+    /// that were not synced.
     pub fn sync_log(&self) -> Result<()> {
         self.parts().env.check_open()?;
         self.parts().wal.sync_log()
     }
 
-    /// Flushes the memtables of all keyspaces to tables and waits until that is done. What was
-    /// written, or read, before the call then survives a loss of power in every sync mode.
+    /// Flushes the memtables of all keyspaces to tables and waits until that is done. Everything
+    /// that was written or read before the call then survives a loss of power in every sync mode.
     ///
     /// # Errors
     /// The error that prevented the flush.
@@ -571,22 +571,23 @@ impl Store {
 
     /// Closes the store. Running jobs are cancelled, the log is synced, the manifest records where
     /// the log ends, space that was reserved in advance is given back, and the lease is released.
-    /// Calls on other handles then return `Closed`. Memtables are not flushed: the log has what
-    /// they hold, and the next open replays it.
+    /// Calls on other handles then return `Closed`. Memtables are not flushed: the log has their
+    /// entries, and the next open replays them.
     ///
     /// After a successful close everything is durable in every sync mode ([`Options::sync`]), and a
     /// later open tells damage to the log from writes that were never synced. There is one
     /// exception: if the disk is so full that the manifest has no room for the end of the log,
     /// damage at that end looks like writes that were not synced, as after a kill.
     ///
-    /// Dropping the last handle without a close makes no storage calls and leaves what a kill of
-    /// the process leaves: nothing is lost, but a loss of power may take what was not synced.
+    /// Dropping the last handle without a close makes no storage calls and leaves the files as a
+    /// kill of the process does: nothing is lost, but a loss of power may take writes that were not
+    /// synced.
     ///
     /// Cursors, iterators and pinned values may outlive the store and go on reading its tables. If
     /// a later open has deleted a table that they had not opened yet, they return `Closed`.
     ///
     /// # Errors
-    /// The error of a failed sync of the log or the manifest, or what had poisoned the store
+    /// The error of a failed sync of the log or the manifest, or the error that poisoned the store
     /// before. The store is closed in any case. `Closed` if it was closed before.
     pub fn close(self) -> Result<()> {
         self.opened.background.close()

@@ -146,7 +146,7 @@ impl TestHooks {
         self.parts.catalog.role().pending_count()
     }
 
-    /// The number of ingested runs that the keyspace's view takes for not yet in the manifest.
+    /// The number of ingested runs that count as not yet in the manifest in the keyspace's view.
     pub fn unsettled_run_count(&self, keyspace: &Keyspace) -> usize {
         let Ok(keyspace) = self.parts.catalog.keyspace_by_id(keyspace.id()) else {
             return 0;
@@ -173,8 +173,8 @@ impl TestHooks {
             .collect()
     }
 
-    /// What keeps the log from some position on without having anything in it: holds of creates,
-    /// drops and ingests, and memtables without entries.
+    /// Everything that holds the log without having a record in it: holds of creates, drops and
+    /// ingests, and memtables without entries.
     pub fn needless_log_holds(&self) -> Vec<String> {
         let holds = self.parts.catalog.log_holds();
         let mut all: Vec<String> = holds

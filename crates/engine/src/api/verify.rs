@@ -84,8 +84,8 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
 
 impl Store {
     /// Reads every table of all keyspaces completely and verifies everything that can be verified,
-    /// while the store goes on. `progress` is called after each table. Memtables and the log are
-    /// not verified; [`check`](crate::check) of a closed store reads the log too.
+    /// while the store stays in use. `progress` is called after each table. Memtables and the log
+    /// are not verified; [`check`](crate::check) of a closed store reads the log too.
     ///
     /// This costs one read of every table. It goes past the block cache, but the kernel may answer
     /// from its page cache.

@@ -47,8 +47,8 @@ impl Background {
                 Ok(()) => tracing::info!(store = env.storages().manifest.describe(), "closed"),
                 Err(error) => tracing::error!(%error, "closed after a failure"),
             }
-            // What the last jobs made obsolete is deleted now rather than at the next open. A
-            // poisoned store makes no more changes.
+            // The files that the last jobs made obsolete are deleted now rather than at the next
+            // open. A poisoned store makes no more changes.
             if result.is_ok() {
                 stats_file::delete_own(env, &self.own_file);
                 let tables = &self.parts.tree.tables();
@@ -120,8 +120,8 @@ fn refuse_changes(commit: &Commit) -> bool {
     first
 }
 
-/// Releases what handles and cursors would keep otherwise although a closed store does not need it:
-/// the files of the log and the manifest, and the memtables that nobody reads.
+/// Releases the files and the memory that handles and cursors would keep although a closed store
+/// does not need them: the files of the log and the manifest, and the memtables that nobody reads.
 fn release(catalog: &Catalog) {
     catalog.wal().release();
     catalog.role().release();

@@ -42,7 +42,7 @@ pub(super) fn guarded<T>(
     })
 }
 
-/// The life of a task that must not end while the store is open: `turn` runs until it answers
+/// The life of a task that must not end while the store is open: `turn` runs until it returns
 /// false. A panic in it is counted and reported, and it runs again.
 pub(super) fn repeat(catalog: &Catalog, task: &str, mut turn: impl FnMut() -> bool) {
     let env = catalog.env();
@@ -74,7 +74,7 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     }
 }
 
-/// Calls what writes to the log of the program around the store. A subscriber of `tracing` that
+/// Calls `write`, which traces to a subscriber of the program around the store. A subscriber that
 /// panics at every message must not end the task.
 fn log(env: &Env, write: impl FnOnce()) {
     let _ = guarded(env, String::new, write);

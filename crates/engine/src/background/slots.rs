@@ -68,7 +68,7 @@ struct Slot {
     attempt: Mutex<Option<Watched>>,
 }
 
-/// An attempt that an executor has in hand.
+/// An attempt that an executor is running.
 struct Watched {
     work: Work,
     gate: Arc<Gate>,
@@ -100,8 +100,8 @@ impl Slots {
         repeat(self.jobs.catalog(), "the placing task", turn);
     }
 
-    /// One turn of the placing task. `looked`: when it last looked at everything. False: the store
-    /// is being closed.
+    /// One turn of the placing task. `looked` is the time when it last looked at everything.
+    /// Returns false if the store is being closed.
     fn turn(self: &Arc<Slots>, looked: &mut Instant) -> bool {
         let jobs = &self.jobs;
         let seen = jobs.env().work().count();
@@ -175,7 +175,8 @@ impl Slots {
         self.jobs.env().work().notify();
     }
 
-    /// Abandons the attempts that are due for it. `is_sound`: what they make can be installed.
+    /// Cancels silent attempts, or all of them if `is_sound` is false: no outcome can be installed
+    /// then. Abandons attempts that ignore that they were cancelled.
     fn watch(&self, is_sound: bool) {
         let now = self.jobs.env().now();
         let taken = self.taken.lock().clone();
@@ -191,7 +192,7 @@ impl Slots {
         }
     }
 
-    /// Takes an attempt out of its slot whose executor has not returned. The slot counts as lost
+    /// Takes an attempt whose executor has not returned out of its slot. The slot counts as lost
     /// before its task can find that the attempt is gone, because that task counts it as found.
     fn take_lost(&self, slot: &Slot, attempt: &mut Option<Watched>) -> Option<Watched> {
         let watched = attempt.take()?;
@@ -200,8 +201,8 @@ impl Slots {
         Some(watched)
     }
 
-    /// Gives an attempt up whose executor has not returned. If that panics, nothing stays reserved
-    /// even so.
+    /// Gives up an attempt whose executor has not returned. Even if that panics, nothing stays
+    /// reserved.
     fn give_up(&self, slot: &Arc<Slot>, watched: Watched) {
         let reserved = watched.work.reserved();
         let what = format!("the end of {}", watched.work.describe());
@@ -234,8 +235,8 @@ impl Slots {
         schedule::put_back(&self.jobs, watched.work);
     }
 
-    /// Ends all attempts, and waits until nothing of them can change anything any more. The store
-    /// is being closed, and nobody starts one.
+    /// Ends all attempts, and waits until none of them can change anything any more. The store is
+    /// being closed, and nobody starts one.
     pub(super) fn end(&self) {
         let begin = self.jobs.env().now();
         loop {
@@ -262,7 +263,7 @@ impl Slots {
 }
 
 impl Watched {
-    /// Whether it is to be abandoned. Cancels it before that.
+    /// Whether the attempt is to be abandoned. It is cancelled before that.
     fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool) -> bool {
         let signs = self.progress.signs_of_life();
         // A call of the storage that takes long is not the executor's fault.
@@ -280,13 +281,14 @@ impl Watched {
         now.since(*self.cancelled.get_or_insert(now)) >= CANCEL_TAKES
     }
 
-    /// It was cancelled for its silence: its work is still wanted.
+    /// Gives the work a new token: the attempt was cancelled for its silence, but the work is
+    /// wanted.
     fn renew_token(&mut self) {
         self.work.cancel = CancelToken::new();
     }
 }
 
-/// Frees a slot when its task ends, also by a panic.
+/// Frees a slot when its task ends, even by a panic.
 struct FreedAtEnd {
     slots: Weak<Slots>,
     slot: Arc<Slot>,
@@ -339,15 +341,15 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     let executed = prepared.execute();
     drop(prepared);
     if let Some(gate) = &attempt.gate {
-        // Whatever the executor does from now on is not part of the attempt, and what it still
-        // does is over before the outcome is looked at.
+        // Calls that the executor makes from now on are not part of the attempt, and calls that
+        // still run end before the outcome is looked at.
         gate.shut();
         gate.wait_idle();
     }
     let watched = slot.attempt.lock().take();
     let Some(slots) = weak.upgrade() else { return };
     let Some(mut watched) = watched else {
-        // It was abandoned.
+        // The attempt was abandoned.
         let sides = &slots.jobs.runner().sides;
         sides.count_found(slot.side, &attempt.progress);
         slots.jobs.env().work().notify();

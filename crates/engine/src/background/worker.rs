@@ -19,13 +19,13 @@ use crate::types::error::{Error, ErrorKind, Result};
 /// How long a worker waits at most before it looks for work again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The life of a worker. `flush_only`: it takes no compactions. It starts work in the slots of
+/// The life of a worker. With `flush_only`, it takes no compactions. It starts work in the slots of
 /// other sides, but runs only work of the host.
 pub(super) fn worker(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) {
     repeat(jobs.catalog(), "a worker", || work(jobs, slots, flush_only));
 }
 
-/// Waits for work and does it. False: the store closes.
+/// Waits for work and does it. Returns false if the store is being closed.
 fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
     let work = loop {
         let seen = jobs.env().work().count();
@@ -64,7 +64,8 @@ pub(super) fn end_work(jobs: &Jobs, work: Work, result: Result<std::result::Resu
     }
 }
 
-/// The end of a piece of work panicked. `work`: `None` if it was being handed over to the schedule.
+/// Handles a panic at the end of a piece of work. `work` is `None` if it was being handed over to
+/// the schedule.
 pub(super) fn lost(jobs: &Jobs, work: Option<Work>, reserved: &Reserved, error: Error) {
     // This pauses before the work is due again.
     failed(jobs.env(), error.clone());
@@ -79,7 +80,7 @@ pub(super) fn lost(jobs: &Jobs, work: Option<Work>, reserved: &Reserved, error: 
     panicked(jobs.catalog(), &error, count);
 }
 
-/// Ends the work in hand, or returns it. It is taken when it is handed over to the schedule.
+/// Ends the work, or returns it. `in_hand` is `None` once the schedule has the work.
 fn conclude(
     jobs: &Jobs,
     in_hand: &mut Option<Work>,
@@ -103,7 +104,7 @@ fn conclude(
             Err(error)
         }
     };
-    // Before anybody can find that nothing runs any more.
+    // This comes before anybody can find that nothing runs any more.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
     {

@@ -41,7 +41,8 @@ pub(crate) struct Announcement<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// What [`Commit::announce`] is to keep of the log besides the record.
+/// A prepared change, and the part of the log that [`Commit::announce`] must keep besides the
+/// record.
 pub(crate) struct PreparedChange<P> {
     pub(crate) change: P,
     /// The log is kept from this position on, if it lies before the record.
@@ -118,7 +119,7 @@ impl Commit {
     }
 
     /// Seals the active memtables of these keyspaces, between two groups of writes. Returns how
-    /// many there were that were not empty.
+    /// many of them were not empty.
     pub(crate) fn seal<'k>(
         &self,
         keyspaces: impl IntoIterator<Item = &'k KeyspaceCore>,

@@ -38,13 +38,13 @@ pub(crate) fn joins(own: usize, taken: usize, next: usize) -> bool {
     others <= GROUP_BYTES && own.saturating_add(others) <= RECORD_BYTES
 }
 
-/// The writers that a queue serves: what a batch of theirs is, and what only their leader touches.
+/// The writers of a queue: the type of their batches, and the state that only their leader touches.
 pub(crate) trait Writers {
     /// What a writer brings. The default is an empty batch.
     type Batch: Clone + Default;
     /// Why a batch was not committed.
     type Error: Clone;
-    /// What only the leader touches.
+    /// The state that only the leader touches.
     type State;
     /// The size of a batch, for the limits of a group.
     fn bytes(batch: &Self::Batch) -> usize;
@@ -97,11 +97,11 @@ impl<W: Writers> Group<'_, W> {
 }
 
 enum Slot<W: Writers> {
-    /// It waits for a leader. `None`: it waits for the lead and brings no batch.
+    /// The writer waits for a leader. With `None`, it waits for the lead and brings no batch.
     Waiting(Option<W::Batch>),
     /// A leader works on it.
     Taken,
-    /// It is done. The batch comes back, so that its writer frees the memory and not the leader.
+    /// The batch is done. It comes back, so that its writer frees the memory and not the leader.
     Done(Result<(), W::Error>, W::Batch),
     /// This writer leads now. It gets back the batch that it left in the queue.
     Lead(Option<W::Batch>),

@@ -61,8 +61,7 @@ impl Lead<'_> {
         Ok(true)
     }
 
-    /// Seals the active memtables of these keyspaces. Returns how many there were that were not
-    /// empty.
+    /// Seals the active memtables of these keyspaces. Returns how many of them were not empty.
     pub(crate) fn seal<'k>(
         &mut self,
         commit: &Commit,

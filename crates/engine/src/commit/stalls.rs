@@ -27,12 +27,12 @@ pub use crate::types::pressure::{self, Decision, Limits, Load, StallCause};
 use crate::types::event::{Event, Events};
 use crate::types::limits::KeyspaceId;
 
-/// A finished or present delay of a writer.
+/// A delay of a writer, which has ended or still lasts.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Delay {
     /// The keyspace whose load caused it.
     pub keyspace: String,
-    /// Why.
+    /// Why the writer was delayed.
     pub cause: StallCause,
     /// The load at the beginning of the delay.
     pub load: Load,

@@ -39,12 +39,12 @@ use crate::types::limits::KeyspaceId;
 use crate::types::metrics::SAMPLE;
 use crate::types::pressure::{self, Load};
 
-/// How a write wants to be acknowledged.
+/// The options of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteOptions {
     /// Sync the log before the write is acknowledged, whatever the store's [`crate::SyncMode`]
-    /// says. That makes everything durable that was written before, too. A batch without entries
-    /// syncs just this, as [`Store::sync_log`](crate::Store::sync_log) does.
+    /// says. This also makes all earlier writes durable. A batch without entries only syncs the
+    /// log, as [`Store::sync_log`](crate::Store::sync_log) does.
     pub sync: bool,
 }
 
@@ -279,7 +279,7 @@ impl Need {
 
 /// Commits the leader's group. Every batch gets its result.
 fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>, sync: bool) {
-    // A group of one batch that syncs nothing counts in the time of puts, if at all.
+    // A group of one batch that syncs nothing is timed as a put, if at all.
     let start = (sync || group.len() > 1).then(|| commit.env.now());
     let mut needs = std::mem::take(&mut leader.needs);
     for (batch, result) in group.iter_mut() {
@@ -417,7 +417,7 @@ fn commit_accepted(
     let first = leader.next_seq;
     commit.catalog.reserve_numbers(first + count - 1)?;
     // The log is held before the append: a task that computes the log's start meanwhile sees the
-    // hold, or an end of the log that does not lie behind it.
+    // hold, or an end of the log that does not lie behind the hold.
     let before = commit.wal.end();
     for need in needs.iter() {
         need.source.hold_log(before);

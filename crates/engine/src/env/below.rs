@@ -1,4 +1,4 @@
-//! What an open for reading reads.
+//! The storages and the log that an open for reading reads.
 //!
 //! Threading: plain data.
 

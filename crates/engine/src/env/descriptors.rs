@@ -5,8 +5,8 @@
 //! are closed and the call is repeated ([`Descriptors::retry`]). If only reads of other threads
 //! still have descriptors of tables, or others take each descriptor that is given back, the call
 //! waits and tries again, as long as descriptors of tables come free. So no call is refused that
-//! closing the file of a table could serve, whether it opens a table, begins a log segment or a
-//! manifest, or creates the output of a job.
+//! would succeed after a table's file is closed, whether it opens a table, begins a log segment or
+//! a manifest, or creates the output of a job.
 //!
 //! All calls to a store's folders go through [`Descriptors::wrap`], and so do those to a folder of
 //! a checkpoint or an export. A call that fails for want of a descriptor has changed nothing
@@ -143,7 +143,7 @@ impl Descriptors {
             }
             let is_stuck = now.since(last_change) >= STUCK_AFTER;
             let is_starved = now.since(began) >= STARVED_AFTER;
-            // One that came free during the call serves the next one.
+            // A descriptor that came free during the call serves the next call.
             let may_come_free = has_changed
                 || self.held.load(Ordering::Acquire) > 0
                 || self.opening.load(Ordering::Acquire) > 0;
@@ -154,7 +154,8 @@ impl Descriptors {
             if !is_hasty {
                 self.runtime.sleep(WAIT);
             }
-            // This is right before the call, so a thread that begins one has no better chance.
+            // This comes right before the call, so a thread that begins a call has no better
+            // chance.
             let gave_back = self.give_back();
             if is_hasty && !gave_back {
                 self.runtime.sleep(WAIT);
@@ -255,7 +256,8 @@ pub(crate) struct Held(Arc<Descriptors>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // First, so that a thread that finds no descriptor held sees that one was released.
+        // This comes first, so that a thread that finds no descriptor held sees that one was
+        // released.
         self.0.released_count.fetch_add(1, Ordering::AcqRel);
         self.0.held.fetch_sub(1, Ordering::AcqRel);
     }

@@ -1,7 +1,7 @@
-//! Failures of flushes and compactions: which error those who wait for jobs get, and when.
+//! Failures of flushes and compactions: which error callers that wait for jobs get, and when.
 //!
 //! Invariant: whoever ends a job counts its failure before anybody can find that nothing runs any
-//! more, so a store is never seen as idle with a failure that has passed. Jobs do both under the
+//! more, so nobody finds the store idle while a failure is not counted yet. Jobs do both under the
 //! lock of their schedule.
 //!
 //! Threading: one mutex, which is held over nothing else.

@@ -25,7 +25,7 @@ impl Notify {
         }
     }
 
-    /// Wakes all who wait.
+    /// Wakes all tasks that wait.
     pub(crate) fn notify(&self) {
         *self.count.lock() += 1;
         self.changed.notify_all();

@@ -54,7 +54,7 @@ impl TableFiles {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Opens a table's file, past the page cache or not.
+    /// Opens a table's file, past the page cache if `direct` is true.
     pub(crate) fn open(self: &Arc<Self>, name: &str, direct: bool) -> Result<Arc<TableFile>> {
         let file = self.open_now(name, direct)?;
         let opened = Arc::new_cyclic(|own| TableFile {

@@ -28,7 +28,7 @@ use crate::types::error::Result;
 /// worth it.
 const SEALED_MIN_BYTES: u64 = 64 << 10;
 
-/// The memory in use now. `job_bytes`: that of the running jobs' buffers.
+/// The memory in use now. `job_bytes` is the memory of the running jobs' buffers.
 pub(crate) fn memory(catalog: &Catalog, job_bytes: u64) -> MemoryStats {
     let (env, tree) = (catalog.env(), catalog.tree());
     let (mut range_delete_bytes, mut beside_arenas) = (0, 0);
@@ -52,7 +52,7 @@ pub(crate) fn memory(catalog: &Catalog, job_bytes: u64) -> MemoryStats {
     }
 }
 
-/// One round: frees what exceeds the budget. `job_bytes`: see [`memory`].
+/// One round: frees what exceeds the budget. [`memory`] says what `job_bytes` counts.
 pub(crate) fn enforce(commit: &Commit, job_bytes: impl FnOnce() -> u64) -> Result<()> {
     let (env, tree) = (commit.env(), commit.tree());
     let max = env.live().memory_bytes_max;
@@ -111,11 +111,11 @@ pub struct MemoryStats {
     /// Filters, indexes and range deletes of open tables.
     pub table_bytes: u64,
     /// The part of the memtables that counts for `memory_bytes_max`: arenas that are entirely in
-    /// memory, what was written to other arenas, and range deletes.
+    /// memory, the written part of other arenas, and range deletes.
     pub memtable_bytes: u64,
     /// Buffers of running jobs.
     pub job_bytes: u64,
-    /// What the block cache may hold at most now.
+    /// The most bytes that the block cache may hold now.
     pub block_cache_capacity_bytes: u64,
     /// The option `memory_bytes_max`; 0 means that there is no budget.
     pub max_bytes: u64,

@@ -203,8 +203,7 @@ fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<Checkpoi
             }
         }
         let mut runs = Vec::new();
-        // The first source is the memtable that was made by the rotation. What is written to it is
-        // not in the checkpoint.
+        // The rotation made the first source, a memtable whose entries are not in the checkpoint.
         for source in view.sources.iter().skip(1).rev() {
             let run = match source {
                 Source::Run(run) if !run.pending => continue,

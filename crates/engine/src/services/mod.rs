@@ -1,5 +1,4 @@
-//! What is built from the parts below: create and drop, ingest, checkpoint, recovery, the memory
-//! budget.
+//! Operations on the parts below: create and drop, ingest, checkpoint, recovery, the memory budget.
 //!
 //! Nothing here knows tasks or handles.
 

@@ -29,7 +29,7 @@ use crate::types::limits::KeyspaceId;
 /// writing either fills the memtable or pauses.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// A memtable to which a few writes go on is judged after this time.
+/// A memtable that keeps getting a few writes is judged after this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The least bytes of covered tables for which a memtable is sealed: fewer are not worth a table

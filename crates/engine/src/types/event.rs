@@ -141,8 +141,8 @@ pub enum Event {
     },
     /// An executor is given no jobs for a while, because it failed, or its outcomes were rejected,
     /// several times in a row, or because it showed no sign of life. After the pause it is given
-    /// one job, which shows whether it works again. If that goes wrong, too, there is another such
-    /// event with a longer pause.
+    /// one job, which shows whether it works again. If that job goes wrong too, this event is
+    /// emitted again, with a longer pause.
     #[non_exhaustive]
     SideSuspended {
         /// The name of the executor.

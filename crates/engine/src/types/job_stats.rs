@@ -20,7 +20,7 @@ pub struct JobStats {
     pub to_level: u8,
     /// Why the work is needed, in words; empty for a flush.
     pub reason: String,
-    /// How far it is:
+    /// How far the work is:
     /// - `waiting`: it has not begun. It waits for a slot of the side in `executor`, or for a
     ///   worker if that is the host. It is chosen for again whenever something changes.
     /// - `reserved`: its tables are reserved, and it is about to begin, or waits for its next
@@ -74,8 +74,8 @@ pub struct SideStats {
     /// `ready`, or why it can be given no jobs now, in its own words: `starting: ...` or
     /// `down: ...`. A side that is ready may still be suspended (`suspended_us`).
     pub state: String,
-    /// The number of jobs that it may have at once now; 0 unless it is `ready`. Of the host, the
-    /// number of workers (`background_tasks`).
+    /// The number of jobs that it may have at once now; 0 unless it is `ready`. For the host, this
+    /// is the number of workers (`background_tasks`).
     pub slot_count: u64,
     /// Slots that it cannot use, because the store has given up jobs in them and the executor has
     /// not returned from these jobs.
@@ -97,7 +97,7 @@ pub struct SideStats {
     pub declined_count: u64,
     /// The number of its outcomes that were rejected: the tables were not what they must be.
     pub rejected_count: u64,
-    /// What went wrong the last time. Of the host it is `Stats::last_job_error`.
+    /// What went wrong the last time. For the host, this is `Stats::last_job_error`.
     pub last_failure: Option<String>,
     /// How often it was suspended because it failed, or its outcomes were rejected, several times
     /// in a row. The host is never suspended.

@@ -114,8 +114,7 @@ impl Histogram {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct LatencySummary {
-    /// Observations (for gets and puts one in sixteen calls is observed).
-    /// Observations: one in sixteen calls of gets and puts, all calls of the others.
+    /// Observations: of gets and unsynced puts one call in sixteen, of everything else each call.
     pub count: u64,
     /// The mean.
     pub mean_ns: u64,

@@ -1,4 +1,4 @@
-//! A token bucket: how many bytes may go on at a rate, when bytes are paid for afterwards.
+//! A token bucket, which limits the rate of bytes that are paid for after they are spent.
 //!
 //! The bucket fills at the rate up to a burst. Whoever has spent bytes takes them out, so the
 //! bucket may become negative, and others wait until the debt is paid. So the sums are exact
@@ -34,7 +34,7 @@ impl TokenBucket {
         }
     }
 
-    /// Adds what has come at this rate since the last call.
+    /// Adds the bytes that this rate has given since the last call.
     pub(crate) fn fill(&mut self, now: Instant, bytes_per_s: u64) {
         let rate = i128::from(bytes_per_s);
         let passed = now.since(self.filled).as_nanos() as i128;
@@ -48,7 +48,7 @@ impl TokenBucket {
         self.level -= i128::from(bytes) * NANOS;
     }
 
-    /// Forgets the debt and what was saved up.
+    /// Forgets the debt and the bytes that were saved up.
     pub(crate) fn clear(&mut self) {
         self.level = 0;
     }

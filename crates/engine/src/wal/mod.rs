@@ -50,7 +50,7 @@ impl Wal {
         self.log.end()
     }
 
-    /// Through where the log is synced.
+    /// The position through which the log is synced.
     pub(crate) fn synced(&self) -> Position {
         self.log.synced()
     }
@@ -103,7 +103,7 @@ impl Wal {
         self.log.shrink(least_bytes)
     }
 
-    /// Lets go of the files of the log.
+    /// Releases the files of the log.
     pub(crate) fn release(&self) {
         self.log.release();
     }

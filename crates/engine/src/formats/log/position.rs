@@ -51,7 +51,8 @@ impl fmt::Display for Position {
     }
 }
 
-/// A place in the log as the manifest states it: what was synced through it survives power loss.
+/// A position in the log, as the manifest states it: what was synced through it survives power
+/// loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
     /// Number of the segment.

@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - Until the new manifest is current, nothing inherited is changed, so a crash at any call leaves
-//!   what was there, plus orphans.
+//!   the old store, plus orphans.
 //! - Inherited segments need no sync of their own, because what was read from them is in synced
 //!   tables before `open` returns, and nothing is acknowledged before that.
 //!

@@ -1,4 +1,5 @@
-//! What earlier opens left: names that must not be used again, and files that nothing refers to.
+//! The remains of earlier opens: names that must not be used again, and files that nothing refers
+//! to.
 //!
 //! Invariant: a file is deleted only when the state that does not name it is durable. Only log
 //! segments behind the end of the log go earlier, because no replay would read them.

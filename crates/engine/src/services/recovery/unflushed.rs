@@ -30,7 +30,7 @@ pub(super) struct UnflushedData {
     pub(super) cause: Error,
     pub(super) published: u64,
     pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>>,
-    /// What holds the inherited log.
+    /// The id of the hold on the inherited log.
     pub(super) hold: u64,
 }
 

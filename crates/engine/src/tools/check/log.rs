@@ -16,7 +16,7 @@ use crate::formats::version::{StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// What the log has and the manifest does not have yet.
+/// Tables and keyspaces that the log has and the manifest does not have yet.
 #[derive(Default)]
 pub(super) struct Ingested {
     /// The tables of ingests.

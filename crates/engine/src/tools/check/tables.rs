@@ -19,7 +19,7 @@ use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
 
-/// The tables of all keyspaces, one keyspace after the other, and what is counted of them.
+/// A walk over the tables of all keyspaces, one keyspace after the other, and its counts.
 pub(crate) struct TableWalk<'a> {
     report: &'a mut CheckReport,
     progress: &'a mut dyn FnMut(CheckProgress),
@@ -252,7 +252,7 @@ fn different(meta: &TableMeta, len: u64, differences: &[Difference]) -> Option<E
     }
 }
 
-/// What the table says of itself against what the manifest says of it.
+/// Compares the properties in the table with those in the manifest.
 fn compare(table: &TableReader, meta: &TableMeta, differences: &mut Vec<Difference>) {
     let own = table.properties();
     let mut differs = |what, expected, found| differs(differences, what, expected, found);

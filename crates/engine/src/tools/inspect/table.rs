@@ -49,7 +49,7 @@ impl<'a> TableFile<'a> {
         })
     }
 
-    /// What was found.
+    /// Everything that was found in the table.
     pub fn found(&self) -> &Salvage {
         &self.found
     }

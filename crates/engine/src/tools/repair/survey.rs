@@ -3,7 +3,7 @@
 //!
 //! Why a prefix is enough: any earlier state, with all of *its* tables and an unbroken log from
 //! *its* log start, gives all of the data. So a lost tail of the manifest only shows in tables that
-//! are missing, or in a log that does not join; those who read tables and log check for both.
+//! are missing, or in a log that does not join; the readers of tables and log check for both.
 //! Damage in the middle is different: edits behind it are applied as far as they make sense, and
 //! the result is not called whole.
 //!

@@ -100,7 +100,7 @@ impl KeyspaceOptions {
                 .max(self.l0_slowdown_count.unwrap_or(0));
             all.l0_stop_count = all.l0_stop_count.max(most);
         }
-        // No `validate` accepts such options. If they come all the same, the lower limits are cut.
+        // `validate` refuses such options. If they come nevertheless, the lower limits are cut.
         all.l0_trigger_count = all.l0_trigger_count.min(all.l0_stop_count);
         all.l0_slowdown_count = all
             .l0_slowdown_count

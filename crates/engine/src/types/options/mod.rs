@@ -108,7 +108,8 @@ pub enum LevelTargets {
 pub enum DirectIo {
     /// None.
     None,
-    /// What flushes and compactions read and write, so that the page cache is left to reads.
+    /// The files that flushes and compactions read and write, so that the page cache is left to
+    /// reads.
     Compaction,
     /// The same, and reads of tables. Blocks are then cached in the block cache only.
     All,

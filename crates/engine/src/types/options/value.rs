@@ -1,8 +1,8 @@
 //! Values of settings as people write them: in TOML, on a command line, and by name at run time.
 //!
-//! [`Value`] is what stands to the right of a name. [`SettingType`] converts it into a field of
-//! `Options` and back. [`StoredType`] converts a keyspace's field into the bytes that the manifest
-//! keeps. Sizes may have a unit (`"64 MiB"`), durations must have one (`"100 ms"`).
+//! [`Value`] stands to the right of a name. [`SettingType`] converts it into a field of `Options`
+//! and back. [`StoredType`] converts a keyspace's field into the bytes that the manifest keeps.
+//! Sizes may have a unit (`"64 MiB"`), durations must have one (`"100 ms"`).
 //!
 //! Invariants: a value that was made from a field gives that field again. Bytes from the manifest
 //! are decoded or refused, never adjusted.
