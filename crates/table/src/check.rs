@@ -1,5 +1,5 @@
 //! Checks a whole table: every checksum, every rule of the format, and that index, filter,
-//! properties and digest match the entries. Used by `silt check`, by repairs, and for samples of
+//! properties and digest match the entries. `silt check` and repairs use it, and so do samples of
 //! tables that another process made.
 //!
 //! Threading: reads a shared table with its own buffers. Blocks do not pass through a cache.

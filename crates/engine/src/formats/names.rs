@@ -86,8 +86,8 @@ pub(crate) fn kind_of(name: &str) -> Option<Kind> {
 }
 
 impl Parts {
-    /// Whether a store keeps files of this kind in such a folder. The store never put a file into a
-    /// wrong folder, so it belongs to someone else.
+    /// Whether a store keeps files of this kind in such a folder. A store never puts a file into a
+    /// wrong folder, so a file that is in one belongs to someone else.
     pub(crate) fn hold(self, kind: Kind) -> bool {
         match kind {
             Kind::Table(_) => self.tables,

@@ -1,4 +1,4 @@
-//! A new store of finished tables: what ends a checkpoint and a repair.
+//! Makes a new store of finished tables: the last step of a checkpoint or a repair.
 //!
 //! Invariant: the pointer to the manifest is written last, when everything else is durable. So
 //! before that nothing opens the store, and after it the store is complete and closed.
@@ -46,7 +46,7 @@ pub(crate) fn create(
     };
     let state = Arc::new(state.closed_at(synced));
     state.check()?;
-    // The names of the tables and of the segment.
+    // This makes the names of the tables and of the segment durable.
     storage.sync_dir(epoch)?;
     // The folder may have been made just now.
     storage.sync_parents(epoch)?;

@@ -172,7 +172,7 @@ impl<'a> Output<'a> {
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
-        // Noted before the call, because a failed call may have created the object.
+        // This is noted before the call, because a failed call may have created the object.
         self.created.note(&name);
         let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
         let options = WriterOptions {

@@ -174,8 +174,8 @@ impl Supply {
                         self.recycled_count += 1;
                         return Ok((number, file));
                     }
-                    // It changed nothing, and has waited for a descriptor: other calls find none
-                    // either.
+                    // The call changed nothing, and has waited for a descriptor: other calls find
+                    // none either.
                     Err(error) if error.kind == StorageErrorKind::TooManyOpen => {
                         self.pool.push(old);
                         return Err(error.into());

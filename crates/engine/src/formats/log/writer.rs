@@ -560,7 +560,8 @@ impl LogWriter {
     /// Drops all files. Appends, and syncs of what is not synced, fail with [`ErrorKind::Closed`]
     /// from then on. Makes no storage call.
     pub fn release(&self) {
-        // The sync role is held, so that no sync finds no files and takes everything for synced.
+        // The sync role is held, so that no sync finds the list of files empty and takes all for
+        // synced.
         let role = self.sync_role.lock();
         self.live.lock().release();
         drop(role);

@@ -1,10 +1,10 @@
 //! The records of a manifest in memory, one after the other.
 //!
-//! Opens and repairs walk over a manifest with it. What a bad record means is for them to say: to
-//! an open, an edit that was never acknowledged or damage; to a repair, a place to search behind.
+//! Opens and repairs walk over a manifest with it. They decide what a bad record means: an open
+//! takes it for an edit that was never acknowledged, or for damage; a repair searches behind it.
 //!
 //! Invariants: a record is given out only if its checksums hold at its own place. Between two edits
-//! the seal of the first one is passed over, also if it is damaged ([`behind_seal`]). No bytes
+//! the seal of the first one is passed over, even if it is damaged ([`behind_seal`]). No bytes
 //! cause a panic.
 //!
 //! Threading: plain data.

@@ -28,10 +28,10 @@ pub fn new_manifest_bytes(whole_bytes: u64) -> u64 {
     (end + KEPT_BYTES).next_multiple_of(RESERVE_STEP_BYTES)
 }
 
-/// A manifest is written anew when it is longer than this ...
+/// A shorter manifest is not written anew.
 const ROLL_MIN_BYTES: u64 = 4 << 20;
 
-/// ... and longer than this many times its whole-state record.
+/// A manifest is written anew when it is longer than this many times its whole-state record.
 const ROLL_FACTOR: u64 = 4;
 
 /// Where the space of a new manifest comes from.

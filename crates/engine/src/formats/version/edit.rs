@@ -195,8 +195,8 @@ impl KeyspaceEdit {
         }
     }
 
-    /// The edit that installs new runs of level 0 and covers their ranges, so that no replay brings
-    /// back what they hold: what a flush, an ingest and a recovery commit.
+    /// The edit that a flush, an ingest or a recovery commits: it installs new runs of level 0 and
+    /// covers their ranges, so that no replay brings back their entries.
     pub fn adding(id: KeyspaceId, runs: &[Run]) -> KeyspaceEdit {
         let mut edit = KeyspaceEdit::new(id);
         for run in runs {
