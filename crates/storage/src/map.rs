@@ -174,7 +174,7 @@ impl Map {
         }
     }
 
-    /// `len` bytes at `offset` as such a borrow; `None` if they are out of bounds.
+    /// The `len` bytes at `offset` as a [`MapView`]; `None` if they are out of bounds.
     #[inline]
     pub fn sub(&self, offset: usize, len: usize) -> Option<MapView<'_>> {
         self.view().sub(offset, len)

@@ -291,8 +291,8 @@ mod switch {
     /// Reads the environment once.
     ///
     /// # Panics
-    /// If `SILT_PLANTED` is not the number of a fault, so that such a run is not taken for one with
-    /// a fault.
+    /// If `SILT_PLANTED` is not the number of a fault: a run without a fault must not look like one
+    /// with a fault.
     #[cold]
     fn from_environment() -> u32 {
         let number = match std::env::var("SILT_PLANTED") {

@@ -11,12 +11,12 @@ use siltstone_storage::StorageError;
 pub type Result<T> = std::result::Result<T, TableError>;
 
 /// A description of bad bytes, before it is known which file they came from. Offsets are relative
-/// to the start of what was decoded.
+/// to the start of the bytes that were decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The field or the rule that is violated.
     pub what: &'static str,
-    /// The byte offset in what was decoded.
+    /// The byte offset in the bytes that were decoded.
     pub offset: u64,
     /// The expected value, or the bound that the value must keep.
     pub expected: u64,

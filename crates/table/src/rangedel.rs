@@ -179,7 +179,7 @@ pub struct RangeDeletes {
 }
 
 impl RangeDeletes {
-    /// From fragments in the order of the format.
+    /// Makes them from fragments in the order of the format.
     pub fn new(fragments: Vec<RangeDelete>) -> Result<RangeDeletes, Damage> {
         let count = fragments.len() as u64;
         let disorder = |index: usize| Damage::new("order of range deletes", 0, count, index as u64);

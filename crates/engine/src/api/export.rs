@@ -23,6 +23,7 @@ impl Keyspace {
     ///
     /// This costs a scan of the range. Meanwhile a snapshot keeps old versions from being dropped.
     ///
+    /// # Errors
     /// `InvalidArgument` if `folder` has a file with one of these names already; as
     /// [`Keyspace::cursor`] for reading, and [`TableBuilder::finish`] for writing. The tables
     /// written so far are then deleted.

@@ -37,19 +37,19 @@ pub struct Said {
     pub poisoned: u64,
     /// The number of acknowledged operations that began after a client was refused by the poison.
     pub done_after_poison: u64,
-    /// The last state of the store: jobs, health, whether a job failed.
+    /// The number of running jobs, in the last message about the store's state.
     pub jobs: u64,
-    /// The health.
+    /// The health in that message.
     pub health: Health,
-    /// Whether the store reports a failed job.
+    /// Whether the store reports a failed job in that message.
     pub job_error: bool,
-    /// Since the open.
+    /// The number of flushes since the open.
     pub flushes: u32,
-    /// Since the open.
+    /// The number of compactions since the open.
     pub compactions: u32,
-    /// Since the open.
+    /// Bytes appended to the log since the open.
     pub log_bytes: u64,
-    /// Since the open.
+    /// The number of ingests since the open.
     pub ingests: u32,
     /// The kinds of operations that had begun and not ended at the end.
     pub pending: Vec<&'static str>,
@@ -185,7 +185,7 @@ impl Expected {
         Ok((self.seen(lane, n, own), late))
     }
 
-    /// The operation, as a lane did it that saw its own keyspace or did not.
+    /// The operation as the lane did it; `own` says whether the lane's own keyspace existed.
     fn seen(&self, lane: usize, n: u64, own: bool) -> Op {
         let without = Lane {
             own,

@@ -94,13 +94,13 @@ pub enum Message {
         health: Health,
         /// Whether a job has failed, and the store reports the error.
         job_error: bool,
-        /// Since the open.
+        /// The number of flushes since the open.
         flushes: u32,
-        /// Since the open.
+        /// The number of compactions since the open.
         compactions: u32,
-        /// Since the open.
+        /// Bytes appended to the log since the open.
         log_bytes: u64,
-        /// Since the open.
+        /// The number of ingests since the open.
         ingests: u32,
     },
     /// The work is done; the store is being closed.

@@ -396,7 +396,7 @@ impl Bench {
         Ok(())
     }
 
-    /// `silt check`.
+    /// Checks the store as `silt check` does.
     ///
     /// # Errors
     /// It finds damage.

@@ -225,7 +225,7 @@ impl Script {
 
     /// The options of the cycle: sizes are small, so that a few hundred operations flush, compact
     /// and change segments. The folders of log and tables are the seed's choice, since they are
-    /// chosen once. `direct`: whether the file system has direct I/O.
+    /// chosen once. `direct` says whether the file system has direct I/O.
     pub fn options(&self, direct: bool) -> Options {
         let mut rng = mix(&[self.seed, self.cycle, 23]);
         let mut options = draw_options(&mut rng);

@@ -129,7 +129,7 @@ pub const STRACE_REACHED: &[&str] = &[
     "verified.by_a_writer",
 ];
 
-/// The reason why nothing can be tested here, if so: strace is not installed, or may not trace.
+/// The reason why strace is of no use here: it is not installed, or may not trace.
 pub fn without_strace() -> Option<String> {
     let output = Command::new("strace")
         .args([

@@ -62,7 +62,7 @@ pub(super) fn verify(order: &Order) -> Outcome {
     }
 }
 
-/// `silt check`.
+/// Checks the store as `silt check` does.
 pub(super) fn check_closed(path: &Path) -> Outcome {
     let storages = Storages::find(path).map_err(|e| not_open(&e))?;
     let report = check(&CheckStorages::of(&storages), &mut |_| {}).map_err(|e| not_open(&e))?;

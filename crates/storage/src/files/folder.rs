@@ -127,7 +127,8 @@ impl Folder {
                 self.shown(name),
                 format!("the folder {} was removed", self.path.display()),
             ),
-            // The name is taken. What has it decides what the user can do about it.
+            // The name is taken. The kind of the file that has it decides what the user can do
+            // about it.
             Errno::EXIST => match self.kind_of(name) {
                 Some(FileType::Directory) => self.no_file(op, name, "a directory"),
                 Some(FileType::Symlink) => self.no_file(op, name, "a symbolic link"),

@@ -477,8 +477,8 @@ fn published_bytes_replace_one_another() {
     );
 }
 
-/// No call waits for the other end of a pipe, and no message is just "Is a directory". It names
-/// what has the file's name and what the user can do.
+/// No call waits for the other end of a pipe, and no message is just "Is a directory". It names the
+/// kind of the file that has the name, and what the user can do.
 #[test]
 fn what_is_no_file_is_named_and_never_waited_for() {
     let (dir, s, lease) = fresh();

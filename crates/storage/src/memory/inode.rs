@@ -49,12 +49,12 @@ pub(super) struct Inode {
     pub(super) durable_len: u64,
     /// Pages that the next sync makes durable.
     pub(super) dirty: BTreeMap<usize, Dirty>,
-    /// The object is written past the page cache: a kill loses its unsynced bytes.
+    /// Whether the length has changed since the last sync.
     pub(super) len_dirty: bool,
     /// The lengths since the last sync.
     pub(super) older_lens: Vec<u64>,
     len_changes: u64,
-    /// Written past the page cache: a kill loses what is not synced.
+    /// The object is written past the page cache: a kill loses its unsynced bytes.
     pub(super) direct: bool,
     /// Changes with every write, and so shows whether anything was written while a sync ran.
     pub(super) version: u64,

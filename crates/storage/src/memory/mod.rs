@@ -471,6 +471,7 @@ impl MemoryStorage {
     /// bytes and an open reader keeps the length that it found. This is not a storage call: it is
     /// no yield point, and it is neither counted nor journaled. Images made before keep their
     /// bytes. Copies the whole object.
+    ///
     /// # Errors
     /// `NotFound` if there is no such object.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {

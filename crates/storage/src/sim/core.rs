@@ -1,4 +1,4 @@
-//! The scheduler: what simulated runtime calls do, for both back ends.
+//! The scheduler, which carries out the calls of the simulated runtime for both back ends.
 //!
 //! Invariants:
 //! - Only the task in `State::current` runs. It changes `current` and then calls `switch`, which

@@ -83,7 +83,7 @@ pub enum Reclaim {
     /// Unwind killed groups, and the remaining tasks when the first task returns. After a failed
     /// run leak the stacks, because its invariants may be broken.
     Clean,
-    /// Unwind them after failures, too.
+    /// Unwind them, even after a failed run.
     Always,
 }
 
@@ -96,7 +96,8 @@ pub struct SimConfig {
     pub backend: Backend,
     /// The number of points after which the run fails.
     pub max_steps: u64,
-    /// The process aborts if the run passes no point for this long in real time. `None`: never.
+    /// The process aborts if the run passes no point for this long in real time. With `None`, it
+    /// never aborts.
     pub watchdog: Option<Duration>,
     /// Size of a coroutine's stack in bytes.
     pub stack_bytes: usize,

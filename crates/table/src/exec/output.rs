@@ -146,7 +146,7 @@ impl<'a> Output<'a> {
     }
 
     /// Finishes the previous table and begins one at the layout's first key. `counters` are the
-    /// counts of what was read and dropped before it.
+    /// counts of entries read and dropped before it.
     #[cold]
     pub fn start_table(
         &mut self,
@@ -246,7 +246,8 @@ impl<'a> Output<'a> {
         taken
     }
 
-    /// Finishes the current table, whose range ends at `right_bound` (`None`: with the subjob).
+    /// Finishes the current table, whose range ends at `right_bound`, or with the subjob if that is
+    /// `None`.
     fn finish_table(&mut self, right_bound: Option<&[u8]>) -> Result<(), ExecError> {
         let Some(mut open) = self.open.take() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Reads what is still readable of a damaged table.
+//! Reads the parts of a damaged table that are still readable.
 //!
 //! [`salvage`] finds every block of a table file whose checksums are valid, whatever else is
 //! damaged in the file, and describes the gaps between them. If the index can be read, it gives the
@@ -76,10 +76,10 @@ pub struct Gap {
     pub end: u64,
     /// The number of the first lost block, if the index is known.
     pub block: Option<u64>,
-    /// The lost entries have greater keys than this one, or are older versions of it. `None`: they
-    /// may be as small as the table's smallest.
+    /// The lost entries have greater keys than this one, or are older versions of it. If `None`,
+    /// they may be as small as the table's smallest.
     pub after: Option<Vec<u8>>,
-    /// The lost entries have no greater keys than this one. `None`: they may be as great as the
+    /// The lost entries have no greater keys than this one. If `None`, they may be as great as the
     /// table's largest.
     pub until: Option<Vec<u8>>,
     /// Whether the key `until` itself may have lost versions.
@@ -88,7 +88,7 @@ pub struct Gap {
     pub damage: Damage,
 }
 
-/// What is still readable of a table file.
+/// The parts of a table file that are still readable.
 #[derive(Clone, Debug, Default)]
 pub struct Salvage {
     /// The footer, if its checksum is valid.
@@ -440,7 +440,7 @@ fn sections_after_index(bytes: &[u8], at: usize) -> (Range<u64>, Range<u64>) {
     (at as u64..deletes as u64, deletes as u64..to as u64)
 }
 
-/// Finds what is readable of a table file.
+/// Finds the readable parts of a table file.
 ///
 /// # Errors
 /// Those of the storage, and a lack of memory. Damage is part of the result.
