@@ -138,7 +138,7 @@ fn of_cut_table(meta: &TableMeta, table: &TableReader, range: &KeyRange) -> Appr
     let likely_bytes = sure_bytes + unsure_bytes / 2;
     let whole = table.footer().blocks_bytes;
     let scaled = |bytes| share(meta.file_bytes, bytes, whole);
-    // Each block holds at least one entry, also those outside of the range.
+    // Each block holds at least one entry, even those outside of the range.
     let sure_count = sure.len() as u64;
     let outside_count = blocks as u64 - sure_count - unsure.len() as u64;
     let of = |total: u64, least_a_block: u64| {

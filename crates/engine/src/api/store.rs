@@ -462,8 +462,8 @@ impl Store {
 
     /// The options in force now, including those that were set for single keyspaces. Written by
     /// [`Options::to_toml`] and passed to a later open, they give the same configuration. For a
-    /// store that is open for reading, these are the options that were passed to the open, though
-    /// such a store is never created.
+    /// store that is open for reading, these are the options that were passed to the open; those
+    /// about the creation of a store have no effect there.
     pub fn options(&self) -> Options {
         crate::services::settings::present(&self.parts().catalog)
     }

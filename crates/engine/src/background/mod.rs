@@ -35,13 +35,13 @@ use crate::types::error::{Error, ErrorKind, Result};
 pub(crate) struct Background {
     parts: Parts,
     own_file: Arc<OwnFile>,
-    /// Of the sides besides the host; none if there are none.
+    /// The slots of the sides besides the host; `None` if there are no such sides.
     slots: Option<Arc<Slots>>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// For a store that is open for reading, which has no tasks.
+    /// The value for a store that is open for reading, which has no tasks.
     pub(crate) fn without_tasks(parts: &Parts) -> Background {
         Background {
             parts: parts.clone(),

@@ -1,11 +1,11 @@
 //! Jobs elsewhere: each runs in a task of its own, and holds no worker.
 //!
-//! [`Slots::start`] spawns a task for one piece of work that was placed on another
-//! side than the host. The task has the executor run the job; then it verifies, installs and
-//! reports as a worker does, and ends. The placing task ([`Slots::place`]) fills free slots while
-//! all workers are busy, and watches the attempts: one that shows no sign of life, or that ignores
-//! that it was cancelled, is *abandoned*, and its work goes back ([RFC
-//! 7](../../../../docs/rfc/0007-slots.md), sections 4 and 7).
+//! [`Slots::start`] spawns a task for one piece of work that was placed on another side than the
+//! host. The task has the executor run the job; then it verifies, installs and reports as a worker
+//! does, and ends. The placing task ([`Slots::place`]) fills free slots while all workers are busy,
+//! and watches the attempts: one that shows no sign of life, or that ignores that it was cancelled,
+//! is *abandoned*, and its work goes back ([RFC 7](../../../../docs/rfc/0007-slots.md), sections 4
+//! and 7).
 //!
 //! Invariants: while an attempt is being executed, its work lies in its slot. Whoever takes it out
 //! ends the attempt: the slot's task when the executor returns, or whoever abandons it. So an

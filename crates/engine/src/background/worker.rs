@@ -114,7 +114,7 @@ fn conclude(
     let is_failure =
         |error: &&Error| !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped);
     let failure = result.as_ref().err().filter(is_failure).cloned();
-    // Finished work takes no slot any more, and what failed is due again at once. So the pause of a
+    // Finished work takes no slot any more, and failed work is due again at once. So the pause of a
     // slot comes before that: otherwise each failure would start the next task. A worker begins
     // nothing while it pauses.
     let is_elsewhere = work.placed.side != jobs.runner().sides.host();

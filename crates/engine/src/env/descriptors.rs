@@ -263,7 +263,7 @@ impl Drop for Held {
     }
 }
 
-/// Counts a call that opens a file, also if it panics.
+/// Counts a call that opens a file, even if it panics.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl Opening<'_> {

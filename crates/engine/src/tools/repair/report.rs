@@ -88,7 +88,7 @@ pub struct SuspectRange {
     pub keyspace: KeyspaceId,
     /// The keys.
     pub range: KeyRange,
-    /// Only entries with a sequence number below this one are suspect; `None`: all are.
+    /// Only entries with a sequence number below this one are suspect. If `None`, all entries are.
     pub below: Option<u64>,
     /// Why the keys are suspect.
     pub why: SuspectWhy,
