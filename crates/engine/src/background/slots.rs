@@ -192,7 +192,7 @@ impl Slots {
         }
     }
 
-    /// Takes an attempt whose executor has not returned out of its slot. The slot counts as lost
+    /// Removes an attempt from its slot before its executor has returned. The slot counts as lost
     /// before its task can find that the attempt is gone, because that task counts it as found.
     fn take_lost(&self, slot: &Slot, attempt: &mut Option<Watched>) -> Option<Watched> {
         let watched = attempt.take()?;

@@ -53,7 +53,8 @@ fn run(jobs: &Jobs, mut work: Work) {
 }
 
 /// Ends a piece of work, or returns it for another attempt. If the code that does so panics (a
-/// subscriber of `tracing` or a storage may), the work has failed, and nothing of it stays reserved.
+/// subscriber of `tracing` or a storage may), the work has failed, and nothing of it stays
+/// reserved.
 pub(super) fn end_work(jobs: &Jobs, work: Work, result: Result<std::result::Result<(), Stopped>>) {
     let reserved = work.reserved();
     let what = format!("the end of {}", work.describe());

@@ -384,8 +384,7 @@ impl Run {
         *history = next;
     }
 
-    /// Makes the next life begin with only the first `settled` changes of settings known to be
-    /// over.
+    /// Begins the next life. Only the first `settled` changes of settings are known to be over.
     pub(crate) fn restart_settings(&self, settled: usize) {
         lock(&self.history).settings.restart(settled);
     }
