@@ -6,14 +6,14 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, SILT, files, numbered, on};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A load of standard input that has a name, and the bytes that it gets first.
-fn begun(store: &Path, input: &[u8], errors: Stdio) -> (Child, std::process::ChildStdin) {
+fn begun(store: &Path, input: &[u8], errors: Stdio) -> (Child, ChildStdin) {
     let mut child = Command::new(SILT)
         .args(["load", store.to_str().unwrap(), "-"])
         .args(["--key", "number", "--input-name", "lines"])
@@ -43,6 +43,23 @@ fn wait_for(store: &Path, text: &str) {
     }
 }
 
+/// Gives the command one more byte, and waits until it has read all lines before this byte. The
+/// command reads from the pipe only when it has no complete line, so it takes a byte that comes
+/// into an empty pipe only after all lines before it.
+fn read_up_to(stdin: &mut ChildStdin, next: u8) {
+    wait_for_empty(stdin);
+    stdin.write_all(&[next]).unwrap();
+    wait_for_empty(stdin);
+}
+
+fn wait_for_empty(stdin: &ChildStdin) {
+    let start = Instant::now();
+    while rustix::io::ioctl_fionread(stdin).unwrap() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The result of the command. It must end although its input stays open.
 fn ended(mut child: Child) -> Ended {
     let start = Instant::now();
@@ -69,9 +86,10 @@ fn a_signal_ends_a_load_between_two_records_and_it_goes_on() {
         // The input stays open in the middle of a line, so the command waits for the end of the
         // line.
         let part = &input[..fed * line + 4];
-        let (child, stdin) = begun(&store, part, Stdio::piped());
+        let (child, mut stdin) = begun(&store, part, Stdio::piped());
         // This is the last batch that is written while the input is open.
         wait_for(&store, &format!("{:012}", fed - 500));
+        read_up_to(&mut stdin, input[part.len()]);
         send(&child, signal);
         let said = ended(child);
         drop(stdin);
@@ -108,8 +126,9 @@ fn a_signal_while_reading_over_what_was_loaded_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("s");
     let input = numbered(3_000);
-    let (child, stdin) = begun(&store, &input[..2_500 * 11], Stdio::piped());
+    let (child, mut stdin) = begun(&store, &input[..2_500 * 11], Stdio::piped());
     wait_for(&store, &format!("{:012}", 2_000));
+    read_up_to(&mut stdin, input[2_500 * 11]);
     send(&child, Signal::INT);
     assert_eq!(ended(child).code, Some(130));
     drop(stdin);
@@ -143,8 +162,9 @@ fn a_second_signal_ends_a_load_at_once() {
     let room = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
     writer.write_all(&vec![b'.'; room]).unwrap();
     let input = numbered(1_500);
-    let (mut child, stdin) = begun(&store, &input, writer.into());
+    let (mut child, mut stdin) = begun(&store, &input, writer.into());
     wait_for(&store, &format!("{:012}", 1_000));
+    read_up_to(&mut stdin, b'k');
     send(&child, Signal::INT);
     // The first signal has taken effect: the records of the incomplete batch are in the store.
     let start = Instant::now();
