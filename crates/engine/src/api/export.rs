@@ -56,7 +56,7 @@ impl Keyspace {
             },
         )?;
         let options = TableOptions::from(&self.inner().load_settings().all);
-        let own = folder.wrapped(self.parts().tree.tables().descriptors());
+        let own = folder.wrapped(self.parts().tree.tables().readers().descriptors());
         let mut builder = TableBuilder::new(&own, prefix, options)?;
         let copied = (|| {
             cursor.seek_to_first()?;

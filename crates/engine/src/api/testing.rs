@@ -247,7 +247,7 @@ impl TestHooks {
     /// Closes the readers of all tables, so that none is open, as right after an open. Cursors keep
     /// theirs.
     pub fn close_tables(&self) {
-        self.parts.tree.tables().close_all();
+        self.parts.tree.tables().readers().close_all();
     }
 
     /// Deletes the files that no view holds, at once.

@@ -98,7 +98,7 @@ impl Background {
         // Callers that bring files in see the close soon, and delete what they began to write.
         env.ingests().wait_until_none_left();
         last();
-        tree.tables().set_closed();
+        tree.tables().readers().set_closed();
         release(catalog);
         env.events().end();
         // Only now can no task write any more.

@@ -44,7 +44,7 @@ pub(crate) fn memory(catalog: &Catalog, job_bytes: u64) -> MemoryStats {
         arena_bytes: tree.arenas().held_bytes(),
         range_delete_bytes,
         block_cache_bytes: tree.tables().cache().held_bytes(),
-        table_bytes: tree.tables().memory_bytes(),
+        table_bytes: tree.tables().readers().memory_bytes(),
         memtable_bytes: tree.arenas().whole_bytes() + beside_arenas,
         job_bytes,
         block_cache_capacity_bytes: tree.tables().cache().capacity_bytes(),
@@ -68,7 +68,7 @@ pub(crate) fn enforce(commit: &Commit, job_bytes: impl FnOnce() -> u64) -> Resul
     if others <= max {
         return Ok(());
     }
-    let closed = tree.tables().close_deep(others - max);
+    let closed = tree.tables().readers().close_deep(others - max);
     if others - closed.min(others) <= max {
         return Ok(());
     }

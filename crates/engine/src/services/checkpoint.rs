@@ -98,7 +98,12 @@ fn pin_moment(commit: &Commit) -> Result<Moment> {
 pub(crate) fn write(jobs: &Jobs, target: &Arc<dyn Storage>) -> Result<CheckpointReport> {
     let _span = tracing::info_span!("checkpoint", folder = target.describe()).entered();
     jobs.env().health().check_manifest()?;
-    let target = &jobs.tree().tables().descriptors().wrap(target.clone());
+    let target = &jobs
+        .tree()
+        .tables()
+        .readers()
+        .descriptors()
+        .wrap(target.clone());
     let lease = target
         .lease(LEASE)
         .map_err(|e| Error::from(e).context("writing a checkpoint"))?;
@@ -315,7 +320,7 @@ pub(crate) fn write_folder(jobs: &Jobs, folder: &Path) -> Result<CheckpointRepor
         .found(found)
         .advice("move it away, or choose another folder")
     };
-    let descriptors = jobs.tree().tables().descriptors();
+    let descriptors = jobs.tree().tables().readers().descriptors();
     let storage = descriptors
         .retry(|| FileStorage::open_or_create(&partial))
         .map_err(with_context)?;

@@ -1,0 +1,71 @@
+//! The deletion of tables that nothing holds any more.
+//!
+//! Invariant: destructors make no storage calls. The last holder of a handle only lets it go, and
+//! the next sweep deletes the file.
+//!
+//! Threading: sweeps wait for each other, over I/O. Nothing else waits for a sweep.
+
+use std::sync::Arc;
+
+use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
+
+use crate::types::event::{Event, Events};
+
+/// See the module.
+pub(super) struct Deletion {
+    storage: Arc<dyn Storage>,
+    events: Arc<Events>,
+    /// Files to be deleted by the next sweep.
+    names: Mutex<Vec<String>>,
+    /// Held over a sweep.
+    sweeping: Mutex<()>,
+}
+
+impl Deletion {
+    pub(super) fn new(
+        runtime: &Runtime,
+        events: Arc<Events>,
+        storage: Arc<dyn Storage>,
+    ) -> Deletion {
+        Deletion {
+            storage,
+            events,
+            names: runtime.mutex(Vec::new()),
+            sweeping: runtime.mutex(()),
+        }
+    }
+
+    /// Lets the next sweep delete these files.
+    pub(super) fn add(&self, mut names: Vec<String>) {
+        if !names.is_empty() {
+            self.names.lock().append(&mut names);
+        }
+    }
+
+    /// Deletes the files that were added and those of which `take_unheld` says that nothing holds
+    /// them, unless `in_doubt` says afterwards that nothing may be deleted. Returns how many it
+    /// deleted.
+    pub(super) fn sweep(
+        &self,
+        epoch: Epoch,
+        take_unheld: impl FnOnce() -> Vec<String>,
+        in_doubt: impl Fn() -> bool,
+    ) -> u64 {
+        let _sweeping = self.sweeping.lock();
+        let mut names = std::mem::take(&mut *self.names.lock());
+        names.append(&mut take_unheld());
+        if in_doubt() {
+            self.names.lock().append(&mut names);
+            return 0;
+        }
+        let mut deleted = 0;
+        for name in names {
+            // The folder's guard repeats a failed deletion.
+            if self.storage.delete(epoch, &name).is_ok() {
+                deleted += 1;
+                self.events.emit(|| Event::TableDeleted { name });
+            }
+        }
+        deleted
+    }
+}
