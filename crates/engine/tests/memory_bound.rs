@@ -1,7 +1,8 @@
 //! Anonymous memory stays below what the store reports (memtables, caches, filters, indexes) plus
-//! 64 MiB, during a load, a full scan, and 100,000 range deletes. The test runs in a process of its
-//! own, which measures itself. (glibc's heap keeps the peak of a job over 100,000 range deletes,
-//! here about 100 MiB altogether, unless it is asked to return it: `src/types/allocator.rs`.)
+//! 64 MiB, during a load, a full scan, and 100,000 range deletes. A job over many range deletes may
+//! take 400 bytes more for each while it runs. The test runs in a process of its own, which
+//! measures itself. (glibc's heap keeps the peak of a job over 100,000 range deletes, here about
+//! 100 MiB altogether, unless it is asked to return it: `src/types/allocator.rs`.)
 
 #![cfg(target_os = "linux")]
 
@@ -24,7 +25,16 @@ fn anonymous_bytes() -> u64 {
         * 1024
 }
 
+/// The range deletes of the test, and the memory that a running job may take for each.
+const RANGE_DELETES: u64 = 100_000;
+const RANGE_DELETE_BYTES: u64 = 400;
+
 fn check(store: &Store, options: &Options, when: &str) {
+    check_beside(0, store, options, when);
+}
+
+/// As [`check`], while a job may run that takes `job_bytes` beyond the allowance.
+fn check_beside(job_bytes: u64, store: &Store, options: &Options, when: &str) {
     let memory = store.stats().memory;
     let said = memory.arena_bytes
         + memory.range_delete_bytes
@@ -38,7 +48,7 @@ fn check(store: &Store, options: &Options, when: &str) {
         mib(said)
     );
     assert!(
-        found <= said + ALLOWANCE_BYTES,
+        found <= said + ALLOWANCE_BYTES + job_bytes,
         "{when}: {:.1} MiB of anonymous memory, {:.1} MiB are accounted for",
         mib(found),
         mib(said)
@@ -204,7 +214,7 @@ fn measure() {
 
     // A hundred thousand range deletes over every tenth group of five keys: half of them in
     // memtables, then in tables, then at the bottom.
-    for i in 0..100_000u64 {
+    for i in 0..RANGE_DELETES {
         ks.delete_range(&key(i * 10), &key(i * 10 + 5)).unwrap();
         if i % 25_000 == 24_999 {
             check(&store, &options, "range deletes in memtables");
@@ -214,7 +224,9 @@ fn measure() {
     assert_eq!(ks.get(&key(7)).unwrap().unwrap(), [7; 64]);
     check(&store, &options, "after 100,000 range deletes");
     store.flush().unwrap();
-    check(&store, &options, "after their flush");
+    // The flush makes a compaction due, which may be running by now.
+    let job_bytes = RANGE_DELETES * RANGE_DELETE_BYTES;
+    check_beside(job_bytes, &store, &options, "after their flush");
     store.wait_until_idle().unwrap();
     check(&store, &options, "after their compaction");
     let left = ks.iter().unwrap().map(Result::unwrap).count() as u64;

@@ -14,7 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::Instant;
-use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
 use crate::jobs::Jobs;
@@ -26,6 +26,7 @@ use crate::jobs::record::Trouble;
 use crate::jobs::report::Made;
 use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
+use crate::types::allocator;
 use crate::types::error::{Error, Result};
 
 /// Why an attempt did not complete its work.
@@ -181,6 +182,9 @@ impl Jobs {
     /// Installs the outcome of a piece of work and reports it.
     pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
         work.stage.set(Stage::Finishing);
+        // This comes before the installation, which wakes those who wait for the job, so that they
+        // do not find its memory still held.
+        give_back_memory(&self.env, &outcome.counters);
         if let What::Flush(source) = &work.what {
             self.sync_log_of(source)?;
         }
@@ -201,6 +205,20 @@ impl Jobs {
     /// F1: another keyspace's half of a batch must not be lost when this half is in a table.
     fn sync_log_of(&self, source: &MemSource) -> Result<()> {
         self.wal.sync_log_through(source.last_position())
+    }
+}
+
+/// After a job of this size, free pages are given back to the system.
+const LARGE_JOB_BYTES: u64 = 4 << 20;
+
+/// The memory that a range delete takes in a job, about.
+const RANGE_DELETE_BYTES: u64 = 400;
+
+/// Gives the memory of an executed job back to the system.
+fn give_back_memory(env: &Env, counters: &Counters) {
+    let bytes = counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read;
+    if bytes >= LARGE_JOB_BYTES && !env.runtime().is_simulated() {
+        allocator::give_back_free_pages();
     }
 }
 

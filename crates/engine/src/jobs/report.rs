@@ -167,15 +167,4 @@ fn count_dropped(env: &Env, counters: &Counters) {
     m.dropped_tombstone_count.add(counters.tombstones);
     m.dropped_covered_count.add(counters.covered);
     m.dropped_fragment_count.add(counters.fragments_dropped);
-    if counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read >= LARGE_JOB_BYTES
-        && !env.runtime().is_simulated()
-    {
-        crate::types::allocator::give_back_free_pages();
-    }
 }
-
-/// After a job of this size, free pages are given back to the system.
-const LARGE_JOB_BYTES: u64 = 4 << 20;
-
-/// The memory that a range delete takes in a job, about.
-const RANGE_DELETE_BYTES: u64 = 400;
