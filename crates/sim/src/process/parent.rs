@@ -182,6 +182,11 @@ impl Bench {
         Ok((path.clone(), std::fs::File::create(path)?))
     }
 
+    /// The folder in which the victim builds the tables that it ingests.
+    pub fn outside(&self) -> PathBuf {
+        self.store.with_extension("outside")
+    }
+
     /// Starts a victim that works. `before` is a command that is put before the program
     /// (`strace ...`).
     ///
@@ -194,7 +199,7 @@ impl Bench {
         before: &[String],
     ) -> Result<Victim, String> {
         // Files that an ingest of the previous victim left.
-        let _ = std::fs::remove_dir_all(self.store.with_extension("outside"));
+        let _ = std::fs::remove_dir_all(self.outside());
         self.expected.begin(script);
         let failed = |e: std::io::Error| format!("starting the victim: {e}");
         let (errors, file) = self.error_file().map_err(failed)?;
