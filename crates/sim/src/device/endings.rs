@@ -85,7 +85,8 @@ pub enum WrongField {
     Name,
     /// The length of a table's entries.
     RawBytes,
-    /// The number of puts of a table, with a number of entries that matches it.
+    /// The number of puts in a table. The number of its entries is changed with it, so that the two
+    /// still fit together.
     Puts,
     /// The identity of the job.
     Job,

@@ -125,7 +125,8 @@ struct Asked {
     reader: Arc<TableReader>,
     /// Its index in the level.
     table: usize,
-    /// The number to search for in its file, and the number of its entries if it was ingested.
+    /// The sequence number to search for in its file. All entries of a table that was ingested have
+    /// one sequence number, which is not in the file: `own`.
     seq: u64,
     own: Option<u64>,
 }

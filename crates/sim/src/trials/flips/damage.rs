@@ -117,8 +117,8 @@ impl Damage {
     }
 }
 
-/// The page sizes of damage in pages, in bytes: the storage's own, and a small one, so that files
-/// of a few kilobytes have several pages.
+/// Some damage hits whole pages. These are the sizes of such pages, in bytes: that of the storage,
+/// and a smaller one, because files of a few kilobytes would otherwise have only one page.
 const PAGES: [usize; 2] = [4096, 512];
 
 /// The end of the last byte that is not zero.
