@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
+use litemap::LiteMap;
 use siltstone_storage::{Mutex, MutexGuard};
 
 use crate::catalog::pending::PendingEdit;
@@ -105,7 +106,7 @@ pub(crate) struct KeyspaceMap {
     pub(crate) by_id: BTreeMap<KeyspaceId, Arc<KeyspaceCore>>,
     pub(crate) by_name: BTreeMap<String, KeyspaceId>,
     /// The names of the keyspaces that were dropped last, for error messages: a batch has only ids.
-    pub(crate) dropped: BTreeMap<KeyspaceId, String>,
+    pub(crate) dropped: LiteMap<KeyspaceId, String>,
 }
 
 /// The maximum number of names of dropped keyspaces that are remembered.
@@ -117,7 +118,7 @@ pub(crate) const DROPPED_NAMES_MAX: usize = 64;
 #[derive(Default)]
 pub(crate) struct LogHolds {
     pub(crate) next: u64,
-    pub(crate) held: BTreeMap<u64, Position>,
+    pub(crate) held: LiteMap<u64, Position>,
 }
 
 impl Catalog {

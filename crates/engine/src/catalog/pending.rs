@@ -124,7 +124,8 @@ impl Catalog {
             map.by_id.remove(&keyspace.id);
             map.dropped.insert(keyspace.id, keyspace.name.clone());
             if map.dropped.len() > DROPPED_NAMES_MAX {
-                map.dropped.pop_first();
+                let oldest = map.dropped.first().map_or(keyspace.id, |(id, _)| *id);
+                map.dropped.remove(&oldest);
             }
         });
     }

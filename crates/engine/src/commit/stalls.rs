@@ -13,11 +13,12 @@
 //!
 //! Threading: one runtime mutex, which is not held while a writer waits.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use litemap::LiteMap;
 use siltstone_storage::{Instant, Mutex, Runtime};
 
 use crate::commit::write_rate::{Turn, WriteRate};
@@ -69,7 +70,7 @@ struct Inner {
     present: Vec<(u64, Delay, Instant)>,
     past: VecDeque<Delay>,
     totals: [DelayTotal; StallCause::ALL.len()],
-    write_rates: BTreeMap<KeyspaceId, WriteRate>,
+    write_rates: LiteMap<KeyspaceId, WriteRate>,
 }
 
 /// See the module.
@@ -94,7 +95,7 @@ impl Stalls {
                 present: Vec::new(),
                 past: VecDeque::new(),
                 totals: Default::default(),
-                write_rates: BTreeMap::new(),
+                write_rates: LiteMap::new(),
             }),
             pressure,
             waiting: AtomicUsize::new(0),

@@ -11,11 +11,12 @@
 //!
 //! Threading: one mutex (`Jobs::schedule`); no I/O under it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use siltstone_storage::Instant;
 use siltstone_storage::planted;
 use siltstone_table::exec::{CancelToken, Progress};
@@ -99,7 +100,7 @@ pub(crate) struct ManualRequest {
 /// See the module.
 pub(crate) struct Schedule {
     /// The number of jobs in a row that panicked, by kind and keyspace.
-    panicked: BTreeMap<(JobKind, KeyspaceId), u32>,
+    panicked: LiteMap<(JobKind, KeyspaceId), u32>,
     /// All work that has not ended. This includes work that waits for its next attempt, because it
     /// is still reserved.
     running: Vec<Running>,
@@ -128,7 +129,7 @@ impl Schedule {
 
     pub(crate) fn new() -> Schedule {
         Schedule {
-            panicked: BTreeMap::new(),
+            panicked: LiteMap::new(),
             running: Vec::new(),
             left: Vec::new(),
             returned: Vec::new(),

@@ -19,11 +19,11 @@
 //! Threading: the caller's task. It holds the leader's role and the lock of keyspace changes only
 //! while it pins the views.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Storage};
 
@@ -49,7 +49,7 @@ struct Moment {
     /// The manifest's state just before.
     state: Arc<StoreState>,
     /// Creates whose edits waited for room.
-    creates: BTreeMap<KeyspaceId, CreateKeyspace>,
+    creates: LiteMap<KeyspaceId, CreateKeyspace>,
     keyspaces: Vec<(Arc<KeyspaceCore>, Arc<KeyspaceView>)>,
 }
 

@@ -13,9 +13,9 @@
 //!
 //! Threading: the maintenance task alone, which takes the lead to seal.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use siltstone_storage::Instant;
 
 use crate::commit::Commit;
@@ -61,7 +61,7 @@ struct SealWatch {
 
 /// The memtables that are watched, by keyspace.
 #[derive(Default)]
-pub(crate) struct SealWatches(BTreeMap<KeyspaceId, SealWatch>);
+pub(crate) struct SealWatches(LiteMap<KeyspaceId, SealWatch>);
 
 /// Whether a flush of the memtable frees enough space to be worth it.
 fn frees_enough(mem: &Memtable, version: &KeyspaceVersion, table_bytes: u64) -> bool {

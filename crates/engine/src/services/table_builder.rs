@@ -10,10 +10,10 @@
 //!
 //! Threading: a builder has one owner; folders and files are plain handles.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Epoch, Storage, StorageErrorKind, WriteFile};
 use siltstone_table::error::TableError;
@@ -105,7 +105,7 @@ impl TableFile {
     /// # Errors
     /// As [`TableFolder::open`]; `InvalidArgument` for a path without a file name in UTF-8.
     pub fn at_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<TableFile>> {
-        let mut folders: BTreeMap<PathBuf, TableFolder> = BTreeMap::new();
+        let mut folders: LiteMap<PathBuf, TableFolder> = LiteMap::new();
         let mut files = Vec::new();
         for path in paths {
             let path = path.as_ref();
@@ -120,10 +120,13 @@ impl TableFile {
                 Some(parent) if parent != Path::new("") => parent,
                 _ => Path::new("."),
             };
-            if !folders.contains_key(parent) {
-                folders.insert(parent.to_path_buf(), TableFolder::open(parent)?);
+            if let Some(folder) = folders.get(parent) {
+                files.push(folder.file(name));
+            } else {
+                let folder = TableFolder::open(parent)?;
+                files.push(folder.file(name));
+                folders.insert(parent.to_path_buf(), folder);
             }
-            files.push(folders[parent].file(name));
         }
         Ok(files)
     }

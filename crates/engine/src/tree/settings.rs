@@ -10,9 +10,9 @@
 //!
 //! Threading: settings are replaced under the lock `Catalog::changes` and read without a lock.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::{Mutex, Runtime};
 
 use crate::tree::memtable::{ArenaPool, Memtable};
@@ -54,7 +54,7 @@ impl Settings {
 
 /// Pools of arenas, one for each size of memtable in use.
 pub(crate) struct Arenas {
-    pools: Mutex<BTreeMap<u64, ArenaPool>>,
+    pools: Mutex<LiteMap<u64, ArenaPool>>,
     prefault: bool,
 }
 
@@ -67,7 +67,7 @@ const PREFAULT_MIN_BYTES: u64 = 4 << 20;
 impl Arenas {
     pub(crate) fn new(runtime: &Runtime) -> Arenas {
         Arenas {
-            pools: runtime.mutex(BTreeMap::new()),
+            pools: runtime.mutex(LiteMap::new()),
             prefault: !runtime.is_simulated(),
         }
     }

@@ -240,30 +240,32 @@ impl KeyspaceVersion {
         if remove.is_empty() {
             return Ok(removed);
         }
-        let mut wanted: BTreeMap<RemoveTable, bool> = BTreeMap::new();
+        let mut wanted = remove.to_vec();
+        wanted.sort_unstable();
         for r in remove {
             if r.level > BOTTOM_LEVEL {
                 return Err(refused(self.id, format!("there is no level {}", r.level)));
             }
-            if wanted.insert(*r, false).is_some() {
-                return Err(refused(self.id, format!("table {} is removed twice", r.id)));
-            }
         }
-        let mut keep = |level: u8, run: Option<RunSlot>, table: &Arc<TableMeta>| match wanted
-            .get_mut(&RemoveTable {
-                level,
-                id: table.id,
-            }) {
-            Some(seen) => {
-                *seen = true;
-                removed.push(Removed {
-                    level,
-                    run,
-                    table: table.clone(),
-                });
-                false
+        if let Some(twice) = wanted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let id = twice[0].id;
+            return Err(refused(self.id, format!("table {id} is removed twice")));
+        }
+        let mut seen = vec![false; wanted.len()];
+        let mut keep = |level: u8, run: Option<RunSlot>, table: &Arc<TableMeta>| {
+            let id = table.id;
+            match wanted.binary_search(&RemoveTable { level, id }) {
+                Ok(index) => {
+                    seen[index] = true;
+                    removed.push(Removed {
+                        level,
+                        run,
+                        table: table.clone(),
+                    });
+                    false
+                }
+                Err(_) => true,
             }
-            None => true,
         };
         let mut filter =
             |level: u8, run: Option<RunSlot>, set: &Level| -> Option<Vec<Arc<TableMeta>>> {
@@ -305,7 +307,7 @@ impl KeyspaceVersion {
                 }
             }
         }
-        match wanted.iter().find(|(_, seen)| !**seen) {
+        match wanted.iter().zip(&seen).find(|(_, seen)| !**seen) {
             Some((missing, _)) => Err(refused(
                 self.id,
                 format!("table {} is not on level {}", missing.id, missing.level),

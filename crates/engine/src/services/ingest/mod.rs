@@ -26,6 +26,7 @@ pub(crate) mod check;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::planted;
 use siltstone_storage::storage::copy_object;
 use siltstone_storage::{Storage, StorageErrorKind};
@@ -370,8 +371,7 @@ fn import_all(
     // No other attempt has names with this prefix.
     let prefix = jobs.runner().next_prefix();
     // If a keyspace is named twice, the files of the second list come after those of the first.
-    let mut tables: BTreeMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> =
-        BTreeMap::new();
+    let mut tables: LiteMap<KeyspaceId, (Arc<KeyspaceCore>, Vec<Arc<TableMeta>>)> = LiteMap::new();
     let mut report = IngestReport::default();
     for (index, (keyspace, file)) in files
         .iter()
@@ -397,8 +397,8 @@ fn import_all(
     }
     jobs.env().storages().tables.sync_dir(jobs.env().epoch())?;
     let parts: Vec<Part> = tables
-        .into_values()
-        .map(|(keyspace, tables)| Part {
+        .into_iter()
+        .map(|(_, (keyspace, tables))| Part {
             keyspace,
             runs: runs_of(tables),
         })

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use litemap::LiteMap;
 use siltstone_storage::planted;
 use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::job::outcome::OutputTable;
@@ -378,7 +379,7 @@ impl<'a> Replay<'a> {
                 check_ingested(self.jobs.outputs(), table)?;
             }
         }
-        let mut keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>> = BTreeMap::new();
+        let mut keyspaces: LiteMap<KeyspaceId, Vec<ReplayedSource>> = LiteMap::new();
         for (id, replayed) in self.keyspaces {
             let sources = keyspaces.entry(id).or_default();
             for (seqs, sealed) in replayed.runs {
@@ -417,7 +418,7 @@ pub(super) struct Finished {
     /// The last number that counts as published.
     pub(super) published: u64,
     /// The replayed sources of each keyspace, oldest first.
-    keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>>,
+    keyspaces: LiteMap<KeyspaceId, Vec<ReplayedSource>>,
     /// The error if there was no room for all tables.
     pub(super) no_space: Option<Error>,
 }

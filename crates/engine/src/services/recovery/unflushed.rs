@@ -6,10 +6,10 @@
 //!
 //! Threading: the maintenance task calls [`install_unflushed`]. A lock guards the data.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use litemap::LiteMap;
 use siltstone_storage::Mutex;
 use siltstone_table::job::outcome::OutputTable;
 
@@ -29,7 +29,7 @@ use crate::types::limits::KeyspaceId;
 pub(super) struct UnflushedData {
     pub(super) cause: Error,
     pub(super) published: u64,
-    pub(super) keyspaces: BTreeMap<KeyspaceId, Vec<ReplayedSource>>,
+    pub(super) keyspaces: LiteMap<KeyspaceId, Vec<ReplayedSource>>,
     /// The id of the hold on the inherited log.
     pub(super) hold: u64,
 }

@@ -2,9 +2,10 @@
 //!
 //! Threading: one task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::Storage;
 
 use super::{CheckReport, LogCheck};
@@ -22,7 +23,7 @@ pub(super) struct Ingested {
     /// The tables of ingests.
     pub(super) tables: Vec<(KeyspaceId, Arc<TableMeta>)>,
     /// Keyspaces of such tables that only the log has, with their names.
-    pub(super) keyspaces: BTreeMap<KeyspaceId, String>,
+    pub(super) keyspaces: LiteMap<KeyspaceId, String>,
 }
 
 /// Reads the log. Damage that an open skips is reported later, when the state of the tables is
@@ -81,7 +82,7 @@ struct LogReading<'a> {
     /// Every keyspace with an id below this one was created at some time, by the manifest or a
     /// record.
     next_keyspace_id: KeyspaceId,
-    created: BTreeMap<KeyspaceId, String>,
+    created: LiteMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
     entry_count: u64,
     ingested: Ingested,
@@ -93,7 +94,7 @@ impl<'a> LogReading<'a> {
         LogReading {
             state,
             next_keyspace_id: state.next_keyspace_id,
-            created: BTreeMap::new(),
+            created: LiteMap::new(),
             dropped: BTreeSet::new(),
             entry_count: 0,
             ingested: Ingested::default(),

@@ -14,8 +14,9 @@
 //!
 //! Threading: one task, which only reads. Memory: one segment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use litemap::LiteMap;
 use siltstone_storage::Storage;
 
 use super::report::{LogFound, LogHole};
@@ -87,7 +88,7 @@ pub(super) fn read(
     };
     let start = needed.segment;
     let mut numbers = Vec::new();
-    for (number, name) in files.by_number.range(start..) {
+    for (number, name) in files.by_number.iter().filter(|(n, _)| **n >= start) {
         let segment = Segment::open(storage, *number, name, MAX_HEADER_BYTES as u64)?;
         if parse_segment_name(name) != Some(*number) {
             damage.push(
@@ -168,12 +169,12 @@ fn is_of_another_chain(start: Option<LogStart>, number: u32, header: &SegmentHea
 
 /// The segments by the number that they really have, because names may have been swapped.
 struct Files {
-    by_number: BTreeMap<u32, String>,
+    by_number: LiteMap<u32, String>,
 }
 
 impl Files {
     fn list(storage: &dyn Storage) -> Result<Files> {
-        let mut by_number = BTreeMap::new();
+        let mut by_number = LiteMap::new();
         let mut renamed = Vec::new();
         for object in storage.list()? {
             let Some(number) = parse_segment_name(&object.name) else {

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use litemap::LiteMap;
 use siltstone_storage::{Runtime, Storage};
 use siltstone_table::rangedel::{RangeDeletes, joined};
 
@@ -191,14 +192,14 @@ struct Found {
     tables: Tables,
     log: LogFound,
     /// For each keyspace the newest entries of the log.
-    entries: BTreeMap<KeyspaceId, Newest>,
+    entries: LiteMap<KeyspaceId, Newest>,
 }
 
 /// What the log's records say about keyspaces and ingests.
 #[derive(Default)]
 struct Definitions {
     dropped: BTreeSet<KeyspaceId>,
-    created: BTreeMap<KeyspaceId, KnownKeyspace>,
+    created: LiteMap<KeyspaceId, KnownKeyspace>,
     ingested: Vec<(KnownTable, u64)>,
 }
 
@@ -325,7 +326,7 @@ impl Found {
             survey,
             tables,
             log,
-            entries: BTreeMap::new(),
+            entries: LiteMap::new(),
         };
         found.read_entries(source)?;
         found.tables.damage.splice(0..0, damage);
@@ -337,7 +338,7 @@ impl Found {
 
     /// Takes the entries of the log that no table has.
     fn read_entries(&mut self, source: &RepairSource) -> Result<()> {
-        let mut lost: BTreeMap<KeyspaceId, Vec<KeyRange>> = BTreeMap::new();
+        let mut lost: LiteMap<KeyspaceId, Vec<KeyRange>> = LiteMap::new();
         for range in &self.tables.lost {
             lost.entry(range.keyspace)
                 .or_default()

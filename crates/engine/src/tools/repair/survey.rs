@@ -9,9 +9,10 @@
 //!
 //! Threading: one task, which only reads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::{Storage, StorageErrorKind};
 
 use super::history::Known;
@@ -60,7 +61,7 @@ pub(super) struct Survey {
     pub(super) dropped_bytes: u64,
     /// Whether every edit up to the last good one is there.
     pub(super) is_whole: bool,
-    pub(super) keyspaces: BTreeMap<KeyspaceId, KnownKeyspace>,
+    pub(super) keyspaces: LiteMap<KeyspaceId, KnownKeyspace>,
     pub(super) next_keyspace_id: KeyspaceId,
     pub(super) dropped: BTreeSet<KeyspaceId>,
     pub(super) tables: Vec<KnownTable>,

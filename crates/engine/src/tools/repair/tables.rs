@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use siltstone_storage::{ReadFile, Storage, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::footer::{FOOTER_BYTES, Footer};
@@ -63,14 +64,14 @@ pub(super) type RangeDelete = (Vec<u8>, Vec<u8>, u64);
 /// What was read from all tables of a store.
 #[derive(Default)]
 pub(super) struct Tables {
-    pub(super) sources: BTreeMap<KeyspaceId, Vec<TableSource>>,
-    pub(super) range_deletes: BTreeMap<KeyspaceId, Vec<RangeDelete>>,
+    pub(super) sources: LiteMap<KeyspaceId, Vec<TableSource>>,
+    pub(super) range_deletes: LiteMap<KeyspaceId, Vec<RangeDelete>>,
     pub(super) lost: Vec<LostRange>,
     pub(super) suspects: Vec<SuspectRange>,
     pub(super) damage: Vec<Error>,
     pub(super) unused: Vec<UnusedFile>,
     /// The ranges of tables whose files are missing.
-    pub(super) missing: BTreeMap<KeyspaceId, Vec<KeyRange>>,
+    pub(super) missing: LiteMap<KeyspaceId, Vec<KeyRange>>,
     pub(super) largest_number: u64,
     used: BTreeSet<String>,
 }
@@ -80,7 +81,7 @@ pub(super) struct Files<'a> {
     storage: &'a dyn Storage,
     lengths: BTreeMap<String, u64>,
     /// Names by length and digest. They are read when the first table is not where it should be.
-    by_digest: Option<BTreeMap<(u64, u64), Vec<String>>>,
+    by_digest: Option<Vec<((u64, u64), String)>>,
     total_bytes: u64,
     done_bytes: u64,
 }
@@ -141,21 +142,22 @@ impl<'a> Files<'a> {
     /// Files of this length with a valid footer that has this digest.
     fn elsewhere(&mut self, meta: &TableMeta) -> Result<Vec<String>> {
         if self.by_digest.is_none() {
-            let mut all: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
+            let mut all = Vec::new();
             for name in self.lengths.keys() {
                 if let Some(file) = self.open(name)?
                     && let Some(footer) = footer_of(&*file)?
                 {
-                    all.entry((file.len(), footer.digest))
-                        .or_default()
-                        .push(name.clone());
+                    all.push(((file.len(), footer.digest), name.clone()));
                 }
             }
+            all.sort_unstable();
             self.by_digest = Some(all);
         }
+        let all = self.by_digest.as_deref().unwrap_or_default();
         let key = (meta.file_bytes, meta.digest as u64);
-        let found = self.by_digest.as_ref().and_then(|all| all.get(&key));
-        Ok(found.cloned().unwrap_or_default())
+        let first = all.partition_point(|(other, _)| *other < key);
+        let found = all[first..].iter().take_while(|(other, _)| *other == key);
+        Ok(found.map(|(_, name)| name.clone()).collect())
     }
 
     fn done(&mut self, len: u64, progress: &mut dyn FnMut(RepairProgress)) {
@@ -194,14 +196,12 @@ impl Tables {
         known: &[KnownTable],
         progress: &mut dyn FnMut(RepairProgress),
     ) -> Result<()> {
-        let mut starts: BTreeMap<_, u64> = BTreeMap::new();
+        let mut starts: Vec<_> = known.iter().map(first_key_of).collect();
+        starts.sort_unstable();
         for table in known {
-            *starts.entry(first_key_of(table)).or_default() += 1;
-        }
-        for table in known {
-            let is_alone = starts
-                .get(&first_key_of(table))
-                .is_none_or(|count| *count == 1);
+            let start = first_key_of(table);
+            let at = starts.partition_point(|other| *other < start);
+            let is_alone = starts.get(at + 1) != Some(&start);
             let found = self.find(files, table.keyspace, &table.meta, is_alone)?;
             match found {
                 Some(found) => {

@@ -1,6 +1,5 @@
 //! Tables as the inputs of a job.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siltstone_storage::{ReadFile, StorageError, StorageErrorKind};
@@ -12,8 +11,8 @@ use crate::tree::tables::{TableHandle, TableSet};
 /// The tables that a job reads. It holds their handles, so that nobody deletes them meanwhile.
 pub(super) struct JobInputs {
     pub(super) tables: Arc<TableSet>,
-    /// By location and name.
-    pub(super) handles: BTreeMap<(u32, String), Arc<TableHandle>>,
+    /// In the order of locations and names.
+    pub(super) handles: Vec<((u32, String), Arc<TableHandle>)>,
 }
 
 fn not_an_input(location: u32, name: &str) -> TableError {
@@ -28,11 +27,13 @@ fn not_an_input(location: u32, name: &str) -> TableError {
 
 impl Inputs for JobInputs {
     fn table(&self, location: u32, name: &str) -> Result<Arc<dyn ReadFile>, TableError> {
-        let handle = self
+        let found = self
             .handles
-            .get(&(location, name.to_string()))
-            .ok_or_else(|| not_an_input(location, name))?;
-        Ok(self.tables.readers().input_file(handle)?)
+            .binary_search_by(|((at, own), _)| (*at, &own[..]).cmp(&(location, name)));
+        match found {
+            Ok(index) => Ok(self.tables.readers().input_file(&self.handles[index].1)?),
+            Err(_) => Err(not_an_input(location, name)),
+        }
     }
 
     fn stream(&self, location: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError> {

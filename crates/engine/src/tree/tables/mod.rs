@@ -305,10 +305,11 @@ impl TableSet {
 
     /// These tables as the inputs of a job, which holds them until it is over.
     pub(crate) fn inputs(self: &Arc<Self>, tables: Vec<Arc<TableMeta>>) -> Arc<dyn Inputs> {
-        let handles: BTreeMap<_, _> = tables
+        let mut handles: Vec<_> = tables
             .iter()
             .map(|meta| ((meta.location, meta.name.clone()), self.handle(meta)))
             .collect();
+        handles.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Arc::new(JobInputs {
             tables: self.clone(),
             handles,
