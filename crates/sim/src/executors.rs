@@ -75,11 +75,19 @@ impl OtherExecutors {
     }
 
     /// Whether an executor may have left this table in the folder. With `is_closed`, tables of
-    /// abandoned attempts may stay until the next open.
+    /// abandoned attempts may stay until the next open, and so may the tables that an earlier
+    /// attempt at the same work had left to them.
     pub(crate) fn may_leave(&self, name: &str, is_closed: bool) -> bool {
         self.any(|ran| {
-            let is_left = ran.may_leave_orphans || is_closed && ran.may_be_abandoned;
-            is_left && name.starts_with(&ran.prefix)
+            let is_taken_over = || {
+                self.any(|next| {
+                    next.keyspace == ran.keyspace
+                        && next.may_be_abandoned
+                        && next.begin >= ran.begin
+                })
+            };
+            let may_stay = || is_closed && (ran.may_be_abandoned || is_taken_over());
+            name.starts_with(&ran.prefix) && (ran.may_leave_orphans || may_stay())
         })
     }
 
