@@ -1,0 +1,1 @@
+//! Numbers, keys, values and distributions that a workload draws from.
