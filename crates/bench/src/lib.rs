@@ -1,5 +1,8 @@
 //! Workloads, drivers, measurements and reports of `silt bench`.
 //!
-//! The design is `docs/rfc/0008-bench.md`. The layers, lower to higher: [`generate`].
+//! The design is `docs/rfc/0008-bench.md`. The layers, lower to higher: [`generate`], [`settings`],
+//! [`engine`].
 
+pub mod engine;
 pub mod generate;
+pub mod settings;
