@@ -52,7 +52,9 @@ pub type Result<T> = std::result::Result<T, EngineError>;
 
 /// What an acknowledged write without a sync survives. Only engines with the same promise are
 /// compared; a weaker one is named in the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Promise {
     /// It may be lost if the process is killed.
