@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod kind;
 mod workload;
 
+pub use kind::Kind;
 pub use workload::Workload;
 
 /// How an engine is opened.
