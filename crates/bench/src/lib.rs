@@ -5,4 +5,5 @@
 
 pub mod engine;
 pub mod generate;
+pub mod run;
 pub mod settings;
