@@ -3,7 +3,7 @@
 //! Threads take the numbers of new records from one counter, and their inserts complete in any
 //! order. [`Acknowledged::count`] is the number below which every insert has completed, so a reader
 //! that asks for a record below it finds one. This is what YCSB's `AcknowledgedCounterGenerator`
-//! does (YCSB 0.18, `core/src/main/java/site/ycsb/generator/`).
+//! does (brianfrankcooper/YCSB, `core/src/main/java/site/ycsb/generator/` at 72c6f33c).
 //!
 //! # Threads that stop
 //!
@@ -15,8 +15,8 @@
 //! YCSB allows 2^20 inserts beyond a gap and then fails; here there is no limit, since an insert
 //! beyond a gap costs one bit.
 //!
-//! Threading: shared by reference. `count` is one atomic load. `begin` and `acknowledge` hold a lock
-//! for a few instructions; nothing waits for another thread's insert.
+//! Threading: shared by reference. `count` is one atomic load. `begin` and `acknowledge` hold a
+//! lock for a few instructions; nothing waits for another thread's insert.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,12 +2,12 @@
 //! frequency falls exponentially with their age.
 //!
 //! A percentage of the operations goes to a fraction of the records, before the limit to existing
-//! records. The formula is that of YCSB 0.18,
-//! `core/src/main/java/site/ycsb/generator/ExponentialGenerator.java` and `CoreWorkload.nextKeynum`;
-//! its defaults are 95 and 0.8571428571 (a comment there calls this 1/7, but it is 6/7). YCSB draws
-//! again when an age is beyond the oldest record; here the distribution is cut there at once, which
-//! gives the same probabilities. YCSB takes the fraction of the first number of records, here it is
-//! a fraction of the present one.
+//! records. The formula is that of brianfrankcooper/YCSB,
+//! `core/src/main/java/site/ycsb/generator/ExponentialGenerator.java` at cd1589ce and `nextKeynum`
+//! of `workloads/CoreWorkload.java` at 048cbaed; its defaults are 95 and 0.8571428571 (a comment
+//! there calls this 1/7, but it is 6/7). YCSB draws again when an age is beyond the oldest record;
+//! here the distribution is cut there at once, which gives the same probabilities. YCSB takes the
+//! fraction of the first number of records, here it is a fraction of the present one.
 //!
 //! Threading: a generator belongs to one thread.
 

@@ -26,8 +26,8 @@ pub const fn scale(hash: u64, n: u64) -> u64 {
 }
 
 /// YCSB's `Utils.fnvhash64`: FNV-1a over the eight bytes of `number`, lowest first, and then the
-/// absolute value of the signed result. So it is at most 2^63. (YCSB 0.18,
-/// `core/src/main/java/site/ycsb/Utils.java`.)
+/// absolute value of the signed result. So it is at most 2^63. (brianfrankcooper/YCSB,
+/// `core/src/main/java/site/ycsb/Utils.java` at fc575841.)
 #[inline]
 pub const fn ycsb_hash(number: u64) -> u64 {
     let bytes = number.to_le_bytes();

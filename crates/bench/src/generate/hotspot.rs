@@ -1,10 +1,10 @@
 //! YCSB's hotspot distribution: a share of the operations goes to a share of the records.
 //!
 //! The hot records are the first ones, and within the hot and the cold records each has the same
-//! probability. The formula is that of YCSB 0.18,
-//! `core/src/main/java/site/ycsb/generator/HotspotIntegerGenerator.java`; its workloads use a data
-//! fraction of 0.2 and an operation fraction of 0.8. YCSB divides by zero if a fraction leaves no
-//! hot or no cold record; here the other part takes all operations.
+//! probability. The formula is that of brianfrankcooper/YCSB,
+//! `core/src/main/java/site/ycsb/generator/HotspotIntegerGenerator.java` at eb0ef178; its workloads
+//! use a data fraction of 0.2 and an operation fraction of 0.8. YCSB divides by zero if a fraction
+//! leaves no hot or no cold record; here the other part takes all operations.
 //!
 //! Threading: a generator belongs to one thread.
 

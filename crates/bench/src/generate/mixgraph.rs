@@ -5,28 +5,28 @@
 //!
 //! The records are cut into `keyrange_num` equal ranges. Range `x` (from 1) is as hot as
 //! `a * exp(b * x) + c * exp(d * x)`, and the ranges lie in a shuffled order. Within a range a rank
-//! is drawn whose cumulative probability is `key_dist_a * rank ^ key_dist_b`, and a hash of the rank
-//! is the record. Either part is switched off by zeros: without ranges the ranks are over all
-//! records, and without ranks all records of a range have the same probability. That gives the four
-//! workloads of the paper, [`ALL_RANDOM`], [`ALL_DIST`], [`PREFIX_RANDOM`] and [`PREFIX_DIST`]; the
-//! last one is closest to the trace of ZippyDB.
+//! is drawn whose cumulative probability is `key_dist_a * rank ^ key_dist_b`, and a hash of the
+//! rank is the record. Either part is switched off by zeros: without ranges the ranks are over all
+//! records, and without ranks all records of a range have the same probability. That gives the
+//! four workloads of the paper, [`ALL_RANDOM`], [`ALL_DIST`], [`PREFIX_RANDOM`] and
+//! [`PREFIX_DIST`]; the last one is closest to the trace of ZippyDB.
 //!
 //! # The rest
 //!
-//! Sizes of values and lengths of scans have generalised Pareto distributions, operations have fixed
-//! ratios, and the rate of arrivals follows a sine.
+//! Sizes of values and lengths of scans have generalised Pareto distributions, operations have
+//! fixed ratios, and the rate of arrivals follows a sine.
 //!
 //! The algorithm is that of RocksDB's `tools/db_bench_tool.cc` (`MixGraph`,
 //! `GenerateTwoTermExpKeys`) at 00595931, with these differences:
 //!
 //! - `db_bench` derives key, operation, value size and scan length from one random number, so they
 //!   depend on each other. Here each is drawn independently.
-//! - `db_bench` ignores the ranges when `key_dist_a` or `key_dist_b` is 0, so its `Prefix_random` is
-//!   uniform. Here the ranges apply.
-//! - `db_bench` rounds the hotness of a range down to a multiple of the coldest one, and never reads
-//!   the records that an even division leaves over. Here the hotness is exact (the hottest of the 30
-//!   published ranges gets 79.1 % of the accesses, in `db_bench` 80.7 %), and the ranges cover all
-//!   records.
+//! - `db_bench` ignores the ranges when `key_dist_a` or `key_dist_b` is 0, so its `Prefix_random`
+//!   is uniform. Here the ranges apply.
+//! - `db_bench` rounds the hotness of a range down to a multiple of the coldest one, and never
+//!   reads the records that an even division leaves over. Here the hotness is exact (the hottest of
+//!   the 30 published ranges gets 79.1 % of the accesses, in `db_bench` 80.7 %), and the ranges
+//!   cover all records.
 //! - The hash and the shuffle are others, so the hot keys are other keys. They do not depend on the
 //!   seed, so runs with different seeds have the same hot keys.
 //!
@@ -193,8 +193,8 @@ pub struct MixgraphRecords {
 
 impl MixgraphRecords {
     /// The distribution over up to `expected_records` records. As with a
-    /// [`ScrambledZipfian`](super::zipfian::ScrambledZipfian), hot records stay where they are until
-    /// there are more records than that.
+    /// [`ScrambledZipfian`](super::zipfian::ScrambledZipfian), hot records stay where they are
+    /// until there are more records than that.
     pub fn new(
         parameters: &MixgraphParameters,
         expected_records: u64,

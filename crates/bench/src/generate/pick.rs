@@ -17,13 +17,14 @@ use super::zipfian::{Latest, ScrambledZipfian, Zipfian};
 /// A distribution of record numbers, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// All records in order, again and again. Thread `t` of `T` takes every T-th record from `t` on.
+    /// All records in order, again and again. Thread `t` of `T` takes every T-th record from `t`
+    /// on.
     Sequential,
     /// Every record has the same probability.
     Uniform,
-    /// All records in an order that looks random, each once in a pass. Threads share a pass as those
-    /// of `Sequential` do, and each pass has another order. Records that are inserted during a pass
-    /// come in the next one.
+    /// All records in an order that looks random, each once in a pass. Threads share a pass as
+    /// those of `Sequential` do, and each pass has another order. Records that are inserted during
+    /// a pass come in the next one.
     Permutation,
     /// The first records are the most frequent ones, by Zipf's law.
     Zipfian {
@@ -178,8 +179,8 @@ impl Share {
         }
     }
 
-    /// The next position below `items`, and whether it begins a pass. With fewer items than threads,
-    /// several threads take the same positions.
+    /// The next position below `items`, and whether it begins a pass. With fewer items than
+    /// threads, several threads take the same positions.
     fn next(&mut self, items: u64) -> (u64, bool) {
         let begins = self.next >= items || self.next == self.thread;
         let position = match begins {

@@ -23,8 +23,8 @@ pub enum Sizes {
         max: usize,
     },
     /// Sizes of the generalised Pareto distribution, rounded up to whole bytes. Smaller sizes than
-    /// `min` become `min`, larger ones than `max` become `max`. (`db_bench` takes those that are too
-    /// large modulo the maximum. With its default settings this affects one value in 10,000.)
+    /// `min` become `min`, larger ones than `max` become `max`. (`db_bench` takes those that are
+    /// too large modulo the maximum. With its default settings this affects one value in 10,000.)
     Pareto {
         /// The distribution in bytes.
         distribution: Pareto,
@@ -150,6 +150,18 @@ mod tests {
             let difference = mean_of_draws(sizes) - sizes.mean_bytes();
             assert!(difference.abs() <= tolerance, "{sizes:?}: {difference}");
         }
+    }
+
+    #[test]
+    fn uniform_sizes_are_equally_frequent_and_include_both_ends() {
+        let mut random = Random::new(8, 0);
+        let mut counts = [0u32; 4];
+        let sizes = Sizes::Uniform { min: 5, max: 8 };
+        (0..40_000).for_each(|_| counts[sizes.of_hash(random.bits()) - 5] += 1);
+        assert!(
+            counts.iter().all(|c| c.abs_diff(10_000) < 500),
+            "{counts:?}"
+        );
     }
 
     #[test]

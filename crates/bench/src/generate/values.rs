@@ -210,8 +210,8 @@ impl Values {
         Ok(())
     }
 
-    /// The record modulo 2^44 and the version modulo 2^20 that a header names. It is none for values
-    /// of less than 8 bytes. The rest of the value is not looked at.
+    /// The record modulo 2^44 and the version modulo 2^20 that a header names. It is none for
+    /// values of less than 8 bytes. The rest of the value is not looked at.
     pub fn identity(&self, value: &[u8]) -> Option<(u64, u64)> {
         let header = value.first_chunk::<HEADER_BYTES>()?;
         Some(self.unpack(u64::from_le_bytes(*header)))

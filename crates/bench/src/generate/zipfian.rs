@@ -1,11 +1,11 @@
 //! YCSB's zipfian generators: zipfian, scrambled zipfian and latest.
 //!
-//! The formulas are those of YCSB 0.18, `core/src/main/java/site/ycsb/generator/`
-//! `ZipfianGenerator.java`, `ScrambledZipfianGenerator.java` and `SkewedLatestGenerator.java`, which
-//! take them from Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994.
-//! Ranks 0 and 1 have exactly the probabilities of Zipf's law. The others follow an approximation:
-//! of 1000 items at theta 0.99, rank 2 has 5.1 % instead of 4.4 %, and no cumulative probability is
-//! wrong by more than 2 percent points.
+//! The formulas are those of brianfrankcooper/YCSB, `core/src/main/java/site/ycsb/generator/`:
+//! `ZipfianGenerator.java` at 43f53dea, `ScrambledZipfianGenerator.java` at cd1589ce and
+//! `SkewedLatestGenerator.java` at eb0ef178, which take them from Gray et al., "Quickly Generating
+//! Billion-Record Synthetic Databases", SIGMOD 1994. Ranks 0 and 1 have exactly the probabilities
+//! of Zipf's law. The others follow an approximation: of 1000 items at theta 0.99, rank 2 has 5.1 %
+//! instead of 4.4 %, and no cumulative probability is wrong by more than 2 percent points.
 //!
 //! Differences from YCSB: a growing number of items changes both constants of the formula (YCSB
 //! keeps the first number of items in one of them), and costs the same for any number.
@@ -37,8 +37,8 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// A zipfian distribution whose rank `r` has a probability of about `1 / (r + 1)^theta`. `theta`
-    /// is above 0 and below 1.
+    /// A zipfian distribution whose rank `r` has a probability of about `1 / (r + 1)^theta`.
+    /// `theta` is above 0 and below 1.
     pub fn new(theta: f64) -> Result<Zipfian, ParameterError> {
         require(
             theta > 0.0 && theta < 1.0,
@@ -172,8 +172,8 @@ impl Latest {
 /// How often a record that does not exist yet is drawn again.
 const REDRAWS: usize = 64;
 
-/// Draws until the result is below `records`. After 64 draws the last one is taken modulo `records`,
-/// so that this ends even if far more records are expected than exist.
+/// Draws until the result is below `records`. After 64 draws the last one is taken modulo
+/// `records`, so that this ends even if far more records are expected than exist.
 #[inline]
 pub(super) fn redraw(records: u64, mut draw: impl FnMut() -> u64) -> u64 {
     for _ in 0..REDRAWS {

@@ -56,6 +56,20 @@ fn phases_repeat_exactly() {
     );
 }
 
+/// The last fraction of an arrival before the end of a cycle belongs to the last phase with a rate,
+/// not to the phase without one that follows.
+#[test]
+fn a_cycle_may_end_with_a_phase_without_arrivals() {
+    let [busy, idle] = [0.7, 0.0].map(|per_second| Phase {
+        seconds: 1.0,
+        per_second,
+    });
+    let mut schedule = Schedule::new(&Rate::Phases(vec![busy, idle])).unwrap();
+    let end = schedule.cycle_arrivals;
+    assert!(schedule.nanoseconds(end - 1).abs_diff(1_000_000_000) <= 1);
+    assert_eq!(schedule.nanoseconds(end), 2_000_000_000);
+}
+
 #[test]
 fn the_rates_of_silk_differ_by_ten() {
     assert!((SILK_PEAK.per_second - 71_428.57).abs() < 0.01);

@@ -165,6 +165,21 @@ fn a_mismatch_says_what_differed_and_where() {
 }
 
 #[test]
+fn every_changed_byte_of_a_short_value_is_found() {
+    for bytes in 8..50 {
+        let values = fixed(bytes, 0.7);
+        for at in 0..bytes {
+            let mut damaged = value(&values, 9, 1);
+            damaged[at] ^= 1;
+            assert!(
+                values.verify(9, Some(1), &damaged).is_err(),
+                "{at} of {bytes}"
+            );
+        }
+    }
+}
+
+#[test]
 fn small_values_of_different_versions_and_records_differ() {
     for bytes in 4..8 {
         let values = fixed(bytes, 1.0);

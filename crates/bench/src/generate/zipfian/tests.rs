@@ -35,8 +35,8 @@ fn sized(theta: f64, items: u64) -> Zipfian {
     zipfian
 }
 
-/// The first ranks of YCSB's `ZipfianGenerator(1000)` and `ZipfianGenerator(1000000, 0.5)`, computed
-/// with OpenJDK 17.
+/// The first ranks of YCSB's `ZipfianGenerator(1000)` and `ZipfianGenerator(1000000, 0.5)`. A Java
+/// program with the formulas of the original computed them on OpenJDK 17.
 #[test]
 fn the_first_ranks_are_those_of_ycsb() {
     let reference = [
@@ -51,8 +51,9 @@ fn the_first_ranks_are_those_of_ycsb() {
     assert_eq!(first_ranks(&sized(0.5, 1_000_000)), reference);
 }
 
-/// The same for the generator within `ScrambledZipfianGenerator(100000)`, and for its records. Large
-/// ranks differ between libraries in their last digits, since a power of 100 multiplies the rounding.
+/// The same for the generator within `ScrambledZipfianGenerator(100000)`, and for its records.
+/// Large ranks differ between libraries in their last digits, since a power of 100 multiplies the
+/// rounding.
 #[test]
 fn the_first_scrambled_records_are_those_of_ycsb() {
     let scrambled = ScrambledZipfian::new(0.99, 100_000).unwrap();
@@ -277,7 +278,9 @@ proptest! {
     }
 
     #[test]
-    fn ranks_grow_with_the_drawn_number(items in 1u64..1 << 40, a in 0.0f64..1.0, b in 0.0f64..1.0) {
+    fn ranks_grow_with_the_drawn_number(
+        items in 1u64..1 << 40, a in 0.0f64..1.0, b in 0.0f64..1.0,
+    ) {
         let zipfian = sized(0.99, items);
         prop_assert!(zipfian.rank(a.min(b)) <= zipfian.rank(a.max(b)));
     }
