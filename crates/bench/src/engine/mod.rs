@@ -17,6 +17,7 @@ use std::path::Path;
 
 use crate::settings::EngineSettings;
 
+pub use crate::settings::{Abilities, Promise};
 pub use null::NullDriver;
 pub use siltstone::SiltstoneDriver;
 
@@ -49,41 +50,6 @@ impl std::error::Error for EngineError {}
 
 /// The result of a call of an engine.
 pub type Result<T> = std::result::Result<T, EngineError>;
-
-/// What an acknowledged write without a sync survives. Only engines with the same promise are
-/// compared; a weaker one is named in the table.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Promise {
-    /// It may be lost if the process is killed.
-    Memory,
-    /// It survives the end of the process, but not a loss of power.
-    Process,
-    /// It survives a loss of power.
-    Power,
-}
-
-/// What an engine can do beyond puts, gets, deletes and scans. A workload that needs more is
-/// refused for the engine before the run begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Abilities {
-    /// What an unsynced write survives.
-    pub unsynced: Promise,
-    /// Synced writes survive a loss of power.
-    pub sync: bool,
-    /// Iterators move backward.
-    pub reverse: bool,
-    /// Sorted tables can be ingested.
-    pub ingest: bool,
-    /// One call reads many keys.
-    pub multi_get: bool,
-    /// The whole store can be compacted on request.
-    pub compact: bool,
-    /// Several threads may write at once.
-    pub threads: bool,
-}
 
 /// Opens stores of one engine.
 pub trait Driver: Send + Sync {

@@ -1,7 +1,9 @@
 //! What one run of the benchmark does: the settings of a workload and of the engine.
 //!
 //! The same names stand in the TOML files of experiments, in the options of `silt bench` and in the
-//! JSON record. Sizes are given as `64MiB`, times as `10s`, rates as operations in a second.
+//! JSON record, and so do the texts of their values ([`Setting`]). Sizes are given as `64MiB`, times
+//! as `10s`, rates as operations in a second. serde writes plain numbers as numbers and everything
+//! else as its text.
 //!
 //! Invariant: [`Settings::check`] accepts only settings that a run can carry out to its end.
 //!
@@ -11,10 +13,24 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod abilities;
+mod check;
+mod facts;
 mod kind;
+mod nearest;
+mod registry;
+mod text;
 mod workload;
 
+pub use abilities::{Abilities, Promise};
+pub use check::{RECORDS_MAX, Refusal, VALUE_BYTES_MAX};
 pub use kind::Kind;
+pub use nearest::nearest;
+pub use registry::{OWN_PREFIX, Setting, SettingError, all as all_settings};
+pub use text::{
+    TextError, parse_count, parse_number, parse_rate, parse_seconds, parse_size, seconds_text,
+    size_text,
+};
 pub use workload::Workload;
 
 /// How an engine is opened.
@@ -22,14 +38,18 @@ pub use workload::Workload;
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
     /// Bytes of the memtable (RocksDB: write buffer).
+    #[serde(deserialize_with = "text::size")]
     pub memtable_bytes: u64,
     /// Bytes of the block cache.
+    #[serde(deserialize_with = "text::size")]
     pub cache_bytes: u64,
     /// Bits of the Bloom filter for each key; 0 means no filter.
+    #[serde(deserialize_with = "text::count")]
     pub bloom_bits: u32,
     /// How blocks are compressed.
     pub compression: Compression,
     /// Threads for flushes and compactions.
+    #[serde(deserialize_with = "text::count")]
     pub background_threads: u32,
     /// Whether tables are read through memory maps, where the engine offers a choice. `None` leaves
     /// the engine's default.
@@ -53,8 +73,7 @@ impl Default for EngineSettings {
 }
 
 /// A codec of blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Blocks are stored as they are.
     None,
@@ -65,8 +84,7 @@ pub enum Compression {
 }
 
 /// How much a workload does.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     /// This number of operations, over all threads. An entry of a batch is an operation.
     Operations(u64),
@@ -77,8 +95,7 @@ pub enum Amount {
 }
 
 /// When operations start.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
     /// Closed loop: the next operation of a thread starts when the last one has ended.
     Closed,
@@ -92,9 +109,12 @@ pub enum Arrival {
 }
 
 /// How records are drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
+    /// All records in the order of their numbers, again and again.
+    Sequential,
+    /// Every record once in random order, then once more in another order, and so on.
+    Permutation,
     /// Every record is as likely as any other.
     Uniform,
     /// Zipf's law over scrambled record numbers, as YCSB; the exponent is 0.99 there.
@@ -108,8 +128,7 @@ pub enum Distribution {
 }
 
 /// Bytes of values.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueBytes {
     /// All of the same size.
     Fixed(u32),
@@ -120,8 +139,7 @@ pub enum ValueBytes {
 }
 
 /// Whether the data is in the page cache when a workload begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
     /// As the last workload left it.
     AsIs,
@@ -140,8 +158,10 @@ pub struct Settings {
     /// How the engine is opened.
     pub engine: EngineSettings,
     /// Records of the store.
+    #[serde(deserialize_with = "text::count")]
     pub records: u64,
     /// Bytes of a key.
+    #[serde(deserialize_with = "text::size")]
     pub key_bytes: u32,
     /// Bytes of values.
     pub value_bytes: ValueBytes,
@@ -154,10 +174,13 @@ pub struct Settings {
     /// When operations start.
     pub arrival: Arrival,
     /// Threads of the workload. Workloads that read while one thread writes have one more.
+    #[serde(deserialize_with = "text::count")]
     pub threads: u32,
     /// Entries of a batch, for workloads that write batches; keys of a call of multireadrandom.
+    #[serde(deserialize_with = "text::count")]
     pub batch: u32,
     /// Entries that a scan reads after its seek.
+    #[serde(deserialize_with = "text::count")]
     pub nexts: u32,
     /// The part of reads among the operations of readrandomwriterandom, from 0 to 1.
     pub read_ratio: f64,
@@ -166,6 +189,7 @@ pub struct Settings {
     /// Whether the data is in the page cache at the start.
     pub cache: Cache,
     /// The seed of all draws. Equal seeds give equal operations.
+    #[serde(deserialize_with = "text::count")]
     pub seed: u64,
 }
 
@@ -191,3 +215,6 @@ impl Default for Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,7 @@
 //! The workloads by name.
 
-use serde::{Deserialize, Serialize};
-
 /// What a run does. The names are those of db_bench and YCSB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
     /// Puts every record once, in the order of keys.
     FillSeq,
@@ -44,25 +41,18 @@ pub enum Workload {
     /// Closes and opens the store, with a log that has to be replayed.
     Open,
     /// YCSB: inserts all records, in hashed order.
-    #[serde(rename = "ycsb-load")]
     YcsbLoad,
     /// YCSB A: half reads, half updates, zipfian.
-    #[serde(rename = "ycsb-a")]
     YcsbA,
     /// YCSB B: 95% reads, 5% updates, zipfian.
-    #[serde(rename = "ycsb-b")]
     YcsbB,
     /// YCSB C: reads, zipfian.
-    #[serde(rename = "ycsb-c")]
     YcsbC,
     /// YCSB D: 95% reads of the latest records, 5% inserts.
-    #[serde(rename = "ycsb-d")]
     YcsbD,
     /// YCSB E: 95% scans of 1 to 100 entries, 5% inserts, zipfian.
-    #[serde(rename = "ycsb-e")]
     YcsbE,
     /// YCSB F: half reads, half read-modify-writes, zipfian.
-    #[serde(rename = "ycsb-f")]
     YcsbF,
     /// Bursts of writes above what compaction can take, then calm, as in SILK (ATC 2019).
     Peaks,
