@@ -51,6 +51,19 @@ impl std::error::Error for EngineError {}
 /// The result of a call of an engine.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
+/// Whose work a thread of the process does, by which its processor time is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ThreadClass {
+    /// A thread of the workload, or any other that is not the engine's.
+    Foreground,
+    /// It writes memtables to tables.
+    Flush,
+    /// It merges tables.
+    Compaction,
+    /// Another thread of the engine, or one that both flushes and compacts.
+    Other,
+}
+
 /// Opens stores of one engine.
 pub trait Driver: Send + Sync {
     /// The name in tables and JSON, for example `rocksdb`.
@@ -65,6 +78,12 @@ pub trait Driver: Send + Sync {
     /// Every setting that the engine gets, as its own name and value, for the record. A setting of
     /// `settings` that the engine does not have is given as `not available`.
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String>;
+
+    /// Whose work a thread does, by its name, of which Linux keeps 15 bytes. An engine that names
+    /// its threads overrides this.
+    fn thread_class(&self, _name: &str) -> ThreadClass {
+        ThreadClass::Foreground
+    }
 
     /// Opens the store in `folder`, and creates it if there is none.
     ///
