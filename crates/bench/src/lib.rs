@@ -5,5 +5,6 @@
 
 pub mod engine;
 pub mod generate;
+pub mod measure;
 pub mod run;
 pub mod settings;
