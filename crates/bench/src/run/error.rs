@@ -2,6 +2,7 @@
 
 use crate::engine::EngineError;
 use crate::generate::ParameterError;
+use crate::settings::Refusal;
 
 /// The error of a run.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,10 @@ pub enum RunError {
         /// What was asked, expected and found.
         what: String,
     },
-    /// The settings cannot be carried out.
+    /// The settings cannot be carried out on this engine.
+    #[error(transparent)]
+    Settings(Refusal),
+    /// A generator refused a parameter.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
     /// The store in the folder is not the one that the run needs.

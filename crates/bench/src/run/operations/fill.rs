@@ -1,10 +1,11 @@
 //! Writes: fills, batches, deletes and a queue.
 
-use super::{Done, Operation, Result, Tools};
+use super::{Operation, Result, Tools};
 use crate::engine::Write;
 use crate::generate::keys::KeyBuffer;
 use crate::generate::pick::Pick;
-use crate::run::Kind;
+use crate::measure::Done;
+use crate::settings::Kind;
 
 /// Puts records one by one.
 pub(in crate::run) struct Fill {
@@ -79,10 +80,10 @@ impl Operation for Batches {
         Ok(Some(Done {
             kind: Kind::Batch,
             operations: count as u64,
-            published: 0,
-            bytes: sizes
+            written_bytes: sizes
                 .map(|(_, key, value)| (key + value.len()) as u64)
                 .sum(),
+            read_bytes: 0,
         }))
     }
 }

@@ -1,10 +1,11 @@
 //! Reads and writes in the same thread.
 
 use super::read::{Range, scan};
-use super::{Done, Operation, Result, Tools};
+use super::{Operation, Result, Tools};
 use crate::generate::mixgraph::{MixgraphOperation, MixgraphOperations};
 use crate::generate::pick::Pick;
-use crate::run::Kind;
+use crate::measure::Done;
+use crate::settings::Kind;
 
 /// Reads and overwrites random records in a given ratio.
 pub(in crate::run) struct ReadsAndWrites {
@@ -62,7 +63,7 @@ impl Operation for Mixgraph {
                     others_write: true,
                     reverse: false,
                 };
-                scan(tools, range).map(Some)
+                scan(tools, range).map(|scanned| Some(scanned.last))
             }
         }
     }

@@ -13,7 +13,7 @@ mod mixed;
 mod read;
 mod ycsb;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use crate::engine::{EngineError, Session};
 use crate::generate::keys::{KeyBuffer, Keys};
@@ -22,13 +22,13 @@ use crate::generate::random::Random;
 use crate::generate::values::Values;
 
 use super::population::Population;
+use crate::measure::{Done, Recorder};
+use crate::settings::Kind;
 
 pub(super) use fill::{Batches, Deletes, Fill, Queue};
 pub(super) use mixed::{Mixgraph, ReadsAndWrites};
 pub(super) use read::{MultiRead, Read, ReadAll, Seek};
 pub(super) use ycsb::{Letter, Shared, Ycsb};
-
-use super::Kind;
 
 /// Why an operation ended the run.
 #[derive(Debug)]
@@ -47,36 +47,10 @@ impl From<EngineError> for Failure {
 
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// What a step did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Done {
-    /// Which latency it belongs to.
-    pub kind: Kind,
-    /// How many operations it counts as: each entry of a batch and of a whole scan is one.
-    pub operations: u64,
-    /// How many of them the operation has already added to [`Live`].
-    pub published: u64,
-    /// Bytes of keys and values that were written or read.
-    pub bytes: u64,
-}
-
-/// The operations of all threads so far, for the series and the progress bar.
-#[derive(Debug, Default)]
-pub(super) struct Live(AtomicU64);
-
-impl Live {
-    pub fn add(&self, operations: u64) {
-        self.0.fetch_add(operations, Ordering::Relaxed);
-    }
-
-    pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// What one thread does.
 pub(super) trait Operation {
-    /// Does the next operation; `None` if all is done.
+    /// Does the next operation; `None` if all is done. A long scan records its progress itself,
+    /// and returns what is left.
     fn step(&mut self, tools: &mut Tools<'_>) -> Result<Option<Done>>;
 }
 
@@ -92,7 +66,7 @@ pub(super) struct Tools<'a> {
     pub sync: bool,
     /// The version of the next value that this thread writes.
     pub version: u64,
-    pub live: &'a Live,
+    pub recorder: Recorder<'a>,
     /// Set when the run's time is over.
     pub stop: &'a AtomicBool,
     pub key: Box<KeyBuffer>,
@@ -119,8 +93,8 @@ impl Tools<'_> {
         Ok(Done {
             kind,
             operations: 1,
-            published: 0,
-            bytes: (key.len() + self.value.len()) as u64,
+            written_bytes: (key.len() + self.value.len()) as u64,
+            read_bytes: 0,
         })
     }
 
@@ -132,8 +106,8 @@ impl Tools<'_> {
         Ok(Done {
             kind: Kind::Delete,
             operations: 1,
-            published: 0,
-            bytes: key.len() as u64,
+            written_bytes: key.len() as u64,
+            read_bytes: 0,
         })
     }
 
@@ -154,26 +128,26 @@ impl Tools<'_> {
         Ok(Done {
             kind,
             operations: 1,
-            published: 0,
-            bytes: key.len() as u64 + found.map_err(Failure::Wrong)?,
+            written_bytes: 0,
+            read_bytes: key.len() as u64 + found.map_err(Failure::Wrong)?,
         })
     }
 
     /// Reads a key that no record has.
     fn get_absent(&mut self, record: u64) -> Result<Done> {
         let key = self.keys.absent(record, &mut self.key);
-        let mut bytes = 0;
-        if self.session.get(key, &mut |value| bytes = value.len())? {
+        let mut found = 0;
+        if self.session.get(key, &mut |value| found = value.len())? {
             let key = String::from_utf8_lossy(key);
             return Err(Failure::Wrong(format!(
-                "the key `{key}` was never written, and a read found {bytes} bytes"
+                "the key `{key}` was never written, and a read found {found} bytes"
             )));
         }
         Ok(Done {
             kind: Kind::GetMissing,
             operations: 1,
-            published: 0,
-            bytes: key.len() as u64,
+            written_bytes: 0,
+            read_bytes: 0,
         })
     }
 

@@ -2,16 +2,17 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Done, Failure, Operation, Result, Tools, missing};
+use super::{Failure, Operation, Result, Tools, missing};
 use crate::generate::keys::{KeyBuffer, Keys, MAX_KEY_BYTES};
 use crate::generate::pick::Pick;
 use crate::generate::values::Values;
-use crate::run::Kind;
+use crate::measure::Done;
 use crate::run::population::Population;
+use crate::settings::Kind;
 
-/// A long scan publishes its progress, and looks whether the run has ended, after this number of
-/// entries.
-const PUBLISH_ENTRIES: u64 = 1024;
+/// A scan of the whole store records its progress, and looks whether the run has ended, after this
+/// number of entries.
+const LAP_ENTRIES: u64 = 1024;
 
 /// Reads random records.
 pub(in crate::run) struct Read {
@@ -41,13 +42,26 @@ impl Operation for Read {
 
 /// Reads many random records with each call.
 pub(in crate::run) struct MultiRead {
-    pub pick: Pick,
-    pub records: u64,
-    pub left: u64,
+    pick: Pick,
+    records: u64,
+    left: u64,
     /// Keys of a call.
-    pub count: usize,
-    pub keys: Vec<(Box<KeyBuffer>, usize)>,
-    pub drawn: Vec<u64>,
+    count: usize,
+    keys: Vec<(Box<KeyBuffer>, usize)>,
+    drawn: Vec<u64>,
+}
+
+impl MultiRead {
+    pub fn new(pick: Pick, records: u64, left: u64, keys_of_a_call: u32) -> MultiRead {
+        MultiRead {
+            pick,
+            records,
+            left,
+            count: keys_of_a_call as usize,
+            keys: Vec::new(),
+            drawn: Vec::new(),
+        }
+    }
 }
 
 impl Operation for MultiRead {
@@ -99,8 +113,8 @@ impl Operation for MultiRead {
             None => Ok(Some(Done {
                 kind: Kind::MultiGet,
                 operations: count as u64,
-                published: 0,
-                bytes,
+                written_bytes: 0,
+                read_bytes: bytes,
             })),
         }
     }
@@ -119,6 +133,13 @@ pub(super) struct Range {
     pub others_write: bool,
     /// Whether the scan goes backward.
     pub reverse: bool,
+}
+
+/// What a scan found.
+pub(super) struct Scanned {
+    pub entries: u64,
+    /// What the recorder does not know yet.
+    pub last: Done,
 }
 
 /// Checks the entries of a scan one by one.
@@ -219,7 +240,7 @@ fn never_written(key: &[u8]) -> String {
 }
 
 /// Scans and checks all entries.
-pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Done> {
+pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Scanned> {
     let end = if range.reverse { range.records } else { 0 };
     let mut checker = Checker {
         keys: tools.keys,
@@ -237,12 +258,16 @@ pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Done> {
         Some(record) => Some(tools.keys.present(record, &mut tools.key)),
         None => None,
     };
-    let (mut wrong, mut is_stopped, mut published) = (None, false, 0);
+    let (mut wrong, mut is_stopped) = (None, false);
+    // What the recorder does not know yet.
+    let (mut lap_entries, mut lap_bytes) = (0, 0);
+    let whole = range.from.is_none();
     let mut entries = |key: &[u8], value: &[u8]| {
         wrong = checker.check(key, value).err();
-        if checker.entries - published == PUBLISH_ENTRIES {
-            published += PUBLISH_ENTRIES;
-            tools.live.add(PUBLISH_ENTRIES);
+        if whole && checker.entries - lap_entries == LAP_ENTRIES {
+            let bytes = checker.bytes - lap_bytes;
+            tools.recorder.lap(&scanned(LAP_ENTRIES, bytes));
+            (lap_entries, lap_bytes) = (checker.entries, checker.bytes);
             is_stopped = tools.stop.load(Ordering::Relaxed);
         }
         wrong.is_none() && checker.entries < range.limit && !is_stopped
@@ -263,27 +288,26 @@ pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Done> {
     if let Some(what) = wrong {
         return Err(Failure::Wrong(what));
     }
-    Ok(Done {
-        kind: Kind::Seek,
-        operations: 1,
-        published: 0,
-        bytes: checker.bytes,
-    }
-    .of_whole_scan(range, checker.entries, published))
+    let Checker { entries, bytes, .. } = checker;
+    let last = if whole {
+        scanned(entries - lap_entries, bytes - lap_bytes)
+    } else {
+        Done {
+            kind: Kind::Seek,
+            operations: 1,
+            ..scanned(0, bytes)
+        }
+    };
+    Ok(Scanned { entries, last })
 }
 
-impl Done {
-    /// A scan of the whole store counts each entry as an operation.
-    fn of_whole_scan(self, range: Range, entries: u64, published: u64) -> Done {
-        if range.limit < u64::MAX {
-            return self;
-        }
-        Done {
-            kind: Kind::Scan,
-            operations: entries,
-            published,
-            ..self
-        }
+/// A part of a scan of the whole store. Each of its entries counts as an operation.
+fn scanned(entries: u64, bytes: u64) -> Done {
+    Done {
+        kind: Kind::Scan,
+        operations: entries,
+        written_bytes: 0,
+        read_bytes: bytes,
     }
 }
 
@@ -311,7 +335,7 @@ impl Operation for Seek {
             others_write: self.others_write,
             reverse: false,
         };
-        scan(tools, range).map(Some)
+        scan(tools, range).map(|scanned| Some(scanned.last))
     }
 }
 
@@ -319,23 +343,28 @@ impl Operation for Seek {
 pub(in crate::run) struct ReadAll {
     pub records: u64,
     pub reverse: bool,
-    /// How often the store is still read.
-    pub passes_left: u64,
+    /// How many entries are still read; `None` reads the store once, whatever it has.
+    pub entries_left: Option<u64>,
 }
 
 impl Operation for ReadAll {
     fn step(&mut self, tools: &mut Tools<'_>) -> Result<Option<Done>> {
-        if self.passes_left == 0 || tools.stop.load(Ordering::Relaxed) {
+        if self.entries_left == Some(0) || tools.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        self.passes_left -= 1;
         let range = Range {
             from: None,
-            limit: u64::MAX,
+            limit: self.entries_left.unwrap_or(u64::MAX),
             records: self.records,
             others_write: false,
             reverse: self.reverse,
         };
-        scan(tools, range).map(Some)
+        let Scanned { entries, last } = scan(tools, range)?;
+        self.entries_left = match self.entries_left {
+            // A store without entries would be read for ever.
+            Some(left) if entries > 0 => Some(left - entries.min(left)),
+            _ => Some(0),
+        };
+        Ok(Some(last))
     }
 }

@@ -6,10 +6,11 @@
 //! RocksDB and LevelDB do.
 
 use super::read::{Range, scan};
-use super::{Done, Operation, Result, Tools};
+use super::{Operation, Result, Tools};
 use crate::generate::acknowledged::Acknowledged;
 use crate::generate::pick::Pick;
-use crate::run::Kind;
+use crate::measure::Done;
+use crate::settings::Kind;
 
 /// The most entries of a scan of workload E.
 const SCAN_MAX: u64 = 100;
@@ -88,7 +89,7 @@ impl Operation for Ycsb<'_> {
                     others_write: true,
                     reverse: false,
                 };
-                scan(tools, range).map(Some)
+                scan(tools, range).map(|scanned| Some(scanned.last))
             }
             other => match tools.draw_present(&mut self.pick, count) {
                 None => Ok(None),
@@ -99,7 +100,7 @@ impl Operation for Ycsb<'_> {
                         let read = tools.get(record, Kind::ReadModifyWrite)?;
                         let written = tools.put(record, Kind::ReadModifyWrite)?;
                         Ok(Some(Done {
-                            bytes: read.bytes + written.bytes,
+                            read_bytes: read.read_bytes,
                             ..written
                         }))
                     }
