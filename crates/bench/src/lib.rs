@@ -4,7 +4,9 @@
 //! [`engine`].
 
 pub mod engine;
+pub mod experiment;
 pub mod generate;
 pub mod measure;
+pub mod record;
 pub mod run;
 pub mod settings;

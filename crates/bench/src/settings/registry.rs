@@ -348,11 +348,17 @@ impl Settings {
         Setting::named(name)?.set(self, text)
     }
 
-    /// The value of a setting as a text.
+    /// The value of a setting as a text, also of `engine.own.NAME` if it is set.
     ///
     /// # Errors
     /// If there is no setting of this name.
     pub fn get(&self, name: &str) -> Result<String, SettingError> {
+        let own = name
+            .strip_prefix(OWN_PREFIX)
+            .and_then(|own| self.engine.own.get(own));
+        if let Some(value) = own {
+            return Ok(value.clone());
+        }
         Ok(Setting::named(name)?.show(self))
     }
 }

@@ -104,9 +104,18 @@ fn a_misspelt_name_gets_the_nearest_one() {
     ] {
         assert_eq!(settings.set(name, "1").unwrap_err().to_string(), text);
     }
-    let error = settings.set("workload", "fillrandm").unwrap_err().to_string();
-    assert!(error.starts_with("`workload`: found `fillrandm`, expected fillseq, "), "{error}");
-    assert!(error.ends_with(" or queue; did you mean `fillrandom`?"), "{error}");
+    let error = settings
+        .set("workload", "fillrandm")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("`workload`: found `fillrandm`, expected fillseq, "),
+        "{error}"
+    );
+    assert!(
+        error.ends_with(" or queue; did you mean `fillrandom`?"),
+        "{error}"
+    );
     assert_eq!(
         settings
             .set("threads", "5000000000")
@@ -338,7 +347,8 @@ proptest! {
     #[test]
     fn numbers_never_make_the_check_panic(
         records in any::<u64>(), count in any::<u64>(), key_bytes in any::<u32>(),
-        seconds in any::<f64>(), rate in any::<f64>(), ratio in any::<f64>(), timed in any::<bool>(),
+        seconds in any::<f64>(), rate in any::<f64>(), ratio in any::<f64>(),
+        timed in any::<bool>(),
         workload in 0..Workload::ALL.len(), most in any::<u32>(), batch in any::<u32>(),
     ) {
         let settings = Settings {

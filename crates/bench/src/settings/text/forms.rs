@@ -114,8 +114,8 @@ impl fmt::Display for Distribution {
 }
 
 const ARRIVALS: &[&str] = &["closed", "constant", "poisson", "phases"];
-const ARRIVAL_FORMS: &str = "closed, constant:RATE, poisson:RATE or phases:TIME@RATE,..., for example poisson:50000 or \
-     phases:10s@200000,10s@20000";
+const ARRIVAL_FORMS: &str = "closed, constant:RATE, poisson:RATE or phases:TIME@RATE,..., for \
+     example poisson:50000 or phases:10s@200000,10s@20000";
 
 /// One phase: its seconds and its operations a second.
 fn phase(text: &str) -> Option<(f64, f64)> {
