@@ -137,6 +137,9 @@ pub struct Measured {
     pub service: BTreeMap<Kind, Latencies>,
     /// Processor time of the threads of the workload while they recorded, in seconds.
     pub workload_cpu_s: Option<f64>,
+    /// Processor time by name of the thread, in seconds, as far as it was sampled: what a thread
+    /// did between the last sample and its end is missing. Empty on other systems than Linux.
+    pub thread_cpu_s: BTreeMap<String, f64>,
     /// Processor time of the sampler, in seconds.
     pub sampler_cpu_s: Option<f64>,
     /// The process when the sampler was started.

@@ -24,6 +24,10 @@ pub(super) struct Gauges {
     levels: Vec<Level>,
     peak_anonymous_bytes: Option<u64>,
     peak_resident_bytes: Option<u64>,
+    /// The processor time of each thread at the last sample, by number and name.
+    threads: BTreeMap<(i32, String), f64>,
+    /// How much it grew since the beginning, by name.
+    thread_cpu_s: BTreeMap<String, f64>,
     /// What was sampled, by second; the figures of operations are empty.
     seconds: BTreeMap<u64, Second>,
 }
@@ -43,6 +47,8 @@ impl Gauges {
             levels: probe.levels,
             peak_anonymous_bytes: reading.anonymous_bytes,
             peak_resident_bytes: reading.resident_bytes,
+            threads: thread_times(),
+            thread_cpu_s: BTreeMap::new(),
             seconds: BTreeMap::new(),
         }
     }
@@ -67,6 +73,7 @@ impl Gauges {
         if let Some(probe) = probe {
             self.take_probe(probe, &mut row);
         }
+        self.take_threads(thread_times());
         self.seconds.insert(second, row);
     }
 
@@ -83,12 +90,22 @@ impl Gauges {
         self.levels = probe.levels;
     }
 
+    fn take_threads(&mut self, now: BTreeMap<(i32, String), f64>) {
+        for (thread, cpu_s) in &now {
+            let before_s = self.threads.get(thread).copied();
+            let grown_s = growth_s(before_s, Some(*cpu_s)).unwrap_or(0.0);
+            *self.thread_cpu_s.entry(thread.1.clone()).or_insert(0.0) += grown_s;
+        }
+        self.threads = now;
+    }
+
     /// Adds everything to what the recorders had, and makes the series whole.
     pub(super) fn finish(mut self, measured: &mut Measured) {
         measured.before = self.first;
         measured.after = self.last;
         measured.figures = self.growth;
         measured.levels = self.levels;
+        measured.thread_cpu_s = self.thread_cpu_s;
         measured.peak_anonymous_bytes = self.peak_anonymous_bytes;
         let known_peak = self.last.peak_bytes.filter(|_| self.is_peak_new);
         measured.peak_resident_bytes = self.peak_resident_bytes.max(known_peak);
@@ -103,6 +120,13 @@ impl Gauges {
         };
         measured.seconds = (0..=last).map(row).collect();
     }
+}
+
+/// The processor time of each thread so far.
+fn thread_times() -> BTreeMap<(i32, String), f64> {
+    let threads = process::threads().unwrap_or_default();
+    let time = |thread: process::Thread| ((thread.id, thread.name), thread.cpu_s);
+    threads.into_iter().map(time).collect()
 }
 
 /// One row of the series.

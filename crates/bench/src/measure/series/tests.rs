@@ -203,6 +203,8 @@ fn the_sampler_samples_while_the_workload_runs() {
     assert!(found.seconds[0].log_bytes.is_some());
     assert!(found.seconds[0].cpu_s.unwrap() > 0.0);
     assert!(found.sampler_cpu_s.unwrap() > 0.0);
+    #[cfg(target_os = "linux")]
+    assert!(found.thread_cpu_s.contains_key("bench-sampler"));
     assert!(found.peak_resident_bytes >= found.peak_anonymous_bytes);
 }
 
