@@ -13,9 +13,10 @@
 //! Each write is a transaction of its own, and LMDB has one writer at a time. A session keeps a read
 //! transaction, and renews it for each operation. Values are given out of the map, without a copy.
 //!
-//! The map is 64 GiB of address space unless `map_size` says otherwise, and doubles when it is full.
-//! With `WRITEMAP` the file has the size of the map, but only pages that were used take space on the
-//! disk: measure its blocks, not its length.
+//! The map is 1 GiB unless `map_size` says otherwise, and doubles when it is full. A user who knows
+//! the size of the data sets it before: after each growth, all pages have to be mapped again. With
+//! `WRITEMAP` the file is as long as the map, with holes where no page was used, so its blocks say
+//! what it takes on the disk, not its length.
 //!
 //! Settings: there are no memtables, filters, codecs or background threads, and the page cache is
 //! the cache. The version is 0.9.24, as in Debian 12; later ones of 0.9 only correct errors.
@@ -79,7 +80,7 @@ fn settings_of(settings: &EngineSettings) -> Result<Settings> {
         flags.set(flag, own.number(name, default)?);
     }
     let found = Settings {
-        map_size: own.number("map_size", 64 << 30)?,
+        map_size: own.number("map_size", 1 << 30)?,
         max_readers: own.number("max_readers", 1024)?,
         flags,
     };
@@ -201,7 +202,8 @@ impl Lmdb {
     }
 
     /// Whether all keys of the store are less than `first`.
-    fn is_behind_all(&self, first: &[u8]) -> Result<bool> {
+    fn is_behind_all(&self, passage: &Passage, first: &[u8]) -> Result<bool> {
+        let _within = passage.enter()?;
         let transaction = self.environment.begin_ro_txn().map_err(failed("ingest"))?;
         let cursor = transaction
             .open_ro_cursor(self.database)
@@ -214,13 +216,33 @@ impl Lmdb {
     }
 }
 
+impl Lmdb {
+    /// What LMDB says of its pages, which it reads from the map.
+    fn counts(&self) -> Result<BTreeMap<String, u64>> {
+        let passage = self.gate.passage()?;
+        let _within = passage.enter()?;
+        let stat = self.environment.stat().map_err(failed("figures"))?;
+        let info = self.environment.info().map_err(failed("figures"))?;
+        Ok(BTreeMap::from([
+            ("branch_pages".into(), stat.branch_pages() as u64),
+            ("depth".into(), stat.depth().into()),
+            ("entries".into(), stat.entries() as u64),
+            ("last_page".into(), info.last_pgno() as u64),
+            ("last_transaction".into(), info.last_txnid() as u64),
+            ("leaf_pages".into(), stat.leaf_pages() as u64),
+            ("map_size_bytes".into(), info.map_size() as u64),
+            ("overflow_pages".into(), stat.overflow_pages() as u64),
+            ("page_bytes".into(), stat.page_size().into()),
+        ]))
+    }
+}
+
 impl Engine for Lmdb {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        let reader = self.environment.begin_ro_txn().map_err(failed("begin"))?;
         Ok(Box::new(LmdbSession {
             engine: self,
             passage: self.gate.passage()?,
-            reader: Some(reader.reset()),
+            reader: None,
         }))
     }
 
@@ -251,7 +273,7 @@ impl Engine for Lmdb {
             };
             let flags = match flags {
                 Some(flags) => flags,
-                None if self.is_behind_all(first)? => *flags.insert(WriteFlags::APPEND),
+                None if self.is_behind_all(&passage, first)? => *flags.insert(WriteFlags::APPEND),
                 None => *flags.insert(WriteFlags::empty()),
             };
             self.transact(false, &passage, &mut |transaction| {
@@ -263,21 +285,10 @@ impl Engine for Lmdb {
     }
 
     fn figures(&self) -> Figures {
-        let mut figures = Figures::default();
-        if let (Ok(stat), Ok(info)) = (self.environment.stat(), self.environment.info()) {
-            figures.others = BTreeMap::from([
-                ("branch_pages".into(), stat.branch_pages() as u64),
-                ("depth".into(), stat.depth().into()),
-                ("entries".into(), stat.entries() as u64),
-                ("last_page".into(), info.last_pgno() as u64),
-                ("last_transaction".into(), info.last_txnid() as u64),
-                ("leaf_pages".into(), stat.leaf_pages() as u64),
-                ("map_size_bytes".into(), info.map_size() as u64),
-                ("overflow_pages".into(), stat.overflow_pages() as u64),
-                ("page_bytes".into(), stat.page_size().into()),
-            ]);
+        Figures {
+            others: self.counts().unwrap_or_default(),
+            ..Figures::default()
         }
-        figures
     }
 
     /// A B+ tree has no levels of this kind.
@@ -307,7 +318,7 @@ fn taken(
 struct LmdbSession<'a> {
     engine: &'a Lmdb,
     passage: Arc<Passage>,
-    /// The read transaction between two operations. It is gone after an error.
+    /// The read transaction between two operations. There is none before the first.
     reader: Option<InactiveTransaction<'a>>,
 }
 
@@ -440,6 +451,7 @@ mod tests {
             for thread in 0..4 {
                 scope.spawn(move || put_and_get(engine, (thread..80_000).step_by(4)));
             }
+            scope.spawn(|| (0..1000).for_each(|_| assert!(!engine.figures().others.is_empty())));
         });
         let mut numbers = 80_000..160_000u64;
         let mut next = |key: &mut Vec<u8>, value: &mut Vec<u8>| {

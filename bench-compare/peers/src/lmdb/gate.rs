@@ -1,8 +1,8 @@
 //! What LMDB needs beside its safe interface: a gate that stops all sessions while the map grows,
 //! and the two functions that the crate does not wrap.
 //!
-//! Invariant: while [`Gate::close`] runs, no session is within an operation, so no transaction is
-//! open, as `mdb_env_set_mapsize` demands.
+//! Invariant: whatever opens a transaction or reads the map does it within a [`Passage`]. While
+//! [`Gate::close`] runs nobody is within one, as `mdb_env_set_mapsize` demands.
 //!
 //! Threading: a passage is locked by its session for each operation. Nobody else touches that lock
 //! unless the map grows, so it costs a few nanoseconds and no line of a cache moves between cores.

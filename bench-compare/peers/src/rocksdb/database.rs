@@ -247,9 +247,11 @@ unsafe impl Send for Database {}
 unsafe impl Sync for Database {}
 
 impl Database {
-    pub fn open(folder: &Path, mut options: Options, verify_checksums: bool) -> Result<Database> {
+    pub fn open(folder: &Path, options: Options, verify_checksums: bool) -> Result<Database> {
         let path = c_path(folder)?;
         let events = Arc::<Events>::default();
+        // The options have the logger, so they are dropped before the events if the open fails.
+        let mut options = options;
         options.set_log(&events);
         let db = checked("open", |error| {
             // SAFETY: the options are alive, and the path is zero-terminated.
