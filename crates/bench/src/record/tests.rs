@@ -512,5 +512,5 @@ fn long_rows_of_the_table_are_broken_between_words() {
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
     );
-    assert!(text.contains("cause29 1.00 s)"), "{text}");
+    assert!(text.contains("cause29 1.00 s,"), "{text}");
 }

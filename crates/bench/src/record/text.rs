@@ -19,6 +19,9 @@ const COLUMNS: usize = 100;
 /// The width of the names of the rows.
 const LABEL_COLUMNS: usize = 12;
 
+/// A blank at which no line is broken.
+const NO_BREAK: char = '\u{a0}';
+
 /// The table of one run. It ends with a line break.
 pub fn table(record: &Record) -> String {
     let mut text = heading(record);
@@ -63,7 +66,7 @@ fn row(label: &str, facts: &[String]) -> String {
         text.push_str(word);
         used += width;
     }
-    text + "\n"
+    text.replace(NO_BREAK, " ") + "\n"
 }
 
 fn heading(record: &Record) -> String {
@@ -172,7 +175,7 @@ fn stalls(record: &Record) -> Vec<String> {
         (Some(causes), Some(total)) if total > 0.0 => {
             let causes = causes.iter().filter(|(_, cause_s)| **cause_s > 0.0);
             let causes: Vec<String> = causes
-                .map(|(cause, cause_s)| format!("{cause} {}", seconds(Some(*cause_s))))
+                .map(|(cause, cause_s)| format!("{cause}{NO_BREAK}{}", seconds(Some(*cause_s))))
                 .collect();
             format!("{} ({})", seconds(Some(total)), causes.join(", "))
         }

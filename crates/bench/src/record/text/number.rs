@@ -1,5 +1,7 @@
 //! Numbers as the table shows them: three digits and a unit. What is not known is `-`.
 //!
+//! The blank before a unit is a no-break space, so that rows are not broken there.
+//!
 //! Threading: pure functions.
 
 /// Three digits of a number, with at most two of them behind the point.
@@ -40,9 +42,9 @@ pub(super) fn latency(us: f64) -> String {
 
 /// A time in seconds.
 pub(super) fn seconds(value: Option<f64>) -> String {
-    let units = [(1e-6, " us"), (1e-3, " ms"), (1.0, " s")];
+    let units = [(1e-6, "\u{a0}us"), (1e-3, "\u{a0}ms"), (1.0, "\u{a0}s")];
     value.map_or("-".into(), |value| match value {
-        0.0 => "0 s".into(),
+        0.0 => "0\u{a0}s".into(),
         _ => scaled(value, &units),
     })
 }
@@ -50,21 +52,25 @@ pub(super) fn seconds(value: Option<f64>) -> String {
 /// Bytes.
 pub(super) fn bytes(value: Option<f64>) -> String {
     let units = [
-        (1.0, " B"),
-        (1024.0, " KiB"),
-        (1024.0 * 1024.0, " MiB"),
-        (1024.0 * 1024.0 * 1024.0, " GiB"),
-        (1024.0 * 1024.0 * 1024.0 * 1024.0, " TiB"),
+        (1.0, "\u{a0}B"),
+        (1024.0, "\u{a0}KiB"),
+        (1024.0 * 1024.0, "\u{a0}MiB"),
+        (1024.0 * 1024.0 * 1024.0, "\u{a0}GiB"),
+        (1024.0 * 1024.0 * 1024.0 * 1024.0, "\u{a0}TiB"),
     ];
     value.map_or("-".into(), |value| match value {
-        v if v < 1023.5 => format!("{v:.0} B"),
+        v if v < 1023.5 => format!("{v:.0}\u{a0}B"),
         _ => scaled(value, &units),
     })
 }
 
 /// Operations a second.
 pub(super) fn rate(value: Option<f64>) -> String {
-    let units = [(1.0, " ops/s"), (1e3, " kops/s"), (1e6, " Mops/s")];
+    let units = [
+        (1.0, "\u{a0}ops/s"),
+        (1e3, "\u{a0}kops/s"),
+        (1e6, "\u{a0}Mops/s"),
+    ];
     value.map_or("-".into(), |value| scaled(value, &units))
 }
 
@@ -102,7 +108,7 @@ mod tests {
             (count(999), "999"),
             (count(1_234_567), "1,234,567"),
         ] {
-            assert_eq!(found, expected);
+            assert_eq!(found.replace('\u{a0}', " "), expected);
         }
     }
 }
