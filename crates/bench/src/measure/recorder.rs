@@ -1,6 +1,6 @@
 //! What the threads of a workload record, and how it reaches the thread that collects it.
 //!
-//! A [`Recorder`] keeps the operations of the current second of its thread in a [`Tally`]. With the
+//! A [`Recorder`] keeps the operations of the current second of its thread in a `Tally`. With the
 //! first operation that ends in a later second it sends the tally away, together with the number of
 //! its second, and goes on with an empty one. A thread that stalls sends its tally late, but the
 //! operations are still counted in the second in which they ended.
@@ -8,7 +8,7 @@
 //! Invariants:
 //! - A recorder never waits. It takes no lock, and the channel has no limit. Its tallies come back
 //!   empty and are used again.
-//! - A recorder has announced itself with a [`Message::Begin`] before any recorder sends a tally of
+//! - A recorder has announced itself with a `Message::Begin` before any recorder sends a tally of
 //!   the same second or a later one. The collector therefore knows which seconds are complete.
 //!
 //! Threading: a recorder belongs to the thread that made it, because it reads the processor time of
