@@ -2,17 +2,23 @@
 
 use std::fmt;
 
+use serde_json::Value as Json;
+
+use crate::settings::Kind;
+
 /// A figure of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Metric {
-    /// Operations a second.
+    /// Operations a second until the last operation.
     OpsPerS,
-    /// Bytes of keys and values a second.
+    /// Operations a second until the engine is idle.
+    OpsPerSUntilIdle,
+    /// Bytes of keys and values a second until the last operation.
     BytesPerS,
-    /// The lowest operations a second of all whole seconds.
-    MinOpsPerS,
-    /// The time from the first operation until the engine is idle, in seconds.
-    SettledS,
+    /// Bytes of keys and values a second until the engine is idle.
+    BytesPerSUntilIdle,
+    /// The time until the engine is idle, in seconds.
+    UntilIdleS,
     /// Mean latency in microseconds.
     MeanUs,
     /// Median latency in microseconds.
@@ -41,11 +47,12 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 16] = [
+    pub const ALL: [Metric; 17] = [
         Metric::OpsPerS,
+        Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
-        Metric::MinOpsPerS,
-        Metric::SettledS,
+        Metric::BytesPerSUntilIdle,
+        Metric::UntilIdleS,
         Metric::MeanUs,
         Metric::P50Us,
         Metric::P90Us,
@@ -64,9 +71,10 @@ impl Metric {
     pub fn name(self) -> &'static str {
         match self {
             Metric::OpsPerS => "ops_per_s",
+            Metric::OpsPerSUntilIdle => "ops_per_s_until_idle",
             Metric::BytesPerS => "bytes_per_s",
-            Metric::MinOpsPerS => "min_ops_per_s",
-            Metric::SettledS => "settled_s",
+            Metric::BytesPerSUntilIdle => "bytes_per_s_until_idle",
+            Metric::UntilIdleS => "until_idle_s",
             Metric::MeanUs => "mean_us",
             Metric::P50Us => "p50_us",
             Metric::P90Us => "p90_us",
@@ -89,20 +97,55 @@ impl Metric {
 
     /// Whether a larger figure is better.
     pub fn more_is_better(self) -> bool {
-        matches!(
-            self,
-            Metric::OpsPerS | Metric::BytesPerS | Metric::MinOpsPerS
-        )
+        self.name().contains("_per_s")
     }
 
-    /// Whether the figure exists for each kind of operation. The others belong to the whole run.
+    /// Whether the record has the figure for each kind of operation. The others belong to the whole
+    /// run.
     pub fn is_by_operation(self) -> bool {
-        self.name().ends_with("_us") || self == Metric::OpsPerS
+        self.name().ends_with("_us")
+    }
+
+    /// The figure in the JSON of a record, of all operations or of one kind; `None` if the run has
+    /// none.
+    pub fn of(self, record: &Json, operation: Option<Kind>) -> Option<f64> {
+        let found = match operation {
+            None => record.get(self.name()),
+            Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
+        };
+        found?.as_f64()
     }
 }
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+
+    #[test]
+    fn the_record_has_every_metric() {
+        let record = serde_json::to_value(Record::default()).unwrap();
+        for metric in Metric::ALL {
+            assert!(record.get(metric.name()).is_some(), "{metric}");
+            assert_eq!(Metric::named(metric.name()), Some(metric));
+        }
+        assert!(record.get("latency").is_some());
+    }
+
+    #[test]
+    fn a_figure_is_found_for_all_operations_and_for_one_kind() {
+        let record = serde_json::json!({
+            "p99_us": 7.5, "stall_s": null, "latency": { "get": { "p99_us": 2 } },
+        });
+        assert_eq!(Metric::P99Us.of(&record, None), Some(7.5));
+        assert_eq!(Metric::P99Us.of(&record, Some(Kind::Get)), Some(2.0));
+        assert_eq!(Metric::P99Us.of(&record, Some(Kind::Put)), None);
+        assert_eq!(Metric::StallS.of(&record, None), None);
     }
 }

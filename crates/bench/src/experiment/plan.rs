@@ -9,7 +9,7 @@ use crate::settings::{Abilities, Amount, Arrival, Refusal, Settings, Workload, s
 /// What a closed loop is assumed to write in a second when a time decides its end. The estimate is
 /// for the disk, so it is high.
 pub const ASSUMED_BYTES_PER_S: f64 = 256.0 * 1024.0 * 1024.0;
-/// What a run writes at least that lasts any time: its log and manifest.
+/// The target of level 1 in the estimate, and how much larger each further level is.
 const LEVEL1_BYTES: f64 = 256.0 * 1024.0 * 1024.0;
 const LEVEL_FACTOR: f64 = 10.0;
 /// How often a byte is rewritten on its way through one level: on average half the factor, since
@@ -233,7 +233,7 @@ fn shrunk(paper: &Settings, here: &Settings) -> Vec<Shrunk> {
 
 /// The estimate of a run on a store of this size.
 fn estimate(settings: &Settings, store_bytes: u64) -> Estimate {
-    let entry = f64::from(settings.key_bytes) + settings.value_bytes.mean();
+    let entry = settings.entry_bytes();
     let operations = operations_expected(settings, entry);
     let user = operations * written_part(settings) * entry;
     let data = settings.records as f64 * entry * stored_part(settings);

@@ -186,6 +186,17 @@ impl ValueBytes {
 }
 
 impl Settings {
+    /// The bytes of a key and a value together, on average. YCSB's keys have up to 23 bytes,
+    /// whatever `key_bytes` says.
+    pub fn entry_bytes(&self) -> f64 {
+        const YCSB_KEY_BYTES: f64 = 23.0;
+        let key = match self.workload.has_hashed_keys() {
+            true => YCSB_KEY_BYTES,
+            false => self.key_bytes.into(),
+        };
+        key + self.value_bytes.mean()
+    }
+
     /// How records are drawn: as was said, or else as the workload does it. A workload that does
     /// something with every record draws a permutation of them instead of independent numbers.
     pub fn distribution(&self) -> Distribution {

@@ -2,8 +2,8 @@
 //!
 //! The same names stand in the TOML files of experiments, in the options of `silt bench` and in the
 //! JSON record, and so do the texts of their values ([`Setting`]). Sizes are given as `64MiB`,
-//! times as `10s`, rates as operations in a second. serde writes plain numbers as numbers and everything
-//! else as its text.
+//! times as `10s`, rates as operations in a second. serde writes plain numbers as numbers and
+//! everything else as its text.
 //!
 //! Invariant: [`Settings::check`] accepts only settings that a run can carry out to its end.
 //!

@@ -195,9 +195,10 @@ fn what_cannot_be_carried_out_is_refused() {
         ),
         (
             &[
-                ("workload", "ycsb-d"),
+                ("workload", "queue"),
                 ("key_bytes", "8"),
                 ("records", "40M"),
+                ("amount", "40M"),
             ],
             "`key_bytes` is 8; the numbers of 80000000 records need keys of 9 bytes",
         ),
