@@ -7,6 +7,7 @@ pub mod engine;
 pub mod experiment;
 pub mod generate;
 pub mod measure;
+pub mod page;
 pub mod record;
 pub mod run;
 pub mod settings;
