@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -30,8 +31,10 @@ func (f *fixture) logBytes() uint64 { return f.settings.Engine.MemtableBytes / 8
 // measureOpen measures an open of a store as a kill -9 would have left it, with a log that has to be
 // replayed. The store is open and idle when its files are copied. Tables are linked, because a
 // finished table never changes. It returns with the store open.
-func (f *fixture) measureOpen(keys generate.Keys, values *generate.Values) (*measure.Measured, error) {
-	written, err := f.fillLog(keys, values)
+func (f *fixture) measureOpen(ctx context.Context, keys generate.Keys, values *generate.Values) (
+	*measure.Measured, error,
+) {
+	written, err := f.fillLog(ctx, keys, values)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +60,7 @@ func (f *fixture) measureOpen(keys generate.Keys, values *generate.Values) (*mea
 // Pebble needs more room than the raw bytes, and begins with 256 KiB that double with each rotation.
 // So the store is opened with a memtable that is four times as large, and rotated until it has its
 // full size: otherwise the log would be cut short by a flush.
-func (f *fixture) fillLog(keys generate.Keys, values *generate.Values) ([]uint64, error) {
+func (f *fixture) fillLog(ctx context.Context, keys generate.Keys, values *generate.Values) ([]uint64, error) {
 	if err := f.close(); err != nil {
 		return nil, err
 	}
@@ -72,7 +75,7 @@ func (f *fixture) fillLog(keys generate.Keys, values *generate.Values) ([]uint64
 			return nil, err
 		}
 	}
-	if _, err := f.store.WaitUntilIdle(); err != nil {
+	if _, err := f.store.WaitUntilIdle(ctx); err != nil {
 		return nil, err
 	}
 	random := generate.NewRandom(f.settings.Seed, 0).Lane(laneLog)
@@ -92,7 +95,7 @@ func (f *fixture) fillLog(keys generate.Keys, values *generate.Values) ([]uint64
 	if err := f.store.DB.LogData(nil, pebble.Sync); err != nil {
 		return nil, err
 	}
-	_, err = f.store.WaitUntilIdle()
+	_, err = f.store.WaitUntilIdle(ctx)
 	return written, err
 }
 

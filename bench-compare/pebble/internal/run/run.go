@@ -59,11 +59,14 @@ func Run(ctx context.Context, s *settings.Settings) (*Outcome, error) {
 		return nil, err
 	}
 	outcome, err := f.run(ctx, keys, values)
+	if errors.Is(err, context.Canceled) {
+		err = ErrInterrupted
+	}
 	return outcome, errors.Join(err, f.close())
 }
 
 func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.Values) (*Outcome, error) {
-	if err := f.prepareCache(); err != nil {
+	if err := f.prepareCache(ctx); err != nil {
 		return nil, err
 	}
 	outcome := &Outcome{CachedBefore: measure.CachedPart(f.folder), EngineSettings: f.store.Describe()}
@@ -74,15 +77,15 @@ func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.
 	}
 	var err error
 	if f.settings.Workload == settings.Open {
-		outcome.Measured, err = f.measureOpen(keys, values)
+		outcome.Measured, err = f.measureOpen(ctx, keys, values)
 	} else {
 		outcome.Measured, outcome.SettledAfter, err = f.measure(ctx, keys, values)
 	}
-	if err != nil {
-		return nil, err
-	}
 	if ctx.Err() != nil {
 		return nil, ErrInterrupted
+	}
+	if err != nil {
+		return nil, err
 	}
 	f.store.WaitForDeletions()
 	if outcome.Sizes, err = measure.SizesOf(f.folder); err != nil {
@@ -101,8 +104,8 @@ func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.
 
 // prepareCache waits until the store is idle, and brings the page cache into the state that the run
 // asks for.
-func (f *fixture) prepareCache() error {
-	if _, err := f.store.WaitUntilIdle(); err != nil {
+func (f *fixture) prepareCache(ctx context.Context) error {
+	if _, err := f.store.WaitUntilIdle(ctx); err != nil {
 		return err
 	}
 	switch f.settings.Cache {
@@ -169,7 +172,7 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 	close(start)
 	team.Wait()
 	ended := time.Now()
-	idleSince, err := f.store.WaitUntilIdle()
+	idleSince, err := f.store.WaitUntilIdle(ctx)
 	measured := sampler.Finish()
 	return measured, max(idleSince.Sub(ended), 0), errors.Join(append(failures, err)...)
 }
