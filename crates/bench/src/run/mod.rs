@@ -32,7 +32,8 @@ use crate::generate::arrival::{Arrivals, Spacing};
 use crate::generate::keys::MAX_KEY_BYTES;
 use crate::generate::rate::{Phase, Rate};
 use crate::measure::idle::Limits;
-use crate::measure::{Measured, Meter, Probe, Quiet, Role, Sampler, files, wait_until_quiet};
+use crate::measure::{Meter, Probe, Quiet, Role, Sampler, files, wait_until_quiet};
+use crate::record::{Found, OpenLoopFound};
 use crate::settings::{Amount, Arrival, Cache, Settings, Workload};
 
 use operations::{Failure, Shared, Tools};
@@ -40,25 +41,6 @@ use store::Fixture;
 use team::Member;
 
 pub use error::RunError;
-
-/// What a run found.
-#[derive(Debug)]
-pub struct Outcome {
-    /// What was measured from the first operation until the store was idle.
-    pub measured: Measured,
-    /// From the end of the last operation until the store was idle.
-    pub settled_after: Duration,
-    /// The files of the store when it was idle.
-    pub sizes: files::Sizes,
-    /// Records of the store at the end.
-    pub records: u64,
-    /// Raw bytes of the keys and values of all records at the end.
-    pub live_bytes: u64,
-    /// The part of the store's files that was in the page cache before the first operation.
-    pub cached_before: Option<f64>,
-    /// The same at the end.
-    pub cached_after: Option<f64>,
-}
 
 /// What a user interface gives a run, and what it may ask it.
 #[derive(Debug, Default)]
@@ -100,7 +82,7 @@ pub fn run(
     settings: &Settings,
     control: &Control,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Outcome, RunError> {
+) -> Result<Found, RunError> {
     let settings = &settings.resolved();
     settings
         .check(&driver.abilities())
@@ -116,8 +98,11 @@ pub fn run(
     if settings.workload.writes() {
         fixture.begin_writing()?;
     }
-    let (measured, settled_after) = match settings.workload {
-        Workload::Open => once::open(&mut fixture, settings)?,
+    let found = match settings.workload {
+        Workload::Open => Found {
+            measured: once::open(&mut fixture, settings)?,
+            ..Found::default()
+        },
         _ => measure(&mut fixture, settings, control, progress)?,
     };
     if control.stop.load(Ordering::Acquire) {
@@ -132,14 +117,13 @@ pub fn run(
         count_records(&mut fixture, settings)?;
         fixture.save(settings)?;
     }
-    Ok(Outcome {
-        measured,
-        settled_after,
+    Ok(Found {
         sizes,
-        records: fixture.population.count(),
-        live_bytes: fixture.live_bytes,
+        records: Some(fixture.population.count()),
+        live_bytes: Some(fixture.live_bytes),
         cached_before,
         cached_after,
+        ..found
     })
 }
 
@@ -230,14 +214,13 @@ impl Setup {
     }
 }
 
-/// Runs the threads of a workload, waits until the store is idle, and returns what was measured and
-/// how long the store took to become idle.
+/// Runs the threads of a workload, waits until the store is idle, and returns what was measured.
 fn measure(
     fixture: &mut Fixture<'_>,
     settings: &Settings,
     control: &Control,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(Measured, Duration), RunError> {
+) -> Result<Found, RunError> {
     let setup = Setup::of(settings);
     let (keys, values) = (team::keys(settings)?, team::values(settings)?);
     let fixture = &*fixture;
@@ -333,14 +316,24 @@ fn measure(
         let settled = settle(engine, &meter, progress);
         // The sampler ends in any case, so that the scope ends.
         let measured = sampler.finish();
+        let mut due_operations = 0;
         for result in results {
-            result.map_err(|_| RunError::Panic)?.map_err(failed)?;
+            due_operations += result.map_err(|_| RunError::Panic)?.map_err(failed)?;
         }
         let idle_since = settled.map_err(|error| RunError::Engine {
             engine: fixture.driver().name().into(),
             error,
         })?;
-        Ok((measured, idle_since.saturating_duration_since(ended)))
+        let is_open = settings.arrival() != Arrival::Closed;
+        Ok(Found {
+            settled_after: idle_since.saturating_duration_since(ended),
+            open_loop: is_open.then(|| OpenLoopFound {
+                due_operations,
+                duration: setup.limit.unwrap_or(measured.until_last),
+            }),
+            measured,
+            ..Found::default()
+        })
     })
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::error::RunError;
 use super::operations::{Failure, Operation, Result, Tools};
@@ -86,7 +86,7 @@ fn log_bytes(settings: &Settings) -> u64 {
 pub(super) fn open(
     fixture: &mut Fixture<'_>,
     settings: &Settings,
-) -> std::result::Result<(Measured, Duration), RunError> {
+) -> std::result::Result<Measured, RunError> {
     let driver = fixture.driver();
     let engine_error = |error| RunError::Engine {
         engine: driver.name().into(),
@@ -115,7 +115,7 @@ pub(super) fn open(
         let keys = check_log(&*engine, settings);
         engine.close().map_err(engine_error)?;
         keys.map_err(|failure| super::error_of(driver, failure))?;
-        Ok((measured, Duration::ZERO))
+        Ok(measured)
     });
     store::remove_folder(&copy)?;
     fixture.open(&settings.engine)?;

@@ -33,14 +33,15 @@ pub(super) struct Common<'a> {
     pub limit: Option<Duration>,
 }
 
-/// Does operations until there are none left, the time is over, or the run is stopped.
+/// Does operations until there are none left, the time is over, or the run is stopped. Returns how
+/// many operations of an open loop were due by then, done or not; 0 in a closed loop.
 pub(super) fn work(
     common: &Common<'_>,
     mut operation: Box<dyn Operation + Send + '_>,
     mut tools: Tools<'_>,
     arrivals: Option<Arrivals>,
     is_background: bool,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     common.ready.wait();
     let start = tools.recorder.begin();
     let end = common.limit.map(|limit| start + limit);
@@ -66,7 +67,7 @@ fn closed(
     operation: &mut dyn Operation,
     tools: &mut Tools<'_>,
     end: Option<Instant>,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     while !common.stop.load(Ordering::Relaxed) {
         let Some(done) = operation.step(tools)? else {
             break;
@@ -76,7 +77,7 @@ fn closed(
             break;
         }
     }
-    Ok(())
+    Ok(0)
 }
 
 fn open(
@@ -86,18 +87,20 @@ fn open(
     end: Option<Instant>,
     mut arrivals: Arrivals,
     start: Instant,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
+    let mut due = 0;
     loop {
         let intended = start + Duration::from_nanos(arrivals.next_nanoseconds());
         if end.is_some_and(|end| intended >= end) {
-            return Ok(());
+            return Ok(due);
         }
         let Some(began) = wait_until(intended, common.stop) else {
-            return Ok(());
+            return Ok(due);
         };
         let Some(done) = operation.step(tools)? else {
-            return Ok(());
+            return Ok(due);
         };
+        due += 1;
         let ended = Instant::now();
         let times = Times {
             intended,
@@ -105,9 +108,13 @@ fn open(
             ended,
         };
         tools.recorder.record_open(&done, &times);
-        // What is still due when the time is over is not done any more; the record says how much.
-        if end.is_some_and(|end| ended >= end) {
-            return Ok(());
+        // What is still due when the time is over is counted, and not done any more.
+        if let Some(end) = end.filter(|end| ended >= *end) {
+            let mut next = || start + Duration::from_nanos(arrivals.next_nanoseconds());
+            while next() < end {
+                due += 1;
+            }
+            return Ok(due);
         }
     }
 }
