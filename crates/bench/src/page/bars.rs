@@ -121,7 +121,7 @@ fn draw_bar(h: &mut Html, bars: &Bars, bar: &Bar) {
             let style = format!("width:{}", percent(share));
             // Labels of narrow parts would not fit.
             let tight = match share {
-                _ if share < 0.16 => " tight",
+                _ if share < 0.14 => " tight",
                 _ if share < 0.28 => " fair",
                 _ => "",
             };

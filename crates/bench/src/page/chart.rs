@@ -15,7 +15,7 @@ use std::fmt::Write;
 use super::axis::Axis;
 use super::html::Html;
 use super::table::{self, Table};
-use super::thin::Bin;
+use super::thin::{self, Bin};
 
 /// How many styles of lines there are: a colour and a pattern of dashes each.
 pub const LOOKS: usize = 8;
@@ -23,6 +23,9 @@ pub const LOOKS: usize = 8;
 /// How many columns the plot has: a chart with more seconds shows the lowest and the highest value
 /// of each column.
 pub const COLUMNS: usize = 1000;
+
+/// How many means a line has if its seconds are more than [`COLUMNS`].
+const MEANS: usize = 150;
 
 /// A layer of a chart.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +119,27 @@ pub fn outline(x: &Axis, y: &Axis, bins: &[Bin]) -> String {
         last = Some(second);
     }
     path
+}
+
+/// The lines of values by second, in the style `look`. If there are more seconds than columns, a
+/// thin line spans the lowest and the highest value of each column, and the thick one is the mean of
+/// several columns.
+pub fn lines(x: &Axis, y: &Axis, name: &str, look: usize, values: &[f64]) -> Vec<Layer> {
+    let width = thin::width(values.len(), COLUMNS);
+    let line = |name: &str, class: String, bins: &[Bin]| Layer {
+        name: name.to_string(),
+        class,
+        path: outline(x, y, bins),
+        hint: String::new(),
+    };
+    let all = thin::bins(values, width);
+    if width == 1 {
+        return vec![line(name, line_class(look), &all)];
+    }
+    let means = thin::bins(values, thin::width(values.len(), MEANS));
+    let means = Bin::flat(&means, |bin| bin.mean);
+    let thin = format!("stroke thin {}", colour(look));
+    vec![line("", thin, &all), line(name, line_class(look), &means)]
 }
 
 /// The area between two rows of values that have the same spans: from and to on the x axis, lower

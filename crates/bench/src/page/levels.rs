@@ -197,16 +197,9 @@ fn runs_chart(group: &Group<'_>, all: &[(&Runs<'_>, Vec<Shape>)]) -> Chart {
         .fold(0f64, |a, b| a.max(*b));
     let x = time_axis(group);
     let y = Axis::from_zero(max.max(4.0), 4, Unit::Plain);
-    let lines = values.iter().map(|(runs, values)| Layer {
-        name: runs.name.clone(),
-        class: chart::line_class(runs.look),
-        path: chart::outline(
-            &x,
-            &y,
-            &thin::bins(values, thin::width(values.len(), COLUMNS)),
-        ),
-        hint: String::new(),
-    });
+    let lines = values
+        .iter()
+        .flat_map(|(runs, values)| chart::lines(&x, &y, &runs.name, runs.look, values));
     Chart {
         id: format!("{}-runs", group.id),
         title: "Sorted runs of level 0".to_string(),

@@ -184,6 +184,9 @@ fn over_time(h: &mut Html, group: &Group<'_>) {
             "These runs have no series by second.",
         ),
     }
+    if let Some(table) = resources::open_loop(group) {
+        table::draw(h, "figures", &table);
+    }
     if let Some(chart) = throughput::slowest(group) {
         chart::draw(h, &chart);
     }
@@ -215,14 +218,13 @@ fn costs(h: &mut Html, group: &Group<'_>) {
         bars::draw(h, &resources::cpu(group));
         bars::draw(h, &resources::written(group));
     });
-    let mut tables = vec![
+    let tables = [
         resources::amplification(group),
         resources::stalls(group),
         resources::memory(group),
         resources::disk(group),
         resources::system(group),
     ];
-    tables.extend(resources::open_loop(group));
     for table in &tables {
         table::draw(h, "figures", table);
     }

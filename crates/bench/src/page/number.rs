@@ -91,7 +91,7 @@ impl Unit {
 /// A number and its unit, kept on one line.
 pub fn with_unit(number: &str, unit: &str) -> String {
     match unit {
-        "" => number.to_string(),
+        "" | "%" => format!("{number}{unit}"),
         unit => format!("{number}\u{a0}{unit}"),
     }
 }
@@ -103,7 +103,7 @@ pub fn grouped(value: f64, decimals: usize) -> String {
         Some((whole, rest)) => (whole, format!(".{rest}")),
         None => (&text[..], String::new()),
     };
-    let whole = groups(&whole);
+    let whole = groups(whole);
     let sign = if value < 0.0 && text.bytes().any(|b| (b'1'..=b'9').contains(&b)) {
         "\u{2212}"
     } else {
@@ -167,6 +167,7 @@ mod tests {
             (Unit::Seconds, 0.25, "250 ms"),
             (Unit::Seconds, 1234.5, "1,234 s"),
             (Unit::Factor, 10.04, "10.0 ×"),
+            (Unit::Percent, 0.5, "50.0%"),
             (Unit::Plain, 0.3535, "0.35"),
             (Unit::Plain, f64::NAN, "–"),
         ] {

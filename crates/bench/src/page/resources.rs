@@ -14,6 +14,9 @@ use crate::record::Record;
 /// A column: its head, its unit, and its figure.
 type Column = (&'static str, Unit, fn(&Record) -> Option<f64>);
 
+/// A part of a bar: its name, the class of its colour, and its figure.
+type Measure = (&'static str, &'static str, fn(&Record) -> Option<f64>);
+
 /// Bytes as a figure.
 fn size(bytes: Option<u64>) -> Option<f64> {
     bytes.map(|bytes| bytes as f64)
@@ -197,7 +200,7 @@ pub fn open_loop(group: &Group<'_>) -> Option<Table> {
 
 /// Processor time by purpose.
 pub fn cpu(group: &Group<'_>) -> Bars {
-    let parts: [(&'static str, &'static str, fn(&Record) -> Option<f64>); 5] = [
+    let parts: [Measure; 5] = [
         ("workload", "c-read", |r| r.cpu.foreground_s),
         ("flushes", "c-flush", |r| r.cpu.flush_s),
         ("compactions", "c-compaction", |r| r.cpu.compaction_s),
@@ -234,7 +237,7 @@ pub fn cpu(group: &Group<'_>) -> Bars {
 
 /// Bytes written by cause.
 pub fn written(group: &Group<'_>) -> Bars {
-    let parts: [(&'static str, &'static str, fn(&Record) -> Option<f64>); 3] = [
+    let parts: [Measure; 3] = [
         ("log", "c-log", |r| size(r.bytes.log_bytes)),
         ("flushes", "c-flush", |r| size(r.bytes.flush_bytes)),
         ("compactions", "c-compaction", |r| {
@@ -296,15 +299,14 @@ fn bars(
     group: &Group<'_>,
     title: &'static str,
     unit: Unit,
-    parts: &[(&'static str, &'static str, fn(&Record) -> Option<f64>)],
+    parts: &[Measure],
     total: impl Fn(&Record) -> String,
     extra: &[Column],
 ) -> Bars {
     let bar = |runs: &super::model::Runs<'_>| {
         let record = runs.typical();
-        let part = |(name, class, figure): &(&'static str, &'static str, fn(&Record) -> _)| {
-            let figure: Option<f64> = figure(record);
-            let value = figure.filter(|value| value.is_finite() && *value > 0.0)?;
+        let part = |(name, class, figure): &Measure| {
+            let value = figure(record).filter(|value| value.is_finite() && *value > 0.0)?;
             Some(Part { name, class, value })
         };
         Bar {

@@ -97,9 +97,7 @@ fn row(group: &Group<'_>, runs: &Runs<'_>) -> Row {
     let cell = |(_, unit, figure): &Column| spread_cell(runs, *unit, *figure);
     let mut cells: Vec<Cell> = COLUMNS.iter().map(cell).collect();
     if let (Some(weaker), Some(rate)) = (group.weaker_promise(runs), cells.first_mut()) {
-        let notes = [weaker, std::mem::take(&mut rate.note)];
-        let notes: Vec<String> = notes.into_iter().filter(|note| !note.is_empty()).collect();
-        rate.note = notes.join("; ");
+        rate.notes.push(weaker);
     }
     Row {
         head: runs.name.clone(),
@@ -118,13 +116,11 @@ fn spread_cell(runs: &Runs<'_>, unit: Unit, figure: fn(&Record) -> Option<f64>) 
     let Some(spread) = runs.spread(figure) else {
         return Cell::from(DASH.to_string());
     };
-    let note = match spread.low == spread.high {
-        true => String::new(),
-        false => format!("{} to {}", unit.show(spread.low), unit.show(spread.high)),
-    };
+    let range = format!("{} to {}", unit.show(spread.low), unit.show(spread.high));
+    let has_range = spread.low < spread.high;
     Cell {
         text: unit.show(spread.median),
-        note,
+        notes: has_range.then_some(range).into_iter().collect(),
         bar: None,
     }
 }

@@ -12,8 +12,8 @@ use super::html::{Attribute, Html};
 pub struct Cell {
     /// The figure with its unit.
     pub text: String,
-    /// What stands under it in small letters; empty for nothing.
-    pub note: String,
+    /// What stands under it in small letters, each on a line.
+    pub notes: Vec<String>,
     /// The length of a bar under the figure, from 0 to 1.
     pub bar: Option<f64>,
 }
@@ -147,13 +147,15 @@ fn draw_row(h: &mut Html, table: &Table, row: &Row) {
 }
 
 fn draw_cell(h: &mut Html, cell: &Cell) {
-    if cell.note.is_empty() && cell.bar.is_none() {
+    if cell.notes.is_empty() && cell.bar.is_none() {
         h.text(&cell.text);
         return;
     }
     h.within("div", &[], |h| {
         h.text(&cell.text);
-        small(h, &cell.note);
+        for note in &cell.notes {
+            small(h, note);
+        }
         if let Some(bar) = cell.bar {
             let style = format!("width:{}", chart::percent(bar));
             h.within("i", &[("class", &"track"), ("aria-hidden", &"true")], |h| {

@@ -16,11 +16,23 @@ pub struct Bin {
     pub low: f64,
     /// Its highest value.
     pub high: f64,
+    /// The mean of its values.
+    pub mean: f64,
     /// Whether the lowest value came before the highest one.
     pub is_low_first: bool,
 }
 
 impl Bin {
+    /// The same bins with one value each.
+    pub fn flat(bins: &[Bin], value: fn(&Bin) -> f64) -> Vec<Bin> {
+        let flat = |bin: &Bin| Bin {
+            low: value(bin),
+            high: value(bin),
+            ..*bin
+        };
+        bins.iter().map(flat).collect()
+    }
+
     /// The lowest and the highest value, in the order in which they occurred.
     pub fn in_order(&self) -> (f64, f64) {
         match self.is_low_first {
@@ -68,6 +80,7 @@ fn bin(from: f64, values: &[f64]) -> Bin {
         to: from + values.len() as f64,
         low: number(low),
         high: number(high),
+        mean: (0..values.len()).map(number).sum::<f64>() / values.len().max(1) as f64,
         is_low_first: low <= high,
     }
 }
@@ -86,6 +99,14 @@ mod tests {
         assert_eq!((bins[765].low, bins[765].high), (100.0, 900.0));
         assert!(bins.windows(2).all(|two| two[0].to == two[1].from));
         assert_eq!(bins[999].to, 10_000.0);
+    }
+
+    #[test]
+    fn flat_bins_have_one_value() {
+        let all = bins(&[1.0, 3.0, 5.0], 2);
+        let mean = Bin::flat(&all, |bin| bin.mean);
+        assert_eq!(mean[0].in_order(), (2.0, 2.0));
+        assert_eq!(mean[1].in_order(), (5.0, 5.0));
     }
 
     #[test]

@@ -119,16 +119,9 @@ pub fn throughput(group: &Group<'_>) -> Option<Chart> {
         .fold(0f64, |a, b| a.max(*b));
     let y = Axis::from_zero(max, 5, Unit::PerSecond);
     let shades = group.runs.iter().flat_map(|runs| shades(&x, runs));
-    let lines = rates.iter().map(|(runs, rates)| Layer {
-        name: runs.name.clone(),
-        class: chart::line_class(runs.look),
-        path: chart::outline(
-            &x,
-            &y,
-            &thin::bins(rates, thin::width(rates.len(), COLUMNS)),
-        ),
-        hint: String::new(),
-    });
+    let lines = rates
+        .iter()
+        .flat_map(|(runs, rates)| chart::lines(&x, &y, &runs.name, runs.look, rates));
     let layers: Vec<Layer> = shades.chain(lines).collect();
     let lanes: Vec<Lane> = group.runs.iter().map(|runs| lane(&x, runs)).collect();
     Some(Chart {
@@ -159,8 +152,8 @@ fn throughput_note(group: &Group<'_>) -> String {
             .to_string();
     if longest(group) > COLUMNS {
         note.push_str(
-            " The run has more seconds than the chart has columns: each column shows its slowest \
-             and its fastest second.",
+            " The run has more seconds than the chart has columns: the thin line of an engine \
+             spans the slowest and the fastest second of each column, and the thick one is the mean.",
         );
     }
     note
@@ -314,12 +307,8 @@ fn slowest_ns(record: &Record) -> Vec<f64> {
 /// A line through the highest values, with gaps where there is none.
 fn highest(x: &Axis, y: &Axis, bins: &[Bin]) -> String {
     let stretches = bins.split(|bin| bin.high <= 0.0);
-    let flat = |bin: &Bin| Bin {
-        low: bin.high,
-        ..*bin
-    };
     stretches
-        .map(|bins| chart::outline(x, y, &bins.iter().map(flat).collect::<Vec<Bin>>()))
+        .map(|bins| chart::outline(x, y, &Bin::flat(bins, |bin| bin.high)))
         .collect()
 }
 
