@@ -1,0 +1,257 @@
+// Package run carries out a workload on a store and finds out what it costs. Its phases are those of
+// docs/rfc/0008-bench.md, section 2: prepare, cache, measure, settle, account.
+//
+// Invariants: equal settings give the operations of the Rust harness, in the same order. A run that
+// returns an outcome had no failure and no wrong answer.
+//
+// Threading: Run starts all goroutines and ends them before it returns.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"siltstone/bench-compare/pebble/internal/generate"
+	"siltstone/bench-compare/pebble/internal/measure"
+	"siltstone/bench-compare/pebble/internal/settings"
+)
+
+// Outcome is what a run found.
+type Outcome struct {
+	Measured *measure.Measured
+	// SettledAfter is the time from the end of the last operation until the store was idle.
+	SettledAfter              time.Duration
+	Sizes                     measure.Sizes
+	Records, LiveBytes        uint64
+	CachedBefore, CachedAfter *float64
+	EngineSettings            map[string]string
+}
+
+// ErrInterrupted says that the user ended the run.
+var ErrInterrupted = errors.New("the run was interrupted")
+
+// The lanes of random numbers of one thread.
+const (
+	laneOperations = 0
+	laneRecords    = 1
+)
+
+// Run runs the workload. If the context ends, the threads stop after their operation, the store is
+// closed, and there is no outcome.
+func Run(ctx context.Context, s *settings.Settings) (*Outcome, error) {
+	keys, err := generate.NewKeys(s.KeyBytes, s.Records)
+	if err != nil {
+		return nil, err
+	}
+	values, err := generate.NewValues(s.ValueBytes, s.CompressionRatio, s.Seed)
+	if err != nil {
+		return nil, err
+	}
+	f, err := prepare(s)
+	if err != nil {
+		return nil, err
+	}
+	outcome, err := f.run(ctx, keys, values)
+	if errors.Is(err, context.Canceled) {
+		err = ErrInterrupted
+	}
+	return outcome, errors.Join(err, f.close())
+}
+
+func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.Values) (*Outcome, error) {
+	if err := f.prepareCache(ctx); err != nil {
+		return nil, err
+	}
+	outcome := &Outcome{CachedBefore: measure.CachedPart(f.folder), EngineSettings: f.store.Describe()}
+	if f.settings.Workload.Writes() {
+		if err := f.beginWriting(); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if f.settings.Workload == settings.Open {
+		outcome.Measured, err = f.measureOpen(ctx, keys, values)
+	} else {
+		outcome.Measured, outcome.SettledAfter, err = f.measure(ctx, keys, values)
+	}
+	if ctx.Err() != nil {
+		return nil, ErrInterrupted
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.store.WaitForDeletions()
+	if outcome.Sizes, err = measure.SizesOf(f.folder); err != nil {
+		return nil, err
+	}
+	outcome.CachedAfter = measure.CachedPart(f.folder)
+	if err := f.close(); err != nil {
+		return nil, err
+	}
+	outcome.Records, outcome.LiveBytes = f.population.Count(), f.liveBytes()
+	if f.settings.Workload.Writes() {
+		return outcome, f.save()
+	}
+	return outcome, nil
+}
+
+// prepareCache waits until the store is idle, and brings the page cache into the state that the run
+// asks for.
+func (f *fixture) prepareCache(ctx context.Context) error {
+	if _, err := f.store.WaitUntilIdle(ctx); err != nil {
+		return err
+	}
+	switch f.settings.Cache {
+	case settings.Warm:
+		return measure.WarmUp(f.folder)
+	case settings.Cold:
+		if err := f.close(); err != nil {
+			return err
+		}
+		if err := measure.Drop(f.folder); err != nil {
+			return err
+		}
+		return f.open()
+	}
+	return nil
+}
+
+// measure runs the threads of a workload, waits until the store is idle, and returns what was
+// measured and how long the store took to become idle.
+func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *generate.Values) (
+	*measure.Measured, time.Duration, error,
+) {
+	s := f.settings
+	threads := s.Threads
+	if s.Workload.HasBesideWriter() {
+		threads++
+	}
+	write := pebble.NoSync
+	if s.Sync {
+		write = pebble.Sync
+	}
+	meter := measure.NewMeter(threads)
+	var stop atomic.Bool
+	defer context.AfterFunc(ctx, func() { stop.Store(true) })()
+	var working atomic.Int32
+	working.Store(int32(s.Threads))
+	start := make(chan struct{})
+	failures := make([]error, threads)
+	var team sync.WaitGroup
+	for thread := range threads {
+		isBeside := thread >= s.Threads
+		t := &tools{
+			store:      f.store,
+			keys:       keys,
+			values:     values,
+			population: f.population,
+			stop:       &stop,
+			write:      write,
+			random:     generate.NewRandom(s.Seed, thread).Lane(laneOperations),
+			version:    uint64(thread) << 12,
+		}
+		o := operationOf(s, thread, isBeside)
+		team.Go(func() {
+			<-start
+			t.recorder = meter.Recorder(thread, isBeside)
+			failures[thread] = work(o, t, s.Amount.Seconds)
+			t.recorder.Finish()
+			if isLast := !isBeside && working.Add(-1) == 0; isLast || failures[thread] != nil {
+				stop.Store(true)
+			}
+		})
+	}
+	sampler := measure.StartSampler(meter, f.store)
+	close(start)
+	team.Wait()
+	ended := time.Now()
+	idleSince, err := f.store.WaitUntilIdle(ctx)
+	measured := sampler.Finish()
+	return measured, max(idleSince.Sub(ended), 0), errors.Join(append(failures, err)...)
+}
+
+// work does operations until there are none left, the time is over, or the run is stopped.
+func work(o operation, t *tools, seconds float64) error {
+	end := int64(math.MaxInt64)
+	if seconds > 0 {
+		end = int64(seconds * float64(time.Second))
+	}
+	for !t.stop.Load() {
+		done, err := o.step(t)
+		if errors.Is(err, errDone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if now := t.recorder.Lap(&done); now >= end {
+			return nil
+		}
+	}
+	return nil
+}
+
+// operationOf returns the operations of one thread.
+func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
+	left := uint64(math.MaxUint64)
+	if total, ok := s.TotalOperations(); ok && !isBeside {
+		count, number := uint64(s.Threads), uint64(thread)
+		left = total / count
+		if number < total%count {
+			left++
+		}
+	}
+	d := drawn{pick: pickOf(s, thread), records: s.Records, left: left}
+	if isBeside {
+		return &fill{d}
+	}
+	switch s.Workload {
+	case settings.FillBatch:
+		return &batches{drawn: d, entries: uint64(s.Batch)}
+	case settings.DeleteRandom:
+		return &deletes{d}
+	case settings.ReadRandom, settings.ReadWhileWriting:
+		return &reads{d}
+	case settings.ReadMissing:
+		return &readsOfAbsent{d}
+	case settings.MultiReadRandom:
+		return &multiReads{drawn: d, count: uint64(s.Batch)}
+	case settings.ReadSeq, settings.ReadReverse:
+		if s.Amount.EveryRecord {
+			left = s.Records
+		}
+		return &readAll{records: s.Records, entriesLeft: left,
+			reverse: s.Workload == settings.ReadReverse}
+	case settings.SeekRandom, settings.SeekRandomWhileWriting:
+		return &seeks{drawn: d, nexts: s.Nexts,
+			othersWrite: s.Workload == settings.SeekRandomWhileWriting}
+	case settings.ReadRandomWriteRandom:
+		return &readsAndWrites{drawn: d, readRatio: s.ReadRatio}
+	case settings.Compact:
+		return &compaction{}
+	}
+	return &fill{d}
+}
+
+func pickOf(s *settings.Settings, thread int) generate.Pick {
+	threads := max(s.Threads, thread+1)
+	switch s.Distribution {
+	case settings.Sequential:
+		return generate.NewSequential(thread, threads)
+	case settings.Permutation:
+		return generate.NewPermuted(s.Seed, thread, threads, laneRecords)
+	}
+	return generate.NewUniform(s.Seed, thread, laneRecords)
+}
+
+// describeMissing is the text of a record that an open lost.
+func describeMissing(record uint64) error {
+	return fmt.Errorf("%w: record %d was in the log, and the open lost it", ErrWrongAnswer, record)
+}

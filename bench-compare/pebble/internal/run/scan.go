@@ -1,0 +1,130 @@
+package run
+
+import (
+	"fmt"
+
+	"siltstone/bench-compare/pebble/internal/measure"
+)
+
+// publishEntries is after how many entries a long scan publishes its progress, and looks whether the
+// run has ended.
+const publishEntries = 1024
+
+// scanRange says where a scan begins and how far it goes.
+type scanRange struct {
+	// from is the record that is sought; nil begins at the end of the store.
+	from    *uint64
+	limit   uint64
+	records uint64
+	reverse bool
+	// othersWrite: another thread writes, so records may be found that were not expected.
+	othersWrite bool
+}
+
+// checker checks the entries of a scan one by one.
+type checker struct {
+	scanRange
+	tools *tools
+	// next is the record that comes next at the earliest; backward, one more than the record that
+	// comes next at the latest.
+	next           uint64
+	entries, bytes uint64
+}
+
+// expected is the record that the store must give next, as far as the population knows.
+func (c *checker) expected() (uint64, bool) {
+	if c.reverse {
+		return c.tools.population.LastBefore(c.next)
+	}
+	return c.tools.population.NextFrom(c.next)
+}
+
+// check checks an entry: its key, its order, and all of its value.
+func (c *checker) check(key, value []byte) error {
+	number, ok := c.tools.keys.Number(key)
+	if !ok || number%2 != 0 {
+		return wrong("a scan gave the key `%s`, which was never written", key)
+	}
+	record := number / 2
+	expected, isKnown := c.expected()
+	isLeftOut := isKnown && (c.reverse && record < expected || !c.reverse && record > expected)
+	isOutOfOrder := c.reverse && record >= c.next || !c.reverse && record < c.next
+	isUnknown := !isLeftOut && (!isKnown || record != expected)
+	switch {
+	case isOutOfOrder:
+		return wrong("a scan gave record %d out of order", record)
+	case isLeftOut:
+		return wrong("a scan gave record %d where record %d comes next", record, expected)
+	case isUnknown && !c.othersWrite:
+		return wrong("a scan gave record %d, which is not in the store", record)
+	}
+	c.next = record
+	if !c.reverse {
+		c.next++
+	}
+	if err := c.tools.values.Verify(record, value); err != nil {
+		return wrong("%v", err)
+	}
+	c.entries++
+	c.bytes += uint64(len(key) + len(value))
+	return nil
+}
+
+// scan reads entries with a new iterator and checks all of them.
+func scan(t *tools, r scanRange) (measure.Done, error) {
+	c := checker{scanRange: r, tools: t}
+	iterator, err := t.store.DB.NewIter(nil)
+	if err != nil {
+		return measure.Done{}, fmt.Errorf("scan: %w", err)
+	}
+	var isValid bool
+	switch {
+	case r.from != nil:
+		c.next = *r.from
+		t.key = t.keys.Present(*r.from, t.key)
+		isValid = iterator.SeekGE(t.key)
+	case r.reverse:
+		c.next = r.records
+		isValid = iterator.Last()
+	default:
+		isValid = iterator.First()
+	}
+	step := iterator.Next
+	if r.reverse {
+		step = iterator.Prev
+	}
+	published, isStopped := uint64(0), false
+	for isValid && !isStopped {
+		value, err := iterator.ValueAndErr()
+		if err == nil {
+			err = c.check(iterator.Key(), value)
+		}
+		if err != nil {
+			_ = iterator.Close()
+			return measure.Done{}, fmt.Errorf("scan: %w", err)
+		}
+		if c.entries >= r.limit {
+			break
+		}
+		if c.entries-published == publishEntries {
+			if r.from == nil {
+				t.recorder.Publish(publishEntries)
+			}
+			published += publishEntries
+			isStopped = t.stop.Load()
+		}
+		isValid = step()
+	}
+	if err := iterator.Close(); err != nil {
+		return measure.Done{}, fmt.Errorf("scan: %w", err)
+	}
+	if expected, ok := c.expected(); ok && !isStopped && c.entries < r.limit {
+		return measure.Done{}, wrong("a scan ended before record %d", expected)
+	}
+	if r.from != nil {
+		return measure.Done{Kind: measure.Seek, Operations: 1, ReadBytes: c.bytes}, nil
+	}
+	// A scan from the end of the store counts each entry as an operation.
+	return measure.Done{Kind: measure.Scan, Operations: c.entries, Published: published,
+		ReadBytes: c.bytes}, nil
+}

@@ -1,0 +1,151 @@
+//! The figures of a run that a paper has values for, under the names of the JSON record.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use crate::settings::Kind;
+
+/// A figure of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Metric {
+    /// Operations a second until the last operation.
+    OpsPerS,
+    /// Operations a second until the engine is idle.
+    OpsPerSUntilIdle,
+    /// Bytes of keys and values a second until the last operation.
+    BytesPerS,
+    /// Bytes of keys and values a second until the engine is idle.
+    BytesPerSUntilIdle,
+    /// The time until the engine is idle, in seconds.
+    UntilIdleS,
+    /// Mean latency in microseconds.
+    MeanUs,
+    /// Median latency in microseconds.
+    P50Us,
+    /// 90th percentile of latency in microseconds.
+    P90Us,
+    /// 99th percentile of latency in microseconds.
+    P99Us,
+    /// 99.9th percentile of latency in microseconds.
+    P999Us,
+    /// 99.99th percentile of latency in microseconds.
+    P9999Us,
+    /// Highest latency in microseconds.
+    MaxUs,
+    /// Bytes written by the engine for each byte that was put.
+    WriteAmplification,
+    /// Bytes on disk for each byte of the records.
+    SpaceAmplification,
+    /// Processor time in seconds.
+    CpuS,
+    /// Resident memory in bytes.
+    RssBytes,
+    /// Time that writers waited, in seconds.
+    StallS,
+}
+
+impl Metric {
+    /// All metrics.
+    pub const ALL: [Metric; 17] = [
+        Metric::OpsPerS,
+        Metric::OpsPerSUntilIdle,
+        Metric::BytesPerS,
+        Metric::BytesPerSUntilIdle,
+        Metric::UntilIdleS,
+        Metric::MeanUs,
+        Metric::P50Us,
+        Metric::P90Us,
+        Metric::P99Us,
+        Metric::P999Us,
+        Metric::P9999Us,
+        Metric::MaxUs,
+        Metric::WriteAmplification,
+        Metric::SpaceAmplification,
+        Metric::CpuS,
+        Metric::RssBytes,
+        Metric::StallS,
+    ];
+
+    /// The name in experiments and in the record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::OpsPerS => "ops_per_s",
+            Metric::OpsPerSUntilIdle => "ops_per_s_until_idle",
+            Metric::BytesPerS => "bytes_per_s",
+            Metric::BytesPerSUntilIdle => "bytes_per_s_until_idle",
+            Metric::UntilIdleS => "until_idle_s",
+            Metric::MeanUs => "mean_us",
+            Metric::P50Us => "p50_us",
+            Metric::P90Us => "p90_us",
+            Metric::P99Us => "p99_us",
+            Metric::P999Us => "p999_us",
+            Metric::P9999Us => "p9999_us",
+            Metric::MaxUs => "max_us",
+            Metric::WriteAmplification => "write_amplification",
+            Metric::SpaceAmplification => "space_amplification",
+            Metric::CpuS => "cpu_s",
+            Metric::RssBytes => "rss_bytes",
+            Metric::StallS => "stall_s",
+        }
+    }
+
+    /// The metric of this name.
+    pub fn named(name: &str) -> Option<Metric> {
+        Metric::ALL.into_iter().find(|metric| metric.name() == name)
+    }
+
+    /// Whether a larger figure is better.
+    pub fn more_is_better(self) -> bool {
+        self.name().contains("_per_s")
+    }
+
+    /// Whether the record has the figure for each kind of operation. The others belong to the whole
+    /// run.
+    pub fn is_by_operation(self) -> bool {
+        self.name().ends_with("_us")
+    }
+
+    /// The figure in the JSON of a record, of all operations or of one kind; `None` if the run has
+    /// none.
+    pub fn of(self, record: &Json, operation: Option<Kind>) -> Option<f64> {
+        let found = match operation {
+            None => record.get(self.name()),
+            Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
+        };
+        found?.as_f64()
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+
+    #[test]
+    fn the_record_has_every_metric() {
+        let record = serde_json::to_value(Record::default()).unwrap();
+        for metric in Metric::ALL {
+            assert!(record.get(metric.name()).is_some(), "{metric}");
+            assert_eq!(Metric::named(metric.name()), Some(metric));
+        }
+        assert!(record.get("latency").is_some());
+    }
+
+    #[test]
+    fn a_figure_is_found_for_all_operations_and_for_one_kind() {
+        let record = serde_json::json!({
+            "p99_us": 7.5, "stall_s": null, "latency": { "get": { "p99_us": 2 } },
+        });
+        assert_eq!(Metric::P99Us.of(&record, None), Some(7.5));
+        assert_eq!(Metric::P99Us.of(&record, Some(Kind::Get)), Some(2.0));
+        assert_eq!(Metric::P99Us.of(&record, Some(Kind::Put)), None);
+        assert_eq!(Metric::StallS.of(&record, None), None);
+    }
+}

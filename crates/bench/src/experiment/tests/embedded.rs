@@ -1,0 +1,99 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+use crate::experiment::embedded::FILES;
+use crate::experiment::embedded_names;
+
+#[test]
+fn the_list_equals_the_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
+    let files: BTreeSet<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| name.strip_suffix(".toml").map(str::to_string))
+        .collect();
+    let list: Vec<&str> = embedded_names().collect();
+    assert_eq!(list, files.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_file_is_read_and_planned() {
+    for (name, text) in FILES {
+        let experiment = Experiment::parse(&format!("experiments/{name}.toml"), text)
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(experiment.name, name);
+        for scale in [None, Some(1.0), Some(0.001)] {
+            let plan = experiment
+                .plan(scale)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(plan.runs.len(), experiment.runs.len());
+        }
+        let disk_bytes = experiment.plan(None).unwrap().disk_bytes();
+        assert!(
+            disk_bytes < 20 << 30,
+            "{name} needs {disk_bytes} bytes at its own scale"
+        );
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{name} has long lines"
+        );
+    }
+}
+
+/// The engine reads its own settings when it opens a store; a typo there must not wait until then.
+#[test]
+fn the_engine_knows_its_own_settings() {
+    use crate::engine::{Driver, SiltstoneDriver};
+    for name in embedded_names() {
+        for run in Experiment::named(name).unwrap().runs {
+            let settings = SiltstoneDriver.settings(&run.settings.engine);
+            assert_eq!(settings.get("error"), None, "{name}, run `{}`", run.label);
+            for (own, value) in &run.settings.engine.own {
+                assert!(settings.contains_key(own), "{name}: {own} = {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_experiment_says_what_it_compares() {
+    for name in embedded_names() {
+        let experiment = Experiment::named(name).unwrap();
+        let has_numbers = experiment.runs.iter().any(|run| !run.values.is_empty());
+        assert!(has_numbers || !experiment.claims.is_empty(), "{name}");
+        assert!(!experiment.notes.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_misspelt_experiment_gets_the_nearest_name_and_the_list() {
+    let error = Experiment::named("prockstore-fig8").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with(
+            "there is no experiment `prockstore-fig8`; did you mean `prockstore-fig9`?; those \
+             that there are: gpu-compaction-fig11, "
+        ),
+        "{text}"
+    );
+    assert!(
+        Experiment::named("nothing-like-it")
+            .unwrap_err()
+            .nearest
+            .is_none()
+    );
+}
+
+#[test]
+fn values_of_the_papers_are_those_of_their_tables() {
+    let table = Experiment::named("gpu-compaction-fig11").unwrap();
+    let values = &table.run("256 bytes").unwrap().values;
+    assert!(values.iter().any(|value| {
+        value.metric.name() == "p99_us" && value.paper == crate::experiment::Number::Exact(1005.193)
+    }));
+    let table = Experiment::named("hpdk-fig6").unwrap();
+    let a = table.run("ycsb-a 1KiB").unwrap();
+    assert_eq!(a.values.len(), 4);
+    assert_eq!(a.settings.records, 20 << 20);
+}

@@ -1,0 +1,231 @@
+//! One HTML page of what runs found.
+//!
+//! [`page()`] groups records that can be compared and draws them: a summary of all runs, and for
+//! each workload throughput and stalls by second, latencies, levels, amplification, processor time,
+//! memory, bytes and settings. `model` is the grouping. `throughput`, `levels`, `latency`,
+//! `resources`, `summary` and `facts` turn a group into charts and tables, which `chart`, `bars` and
+//! `table` draw. `axis`, `number`, `thin` and `html` are their tools. The notation is that of the
+//! page of `silt write` and its siblings (`crates/cli/src/report`).
+//!
+//! Invariants: the page refers to nothing outside of itself. Every text that is not a literal of
+//! this program is escaped. A chart shows its numbers as a table too. A figure that is missing is a
+//! dash. All engines are drawn in the same way. Any records can be drawn: none, without seconds,
+//! with zeros, with the largest numbers.
+//!
+//! Threading: pure functions.
+
+mod axis;
+mod bars;
+mod chart;
+mod facts;
+mod html;
+mod latency;
+mod levels;
+mod model;
+mod number;
+mod resources;
+mod summary;
+mod table;
+mod thin;
+mod throughput;
+
+#[cfg(test)]
+mod tests;
+
+use crate::record::Record;
+use chart::Chart;
+use html::Html;
+use model::{Group, spaced};
+
+/// The settings that stand under the name of a workload; the others are folded.
+const MAIN_SETTINGS: [&str; 11] = [
+    "records",
+    "key_bytes",
+    "value_bytes",
+    "distribution",
+    "amount",
+    "arrival",
+    "threads",
+    "sync",
+    "cache",
+    "engine.memtable_bytes",
+    "engine.cache_bytes",
+];
+
+/// A page of records, one or more. Records with equal workloads and settings are compared: several
+/// of one engine are rounds, of which the summary shows medians. Nothing is downloaded when the page
+/// is opened.
+pub fn page(records: &[Record], title: &str) -> String {
+    let groups = model::groups(records);
+    let mut h = Html::new();
+    h.source("<!DOCTYPE html>\n");
+    let language = (
+        "xmlns",
+        &"http://www.w3.org/1999/xhtml" as &dyn std::fmt::Display,
+    );
+    h.within("html", &[language, ("lang", &"en")], |h| {
+        h.within("head", &[], |h| head(h, title));
+        h.line();
+        h.within("body", &[], |h| {
+            header(h, title, &groups);
+            h.within("main", &[], |h| {
+                for group in &groups {
+                    section(h, group);
+                }
+                if !groups.is_empty() {
+                    facts::section(h, &groups);
+                }
+            });
+            h.line();
+            h.within("script", &[], |h| h.source(include_str!("script.js")));
+        });
+    });
+    h.line();
+    h.into_string()
+}
+
+fn head(h: &mut Html, title: &str) {
+    h.source("<meta charset=\"utf-8\"/>");
+    h.source("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>");
+    h.source("<meta name=\"color-scheme\" content=\"light dark\"/>");
+    // The empty icon keeps browsers from requesting one.
+    h.source("<link rel=\"icon\" href=\"data:,\"/>");
+    h.element("title", &[], title);
+    h.within("style", &[], |h| h.source(include_str!("style.css")));
+}
+
+fn header(h: &mut Html, title: &str, groups: &[Group<'_>]) {
+    h.within("header", &[], |h| {
+        h.element("h1", &[], title);
+        if groups.is_empty() {
+            let text = "There are no records, so there is nothing to show. Give the page the \
+                        records of at least one run, which `silt bench --json` writes.";
+            h.element("p", &[("class", &"note")], text);
+            return;
+        }
+        notices(h, "Warnings", &summary::warnings(groups));
+        table::draw(h, "figures summary", &summary::table(groups));
+        h.within("dl", &[("class", &"gloss")], |h| {
+            for (name, meaning) in summary::GLOSS {
+                h.element("dt", &[], name);
+                h.element("dd", &[], meaning);
+            }
+        });
+    });
+}
+
+/// Sentences that must not be missed.
+fn notices(h: &mut Html, name: &'static str, sentences: &[String]) {
+    if sentences.is_empty() {
+        return;
+    }
+    h.within("div", &[("class", &"notices"), ("role", &"note")], |h| {
+        h.element("strong", &[], name);
+        h.within("ul", &[], |h| {
+            for sentence in sentences {
+                h.element("li", &[], sentence);
+            }
+        });
+    });
+}
+
+fn section(h: &mut Html, group: &Group<'_>) {
+    h.line();
+    h.within("section", &[("id", &group.id)], |h| {
+        h.element("h2", &[], &group.title);
+        h.element("p", &[("class", &"note")], setting_text(group));
+        notices(h, "Stand-ins", &summary::stand_ins(group));
+        if let Some(text) = rounds_text(group) {
+            h.element("p", &[("class", &"note")], text);
+            h.within("details", &[], |h| {
+                h.element("summary", &[], "Figures of each round");
+                table::draw(h, "numbers", &summary::rounds_table(group));
+            });
+        }
+        over_time(h, group);
+        grid(h, &latency::charts(group));
+        shape(h, group);
+        costs(h, group);
+        facts::settings(h, group);
+    });
+}
+
+fn setting_text(group: &Group<'_>) -> String {
+    let setting = |name: &&str| {
+        let value = group.settings.get(*name)?;
+        (value != number::DASH).then(|| format!("{} {value}", spaced(name)))
+    };
+    let settings: Vec<String> = MAIN_SETTINGS.iter().filter_map(setting).collect();
+    settings.join(" · ")
+}
+
+/// Which rounds the charts show.
+fn rounds_text(group: &Group<'_>) -> Option<String> {
+    if group.runs.iter().all(|runs| runs.rounds.len() == 1) {
+        return None;
+    }
+    let round = |runs: &model::Runs<'_>| {
+        let (number, all) = (runs.typical_number(), runs.rounds.len());
+        format!("round {number} of {all} of {}", runs.name)
+    };
+    let rounds: Vec<String> = group.runs.iter().map(round).collect();
+    Some(format!(
+        "Charts and tables below show the median round by throughput: {}.",
+        rounds.join(", ")
+    ))
+}
+
+fn over_time(h: &mut Html, group: &Group<'_>) {
+    match throughput::throughput(group) {
+        Some(chart) => chart::draw(h, &chart),
+        None => h.element(
+            "p",
+            &[("class", &"note")],
+            "These runs have no series by second.",
+        ),
+    }
+    if let Some(table) = resources::open_loop(group) {
+        table::draw(h, "figures", &table);
+    }
+    if let Some(chart) = throughput::slowest(group) {
+        chart::draw(h, &chart);
+    }
+}
+
+fn shape(h: &mut Html, group: &Group<'_>) {
+    let (charts, without) = levels::charts(group);
+    grid(h, &charts);
+    if !without.is_empty() && !charts.is_empty() {
+        let text = format!("Without levels: {}.", without.join(", "));
+        h.element("p", &[("class", &"note")], text);
+    }
+}
+
+/// Charts side by side where there is room.
+fn grid(h: &mut Html, charts: &[Chart]) {
+    if charts.is_empty() {
+        return;
+    }
+    h.within("div", &[("class", &"grid-of-charts")], |h| {
+        for chart in charts {
+            chart::draw(h, chart);
+        }
+    });
+}
+
+fn costs(h: &mut Html, group: &Group<'_>) {
+    h.within("div", &[("class", &"grid-of-charts")], |h| {
+        bars::draw(h, &resources::cpu(group));
+        bars::draw(h, &resources::written(group));
+    });
+    let tables = [
+        resources::amplification(group),
+        resources::stalls(group),
+        resources::memory(group),
+        resources::disk(group),
+        resources::system(group),
+    ];
+    for table in &tables {
+        table::draw(h, "figures", table);
+    }
+}

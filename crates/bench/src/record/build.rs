@@ -1,0 +1,305 @@
+//! How a record follows from what was measured.
+//!
+//! Threading: pure functions.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+use super::parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, System};
+use super::{Record, SCHEMA_VERSION};
+use crate::engine::{Driver, ThreadClass};
+use crate::measure::files::Sizes;
+use crate::measure::machine::{Build, Machine};
+use crate::measure::process::Reading;
+use crate::measure::{Latencies, LatencySummary, Measured, Second, ratio};
+use crate::settings::{Kind, Promise, Settings, Workload};
+
+/// What a run found on its store.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// What was measured from the start until the engine was idle.
+    pub measured: Measured,
+    /// From the end of the last operation until the engine was idle.
+    pub settled_after: Duration,
+    /// The files when the engine was idle.
+    pub sizes: Sizes,
+    /// Records of the store at the end.
+    pub records: Option<u64>,
+    /// Raw bytes of the keys and values of all records at the end.
+    pub live_bytes: Option<u64>,
+    /// The part of the files in the page cache before the first operation.
+    pub cached_before: Option<f64>,
+    /// The same at the end.
+    pub cached_after: Option<f64>,
+    /// What was due, in an open loop.
+    pub open_loop: Option<OpenLoopFound>,
+    /// Blocks that a get looked into, on average, if the engine counts them.
+    pub blocks_per_get: Option<f64>,
+    /// Tables that a get looked into, on average, if the engine counts them.
+    pub tables_per_get: Option<f64>,
+}
+
+/// What was due in an open loop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenLoopFound {
+    /// Operations that were due by the end, done or not.
+    pub due_operations: u64,
+    /// How long operations became due.
+    pub duration: Duration,
+}
+
+/// What belongs to the record and is the same for all engines and workloads of a process.
+#[derive(Debug, Clone, Default)]
+pub struct Context {
+    /// The machine.
+    pub machine: Machine,
+    /// How the program was built.
+    pub build: Build,
+    /// The program and its arguments.
+    pub command_line: Vec<String>,
+    /// Which hardware something else stood in for.
+    pub stand_ins: Vec<String>,
+}
+
+impl Context {
+    /// Finds out about the machine, with the file system of `folder`, and about this program.
+    pub fn of_this_process(folder: &Path) -> Context {
+        let arguments = std::env::args_os();
+        Context {
+            machine: Machine::of(folder),
+            build: Build::of_this_program(),
+            command_line: arguments
+                .map(|a| a.to_string_lossy().into_owned())
+                .collect(),
+            stand_ins: Vec::new(),
+        }
+    }
+}
+
+impl Record {
+    /// The record of a run that ended now. `settings` are those that were carried out, with the
+    /// workload's own filled in.
+    pub fn of(
+        driver: &dyn Driver,
+        settings: &Settings,
+        found: &Found,
+        context: &Context,
+    ) -> Record {
+        let mut record = Record {
+            schema_version: SCHEMA_VERSION,
+            workload: settings.workload.to_string(),
+            engine: driver.name().to_string(),
+            engine_version: driver.version(),
+            abilities: Some(driver.abilities()),
+            promise: Some(promise(driver, settings)),
+            settings: serde_json::to_value(settings).unwrap_or_default(),
+            engine_settings: driver.settings(&settings.engine),
+            machine: context.machine.clone(),
+            build: context.build.clone(),
+            date: date(SystemTime::now()),
+            command_line: context.command_line.clone(),
+            stand_ins: context.stand_ins.clone(),
+            ..Record::default()
+        };
+        record.take_operations(found);
+        record.take_latencies(&found.measured);
+        record.take_stalls(&found.measured);
+        record.take_resources(driver, found);
+        record.take_amplification(settings, found);
+        record
+    }
+
+    fn take_operations(&mut self, found: &Found) {
+        let measured = &found.measured;
+        self.operations = measured.counts.operations;
+        self.beside_operations = measured.beside.operations;
+        self.errors = measured.errors;
+        self.verification_failures = measured.wrong_answers;
+        self.until_last_s = measured.until_last.as_secs_f64();
+        self.until_idle_s = (measured.until_last + found.settled_after).as_secs_f64();
+        let operations = self.operations as f64;
+        let bytes = (measured.counts.written_bytes + measured.counts.read_bytes) as f64;
+        self.ops_per_s = ratio(operations, self.until_last_s);
+        self.ops_per_s_until_idle = ratio(operations, self.until_idle_s);
+        self.bytes_per_s = ratio(bytes, self.until_last_s);
+        self.bytes_per_s_until_idle = ratio(bytes, self.until_idle_s);
+        self.open_loop = found.open_loop.map(|due| {
+            let took = due.duration.max(measured.until_last).as_secs_f64();
+            OpenLoop {
+                intended_ops_per_s: ratio(due.due_operations as f64, due.duration.as_secs_f64()),
+                achieved_ops_per_s: ratio(operations, took),
+                due_operations: due.due_operations,
+                backlog_operations: due.due_operations.saturating_sub(self.operations),
+            }
+        });
+    }
+
+    fn take_latencies(&mut self, measured: &Measured) {
+        let all = measured.all.summary();
+        let figure = |of: fn(&LatencySummary) -> f64| all.as_ref().map(of);
+        self.mean_us = figure(|all| all.mean_us);
+        self.p50_us = figure(|all| all.p50_us);
+        self.p90_us = figure(|all| all.p90_us);
+        self.p99_us = figure(|all| all.p99_us);
+        self.p999_us = figure(|all| all.p999_us);
+        self.p9999_us = figure(|all| all.p9999_us);
+        self.max_us = figure(|all| all.max_us);
+        self.slow_s = figure(|all| all.slow_s);
+        self.latency = by_name(&measured.latency);
+        self.service_time = by_name(&measured.service);
+    }
+
+    fn take_stalls(&mut self, measured: &Measured) {
+        let by_cause = &measured.figures.stall_s;
+        let total_s: f64 = by_cause.values().sum();
+        self.stall_s_by_cause = (!by_cause.is_empty()).then(|| by_cause.clone());
+        self.stall_s = self.stall_s_by_cause.as_ref().map(|_| total_s);
+        let whole = measured.until_last.as_secs();
+        let silent = |row: &&Second| row.second < whole && row.operations == 0;
+        self.silent_seconds = measured.seconds.iter().filter(silent).count() as u64;
+        self.series = measured.seconds.clone();
+        self.levels = measured.levels.clone();
+        self.engine_counters = measured.figures.others.clone();
+    }
+
+    fn take_resources(&mut self, driver: &dyn Driver, found: &Found) {
+        let measured = &found.measured;
+        let (before, after) = (&measured.before, &measured.after);
+        let grown = |of: fn(&Reading) -> Option<u64>| of(after)?.checked_sub(of(before)?);
+        self.cpu = cpu(driver, measured);
+        self.cpu_s = self.cpu.process_s;
+        self.memory = Memory {
+            resident_bytes: after.resident_bytes,
+            anonymous_bytes: after.anonymous_bytes,
+            file_bytes: after.file_bytes,
+            shared_bytes: after.shared_bytes,
+            peak_resident_bytes: measured.peak_resident_bytes,
+            peak_anonymous_bytes: measured.peak_anonymous_bytes,
+        };
+        self.rss_bytes = measured.peak_anonymous_bytes;
+        self.bytes = Bytes {
+            user_written_bytes: measured.counts.written_bytes + measured.beside.written_bytes,
+            user_read_bytes: measured.counts.read_bytes + measured.beside.read_bytes,
+            log_bytes: measured.figures.log_bytes,
+            flush_bytes: measured.figures.flush_bytes,
+            compaction_read_bytes: measured.figures.compaction_read_bytes,
+            compaction_bytes: measured.figures.compaction_bytes,
+            read_call_bytes: grown(|reading| reading.read_call_bytes),
+            write_call_bytes: grown(|reading| reading.write_call_bytes),
+            device_read_bytes: grown(|reading| reading.device_read_bytes),
+            device_write_bytes: grown(|reading| reading.device_write_bytes),
+        };
+        self.system = System {
+            minor_faults: grown(|reading| reading.minor_faults),
+            major_faults: grown(|reading| reading.major_faults),
+            voluntary_switches: grown(|reading| reading.voluntary_switches),
+            involuntary_switches: grown(|reading| reading.involuntary_switches),
+        };
+        self.disk = Disk {
+            files: found.sizes,
+            records: found.records,
+            live_bytes: found.live_bytes,
+            cached_before: found.cached_before.filter(|part| part.is_finite()),
+            cached_after: found.cached_after.filter(|part| part.is_finite()),
+        };
+    }
+
+    fn take_amplification(&mut self, settings: &Settings, found: &Found) {
+        let bytes = &self.bytes;
+        let by = |part: Option<u64>, whole: u64| ratio(part? as f64, whole as f64);
+        let written = |part| by(part, bytes.user_written_bytes);
+        // Flushes and compactions do not count what an ingest writes.
+        let tables = bytes.flush_bytes.zip(bytes.compaction_bytes);
+        let tables = tables.filter(|_| settings.workload != Workload::Ingest);
+        let tables = tables.map(|(flush, compaction)| flush + compaction);
+        let with_log = tables.zip(bytes.log_bytes).map(|(all, log)| all + log);
+        let all = found.sizes.total().allocated_bytes;
+        let log = found.sizes.log.allocated_bytes;
+        // A store in memory has no files, and nothing is known of its size.
+        let on_disk = |part| (all > 0).then_some(part);
+        let kept = |part| by(on_disk(part), found.live_bytes?);
+        self.amplification = Amplification {
+            write_tables: written(tables),
+            write_with_log: written(with_log),
+            write_calls: written(bytes.write_call_bytes),
+            write_device: written(bytes.device_write_bytes),
+            read_device: by(bytes.device_read_bytes, bytes.user_read_bytes),
+            blocks_per_get: found.blocks_per_get.filter(|blocks| blocks.is_finite()),
+            tables_per_get: found.tables_per_get.filter(|tables| tables.is_finite()),
+            space: kept(all),
+            space_without_log: kept(all.saturating_sub(log)),
+        };
+        self.write_amplification = self.amplification.write_with_log;
+        self.space_amplification = self.amplification.space;
+    }
+}
+
+/// What the record says of latencies, by the names of their kinds.
+fn by_name(all: &BTreeMap<Kind, Latencies>) -> BTreeMap<String, LatencySummary> {
+    all.iter()
+        .filter_map(|(kind, latencies)| Some((kind.name().to_string(), latencies.summary()?)))
+        .collect()
+}
+
+/// What an acknowledged write of this run survives.
+fn promise(driver: &dyn Driver, settings: &Settings) -> Promise {
+    let abilities = driver.abilities();
+    match (settings.sync || settings.workload == Workload::FillSync) && abilities.sync {
+        true => Promise::Power,
+        false => abilities.unsynced,
+    }
+}
+
+fn cpu(driver: &dyn Driver, measured: &Measured) -> Cpu {
+    let (before, after) = (&measured.before, &measured.after);
+    let grown = |of: fn(&Reading) -> Option<f64>| {
+        let grown_s = of(after)? - of(before)?;
+        grown_s.is_finite().then_some(grown_s.max(0.0))
+    };
+    let process_s = grown(|reading| reading.cpu_s);
+    let flush_s = measured.figures.flush_cpu_s;
+    let compaction_s = measured.figures.compaction_cpu_s;
+    let flush_s = flush_s.or_else(|| of_class(driver, measured, ThreadClass::Flush));
+    let compaction_s = compaction_s.or_else(|| of_class(driver, measured, ThreadClass::Compaction));
+    let known = [
+        measured.workload_cpu_s,
+        flush_s,
+        compaction_s,
+        measured.sampler_cpu_s,
+    ];
+    let known_s: f64 = known.into_iter().flatten().sum();
+    Cpu {
+        process_s,
+        user_s: grown(|reading| reading.user_s),
+        system_s: grown(|reading| reading.system_s),
+        foreground_s: measured.workload_cpu_s,
+        flush_s,
+        compaction_s,
+        // The clocks of threads and process differ by a little.
+        other_background_s: process_s.map(|all_s| (all_s - known_s).max(0.0)),
+        sampler_s: measured.sampler_cpu_s,
+    }
+}
+
+/// Processor time of the threads of a class; `None` if there are none.
+fn of_class(driver: &dyn Driver, measured: &Measured, class: ThreadClass) -> Option<f64> {
+    let times = measured.thread_cpu_s.iter();
+    times
+        .filter(|(name, _)| driver.thread_class(name) == class)
+        .map(|(_, cpu_s)| *cpu_s)
+        .reduce(|a, b| a + b)
+}
+
+/// A time in UTC, in the form of RFC 3339.
+fn date(time: SystemTime) -> String {
+    let since_1970 = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    DateTime::<Utc>::from_timestamp(seconds, 0)
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
+        .to_rfc3339_opts(SecondsFormat::Secs, true)
+}
