@@ -4,7 +4,7 @@
 //! ends. A workload that needs a filled store reads that file, and refuses a store that was filled
 //! with other keys or values, or that changed since.
 //!
-//! The file is a line of JSON ([`Header`]) and the bits of [`Population::encode`]. While a workload
+//! The file is a line of JSON (`Header`) and the bits of [`Population::encode`]. While a workload
 //! writes, the file is missing, so a run that was cut off leaves a store that no later run takes
 //! for a known one.
 //!
