@@ -122,8 +122,8 @@ pub fn outline(x: &Axis, y: &Axis, bins: &[Bin]) -> String {
 }
 
 /// The lines of values by second, in the style `look`. If there are more seconds than columns, a
-/// thin line spans the lowest and the highest value of each column, and the thick one is the mean of
-/// several columns.
+/// thin line spans the lowest and the highest value of each column, and the thick one is the mean
+/// of several columns.
 pub fn lines(x: &Axis, y: &Axis, name: &str, look: usize, values: &[f64]) -> Vec<Layer> {
     let width = thin::width(values.len(), COLUMNS);
     let line = |name: &str, class: String, bins: &[Bin]| Layer {

@@ -1,5 +1,5 @@
-//! The charts of the levels over time: bytes by level, a chart for each entrant with levels, and the
-//! runs of level 0 of all of them.
+//! The charts of the levels over time: bytes by level, a chart for each entrant with levels, and
+//! the runs of level 0 of all of them.
 //!
 //! A second without a sample shows the shape of the one before.
 //!

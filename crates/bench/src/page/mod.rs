@@ -3,9 +3,9 @@
 //! [`page()`] groups records that can be compared and draws them: a summary of all runs, and for
 //! each workload throughput and stalls by second, latencies, levels, amplification, processor time,
 //! memory, bytes and settings. `model` is the grouping. `throughput`, `levels`, `latency`,
-//! `resources`, `summary` and `facts` turn a group into charts and tables, which `chart`, `bars` and
-//! `table` draw. `axis`, `number`, `thin` and `html` are their tools. The notation is that of the
-//! page of `silt write` and its siblings (`crates/cli/src/report`).
+//! `resources`, `summary` and `facts` turn a group into charts and tables, which `chart`, `bars`
+//! and `table` draw. `axis`, `number`, `thin` and `html` are their tools. The notation is
+//! that of the reports of `silt` (`crates/cli/src/report`).
 //!
 //! Invariants: the page refers to nothing outside of itself. Every text that is not a literal of
 //! this program is escaped. A chart shows its numbers as a table too. A figure that is missing is a
@@ -53,8 +53,8 @@ const MAIN_SETTINGS: [&str; 11] = [
 ];
 
 /// A page of records, one or more. Records with equal workloads and settings are compared: several
-/// of one engine are rounds, of which the summary shows medians. Nothing is downloaded when the page
-/// is opened.
+/// of one engine are rounds, of which the summary shows medians. Nothing is downloaded when the
+/// page is opened.
 pub fn page(records: &[Record], title: &str) -> String {
     let groups = model::groups(records);
     let mut h = Html::new();

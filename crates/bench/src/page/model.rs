@@ -1,8 +1,8 @@
 //! Records in the order of the page: groups of runs that can be compared.
 //!
 //! A group has one workload with equal settings. The seed and the engines' own settings may differ.
-//! An entrant is an engine with its version, its commit and its own settings; its records in a group
-//! are rounds. An entrant has the same name and style on the whole page.
+//! An entrant is an engine with its version, its commit and its own settings; its records in a
+//! group are rounds. An entrant has the same name and style on the whole page.
 //!
 //! Invariant: every group has a run, and every run a round.
 //!

@@ -153,7 +153,8 @@ fn throughput_note(group: &Group<'_>) -> String {
     if longest(group) > COLUMNS {
         note.push_str(
             " The run has more seconds than the chart has columns: the thin line of an engine \
-             spans the slowest and the fastest second of each column, and the thick one is the mean.",
+             spans the slowest and the fastest second of each column, and the thick one is the \
+             mean.",
         );
     }
     note
