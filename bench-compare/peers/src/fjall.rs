@@ -1,8 +1,8 @@
 //! fjall 3, a log-structured merge tree in Rust.
 //!
-//! Promise: with `manual_journal_persist = false`, its default, each write reaches the kernel before
-//! it is acknowledged, so an unsynced write survives the end of the process. A synced write is
-//! followed by `persist(SyncData)`, which waits for `fdatasync`.
+//! Promise: with `manual_journal_persist = false`, its default, each write reaches the kernel
+//! before it is acknowledged, so an unsynced write survives the end of the process. A synced write
+//! is followed by `persist(SyncData)`, which waits for `fdatasync`.
 //!
 //! Settings: the memtable, the cache, the workers (at least two, [`MIN_WORKERS`] says why) and the
 //! codec are as asked; fjall has no zstd.

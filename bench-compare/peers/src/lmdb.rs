@@ -3,15 +3,16 @@
 //! Promise: with `WRITEMAP` a commit stores into a shared map, so its pages are in the page cache
 //! when the call returns and survive the end of the process. A process that is killed within a
 //! transaction leaves pages that no meta page refers to; the meta page of a commit gets its number
-//! last. So an unsynced write survives the process, as with the other engines. After a loss of power
-//! the promise is weaker: the others lose their latest writes, but the kernel may have written
-//! LMDB's meta page before the pages that it refers to, and then the store is damaged.
+//! last. So an unsynced write survives the process, as with the other engines. After a loss of
+//! power the promise is weaker: the others lose their latest writes, but the kernel may have
+//! written LMDB's meta page before the pages that it refers to, and then the store is damaged.
 //!
 //! A synced write clears `NOSYNC` for its commit, which then syncs all pages before the meta page.
 //! Once it returns, the store survives a loss of power, until the next unsynced write.
 //!
-//! Each write is a transaction of its own, and LMDB has one writer at a time. A session keeps a read
-//! transaction, and renews it for each operation. Values are given out of the map, without a copy.
+//! Each write is a transaction of its own, and LMDB has one writer at a time. A session keeps a
+//! read transaction, and renews it for each operation. Values are given out of the map, without a
+//! copy.
 //!
 //! The map is 1 GiB unless `map_size` says otherwise, and doubles when it is full. A user who knows
 //! the size of the data sets it before: after each growth, all pages have to be mapped again. With
@@ -21,8 +22,8 @@
 //! Settings: there are no memtables, filters, codecs or background threads, and the page cache is
 //! the cache. The version is 0.9.24, as in Debian 12; later ones of 0.9 only correct errors.
 //!
-//! An ingest is LMDB's bulk load: `MDB_APPEND`, which fills pages from left to right, if the entries
-//! lie behind all others.
+//! An ingest is LMDB's bulk load: `MDB_APPEND`, which fills pages from left to right, if the
+//! entries lie behind all others.
 //!
 //! Threading: as the traits say. To grow the map, a writer waits until no session is within an
 //! operation ([`Gate`]).

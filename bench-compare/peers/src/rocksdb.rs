@@ -1,12 +1,12 @@
 //! RocksDB, linked to the library in `ROCKSDB_LIB_DIR`, or else built from source.
 //!
 //! Promise: each write is appended to the log by a system call before it is acknowledged
-//! (`manual_wal_flush` is off), so an unsynced write survives the end of the process. A synced write
-//! waits for `fdatasync`.
+//! (`manual_wal_flush` is off), so an unsynced write survives the end of the process. A synced
+//! write waits for `fdatasync`.
 //!
-//! Settings: memtable, block cache, bits of the Bloom filter, codec, threads (`max_background_jobs`;
-//! of two, one flushes and one compacts) and reads through maps are as asked. Everything else is
-//! RocksDB's default, for these reasons:
+//! Settings: memtable, block cache, bits of the Bloom filter, codec, threads
+//! (`max_background_jobs`; of two, one flushes and one compacts) and reads through maps are as
+//! asked. Everything else is RocksDB's default, for these reasons:
 //!
 //! - `optimize_filters_for_hits` stays off: it would leave out the filters of the last level, and
 //!   make reads of absent keys several times slower.

@@ -1,10 +1,10 @@
 //! Workloads, drivers, measurements and reports of `silt bench`.
 //!
-//! The design is `docs/rfc/0008-bench.md`. The layers, lower to higher: [`generate`] (numbers, keys,
-//! values, distributions), [`settings`] (what a run does), [`engine`] (the traits of engines, and
-//! the drivers that every build has), [`measure`] (latencies, a series by second, readings of the
-//! machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`] (files
-//! with the runs of a paper's figure) and [`page`] (a page with charts).
+//! The design is `docs/rfc/0008-bench.md`. The layers, lower to higher: [`generate`] (numbers,
+//! keys, values, distributions), [`settings`] (what a run does), [`engine`] (the traits of engines,
+//! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
+//! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
+//! (files with the runs of a paper's figure) and [`page`] (a page with charts).
 
 pub mod engine;
 pub mod experiment;

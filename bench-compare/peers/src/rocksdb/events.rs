@@ -1,8 +1,9 @@
 //! What RocksDB says in its log about flushes and compactions.
 //!
-//! RocksDB writes a line of JSON for each event, with exact bytes and processor times. These figures
-//! cost nothing on the paths of reads and writes. RocksDB's `Statistics` have the same bytes, but
-//! count each read and write with a dozen atomic additions, which slows it by about a hundredth.
+//! RocksDB writes a line of JSON for each event, with exact bytes and processor times. These
+//! figures cost nothing on the paths of reads and writes. RocksDB's `Statistics` have the same
+//! bytes, but count each read and write with a dozen atomic additions, which slows it by about a
+//! hundredth.
 //!
 //! Threading: lines come from any thread of RocksDB. One lock guards the sums.
 

@@ -222,7 +222,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_set(steps in prop::collection::vec((any::<bool>(), 0u64..3_000_000), 0..200)) {
+        fn it_agrees_with_a_set(
+            steps in prop::collection::vec((any::<bool>(), 0u64..3_000_000), 0..200),
+        ) {
             let (population, mut set) = (Population::new(), BTreeSet::new());
             for (add, record) in steps {
                 if add {
