@@ -1,326 +1,139 @@
-//! siltstone beside other engines in one run: A B A B, each workload in a process of its own, with
-//! fresh folders in every round.
+//! siltstone beside other engines: each workload in a process of its own, in interleaved rounds.
 //!
-//! `cargo xtask bench --engines siltstone,leveldb --size 1GiB --rounds 3`
+//! `bench-compare run PLAN` carries out a plan (`plans/*.toml`), and keeps a record of each process
+//! that has finished, so that it goes on where it was interrupted. `bench-compare page RESULTS`
+//! writes the tables. README.md in this folder tells more.
 //!
-//! Settings, equal for all: 16-byte keys, memtable 64 MiB, block cache 64 MiB, 10 filter bits a
-//! key, no compression, log on, no fsync of the log, one writer. Fills count until idle. Reads are
-//! of a settled store, all in page cache, warmed by a full scan and a quarter of the workload. The
-//! machine drifts: only ratios of one round compare, and the tables show their medians.
+//! What is compared, in which order, and how the page is computed is in the crate `siltstone-bench`
+//! (its module `compare`). Here are processes: [`run`] carries out a plan, [`child`] is what runs in
+//! each process, [`engines`] knows which programs carry out the workloads of which engine,
+//! [`pebble`] translates settings into the flags of the Go program, [`process`] starts, watches and
+//! stops one process, [`stores`] are the folders of the stores, and [`progress`] are the lines on
+//! standard error.
+//!
+//! Threading: the main thread starts one process at a time. Signals only set a flag.
 
 mod child;
 mod engines;
-mod keys;
-mod os;
-mod queue;
-mod report;
+mod page;
+mod pebble;
+mod plans;
+mod process;
+mod progress;
+mod run;
+mod selection;
+mod signals;
+mod stores;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::Parser;
-use report::Figures;
+use clap::{Args, Parser, Subcommand};
 
-/// Workloads in the order in which they run: reads after the fills that make their store.
-const WORKLOADS: [&str; 11] = [
-    "fillseq",
-    "fillrandom",
-    "readrandom",
-    "readmissing",
-    "seek10",
-    "seek100",
-    "readseq",
-    "overwrite",
-    "reopen",
-    "queue",
-    "deletedhead",
-];
+/// A failure, in sentences for the user.
+type Result<T> = std::result::Result<T, String>;
 
-/// Figures of the tables.
-const FIGURES: [&str; 21] = [
-    "kops_idle",
-    "kops",
-    "seconds",
-    "p50_us",
-    "p99_us",
-    "p999_us",
-    "max_us",
-    "over_1ms_s",
-    "write_amplification",
-    "written_bytes_ratio",
-    "cpu_s",
-    "caller_cpu_us",
-    "anonymous_mb",
-    "operations",
-    "kops_first_tenth",
-    "kops_last_tenth",
-    "first_seek_us",
-    "second_seek_us",
-    "reopened_seek_us",
-    "idle_seek_us",
-    "memcpy_gb_per_second",
-];
+const EXAMPLES: &str = "Examples:
+  bench-compare run quick
+  bench-compare run standard --results bench-results/standard
+  bench-compare run standard --engines siltstone,rocksdb --rows 128.readrandom
+  bench-compare page bench-results/standard --write docs/performance.md
 
-/// The engine that is an earlier siltstone.
-const BEFORE: &str = "before";
+A comparison that was interrupted goes on when the same command is given again.";
 
-/// siltstone beside other engines.
+/// siltstone beside other engines, in one run.
 #[derive(Parser)]
+#[command(name = "bench-compare", after_help = EXAMPLES)]
 struct Arguments {
-    /// Engines; the first one is compared with the others.
-    #[arg(long, value_delimiter = ',', default_value = "siltstone,leveldb")]
-    engines: Vec<String>,
-    /// This program, built from another commit: its siltstone runs as the engine `before`.
-    #[arg(long, value_name = "PROGRAM")]
-    before: Option<PathBuf>,
-    /// Raw bytes of a store: keys and values. K, M, G with or without iB.
-    #[arg(long, default_value = "1GiB")]
-    size: String,
-    /// Rounds.
-    #[arg(long, default_value_t = 3)]
-    rounds: u64,
-    /// Bytes of a value.
-    #[arg(long, default_value_t = 128)]
-    value_bytes: usize,
-    /// Workloads; all if none is named.
-    #[arg(long, value_delimiter = ',')]
-    workloads: Vec<String>,
-    /// Folder for the stores.
-    #[arg(long, default_value = "/tmp/bench-compare")]
-    folder: PathBuf,
-    /// Where the figures of every round go, as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Print the engines' own figures after each workload.
-    #[arg(long)]
-    verbose: bool,
-    /// Keep the stores.
-    #[arg(long)]
-    keep: bool,
-    /// Inner: run one workload of one engine in this process.
-    #[arg(long, hide = true)]
-    child: Option<String>,
-    /// Inner: the round.
-    #[arg(long, hide = true, default_value_t = 0)]
-    round: u64,
+    #[command(subcommand)]
+    command: Command,
 }
 
-fn bytes_of(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "K" | "KiB" => 1 << 10,
-        "M" | "MiB" => 1 << 20,
-        "G" | "GiB" => 1 << 30,
-        other => {
-            return Err(format!(
-                "size `{text}` has the unknown unit `{other}`; use KiB, MiB or GiB"
-            ));
-        }
-    };
-    let number: u64 = digits.parse().map_err(|e| format!("size `{text}`: {e}"))?;
-    Ok(number * unit)
+#[derive(Subcommand)]
+enum Command {
+    /// Carries out a plan, or goes on with one that was interrupted.
+    Run(RunArguments),
+    /// Prints the tables of results in Markdown.
+    Page(PageArguments),
+    /// Lists the plans that are part of the program, and the engines that this build has.
+    List,
+    /// Runs one workload in this process, and prints its record.
+    #[command(hide = true)]
+    Child(ChildArguments),
+}
+
+/// What `run` is asked to do.
+#[derive(Args)]
+struct RunArguments {
+    /// The name of a plan (see `list`), or the path of a file.
+    plan: String,
+    /// The folder of the results; `bench-results/PLAN` if it is not given.
+    #[arg(long, value_name = "FOLDER")]
+    results: Option<PathBuf>,
+    /// The folder of the stores; `bench-results/PLAN.stores` if it is not given. The disk under it
+    /// is what is measured.
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Only these engines.
+    #[arg(long, value_delimiter = ',')]
+    engines: Vec<String>,
+    /// Only these rows: STORE.ROW, or ROW in all stores.
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<String>,
+    /// This program, built from an earlier commit: its siltstone takes part as the engine `before`.
+    /// `cargo xtask bench --against COMMIT` builds it.
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<PathBuf>,
+    /// The Go program that runs Pebble; if it is not given, `pebble/pebble-bench` in the folder of
+    /// bench-compare.
+    #[arg(long, value_name = "PROGRAM")]
+    pebble: Option<PathBuf>,
+    /// Only says what would run, how long it takes and how much disk it needs.
+    #[arg(long)]
+    estimate: bool,
+    /// Runs again what has failed or was left out.
+    #[arg(long)]
+    retry: bool,
+}
+
+/// What `page` is asked to do.
+#[derive(Args)]
+struct PageArguments {
+    /// Folders of results; each is a part of the page.
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// Writes the page to this file instead of printing it.
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+}
+
+/// What `child` is asked to do.
+#[derive(Args)]
+struct ChildArguments {
+    /// The task, as JSON.
+    #[arg(required_unless_present = "protocol")]
+    task: Option<String>,
+    /// Prints the version of the form of tasks.
+    #[arg(long)]
+    protocol: bool,
 }
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::parse();
-    if arguments.before.is_some() && arguments.child.is_none() {
-        arguments.engines.retain(|engine| engine != BEFORE);
-        arguments.engines.push(BEFORE.to_string());
-    }
-    let result = match &arguments.child {
-        Some(workload) => child(&arguments, workload),
-        None => parent(&arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
+    let result = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Page(arguments) => page::page(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::List => {
+            plans::list();
+            Ok(ExitCode::SUCCESS)
         }
-    }
-}
-
-fn child(arguments: &Arguments, workload: &str) -> Result<(), String> {
-    let entries = bytes_of(&arguments.size)? / (16 + arguments.value_bytes as u64);
-    child::run(&child::Task {
-        engine: &arguments.engines[0],
-        workload,
-        path: &arguments.folder,
-        entries: entries.max(1),
-        value_bytes: arguments.value_bytes,
-        round: arguments.round,
-        verbose: arguments.verbose,
+        Command::Child(arguments) if arguments.protocol => {
+            println!("{}", child::PROTOCOL);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Child(arguments) => child::child(&arguments.task.unwrap_or_default()),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("bench-compare: {error}");
+        ExitCode::FAILURE
     })
-}
-
-/// Runs a child; its figures, or `None` if it killed itself as ordered.
-fn run_child(
-    arguments: &Arguments,
-    engine: &str,
-    workload: &str,
-    path: &Path,
-    round: u64,
-) -> Result<Vec<(String, f64)>, String> {
-    let (program, engine) = match &arguments.before {
-        Some(before) if engine == BEFORE => (before.clone(), "siltstone"),
-        _ => (std::env::current_exe().map_err(|e| e.to_string())?, engine),
-    };
-    let mut command = Command::new(program);
-    command.args([
-        "--child",
-        workload,
-        "--engines",
-        engine,
-        "--size",
-        &arguments.size,
-    ]);
-    command.args([
-        "--value-bytes",
-        &arguments.value_bytes.to_string(),
-        "--round",
-        &round.to_string(),
-        "--folder",
-    ]);
-    command.arg(path).stderr(Stdio::inherit());
-    if arguments.verbose {
-        command.arg("--verbose");
-    }
-    let output = command
-        .output()
-        .map_err(|e| format!("starting a child: {e}"))?;
-    if !output.status.success() && workload != "logfill" {
-        return Err(format!(
-            "{engine} {workload}: the child ended with {}",
-            output.status
-        ));
-    }
-    let figures = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter_map(|(name, value)| Some((name.to_string(), value.parse().ok()?)))
-        .collect();
-    Ok(figures)
-}
-
-fn clear(path: &Path) -> Result<(), String> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {e}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn parent(arguments: &Arguments) -> Result<(), String> {
-    let workloads: Vec<String> = match &arguments.workloads[..] {
-        [] => WORKLOADS.iter().map(|w| (*w).to_string()).collect(),
-        some => some.to_vec(),
-    };
-    if let Some(unknown) = workloads.iter().find(|w| !WORKLOADS.contains(&w.as_str())) {
-        return Err(format!(
-            "there is no workload `{unknown}`; workloads: {}",
-            WORKLOADS.join(", ")
-        ));
-    }
-    std::fs::create_dir_all(&arguments.folder)
-        .map_err(|e| format!("{}: {e}", arguments.folder.display()))?;
-    let needs_store = |w: &str| {
-        !matches!(
-            w,
-            "fillseq" | "fillrandom" | "reopen" | "queue" | "deletedhead"
-        )
-    };
-    let load_before = os::load();
-    let mut figures = Figures::new();
-    for round in 0..arguments.rounds {
-        // Who goes first changes from round to round.
-        let mut engines = arguments.engines.clone();
-        if round % 2 == 1 {
-            engines.reverse();
-        }
-        let folder =
-            |engine: &str, what: &str| arguments.folder.join(format!("{engine}-{what}.store"));
-        let mut has_store = false;
-        for workload in &workloads {
-            for engine in &engines {
-                let main = folder(engine, "random");
-                let path = match workload.as_str() {
-                    "fillseq" => folder(engine, "seq"),
-                    "reopen" => folder(engine, "log"),
-                    "queue" | "deletedhead" => folder(engine, "queue"),
-                    _ => main.clone(),
-                };
-                if !needs_store(workload) {
-                    clear(&path)?;
-                } else if !has_store {
-                    clear(&path)?;
-                    run_child(arguments, engine, "fillrandom", &path, round)?;
-                    run_child(arguments, engine, "settle", &path, round)?;
-                }
-                if workload == "reopen" {
-                    run_child(arguments, engine, "logfill", &path, round)?;
-                }
-                let found = run_child(arguments, engine, workload, &path, round)?;
-                if workload == "fillrandom" {
-                    run_child(arguments, engine, "settle", &path, round)?;
-                }
-                if matches!(
-                    workload.as_str(),
-                    "fillseq" | "reopen" | "overwrite" | "queue" | "deletedhead"
-                ) && !arguments.keep
-                {
-                    clear(&path)?;
-                }
-                let first =
-                    |name: &str| found.iter().find(|f| f.0 == name).map_or(f64::NAN, |f| f.1);
-                let rate = first("kops_idle");
-                let rate = if rate.is_nan() { first("kops") } else { rate };
-                eprintln!(
-                    "round {round} {workload} {engine}: {rate:.1} kops/s, {:.3} s, \
-                     memcpy {:.1} GB/s, load {:.1}",
-                    first("seconds"),
-                    first("memcpy_gb_per_second"),
-                    os::load()
-                );
-                for (name, value) in found {
-                    figures
-                        .entry((workload.clone(), engine.clone(), name))
-                        .or_default()
-                        .push(value);
-                }
-            }
-            has_store |= needs_store(workload) || workload == "fillrandom";
-            has_store &= workload != "overwrite";
-        }
-        if !arguments.keep {
-            for engine in &engines {
-                clear(&folder(engine, "random"))?;
-            }
-        }
-    }
-    println!(
-        "16-byte keys, {}-byte values, {} raw, {} rounds; load {load_before:.1} before, \
-         {:.1} after. Median (lowest-highest); ratios above 1: {} is better.",
-        arguments.value_bytes,
-        arguments.size,
-        arguments.rounds,
-        os::load(),
-        arguments.engines[0]
-    );
-    print!(
-        "{}",
-        report::markdown(&figures, &workloads, &arguments.engines, &FIGURES)
-    );
-    if let Some(path) = &arguments.json {
-        let settings = [
-            ("size", arguments.size.clone()),
-            ("value_bytes", arguments.value_bytes.to_string()),
-            ("rounds", arguments.rounds.to_string()),
-            ("engines", arguments.engines.join(" ")),
-        ];
-        std::fs::write(path, report::json(&figures, &settings))
-            .map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    Ok(())
 }

@@ -14,15 +14,8 @@ pub enum Command {
     Soak { rows: Vec<String>, minutes: u64 },
     /// The rows with planted faults, to test that each is caught.
     Planted(crate::planted::Wish),
-    /// A benchmark, by default of all engines; the words are passed on unchanged.
-    Bench {
-        /// One of `bench-compare`'s members.
-        name: Option<String>,
-        /// The commit to compare with.
-        against: Option<String>,
-        /// Its arguments.
-        words: Vec<String>,
-    },
+    /// A benchmark.
+    Bench(Bench),
     /// What the engine's folders import from each other, circles, lengths of functions.
     Layers {
         /// Whether to list each import that runs upward.
@@ -44,13 +37,46 @@ pub enum Command {
     Help,
 }
 
+/// A benchmark; the words are passed on unchanged.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Bench {
+    /// Builds the comparison and the programs of all engines.
+    Build,
+    /// Carries out a plan of the comparison.
+    Run {
+        /// The name of the plan, or the path of its file.
+        plan: String,
+        /// The commit to compare with.
+        against: Option<String>,
+        /// Further arguments of `bench-compare run`.
+        words: Vec<String>,
+    },
+    /// Another command of `bench-compare`, which comes first.
+    Other {
+        /// The command and its arguments.
+        words: Vec<String>,
+    },
+    /// A small benchmark of its own.
+    Member {
+        /// One of `bench-compare`'s members.
+        name: String,
+        /// Its arguments.
+        words: Vec<String>,
+    },
+}
+
+/// The plan that is carried out if none is named.
+const DAILY_PLAN: &str = "quick";
+
 /// The names that arguments are checked against: those in the repository.
 #[derive(Debug, Default)]
 pub struct Names {
     /// The tests in `crates/sim/tests`.
     pub rows: Vec<String>,
-    /// The members of `bench-compare` besides itself.
+    /// The small benchmarks in `bench-compare`.
     pub benches: Vec<String>,
+    /// The plans in `bench-compare/plans`.
+    pub plans: Vec<String>,
     /// The folders of `fuzz/corpora`.
     pub fuzzed: Vec<String>,
 }
@@ -65,6 +91,7 @@ pub fn help(names: &Names) -> String {
         }
     };
     let (rows, benches) = (list(&names.rows), list(&names.benches));
+    let plans = list(&names.plans);
     let fuzzed = list(&names.fuzzed);
     format!(
         "\
@@ -86,9 +113,15 @@ cargo xtask COMMAND
   planted --check         whether all patches apply and all sites are short; builds nothing
   planted --edit NUMBER   lays a fault's patch out in target/planted-edit, to be edited there
   planted --renew NUMBER  writes the patch from what was edited
-  bench [NAME] [ARGS...]  siltstone and other engines on the same work (needs their libraries)
-  bench --against COMMIT [ARGS...]
+  bench build             builds the comparison with other engines, fetches RocksDB, and builds the
+                          program for Pebble if Go is there (needs: see bench-compare/README.md)
+  bench [PLAN] [ARGS...]  carries out a plan, or goes on with one that was interrupted; without PLAN
+                          the quick one
+  bench [PLAN] --against COMMIT [ARGS...]
                           also builds that commit of siltstone, and runs it as the engine `before`
+  bench page RESULTS... [--write FILE]
+                          the tables of results
+  bench NAME [ARGS...]    a small benchmark of its own
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
   miri                    unsafe code under Miri (needs: rustup +nightly component add miri)
@@ -107,7 +140,8 @@ cargo xtask COMMAND
   help                    this text
 
 ROW is a test of crates/sim/tests: {rows}
-NAME is a member of bench-compare: {benches}; none: the store as a whole
+PLAN is a file of bench-compare/plans: {plans}; or the path of another one
+NAME is a member of bench-compare: {benches}
 TARGET is a folder of fuzz/corpora: {fuzzed}
 "
     )
@@ -154,32 +188,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         }
         "help" | "-h" | "--help" => alone(Command::Help),
         "fuzz" => crate::fuzz::Wish::parse(rest, &names.fuzzed).map(Command::Fuzz),
-        "bench" => {
-            let (name, words) = match rest {
-                [name, words @ ..] if !name.starts_with('-') => (
-                    Some(known(name, &names.benches, "benchmark", "bench-compare")?),
-                    words,
-                ),
-                words => (None, words),
-            };
-            let (against, words) = match (words, &name) {
-                (["--against", ..], Some(name)) => {
-                    return Err(format!(
-                        "`bench {name}` cannot be compared with a commit; only the store as a \
-                         whole can: bench --against COMMIT"
-                    ));
-                }
-                (["--against"], None) => return Err("`--against` needs a commit".to_string()),
-                (["--against", commit, words @ ..], None) => (Some(commit.to_string()), words),
-                (words, _) => (None, words),
-            };
-            let words = words.iter().map(|w| w.to_string()).collect();
-            Ok(Command::Bench {
-                name,
-                against,
-                words,
-            })
-        }
+        "bench" => bench(rest, names).map(Command::Bench),
         "planted" => crate::planted::Wish::parse(rest).map(Command::Planted),
         "trials" => match rest {
             [] => Ok(Command::Trials { row: None }),
@@ -212,6 +221,65 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
     }
 }
 
+fn bench(words: &[&str], names: &Names) -> Result<Bench, String> {
+    let owned = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    let has = |names: &[String], name: &str| names.iter().any(|known| known == name);
+    let (plan, words) = match words {
+        ["build"] => return Ok(Bench::Build),
+        ["build", word, ..] => {
+            return Err(format!("`bench build` takes no arguments, found `{word}`"));
+        }
+        ["page" | "list", ..] => {
+            return Ok(Bench::Other {
+                words: owned(words),
+            });
+        }
+        [name, words @ ..] if has(&names.benches, name) => {
+            if words.contains(&"--against") {
+                return Err(format!(
+                    "`bench {name}` cannot be compared with a commit; only a plan can: bench PLAN \
+                     --against COMMIT"
+                ));
+            }
+            return Ok(Bench::Member {
+                name: name.to_string(),
+                words: owned(words),
+            });
+        }
+        [plan, words @ ..] if has(&names.plans, plan) || plan.ends_with(".toml") => (*plan, words),
+        [name, ..] if !name.starts_with('-') => {
+            return Err(format!(
+                "there is no plan and no benchmark `{name}` in bench-compare"
+            ));
+        }
+        words => (DAILY_PLAN, words),
+    };
+    let at = words.iter().position(|word| *word == "--against");
+    let (against, words) = match at.map(|at| (at, words.get(at + 1))) {
+        None => (None, owned(words)),
+        Some((_, None)) => return Err("`--against` needs a commit".to_string()),
+        Some((at, Some(commit))) => {
+            let others = [&words[..at], &words[at + 2..]].concat();
+            (Some(commit.to_string()), owned(&others))
+        }
+    };
+    match (&against, words.first()) {
+        // `bench --against COMMIT PLAN` is as natural.
+        (Some(_), Some(plan)) if has(&names.plans, plan) || plan.ends_with(".toml") => {
+            Ok(Bench::Run {
+                plan: plan.clone(),
+                against,
+                words: words[1..].to_vec(),
+            })
+        }
+        _ => Ok(Bench::Run {
+            plan: plan.to_string(),
+            against,
+            words,
+        }),
+    }
+}
+
 fn known(name: &str, names: &[String], what: &str, place: &str) -> Result<String, String> {
     if names.iter().any(|known| known == name) {
         return Ok(name.to_string());
@@ -228,6 +296,7 @@ mod tests {
         Names {
             rows: owned(&["crashes", "model"]),
             benches: owned(&["tables"]),
+            plans: owned(&["quick", "standard"]),
             fuzzed: owned(&["batch", "table"]),
         }
     }
@@ -259,42 +328,52 @@ mod tests {
         assert_eq!(parsed("asan"), Ok(Command::Asan { package: None }));
         assert_eq!(parsed("tsan siltstone"), Ok(Command::Tsan { package }));
         assert_eq!(parsed("coverage"), Ok(Command::Coverage));
-        assert_eq!(
-            parsed("bench tables --quick x"),
-            Ok(Command::Bench {
-                name: Some("tables".into()),
-                against: None,
-                words: vec!["--quick".into(), "x".into()]
-            })
-        );
     }
 
     #[test]
-    fn a_benchmark_without_a_name_is_the_store() {
-        assert_eq!(
-            parsed("bench --rounds 3"),
-            Ok(Command::Bench {
-                name: None,
-                against: None,
-                words: vec!["--rounds".into(), "3".into()]
-            })
-        );
-        assert_eq!(
-            parsed("bench --against 1a2b --rounds 3"),
-            Ok(Command::Bench {
-                name: None,
-                against: Some("1a2b".into()),
-                words: vec!["--rounds".into(), "3".into()]
-            })
-        );
-        assert_eq!(
-            parsed("bench"),
-            Ok(Command::Bench {
-                name: None,
-                against: None,
-                words: vec![]
-            })
-        );
+    fn a_benchmark_is_a_plan_or_a_small_one() {
+        let words = |words: &[&str]| words.iter().map(|w| w.to_string()).collect::<Vec<_>>();
+        let run = |plan: &str, against: Option<&str>, rest: &[&str]| {
+            Ok(Command::Bench(Bench::Run {
+                plan: plan.into(),
+                against: against.map(String::from),
+                words: words(rest),
+            }))
+        };
+        for (line, expected) in [
+            ("bench", run("quick", None, &[])),
+            ("bench standard", run("standard", None, &[])),
+            (
+                "bench my/own.toml --retry",
+                run("my/own.toml", None, &["--retry"]),
+            ),
+            ("bench --rows a", run("quick", None, &["--rows", "a"])),
+            ("bench --against 1a2b", run("quick", Some("1a2b"), &[])),
+            (
+                "bench --against 1a2b standard",
+                run("standard", Some("1a2b"), &[]),
+            ),
+            (
+                "bench standard --rows a --against 1a2b --retry",
+                run("standard", Some("1a2b"), &["--rows", "a", "--retry"]),
+            ),
+            ("bench build", Ok(Command::Bench(Bench::Build))),
+            (
+                "bench page x --write y",
+                Ok(Command::Bench(Bench::Other {
+                    words: words(&["page", "x", "--write", "y"]),
+                })),
+            ),
+            (
+                "bench tables --quick x",
+                Ok(Command::Bench(Bench::Member {
+                    name: "tables".into(),
+                    words: words(&["--quick", "x"]),
+                })),
+            ),
+        ] {
+            assert_eq!(parsed(line), expected, "{line}");
+        }
     }
 
     #[test]
@@ -312,7 +391,9 @@ mod tests {
             ("soak model --minutes soon", "`soon`"),
             ("bench table", "`table`"),
             ("bench --against", "`--against`"),
+            ("bench standard --against", "`--against`"),
             ("bench tables --against 1a2b", "`bench tables`"),
+            ("bench build now", "`now`"),
             ("tsan a b", "`b`"),
             ("coverage all", "`all`"),
             ("fuzz log", "`log`"),
@@ -327,8 +408,22 @@ mod tests {
     fn the_help_names_every_command_and_every_row() {
         let help = help(&names());
         for word in [
-            "ci", "fmt", "trials", "soak", "planted", "bench", "miri", "loom", "asan", "tsan",
-            "coverage", "fuzz", "crashes", "tables",
+            "ci",
+            "fmt",
+            "trials",
+            "soak",
+            "planted",
+            "bench",
+            "miri",
+            "loom",
+            "asan",
+            "tsan",
+            "coverage",
+            "fuzz",
+            "crashes",
+            "tables",
+            "standard",
+            "--against",
         ] {
             assert!(help.contains(word), "{word}");
         }

@@ -18,7 +18,7 @@ mod steps;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use args::Command;
+use args::{Bench, Command};
 use steps::Step;
 
 /// The repository's root: this crate is its folder `xtask/`.
@@ -46,11 +46,7 @@ fn main() -> ExitCode {
         Command::Soak { rows, minutes } => soak::soak(&root(), rows, *minutes),
         Command::Planted(wish) => planted::planted(&root(), wish),
         Command::Fuzz(wish) => fuzz::fuzz(&root(), wish),
-        Command::Bench {
-            against: Some(commit),
-            words,
-            ..
-        } => bench_against(&root(), commit, words),
+        Command::Bench(what) => bench(&root(), what),
         _ => steps::of(&command)
             .iter()
             .try_for_each(|step| run(step, &root())),
@@ -64,32 +60,48 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmark with an earlier commit of siltstone as one more engine.
-fn bench_against(root: &Path, commit: &str, words: &[String]) -> Result<(), Failure> {
-    let hash = std::process::Command::new("git")
+/// Runs a benchmark. An earlier commit of siltstone is built before, and runs as one more engine.
+fn bench(root: &Path, what: &Bench) -> Result<(), Failure> {
+    let mut what = what;
+    let with_before;
+    if let Bench::Run {
+        plan,
+        against: Some(commit),
+        words,
+    } = what
+    {
+        let (steps, program) = steps::against(root, &hash_of(root, commit)?);
+        steps.iter().try_for_each(|step| run(step, root))?;
+        let mut all = vec!["--against".to_string(), program];
+        all.extend(words.iter().cloned());
+        with_before = Bench::Run {
+            plan: plan.clone(),
+            against: None,
+            words: all,
+        };
+        what = &with_before;
+    }
+    let go = std::process::Command::new("go").arg("version").output();
+    let has_go = go.is_ok_and(|output| output.status.success());
+    steps::bench(what, has_go)
+        .iter()
+        .try_for_each(|step| run(step, root))
+}
+
+/// The short hash of a commit.
+fn hash_of(root: &Path, commit: &str) -> Result<String, Failure> {
+    let output = std::process::Command::new("git")
         .args(["rev-parse", "--verify", "--quiet", "--short=12"])
         .arg(format!("{commit}^{{commit}}"))
         .current_dir(root)
-        .output()
-        .ok()
-        .filter(|output| output.status.success())
-        .and_then(|output| String::from_utf8(output.stdout).ok())
+        .output();
+    let output = output.ok().filter(|output| output.status.success());
+    let hash = output.and_then(|output| String::from_utf8(output.stdout).ok());
+    hash.map(|hash| hash.trim().to_string())
         .ok_or_else(|| Failure {
             message: format!("git knows no commit `{commit}` here"),
             code: 2,
-        })?;
-    let (steps, program) = steps::against(root, hash.trim());
-    steps.iter().try_for_each(|step| run(step, root))?;
-    let mut all = vec!["--before".to_string(), program];
-    all.extend(words.iter().cloned());
-    let bench = Command::Bench {
-        name: None,
-        against: None,
-        words: all,
-    };
-    steps::of(&bench)
-        .iter()
-        .try_for_each(|step| run(step, root))
+        })
 }
 
 /// The reason why a run ended early.

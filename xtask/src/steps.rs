@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::args::{Command, Names};
+use crate::args::{Bench, Command, Names};
 
 /// The size of `trials`, in percent of the gate's number of seeds.
 const TRIAL_PERCENT: u64 = 1000;
@@ -96,15 +96,56 @@ pub fn against(root: &Path, hash: &str) -> (Vec<Step>, String) {
         )));
         steps.push(Step::new(&format!("tar -xf {source}.tar -C {source}")));
     }
-    steps.push(Step::new(&format!(
-        "cargo build --release --manifest-path {source}/bench-compare/Cargo.toml \
-         --target-dir {AGAINST}/target -p bench-compare"
-    )));
+    // Only its siltstone is run, so it is built without the other engines.
+    steps.push(
+        Step::new(&format!(
+            "cargo build --release --manifest-path {source}/bench-compare/Cargo.toml \
+             --target-dir {AGAINST}/target -p bench-compare --no-default-features"
+        ))
+        .with("SILTSTONE_COMMIT", hash),
+    );
     let built = root.join(AGAINST).join("target/release/bench-compare");
     (steps, built.to_string_lossy().into_owned())
 }
 
-/// The processes of every command but `soak`, `planted`, `fuzz` and `help`.
+/// Runs cargo so that RocksDB is found, which is fetched if it is not there.
+const WITH_ROCKSDB: &str =
+    "cargo run --quiet --manifest-path bench-compare/Cargo.toml -p bench-setup --";
+const COMPARE: &str = "--release --manifest-path bench-compare/Cargo.toml -p bench-compare";
+
+/// The processes of a benchmark. The program for Pebble is built if Go is there.
+pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
+    let compare = |words: &[String]| {
+        let mut step = Step::new(&format!("{WITH_ROCKSDB} run {COMPARE} --"));
+        step.args.extend(words.iter().cloned());
+        step
+    };
+    let pebble = || {
+        let build = "go build -C bench-compare/pebble -o pebble-bench .";
+        has_go.then(|| Step::new(build))
+    };
+    match bench {
+        Bench::Build => {
+            let build = Step::new(&format!("{WITH_ROCKSDB} build {COMPARE}"));
+            std::iter::once(build).chain(pebble()).collect()
+        }
+        Bench::Run { plan, words, .. } => {
+            let mut all = vec!["run".to_string(), plan.clone()];
+            all.extend(words.iter().cloned());
+            pebble().into_iter().chain([compare(&all)]).collect()
+        }
+        Bench::Other { words } => vec![compare(words)],
+        Bench::Member { name, words } => {
+            let mut step =
+                Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
+            step.args.extend(["-p", name, "--"].map(String::from));
+            step.args.extend(words.iter().cloned());
+            vec![step]
+        }
+    }
+}
+
+/// The processes of every command but `bench`, `soak`, `planted`, `fuzz` and `help`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
@@ -122,14 +163,6 @@ pub fn of(command: &Command) -> Vec<Step> {
             if let Some(row) = row {
                 step.args.extend(["--exact".to_string(), row.clone()]);
             }
-            vec![step]
-        }
-        Command::Bench { name, words, .. } => {
-            let name = name.as_deref().unwrap_or("bench-compare");
-            let mut step =
-                Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
-            step.args.extend(["-p", name, "--"].map(String::from));
-            step.args.extend(words.iter().cloned());
             vec![step]
         }
         // Leaks are not detected, because epochs and arenas are freed at the process's end. The
@@ -173,7 +206,11 @@ pub fn of(command: &Command) -> Vec<Step> {
             "cargo +nightly llvm-cov --workspace --html --ignore-filename-regex \
             /(tests|examples|xtask)/ --no-fail-fast",
         )],
-        Command::Soak { .. } | Command::Planted(_) | Command::Fuzz(_) | Command::Help => Vec::new(),
+        Command::Bench(_)
+        | Command::Soak { .. }
+        | Command::Planted(_)
+        | Command::Fuzz(_)
+        | Command::Help => Vec::new(),
     }
 }
 
@@ -222,7 +259,14 @@ pub fn names(root: &Path) -> Names {
     let mut benches: Vec<String> = members
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_string()))
         .collect();
+    benches.retain(|name| name.ends_with("-bench"));
     benches.sort();
+    let plans = entries("bench-compare/plans");
+    let plans = plans.filter(|path| path.extension().is_some_and(|e| e == "toml"));
+    let mut plans: Vec<String> = plans
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
+        .collect();
+    plans.sort();
     let corpora = entries("fuzz/corpora").filter(|path| path.is_dir());
     let mut fuzzed: Vec<String> = corpora
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_string()))
@@ -231,6 +275,7 @@ pub fn names(root: &Path) -> Names {
     Names {
         rows,
         benches,
+        plans,
         fuzzed,
     }
 }
@@ -264,17 +309,6 @@ mod tests {
                  --test memtable_loom --test pinning_loom --test gaps_loom"]
         );
         assert_eq!(
-            typed(&Command::Bench {
-                name: None,
-                against: None,
-                words: vec!["a b".into(), "it's".into()]
-            }),
-            [
-                "cargo run --release --manifest-path bench-compare/Cargo.toml -p bench-compare \
-                    -- 'a b' 'it'\\''s'"
-            ]
-        );
-        assert_eq!(
             typed(&Command::Trials {
                 row: Some("power_loss".into())
             }),
@@ -282,6 +316,38 @@ mod tests {
                 "SILT_SEEDS=1000 cargo test --release -p siltstone-sim -- --nocapture --exact \
                 power_loss"
             ]
+        );
+    }
+
+    #[test]
+    fn a_benchmark_is_built_and_run() {
+        let typed = |what: &Bench, has_go| {
+            let steps = bench(what, has_go);
+            steps.iter().map(Step::to_string).collect::<Vec<_>>()
+        };
+        let run = Bench::Run {
+            plan: "standard".into(),
+            against: None,
+            words: vec!["a b".into(), "it's".into()],
+        };
+        let compare = "cargo run --quiet --manifest-path bench-compare/Cargo.toml -p bench-setup \
+                       -- run --release --manifest-path bench-compare/Cargo.toml -p bench-compare \
+                       -- run standard 'a b' 'it'\\''s'";
+        assert_eq!(typed(&run, false), [compare]);
+        let with_go = typed(&run, true);
+        assert!(
+            with_go[0].starts_with("go build -C bench-compare/pebble"),
+            "{with_go:?}"
+        );
+        assert_eq!(with_go[1], compare);
+        assert_eq!(typed(&Bench::Build, true).len(), 2);
+        let member = Bench::Member {
+            name: "table-bench".into(),
+            words: vec!["x".into()],
+        };
+        assert_eq!(
+            typed(&member, true),
+            ["cargo run --release --manifest-path bench-compare/Cargo.toml -p table-bench -- x"]
         );
     }
 
@@ -321,11 +387,10 @@ mod tests {
         let source =
             "//! x\n#[test]\nfn one() {}\nfn helper() {}\n#[test]\n#[ignore]\n  fn two() {}\n";
         assert_eq!(test_names(source), ["one", "two"]);
-        assert!(
-            names(&crate::root())
-                .benches
-                .contains(&"table-bench".to_string())
-        );
+        let here = names(&crate::root());
+        assert!(here.benches.contains(&"table-bench".to_string()));
+        assert!(!here.benches.contains(&"peers".to_string()));
+        assert!(here.plans.contains(&"standard".to_string()), "{here:?}");
         let none = names(Path::new("/nowhere/at/all"));
         assert!(none.rows.is_empty() && none.benches.is_empty());
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bench_compare::c_engine::{self, Database, OtherEngine, Settings};
+use crate::c_database::{self, Database, OtherEngine};
 
 use super::{Engine, Iter, MEMTABLE_BYTES, Result};
 
@@ -15,11 +15,7 @@ pub(super) fn open(engine: OtherEngine, folder: &Path) -> Result<Option<Box<dyn 
             return Ok(None);
         }
     };
-    let settings = Settings {
-        memtable_bytes: MEMTABLE_BYTES as usize,
-        tables: None,
-    };
-    let database = Database::open(engine, &library, folder, &settings)?;
+    let database = Database::open(engine, &library, folder, MEMTABLE_BYTES as usize)?;
     Ok(Some(Box::new(database)))
 }
 
@@ -55,44 +51,44 @@ impl Engine for Database {
 }
 
 /// Fails unless the iterator is positioned, for only then it may be moved.
-fn check_position(iter: &c_engine::Iter<'_>) -> Result<()> {
-    match iter.entry() {
+fn check_position(iter: &c_database::Iter<'_>) -> Result<()> {
+    match iter.key() {
         Some(_) => Ok(()),
         None => Err("the iterator is not positioned".into()),
     }
 }
 
-impl Iter for c_engine::Iter<'_> {
+impl Iter for c_database::Iter<'_> {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        c_engine::Iter::seek(self, key);
+        c_database::Iter::seek(self, key);
         self.check()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        c_engine::Iter::seek_to_first(self);
+        c_database::Iter::seek_to_first(self);
         self.check()
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        c_engine::Iter::seek_to_last(self);
+        c_database::Iter::seek_to_last(self);
         self.check()
     }
 
     fn next(&mut self) -> Result<()> {
         check_position(self)?;
         // SAFETY: the iterator is positioned.
-        unsafe { c_engine::Iter::next(self) };
+        unsafe { c_database::Iter::next(self) };
         self.check()
     }
 
     fn prev(&mut self) -> Result<()> {
         check_position(self)?;
         // SAFETY: the iterator is positioned.
-        unsafe { c_engine::Iter::prev(self) };
+        unsafe { c_database::Iter::prev(self) };
         self.check()
     }
 
     fn key(&mut self) -> Vec<u8> {
-        self.entry().map_or(Vec::new(), |(key, _)| key.to_vec())
+        c_database::Iter::key(self).map_or(Vec::new(), <[u8]>::to_vec)
     }
 }

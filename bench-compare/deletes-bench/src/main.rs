@@ -18,7 +18,9 @@
 //! whose library is not found is left out, and so is LevelDB where range deletes are measured.
 //! Settings are the defaults, without compression, with write buffers of 256 MiB.
 
+mod c_database;
 mod c_engine;
+mod c_library;
 mod siltstone_engine;
 
 use std::collections::BTreeMap;
@@ -26,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use bench_compare::c_engine::OtherEngine;
+use c_database::OtherEngine;
 use clap::Parser;
 
 type Result<T> = std::result::Result<T, String>;

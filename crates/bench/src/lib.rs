@@ -6,6 +6,7 @@
 //! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
 //! (files with the runs of a paper's figure) and [`page`] (a page with charts).
 
+pub mod compare;
 pub mod engine;
 pub mod experiment;
 pub mod generate;

@@ -1,8 +1,8 @@
-//! The error of an experiment's file, with its position.
+//! The error of a file of an experiment or of a comparison, with its position.
 
 use std::ops::Range;
 
-/// What is wrong with an experiment's file.
+/// What is wrong with a file of an experiment or of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
 pub struct ExperimentError {
@@ -18,7 +18,7 @@ pub struct ExperimentError {
 
 /// A file that is read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     pub file: &'a str,
     pub text: &'a str,
 }
@@ -38,6 +38,6 @@ impl Source<'_> {
 }
 
 /// The end of a message that proposes a name.
-pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
+pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }

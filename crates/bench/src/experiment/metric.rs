@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
+use crate::record::Record;
 use crate::settings::Kind;
 
 /// A figure of a run.
@@ -106,6 +107,30 @@ impl Metric {
         self.name().ends_with("_us")
     }
 
+    /// The figure of a whole run; `None` if the run has none.
+    pub fn of_record(self, record: &Record) -> Option<f64> {
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        match self {
+            Metric::OpsPerS => record.ops_per_s,
+            Metric::OpsPerSUntilIdle => record.ops_per_s_until_idle,
+            Metric::BytesPerS => record.bytes_per_s,
+            Metric::BytesPerSUntilIdle => record.bytes_per_s_until_idle,
+            Metric::UntilIdleS => Some(record.until_idle_s),
+            Metric::MeanUs => record.mean_us,
+            Metric::P50Us => record.p50_us,
+            Metric::P90Us => record.p90_us,
+            Metric::P99Us => record.p99_us,
+            Metric::P999Us => record.p999_us,
+            Metric::P9999Us => record.p9999_us,
+            Metric::MaxUs => record.max_us,
+            Metric::WriteAmplification => record.write_amplification,
+            Metric::SpaceAmplification => record.space_amplification,
+            Metric::CpuS => record.cpu_s,
+            Metric::RssBytes => bytes(record.rss_bytes),
+            Metric::StallS => record.stall_s,
+        }
+    }
+
     /// The figure in the JSON of a record, of all operations or of one kind; `None` if the run has
     /// none.
     pub fn of(self, record: &Json, operation: Option<Kind>) -> Option<f64> {
@@ -126,7 +151,6 @@ impl fmt::Display for Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
 
     #[test]
     fn the_record_has_every_metric() {
@@ -136,6 +160,39 @@ mod tests {
             assert_eq!(Metric::named(metric.name()), Some(metric));
         }
         assert!(record.get("latency").is_some());
+    }
+
+    #[test]
+    fn the_figure_of_a_record_is_that_of_its_json() {
+        let record = Record {
+            ops_per_s: Some(1.0),
+            ops_per_s_until_idle: Some(2.0),
+            bytes_per_s: Some(3.0),
+            bytes_per_s_until_idle: Some(4.0),
+            until_idle_s: 5.0,
+            mean_us: Some(6.0),
+            p50_us: Some(7.0),
+            p90_us: Some(8.0),
+            p99_us: Some(9.0),
+            p999_us: Some(10.0),
+            p9999_us: Some(11.0),
+            max_us: Some(12.0),
+            write_amplification: Some(13.0),
+            space_amplification: Some(14.0),
+            cpu_s: Some(15.0),
+            rss_bytes: Some(16),
+            stall_s: Some(17.0),
+            ..Record::default()
+        };
+        let json = serde_json::to_value(&record).unwrap();
+        for metric in Metric::ALL {
+            assert!(metric.of_record(&record).is_some(), "{metric}");
+            assert_eq!(
+                metric.of_record(&record),
+                metric.of(&json, None),
+                "{metric}"
+            );
+        }
     }
 
     #[test]

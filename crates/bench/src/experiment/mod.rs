@@ -11,13 +11,13 @@
 //! Threading: plain data.
 
 mod embedded;
-mod error;
+pub(crate) mod error;
 mod metric;
 mod parse;
 mod plan;
-mod product;
-mod section;
-mod stores;
+pub(crate) mod product;
+pub(crate) mod section;
+pub(crate) mod stores;
 
 #[cfg(test)]
 mod tests;

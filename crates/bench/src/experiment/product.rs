@@ -17,13 +17,13 @@ type Read<T> = Result<T, ExperimentError>;
 
 /// A setting and the values that it takes one after the other.
 #[derive(Debug, Clone)]
-pub(super) struct Assignment {
+pub(crate) struct Assignment {
     pub name: At<String>,
     pub values: Vec<At<String>>,
 }
 
 /// The settings of a table, apart from the keys in `others`.
-pub(super) fn assignments(section: &Section<'_>, others: &[&str]) -> Read<Vec<Assignment>> {
+pub(crate) fn assignments(section: &Section<'_>, others: &[&str]) -> Read<Vec<Assignment>> {
     let mut found = Vec::new();
     collect(section, section.table, "", others, &mut found)?;
     found.sort_by_key(|assignment: &Assignment| assignment.name.1.start);
@@ -119,7 +119,7 @@ fn text(section: &Section<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> Read
 
 /// The settings of one run, and where each of them stands in the file.
 #[derive(Debug, Clone)]
-pub(super) struct Assigned {
+pub(crate) struct Assigned {
     pub settings: Settings,
     positions: Vec<At<String>>,
     /// The settings that a list gave.
@@ -135,7 +135,7 @@ impl Assigned {
 }
 
 /// All combinations of the values. `own` replaces what `base` says; the last list changes first.
-pub(super) fn product(
+pub(crate) fn product(
     section: &Section<'_>,
     base: &[Assignment],
     own: &[Assignment],
@@ -178,7 +178,7 @@ fn combination(section: &Section<'_>, all: &[&Assignment], index: usize) -> Read
 }
 
 /// A text in which `{setting}` stands for the value of that setting.
-pub(super) fn fill_in(
+pub(crate) fn fill_in(
     section: &Section<'_>,
     template: &At<String>,
     settings: &Settings,

@@ -12,11 +12,11 @@ use crate::settings::nearest;
 type Read<T> = Result<T, ExperimentError>;
 
 /// A key or a value with its position.
-pub(super) type At<T> = (T, Range<usize>);
+pub(crate) type At<T> = (T, Range<usize>);
 
 /// A table and how messages name it, for example `[paper]`.
 #[derive(Clone)]
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     pub source: Source<'a>,
     pub name: String,
     pub span: Range<usize>,
@@ -45,12 +45,12 @@ impl<'a> Section<'a> {
         self.error(key.span(), message)
     }
 
-    fn value(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+    pub fn value(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.table.get(key)
     }
 
     /// The error of a value of another type.
-    fn wrong_type(
+    pub fn wrong_type(
         &self,
         key: &str,
         value: &Spanned<DeValue<'_>>,
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         Ok(Some((number, value.span())))
     }
 
-    fn positive_of(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Read<f64> {
+    pub fn positive_of(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Read<f64> {
         let number: Option<f64> = match value.get_ref() {
             DeValue::Integer(integer) => integer.to_string().parse().ok(),
             DeValue::Float(float) => float.as_str().parse().ok(),

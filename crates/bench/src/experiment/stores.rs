@@ -14,7 +14,7 @@ type Read<T> = Result<T, ExperimentError>;
 const FRESH: &str = "fresh";
 
 /// The settings that decide the keys and values of a store.
-const DATA: [&str; 5] = [
+pub(crate) const DATA: [&str; 5] = [
     "records",
     "key_bytes",
     "value_bytes",

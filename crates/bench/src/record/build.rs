@@ -294,7 +294,7 @@ fn of_class(driver: &dyn Driver, measured: &Measured, class: ThreadClass) -> Opt
 }
 
 /// A time in UTC, in the form of RFC 3339.
-fn date(time: SystemTime) -> String {
+pub fn date(time: SystemTime) -> String {
     let since_1970 = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();

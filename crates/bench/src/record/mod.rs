@@ -25,7 +25,7 @@ use crate::measure::machine::{Build, Machine};
 use crate::measure::{LatencySummary, Second};
 use crate::settings::{Abilities, Promise, Settings};
 
-pub use build::{Context, Found, OpenLoopFound};
+pub use build::{Context, Found, OpenLoopFound, date};
 pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, System};
 pub use text::table;
 

@@ -7,12 +7,10 @@
 //!
 //! Threading: one thread calls; engines have background threads of their own.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar};
+use std::ffi::{CString, c_char, c_int, c_uchar};
 use std::path::Path;
 
-use crate::c_library::{Failure, P, c_functions, taken};
-
-pub use crate::c_library::Library;
+use crate::c_library::{Failure, Library, P, c_functions, taken};
 
 /// A failure with its text.
 pub type Result<T, E = String> = std::result::Result<T, E>;
@@ -28,16 +26,12 @@ c_functions! {
     options_set_create_if_missing: fn(P, c_uchar);
     options_set_compression: fn(P, c_int);
     options_set_write_buffer_size: fn(P, usize);
-    options_set_max_open_files: fn(P, c_int);
-    cache_create_lru: fn(usize) -> P;
     writeoptions_create: fn() -> P;
     readoptions_create: fn() -> P;
     readoptions_destroy: fn(P);
     readoptions_set_snapshot: fn(P, P);
     put: fn(P, P, Bytes, usize, Bytes, usize, Failure);
-    delete: fn(P, P, Bytes, usize, Failure);
     get: fn(P, P, Bytes, usize, *mut usize, Failure) -> *mut u8;
-    property_value: fn(P, *const c_char) -> *mut c_char;
     create_snapshot: fn(P) -> P;
     release_snapshot: fn(P, P);
     compact_range: fn(P, Bytes, usize, Bytes, usize);
@@ -50,27 +44,11 @@ c_functions! {
     iter_next: fn(P);
     iter_prev: fn(P);
     iter_key: fn(P, *mut usize) -> Bytes;
-    iter_value: fn(P, *mut usize) -> Bytes;
     iter_get_error: fn(P, Failure);
 }
 
 c_functions! {
-    LevelDbFunctions;
-    options_set_cache: fn(P, P);
-    options_set_filter_policy: fn(P, P);
-    options_set_max_file_size: fn(P, usize);
-    filterpolicy_create_bloom: fn(c_int) -> P;
-}
-
-c_functions! {
     RocksDbFunctions;
-    options_set_max_background_jobs: fn(P, c_int);
-    options_set_block_based_table_factory: fn(P, P);
-    block_based_options_create: fn() -> P;
-    block_based_options_set_block_cache: fn(P, P);
-    block_based_options_set_filter_policy: fn(P, P);
-    filterpolicy_create_bloom_full: fn(f64) -> P;
-    property_int: fn(P, *const c_char, *mut u64) -> c_int;
     get_default_column_family_handle: fn(P) -> P;
     delete_range_cf: fn(P, P, P, Bytes, usize, Bytes, usize, Failure);
     flushoptions_create: fn() -> P;
@@ -98,24 +76,6 @@ impl OtherEngine {
             OtherEngine::RocksDb => Library::open("ROCKSDB_LIBRARY", "librocksdb.so"),
         }
     }
-}
-
-/// How a database is opened. It is created if it does not exist, and compresses nothing.
-pub struct Settings {
-    /// Bytes of the memtable.
-    pub memtable_bytes: usize,
-    /// Whatever else differs from the engine's defaults.
-    pub tables: Option<TableSettings>,
-}
-
-/// Settings of tables and background work.
-pub struct TableSettings {
-    /// Bytes of the block cache.
-    pub cache_bytes: usize,
-    /// Filter bits a key.
-    pub filter_bits: u32,
-    /// Bytes of LevelDB's files, if not its default.
-    pub file_bytes: Option<usize>,
 }
 
 /// What only an open RocksDB has.
@@ -162,17 +122,14 @@ impl Database {
         engine: OtherEngine,
         library: &Library,
         folder: &Path,
-        settings: &Settings,
+        memtable_bytes: usize,
     ) -> Result<Database> {
         let name = CString::new(folder.to_string_lossy().as_bytes()).map_err(|e| e.to_string())?;
-        let (f, level, rocks) = match engine {
-            OtherEngine::LevelDb => {
-                let level = LevelDbFunctions::load(library, "leveldb")?;
-                (Functions::load(library, "leveldb")?, Some(level), None)
-            }
+        let (f, rocks) = match engine {
+            OtherEngine::LevelDb => (Functions::load(library, "leveldb")?, None),
             OtherEngine::RocksDb => {
                 let rocks = RocksDbFunctions::load(library, "rocksdb")?;
-                (Functions::load(library, "rocksdb")?, None, Some(rocks))
+                (Functions::load(library, "rocksdb")?, Some(rocks))
             }
         };
         // SAFETY: see the module.
@@ -180,32 +137,9 @@ impl Database {
             let options = (f.options_create)();
             (f.options_set_create_if_missing)(options, 1);
             (f.options_set_compression)(options, 0);
-            (f.options_set_write_buffer_size)(options, settings.memtable_bytes);
+            (f.options_set_write_buffer_size)(options, memtable_bytes);
             options
         };
-        if let Some(tables) = &settings.tables {
-            // SAFETY: see the module.
-            unsafe {
-                let cache = (f.cache_create_lru)(tables.cache_bytes);
-                if let Some(level) = &level {
-                    let filter = (level.filterpolicy_create_bloom)(tables.filter_bits as c_int);
-                    (level.options_set_cache)(options, cache);
-                    (level.options_set_filter_policy)(options, filter);
-                    (f.options_set_max_open_files)(options, 2000);
-                    if let Some(bytes) = tables.file_bytes {
-                        (level.options_set_max_file_size)(options, bytes);
-                    }
-                }
-                if let Some(rocks) = &rocks {
-                    let filter = (rocks.filterpolicy_create_bloom_full)(tables.filter_bits.into());
-                    let blocks = (rocks.block_based_options_create)();
-                    (rocks.block_based_options_set_block_cache)(blocks, cache);
-                    (rocks.block_based_options_set_filter_policy)(blocks, filter);
-                    (rocks.options_set_block_based_table_factory)(options, blocks);
-                    (rocks.options_set_max_background_jobs)(options, 2);
-                }
-            }
-        }
         // SAFETY: see the module.
         let db = f.checked(|error| unsafe { (f.open)(options, name.as_ptr(), error) })?;
         // SAFETY: constructors without arguments, and one whose argument is the database.
@@ -236,14 +170,6 @@ impl Database {
         // SAFETY: see the module.
         self.f.checked(|error| unsafe {
             (self.f.put)(self.db, self.write, key.0, key.1, value.0, value.1, error);
-        })
-    }
-
-    /// Deletes a key.
-    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
-        // SAFETY: see the module.
-        self.f.checked(|error| unsafe {
-            (self.f.delete)(self.db, self.write, key.as_ptr(), key.len(), error);
         })
     }
 
@@ -314,23 +240,6 @@ impl Database {
         unsafe { (self.f.compact_range)(self.db, none, 0, none, 0) };
     }
 
-    /// A property as text; empty if there is none of this name.
-    pub fn property(&self, name: &CStr) -> String {
-        // SAFETY: see the module.
-        let text = unsafe { (self.f.property_value)(self.db, name.as_ptr()) };
-        self.f.text(text).unwrap_or_default()
-    }
-
-    /// A property of RocksDB as a number; 0 if there is none of this name.
-    pub fn number(&self, name: &CStr) -> u64 {
-        let mut value = 0;
-        if let Some(rocks) = &self.rocks {
-            // SAFETY: see the module.
-            unsafe { (rocks.f.property_int)(self.db, name.as_ptr(), &mut value) };
-        }
-        value
-    }
-
     /// A new iterator, at a snapshot or at the newest state. It is not positioned.
     pub fn iterator(&self, snapshot: Option<usize>) -> Iter<'_> {
         // SAFETY: see the module.
@@ -389,27 +298,23 @@ impl Iter<'_> {
         unsafe { (self.f.iter_seek_to_last)(self.iter) };
     }
 
-    /// The key and the value of the entry where it is positioned; `None` if it is not positioned.
-    pub fn entry(&self) -> Option<(&[u8], &[u8])> {
+    /// The key of the entry where it is positioned; `None` if it is not positioned.
+    pub fn key(&self) -> Option<&[u8]> {
         // SAFETY: as above; what the engine gives is valid until the iterator moves.
         unsafe {
             if (self.f.iter_valid)(self.iter) == 0 {
                 return None;
             }
-            let (mut key_len, mut value_len) = (0, 0);
-            let key = (self.f.iter_key)(self.iter, &mut key_len);
-            let value = (self.f.iter_value)(self.iter, &mut value_len);
-            Some((
-                std::slice::from_raw_parts(key, key_len),
-                std::slice::from_raw_parts(value, value_len),
-            ))
+            let mut len = 0;
+            let key = (self.f.iter_key)(self.iter, &mut len);
+            Some(std::slice::from_raw_parts(key, len))
         }
     }
 
     /// Moves to the next entry.
     ///
     /// # Safety
-    /// It is positioned: [`Iter::entry`] would return an entry. This is not checked here, because
+    /// It is positioned: [`Iter::key`] would return a key. This is not checked here, because
     /// the check would be a part of what is measured.
     pub unsafe fn next(&mut self) {
         // SAFETY: as the caller promises.

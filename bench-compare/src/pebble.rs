@@ -1,0 +1,152 @@
+//! Settings as flags of the Go program `pebble-bench` (`pebble/internal/settings`).
+//!
+//! Threading: pure functions.
+
+use std::path::Path;
+
+use siltstone_bench::settings::{
+    Amount, Arrival, Cache, Compression, Distribution, Settings, ValueBytes, Workload,
+};
+
+/// The workloads of the Go program.
+const WORKLOADS: [Workload; 17] = [
+    Workload::FillSeq,
+    Workload::FillRandom,
+    Workload::FillSync,
+    Workload::FillBatch,
+    Workload::Overwrite,
+    Workload::ReadRandom,
+    Workload::ReadMissing,
+    Workload::ReadSeq,
+    Workload::ReadReverse,
+    Workload::SeekRandom,
+    Workload::MultiReadRandom,
+    Workload::ReadWhileWriting,
+    Workload::SeekRandomWhileWriting,
+    Workload::ReadRandomWriteRandom,
+    Workload::DeleteRandom,
+    Workload::Compact,
+    Workload::Open,
+];
+
+/// The arguments, or a sentence why the program cannot run this.
+pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, String> {
+    let settings = &settings.resolved();
+    let workload = settings.workload;
+    if !WORKLOADS.contains(&workload) {
+        return Err(format!("its program has no `{workload}`"));
+    }
+    let ValueBytes::Fixed(value_bytes) = settings.value_bytes else {
+        return Err(format!(
+            "its program has no values of {}",
+            settings.value_bytes
+        ));
+    };
+    if settings.arrival != Arrival::Closed {
+        return Err("its program has no open loop".into());
+    }
+    let engine = &settings.engine;
+    if engine.compression == Compression::Lz4 {
+        return Err("Pebble has no lz4".into());
+    }
+    if engine.mmap_reads.is_some() {
+        return Err("Pebble does not read tables through maps".into());
+    }
+    let mut all = Vec::new();
+    let mut flag = |name: &str, value: String| all.extend([format!("--{name}"), value]);
+    flag("workload", workload.to_string());
+    flag("folder", folder.display().to_string());
+    flag("records", settings.records.to_string());
+    flag("key-bytes", settings.key_bytes.to_string());
+    flag("value-bytes", value_bytes.to_string());
+    flag("compression-ratio", settings.compression_ratio.to_string());
+    flag("threads", settings.threads.to_string());
+    flag("batch", settings.batch.to_string());
+    flag("nexts", settings.nexts.to_string());
+    flag("read-ratio", settings.read_ratio.to_string());
+    flag("seed", settings.seed.to_string());
+    flag("memtable-bytes", engine.memtable_bytes.to_string());
+    flag("cache-bytes", engine.cache_bytes.to_string());
+    flag("bloom-bits", engine.bloom_bits.to_string());
+    flag("compression", engine.compression.to_string());
+    flag("background-threads", engine.background_threads.to_string());
+    for (name, value) in &engine.own {
+        flag("own", format!("{name}={value}"));
+    }
+    match settings.distribution {
+        None => {}
+        Some(
+            distribution @ (Distribution::Uniform
+            | Distribution::Permutation
+            | Distribution::Sequential),
+        ) => flag("distribution", distribution.to_string()),
+        Some(other) => return Err(format!("its program does not draw records by {other}")),
+    }
+    match settings.amount() {
+        Amount::Seconds(seconds) => flag("seconds", seconds.to_string()),
+        Amount::Operations(count) => flag("operations", count.to_string()),
+        Amount::EveryRecord => all.push("--every-record".into()),
+    }
+    if settings.sync {
+        all.push("--sync".into());
+    }
+    match settings.cache {
+        Cache::AsIs => {}
+        Cache::Warm => all.push("--warm".into()),
+        Cache::Cold => all.push("--cold".into()),
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(names: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let mut settings = Settings::default();
+        for (name, text) in names {
+            settings.set(name, text).unwrap();
+        }
+        arguments(&settings, Path::new("/data"))
+    }
+
+    #[test]
+    fn settings_become_flags() {
+        let all = with(&[
+            ("workload", "readrandom"),
+            ("amount", "2s"),
+            ("cache", "warm"),
+            ("engine.own.L0CompactionThreshold", "4"),
+        ])
+        .unwrap()
+        .join(" ");
+        for part in [
+            "--workload readrandom",
+            "--folder /data",
+            "--seconds 2",
+            "--warm",
+            "--own L0CompactionThreshold=4",
+            "--distribution uniform",
+            "--value-bytes 128",
+        ] {
+            assert!(all.contains(part), "{part} is not in {all}");
+        }
+        let all = with(&[("workload", "fillseq")]).unwrap();
+        assert!(all.contains(&"--every-record".into()), "{all:?}");
+    }
+
+    #[test]
+    fn what_the_program_does_not_have_is_a_sentence() {
+        for (name, text, expected) in [
+            ("workload", "ycsb-a", "`ycsb-a`"),
+            ("value_bytes", "uniform:1..9", "uniform:1..9"),
+            ("arrival", "constant:5", "open loop"),
+            ("engine.compression", "lz4", "lz4"),
+            ("engine.mmap_reads", "true", "maps"),
+            ("distribution", "zipfian", "zipfian"),
+        ] {
+            let error = with(&[(name, text)]).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a reader must know beside the figures: data, promises, how the figures were made, settings.
+//!
+//! Threading: pure functions.
+
+use std::collections::BTreeMap;
+
+use super::Shown;
+use super::number::{three, whole};
+use super::table::Table;
+use super::text::{bullet, paragraph, quoted};
+use crate::compare::Spread;
+use crate::measure::machine::Machine;
+use crate::record::Record;
+use crate::settings::{Promise, Settings, ValueBytes, size_text};
+
+/// The data of a store in a sentence.
+pub(super) fn data_text(fill: &Settings) -> String {
+    let bytes = fill.records as f64 * fill.entry_bytes();
+    let values = match fill.value_bytes {
+        ValueBytes::Fixed(bytes) => format!("{bytes} bytes"),
+        other => other.to_string(),
+    };
+    let count = i64::try_from(fill.records).unwrap_or(i64::MAX);
+    format!(
+        "{} records, keys of {} bytes, values of {values}, {} MB; rows that read find what `{}` left.",
+        whole(count),
+        fill.key_bytes,
+        three(bytes / 1e6),
+        fill.workload
+    )
+}
+
+/// Sentences about engines with another promise than the first one, and the notes of the plan.
+pub(super) fn promises(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Vec<String> {
+    let mut found = Vec::new();
+    for engine in engines {
+        let name = shown.engine_name(*engine);
+        let mut rows = rows.iter();
+        if let Some(promise) = rows.find_map(|row| shown.other_promise(*row, *engine)) {
+            let survives = match promise {
+                Promise::Memory => "may be lost if the process is killed",
+                Promise::Process => "survives the end of the process and not a loss of power",
+                Promise::Power => "survives a loss of power",
+            };
+            found.push(format!(
+                "**{name} has another promise than {}**: an acknowledged write {survives}, so its \
+                 writes are not judged.",
+                shown.engine_name(shown.baseline)
+            ));
+        }
+        if let Some(note) = &shown.results.plan.engines[*engine].note {
+            found.push(format!("{name}: {note}"));
+        }
+    }
+    found
+}
+
+/// How the figures were made.
+pub(super) fn section(shown: &Shown<'_>) -> String {
+    let manifest = &shown.results.manifest;
+    let mut out = format!("### How this was made ({})\n\n", shown.results.plan.name);
+    out.push_str(&bullet(&format!(
+        "Command: {}.",
+        quoted(&manifest.command_line.join(" "))
+    )));
+    out.push_str(&bullet(&dates(shown)));
+    let build = &manifest.build;
+    let commit = build.commit.as_deref().unwrap_or("not known");
+    let changes = match build.is_modified {
+        Some(true) => ", **with changes that are not committed**",
+        _ => "",
+    };
+    let rustc = build.rustc.as_deref().map(|rustc| format!("; {rustc}"));
+    let profile = match build.profile.as_deref() {
+        Some("release") | None => "",
+        Some(_) => "; **a debug build, whose figures mean nothing**",
+    };
+    let rustc = rustc.unwrap_or_default();
+    out.push_str(&bullet(&format!(
+        "Commit: {commit}{changes}{rustc}{profile}."
+    )));
+    if let Some(before) = &manifest.before {
+        out.push_str(&bullet(&format!("`before` is {}.", quoted(before))));
+    }
+    out.push_str(&bullet(&machine_text(&manifest.machine)));
+    out.push_str(&bullet(&load_text(shown)));
+    out.push('\n');
+    out.push_str(&not_run(shown));
+    out.push_str(&engines(shown));
+    out
+}
+
+fn all_records<'a>(shown: &'a Shown<'_>) -> impl Iterator<Item = &'a Record> {
+    shown
+        .results
+        .all()
+        .filter_map(|(_, outcome)| outcome?.record())
+}
+
+fn dates(shown: &Shown<'_>) -> String {
+    let mut dates: Vec<&str> = all_records(shown)
+        .map(|record| record.date.as_str())
+        .collect();
+    dates.sort_unstable();
+    let took_s: f64 = shown
+        .results
+        .all()
+        .filter_map(|(_, outcome)| Some(outcome?.took_s))
+        .sum();
+    match (dates.first(), dates.last()) {
+        (Some(first), Some(last)) => format!(
+            "Date: {first} to {last}; the processes took {} minutes.",
+            three(took_s / 60.0)
+        ),
+        _ => "Date: nothing has run.".into(),
+    }
+}
+
+fn machine_text(machine: &Machine) -> String {
+    let mut facts: Vec<String> = Vec::new();
+    let cpu = machine.cpu.clone().unwrap_or("an unknown processor".into());
+    let cores = machine.cores.map(|cores| format!("{cores} x "));
+    facts.push(format!("{}{cpu}", cores.unwrap_or_default()));
+    if machine.is_virtual == Some(true) {
+        facts.push("virtual, so other machines share its hardware".into());
+    }
+    facts.extend(
+        machine
+            .memory_bytes
+            .map(|bytes| format!("{} memory", size_text(round(bytes)))),
+    );
+    facts.extend(machine.kernel.clone());
+    facts.extend(machine.distribution.clone());
+    facts.extend(machine.file_system.clone());
+    format!("Machine: {}.", facts.join("; "))
+}
+
+/// Bytes in whole MiB, which are enough for a machine's memory.
+fn round(bytes: u64) -> u64 {
+    (bytes >> 20) << 20
+}
+
+fn load_text(shown: &Shown<'_>) -> String {
+    let loads = all_records(shown).filter_map(|record| record.machine.load);
+    let probes = shown
+        .results
+        .all()
+        .filter_map(|(_, outcome)| outcome?.probe_gb_per_s);
+    let range = |spread: Option<Spread>| {
+        spread.map_or("not known".into(), |spread| {
+            format!("{} to {}", three(spread.lowest), three(spread.highest))
+        })
+    };
+    format!(
+        "Before each process: load of the last minute {}, which contains the process before; copying \
+         memory {} GB/s.",
+        range(Spread::of(loads)),
+        range(Spread::of(probes))
+    )
+}
+
+/// Which processes of the plan have not run.
+fn not_run(shown: &Shown<'_>) -> String {
+    let plan = &shown.results.plan;
+    let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+    for (process, outcome) in shown.results.all() {
+        let failed = || shown.reason(process.row, process.engine).is_some();
+        if outcome.is_none() && !failed() {
+            *missing
+                .entry(&plan.engines[process.engine].name)
+                .or_default() += 1;
+        }
+    }
+    if missing.is_empty() {
+        return String::new();
+    }
+    let counts = missing
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"));
+    let counts: Vec<String> = counts.collect();
+    paragraph(&format!(
+        "**This comparison is not complete.** Processes of the plan that have not run: {}.",
+        counts.join(", ")
+    ))
+}
+
+/// Versions and settings of all engines.
+fn engines(shown: &Shown<'_>) -> String {
+    let mut table = Table::new(["engine", "version", "settings"].map(String::from));
+    for (index, engine) in shown.results.plan.engines.iter().enumerate() {
+        let mut records = shown.results.all().filter_map(|(process, outcome)| {
+            let record = outcome?.record()?;
+            (process.engine == index).then_some(record)
+        });
+        let Some(first) = records.next() else {
+            continue;
+        };
+        let settings = first.engine_settings.iter();
+        let settings: Vec<String> = settings
+            .map(|(name, value)| format!("{name} = {value}"))
+            .map(|text| quoted(&text))
+            .collect();
+        let version = first.engine_version.clone();
+        table.line([engine.name.clone(), version, settings.join(", ")]);
+    }
+    if table.is_empty() {
+        return String::new();
+    }
+    let text = "Versions, and all settings of the engines by their own names. The settings of each \
+                process, its workload's included, are in its record.";
+    paragraph(text) + &table.text()
+}

@@ -1,0 +1,177 @@
+//! The tables of figures and of ratios.
+//!
+//! Threading: pure functions.
+
+use super::number::{three, unit};
+use super::table::Table;
+use super::text::{Notes, quoted};
+use super::{Outcome, Process, Shown};
+use crate::compare::statistics::drift;
+use crate::compare::{Rounds, Spread};
+use crate::experiment::Metric;
+use crate::settings::size_text;
+
+/// What a row is called in tables.
+pub(super) fn row_name(shown: &Shown<'_>, row: usize) -> String {
+    let row = &shown.results.plan.rows[row];
+    let (unit, _) = unit(row.metric);
+    let until = match row.metric {
+        Metric::OpsPerSUntilIdle | Metric::BytesPerSUntilIdle => ", until idle",
+        Metric::OpsPerS | Metric::BytesPerS => "",
+        other => &format!(", {other}"),
+    };
+    let limit = row
+        .memory_limit
+        .map(|bytes| format!(", memory {}", size_text(bytes)));
+    format!("{}{until}{}, {unit}", row.name, limit.unwrap_or_default())
+}
+
+/// Medians, lowest and highest figures.
+pub(super) fn figures(
+    shown: &Shown<'_>,
+    rows: &[usize],
+    engines: &[usize],
+    notes: &mut Notes,
+) -> Table {
+    let names = engines.iter().map(|engine| {
+        let mut rows = rows.iter();
+        let is_other = rows.any(|row| shown.other_promise(*row, *engine).is_some());
+        let promise = if is_other { " (another promise)" } else { "" };
+        format!("{}{promise}", shown.engine_name(*engine))
+    });
+    let mut table = Table::new(std::iter::once(String::new()).chain(names));
+    for row in rows {
+        let cells = engines
+            .iter()
+            .map(|engine| figure(shown, *row, *engine, notes));
+        let cells: Vec<String> = cells.collect();
+        table.line(std::iter::once(row_name(shown, *row)).chain(cells));
+    }
+    table
+}
+
+fn figure(shown: &Shown<'_>, row: usize, engine: usize, notes: &mut Notes) -> String {
+    let spec = &shown.results.plan.rows[row];
+    if !spec.engines.contains(&engine) {
+        return String::new();
+    }
+    let reason = shown.reason(row, engine).map(|(what, reason)| {
+        let name = shown.engine_name(engine);
+        let number = notes.number(format!("{name} {what}: {}", quoted(reason)));
+        format!("{what} (note {number})")
+    });
+    let (_, scale) = unit(spec.metric);
+    let figures = shown.rounds(row, engine).map(|(_, figure)| figure / scale);
+    let Some(spread) = Spread::of(figures) else {
+        let is_done = shown.records(row, engine).next().is_some();
+        let nothing = if is_done { "not counted" } else { "not run" };
+        return reason.unwrap_or(nothing.into());
+    };
+    let mut cell = match spread.count {
+        1 => three(spread.median),
+        _ => {
+            let (lowest, highest) = (three(spread.lowest), three(spread.highest));
+            format!("{} ({lowest} to {highest})", three(spread.median))
+        }
+    };
+    if spread.count < spec.pairs as usize {
+        cell.push_str(&format!(", {} of {} rounds", spread.count, spec.pairs));
+    }
+    if let Some(reason) = reason {
+        cell.push_str(&format!(", {reason}"));
+    }
+    cell
+}
+
+/// Ratios of the baseline to all other engines.
+pub(super) fn ratios(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Table {
+    let others: Vec<usize> = engines
+        .iter()
+        .copied()
+        .filter(|engine| *engine != shown.baseline)
+        .collect();
+    let names = others
+        .iter()
+        .map(|engine| shown.engine_name(*engine).to_string());
+    let mut table = Table::new(std::iter::once(String::new()).chain(names));
+    for row in rows {
+        let cells: Vec<String> = others
+            .iter()
+            .map(|engine| ratio(shown, *row, *engine))
+            .collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            let name = shown.results.plan.rows[*row].name.clone();
+            table.line(std::iter::once(name).chain(cells));
+        }
+    }
+    table
+}
+
+fn ratio(shown: &Shown<'_>, row: usize, engine: usize) -> String {
+    let metric = shown.results.plan.rows[row].metric;
+    let of_round = |round| {
+        let process = Process { row, engine, round };
+        shown.figures.get(&process).copied()
+    };
+    let pairs = shown
+        .rounds(row, shown.baseline)
+        .filter_map(|(round, own)| {
+            let other = of_round(round)?;
+            Some(match metric.more_is_better() {
+                true => (own, other),
+                false => (other, own),
+            })
+        });
+    let Some(rounds) = Rounds::of(pairs) else {
+        return String::new();
+    };
+    let median = three(rounds.spread.median);
+    let Some(interval) = rounds.interval else {
+        return format!("{median}, one round");
+    };
+    let interval = format!("({} to {})", three(interval.from), three(interval.to));
+    if shown.other_promise(row, engine).is_some() {
+        return format!("{median} {interval}, another promise");
+    }
+    let word = match rounds.is_better() {
+        Some(true) => "wins",
+        Some(false) => "loses",
+        None => "level",
+    };
+    format!("{word} {median} {interval}")
+}
+
+/// A sentence for each round in which the machine drifted.
+pub(super) fn drifts(shown: &Shown<'_>, rows: &[usize]) -> Vec<String> {
+    let mut found = Vec::new();
+    for row in rows {
+        let spec = &shown.results.plan.rows[*row];
+        for round in 1..=spec.pairs {
+            let probe = |engine: &usize| {
+                let process = Process {
+                    row: *row,
+                    engine: *engine,
+                    round,
+                };
+                let outcome: Option<&Outcome> = shown.results.get(process);
+                outcome?.probe_gb_per_s
+            };
+            if let Some((lowest, highest)) = drift(spec.engines.iter().filter_map(probe)) {
+                found.push(format!(
+                    "{} round {round} ({} to {} GB/s)",
+                    spec.name,
+                    three(lowest),
+                    three(highest)
+                ));
+            }
+        }
+    }
+    if found.is_empty() {
+        return found;
+    }
+    vec![format!(
+        "The machine drifted: the probes of memory bandwidth before the processes of one round \
+         differ by more than 20% in {}.",
+        found.join(", ")
+    )]
+}

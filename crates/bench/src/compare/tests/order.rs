@@ -1,0 +1,156 @@
+use super::{row, small};
+use crate::compare::{Plan, Process, Step};
+
+fn process(plan: &Plan, name: &str, engine: usize, round: u32) -> Process {
+    Process {
+        row: row(plan, name),
+        engine,
+        round,
+    }
+}
+
+#[test]
+fn rounds_are_interleaved_and_rows_that_write_come_last() {
+    let plan = small();
+    let all: Vec<String> = plan.processes().into_iter().map(|p| plan.id(p)).collect();
+    let expected = [
+        "128.fillseq.siltstone.1",
+        "128.fillseq.rocksdb.1",
+        "128.fillrandom.siltstone.1",
+        "128.fillrandom.rocksdb.1",
+        "128.fillrandom.rocksdb.2",
+        "128.fillrandom.siltstone.2",
+        "128.fillrandom.siltstone.3",
+        "128.fillrandom.rocksdb.3",
+        "128.seekrandom-10.siltstone.1",
+        "128.seekrandom-10.rocksdb.1",
+        "128.seekrandom-10.rocksdb-mmap.1",
+        "128.seekrandom-10.rocksdb-mmap.2",
+        "128.seekrandom-10.rocksdb.2",
+        "128.seekrandom-10.siltstone.2",
+    ];
+    assert_eq!(all[..expected.len()], expected);
+    let last: Vec<&String> = all.iter().rev().take(6).rev().collect();
+    assert_eq!(
+        last,
+        [
+            "128.overwrite.siltstone.1",
+            "128.overwrite.rocksdb.1",
+            "128.overwrite.rocksdb.2",
+            "128.overwrite.siltstone.2",
+            "128.readwhilewriting.siltstone.1",
+            "128.readwhilewriting.rocksdb.1",
+        ]
+    );
+}
+
+#[test]
+fn every_process_finds_the_store_that_the_others_find() {
+    let plan = small();
+    let overwrite = Step::Row(row(&plan, "overwrite"));
+    let needs = |name: &str, round| plan.needs(process(&plan, name, 1, round));
+    assert_eq!(needs("fillrandom", 1), None);
+    assert_eq!(needs("seekrandom-100", 2), Some(vec![Step::Fill]));
+    assert_eq!(needs("overwrite", 1), Some(vec![Step::Fill]));
+    assert_eq!(needs("overwrite", 2), Some(vec![Step::Fill, overwrite]));
+    let after = vec![Step::Fill, overwrite, overwrite];
+    assert_eq!(needs("readwhilewriting", 1), Some(after.clone()));
+    assert_eq!(plan.history_text(&after), "fill, overwrite, overwrite");
+    let leaves = |name: &str| plan.leaves(process(&plan, name, 1, 1));
+    assert_eq!(leaves("fillrandom"), Some(vec![Step::Fill]));
+    assert_eq!(leaves("fillseq"), None);
+    assert_eq!(leaves("overwrite"), Some(vec![Step::Fill, overwrite]));
+    assert_eq!(leaves("seekrandom-10"), Some(vec![Step::Fill]));
+}
+
+#[test]
+fn an_uninterrupted_run_never_prepares_a_store_that_a_row_fills() {
+    let plan = small();
+    let mut histories = std::collections::BTreeMap::new();
+    for process in plan.processes() {
+        let owner = plan.owner(process.engine);
+        if let Some(needs) = plan.needs(process) {
+            assert_eq!(histories.get(&owner), Some(&needs), "{}", plan.id(process));
+        }
+        if let Some(leaves) = plan.leaves(process) {
+            histories.insert(owner, leaves);
+        }
+    }
+}
+
+#[test]
+fn a_store_is_deleted_after_its_last_use() {
+    let plan = small();
+    let all = plan.processes();
+    let last = |name: &str, engine, round| {
+        let process = process(&plan, name, engine, round);
+        let position = all.iter().position(|p| *p == process).unwrap();
+        plan.is_last_use(process, &all[position + 1..])
+    };
+    assert!(last("fillseq", 0, 1), "it has a store of its own");
+    assert!(!last("fillrandom", 0, 3));
+    assert!(!last("seekrandom-100", 2, 2), "rocksdb goes on with it");
+    assert!(!last("overwrite", 1, 2));
+    assert!(last("readwhilewriting", 0, 1));
+}
+
+#[test]
+fn a_fill_of_another_kind_has_a_store_of_its_own() {
+    let plan = small();
+    let name = |name: &str| plan.store_name(process(&plan, name, 0, 1));
+    assert_eq!(name("fillseq"), "128.fillseq");
+    assert_eq!(name("fillrandom"), "128");
+    assert_eq!(name("overwrite"), "128");
+}
+
+#[test]
+fn the_forecast_has_the_time_of_all_rows_and_the_fills_that_are_missing() {
+    let plan = small();
+    let all = plan.processes();
+    let forecast = plan.forecast(&all, |_| None);
+    assert_eq!(forecast.rows.len(), plan.rows.len());
+    let seconds = |name: &str| {
+        let rows = forecast.rows.iter();
+        let found = rows.clone().find(|f| f.row == row(&plan, name));
+        found.unwrap().seconds
+    };
+    // Three rounds of 10 s and 20 s, two seconds for each process, and little for the pages.
+    let fill = seconds("fillrandom");
+    assert!((102.0..102.1).contains(&fill), "{fill}");
+    // Two rounds, three engines, two seconds and two more for each process.
+    assert_eq!(seconds("seekrandom-10"), 24.0);
+
+    let reads: Vec<Process> = all
+        .iter()
+        .copied()
+        .filter(|p| p.row == row(&plan, "seekrandom-10"))
+        .collect();
+    let with_fills = plan.forecast(&reads, |_| None).seconds;
+    let filled = plan.forecast(&reads, |_| Some(vec![Step::Fill])).seconds;
+    assert_eq!(filled, 24.0);
+    // One fill of siltstone, and one of rocksdb, which the engine with maps reads too.
+    assert!((with_fills - filled - 34.0).abs() < 0.1, "{with_fills}");
+}
+
+#[test]
+fn the_disk_holds_the_stores_of_all_engines_and_one_more() {
+    let plan = small();
+    let forecast = plan.forecast(&plan.processes(), |_| None);
+    let beside = 768 << 20;
+    let records = 10_000.0 * 144.0 * 0.632 * 1.6;
+    let two = 2 * (beside + records as u64);
+    assert!(forecast.disk_bytes >= two, "{}", forecast.disk_bytes);
+    assert!(
+        forecast.disk_bytes < two + two / 2,
+        "{}",
+        forecast.disk_bytes
+    );
+    let fillseq = forecast.rows[0];
+    assert!(fillseq.disk_bytes < two, "{}", fillseq.disk_bytes);
+}
+
+#[test]
+fn no_process_is_ended_before_it_can_be_done() {
+    assert_eq!(Plan::deadline_s(1.0), 300.0);
+    assert_eq!(Plan::deadline_s(1000.0), 8000.0);
+}

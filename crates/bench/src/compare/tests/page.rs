@@ -1,0 +1,176 @@
+use std::collections::BTreeMap;
+
+use super::results::{done, manifest};
+use super::small;
+use crate::compare::{Outcome, Process, Results, Verdict, page};
+use crate::measure::Second;
+use crate::measure::files::{Part, Sizes};
+use crate::record::{Bytes, Disk, Record};
+use crate::settings::Promise;
+
+/// A record in which every figure follows from the engine and the round.
+fn record(results: &Results, process: Process) -> Record {
+    let plan = &results.plan;
+    let row = &plan.rows[process.row];
+    let engine = &plan.engines[process.engine];
+    let speed = match (engine.name.as_str(), row.name.as_str()) {
+        ("siltstone", "seekrandom-100") => 0.8,
+        ("siltstone", _) | ("rocksdb-mmap", "seekrandom-10") => 3.0,
+        _ => 1.0,
+    };
+    let rate = 100_000.0 * speed * (1.0 + 0.01 * f64::from(process.round));
+    let part = |bytes| Part {
+        files: 1,
+        bytes,
+        allocated_bytes: bytes,
+    };
+    let seconds = (0..10).map(|second| Second {
+        second,
+        operations: 1000 - 50 * second,
+        written_bytes: 144_000,
+        log_bytes: Some(150_000),
+        flush_bytes: Some(140_000),
+        compaction_bytes: Some(10_000 * second),
+        cpu_s: Some(0.5),
+        ..Second::default()
+    });
+    Record {
+        workload: row.settings.workload.to_string(),
+        engine: engine.driver.clone(),
+        engine_version: "1.2.3".into(),
+        promise: Some(match engine.name.as_str() {
+            "rocksdb" if row.name == "fillrandom" => Promise::Memory,
+            _ => Promise::Process,
+        }),
+        ops_per_s: Some(rate * 1.1),
+        ops_per_s_until_idle: Some(rate),
+        p50_us: Some(3.0 / speed),
+        p99_us: Some(9.0 / speed),
+        p999_us: Some(40.0),
+        max_us: Some(12_345.6),
+        slow_s: Some(0.25),
+        write_amplification: row.settings.workload.writes().then_some(4.567),
+        space_amplification: Some(1.25),
+        cpu_s: Some(12.0),
+        rss_bytes: Some(140_000_000),
+        operations: 1_000_000,
+        bytes: Bytes::default(),
+        disk: Disk {
+            files: Sizes {
+                tables: part(800_000_000),
+                log: part(64_000_000),
+                other: Part::default(),
+            },
+            ..Disk::default()
+        },
+        series: seconds.collect(),
+        engine_settings: BTreeMap::from([
+            ("cache".into(), "64 MiB".into()),
+            ("a|b".into(), "`c`".into()),
+        ]),
+        date: format!("2026-11-24T0{}:00:00Z", process.round),
+        ..Record::default()
+    }
+}
+
+fn without(verdict: Verdict) -> Outcome {
+    Outcome {
+        verdict,
+        took_s: 0.0,
+        probe_gb_per_s: None,
+    }
+}
+
+/// Results with wins, losses, a failure, an engine that is left out, and rows that have not run.
+fn results(folder: &std::path::Path) -> Results {
+    let mut results = Results::open(&folder.join("results"), manifest(&small())).unwrap();
+    for process in results.plan.processes() {
+        let id = results.plan.id(process);
+        let outcome = match id.as_str() {
+            "128.overwrite.rocksdb.2" => without(Verdict::Failed(
+                "rocksdb: put: the `disk` is on fire".into(),
+            )),
+            "128.fillseq.rocksdb.1" => {
+                without(Verdict::Skipped("this build has no rocksdb".into()))
+            }
+            _ if id.starts_with("128.readwhilewriting") => continue,
+            _ => {
+                let mut outcome = done(record(&results, process));
+                if id == "128.fillrandom.siltstone.2" {
+                    outcome.probe_gb_per_s = Some(13.0);
+                }
+                outcome
+            }
+        };
+        results.save(process, outcome).unwrap();
+    }
+    results
+}
+
+#[test]
+fn a_page_is_the_same_for_the_same_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = page(&[results(folder.path())]);
+    let expected = include_str!("page.md");
+    if found != expected {
+        let path = std::env::temp_dir().join("siltstone-compare-page.md");
+        std::fs::write(&path, &found).unwrap();
+        panic!(
+            "the page is another one; if it is right, copy {} to {}/src/compare/tests/page.md",
+            path.display(),
+            env!("CARGO_MANIFEST_DIR")
+        );
+    }
+    let again = Results::read(&folder.path().join("results")).unwrap();
+    assert_eq!(page(&[again]), expected);
+}
+
+#[test]
+fn losses_are_printed_like_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = page(&[results(folder.path())]);
+    let line = |name: &str| {
+        let mut lines = page.lines().skip_while(|line| !line.starts_with("Ratios"));
+        lines
+            .find(|line| line.starts_with(&format!("| {name} ")))
+            .unwrap()
+    };
+    for (row, cell) in [
+        ("seekrandom-10", "| wins 3.00 ("),
+        ("seekrandom-10", "| level 1.00 ("),
+        ("seekrandom-100", "| loses 0.80 ("),
+        ("fillrandom", "| 3.00 (3.00 to 3.00), another promise |"),
+        ("overwrite", "| 3.00, one round |"),
+    ] {
+        assert!(line(row).contains(cell), "{cell}: {}", line(row));
+    }
+}
+
+#[test]
+fn nothing_is_hidden() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = page(&[results(folder.path())]).replace('\n', " ");
+    for text in [
+        "failed (note",
+        "``rocksdb: put: the `disk` is on fire``",
+        "left out (note",
+        "this build has no rocksdb",
+        "1 of 2 rounds",
+        "rocksdb has another promise than siltstone",
+        "fillrandom round 2 (10.0 to 13.0 GB/s)",
+        "is not complete",
+        "those of the plan `small`, not of the standard comparison",
+        "a\\|b",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn no_results_make_a_page_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = Results::open(&folder.path().join("results"), manifest(&small())).unwrap();
+    let page = page(&[results]);
+    assert!(page.contains("nothing has run"), "{page}");
+    assert!(page.contains("is not complete"), "{page}");
+}
