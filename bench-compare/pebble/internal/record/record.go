@@ -11,9 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -159,15 +156,6 @@ type System struct {
 	MajorFaults         *uint64 `json:"major_faults"`
 	VoluntarySwitches   *uint64 `json:"voluntary_switches"`
 	InvoluntarySwitches *uint64 `json:"involuntary_switches"`
-}
-
-// Build says how the program was built, and from which commit.
-type Build struct {
-	Rustc      *string `json:"rustc"`
-	Profile    string  `json:"profile"`
-	Commit     *string `json:"commit"`
-	IsModified *bool   `json:"is_modified"`
-	Go         string  `json:"go"`
 }
 
 // Of returns the record of a run that has just ended.
@@ -350,38 +338,6 @@ func settingsOf(s *settings.Settings) map[string]any {
 		"cache":             strings.ReplaceAll(string(s.Cache), "_", "-"),
 		"seed":              s.Seed,
 	}
-}
-
-// buildOf reads the commit of the repository in which the program lies. The environment variable
-// SILTSTONE_COMMIT takes precedence, for a program that was copied elsewhere.
-func buildOf() Build {
-	build := Build{Profile: "release"}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		build.Go = info.GoVersion
-	}
-	if commit := os.Getenv("SILTSTONE_COMMIT"); commit != "" {
-		build.Commit = &commit
-		return build
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return build
-	}
-	git := func(arguments ...string) *string {
-		output, err := exec.Command("git", append([]string{"-C", filepath.Dir(program)},
-			arguments...)...).Output()
-		if err != nil {
-			return nil
-		}
-		text := strings.TrimSpace(string(output))
-		return &text
-	}
-	build.Commit = git("rev-parse", "HEAD")
-	if status := git("status", "--porcelain", "--untracked-files=no"); status != nil {
-		isModified := *status != ""
-		build.IsModified = &isModified
-	}
-	return build
 }
 
 // JSON returns the record as one line.
