@@ -4,14 +4,19 @@
 //! engine deletes meanwhile does not count, so a reading of an open store is that of one moment
 //! only if the engine is idle.
 //!
+//! Files may have holes: LMDB's has the length of its map, most of which was never written. What a
+//! store takes on the disk is the blocks that are allocated, so sizes have both. What concerns the
+//! page cache leaves holes out, because there is nothing to read in them.
+//!
 //! Threading: pure functions. They must not be called on a folder that another process changes.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+mod extents;
 mod residency;
 
 #[cfg(test)]
@@ -146,12 +151,12 @@ fn walk(
 /// Calls `visit` with each regular file below `folder`, open for reading.
 fn walk_open(
     folder: &Path,
-    visit: &mut dyn FnMut(&mut File, &fs::Metadata) -> io::Result<()>,
+    visit: &mut dyn FnMut(&Path, &mut File, &fs::Metadata) -> io::Result<()>,
 ) -> io::Result<()> {
     walk(
         folder,
         &mut |path, metadata| match unless_deleted(File::open(path).map_err(about(path)))? {
-            Some(mut file) => visit(&mut file, metadata).map_err(about(path)),
+            Some(mut file) => visit(path, &mut file, metadata).map_err(about(path)),
             None => Ok(()),
         },
     )
@@ -175,54 +180,121 @@ pub fn sizes(folder: &Path, purpose_of: &dyn Fn(&Path) -> Purpose) -> io::Result
     Ok(sizes)
 }
 
-/// The part of the files that is in the page cache, from 0 to 1. `None` if there are no bytes, or
-/// if the system does not tell.
+/// The part of the files that is in the page cache, from 0 to 1. Holes are no part of a file here.
+/// `None` if there are no bytes, or if the system does not tell.
 ///
 /// # Errors
 /// If the folder or one of its files cannot be read.
 pub fn cached_part(folder: &Path) -> io::Result<Option<f64>> {
     let (mut cached, mut all) = (0, 0);
     let mut is_known = true;
-    walk_open(folder, &mut |file, metadata| {
-        match residency::cached_bytes(file, metadata.len())? {
+    walk_open(folder, &mut |_, file, metadata| {
+        let ranges = extents::data_ranges(file, metadata.len())?;
+        match residency::cached_bytes(file, &ranges)? {
             Some(bytes) => cached += bytes,
             None => is_known = false,
         }
-        all += metadata.len();
+        all += extents::bytes_of(&ranges);
         Ok(())
     })?;
     Ok(super::ratio(cached as f64, all as f64).filter(|_| is_known))
 }
 
-/// Reads all files once, so that they are in the page cache if it has room. Returns their bytes.
+/// Reads all files once, so that they are in the page cache if it has room. Holes are not read.
+/// Returns the bytes that were.
 ///
 /// # Errors
 /// If the folder or one of its files cannot be read.
 pub fn warm(folder: &Path) -> io::Result<u64> {
     let mut buffer = vec![0; 1 << 20];
     let mut bytes = 0;
-    walk_open(folder, &mut |file, _| {
-        loop {
-            match file.read(&mut buffer)? {
-                0 => return Ok(()),
-                count => bytes += count as u64,
-            }
+    walk_open(folder, &mut |_, file, metadata| {
+        for range in extents::data_ranges(file, metadata.len())? {
+            file.seek(SeekFrom::Start(range.start))?;
+            bytes += read_all(
+                &mut file.by_ref().take(range.end - range.start),
+                &mut buffer,
+            )?;
         }
+        Ok(())
     })?;
     Ok(bytes)
 }
 
+fn read_all(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<u64> {
+    let mut bytes = 0;
+    loop {
+        match from.read(buffer)? {
+            0 => return Ok(bytes),
+            count => bytes += count as u64,
+        }
+    }
+}
+
+/// What stayed in the page cache although the system was asked to drop it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Files of which pages stayed.
+    pub files: u64,
+    /// Their bytes in the page cache.
+    pub bytes: u64,
+    /// The bytes of all files without their holes.
+    pub of_bytes: u64,
+    /// The file of which the most stayed.
+    pub most: Option<PathBuf>,
+}
+
+impl Kept {
+    fn add(&mut self, path: &Path, bytes: u64, most_bytes: &mut u64) {
+        self.bytes += bytes;
+        self.files += u64::from(bytes > 0);
+        if bytes > *most_bytes {
+            *most_bytes = bytes;
+            self.most = Some(path.to_path_buf());
+        }
+    }
+
+    /// What stayed as a part of all, from 0 to 1.
+    pub fn part(&self) -> f64 {
+        super::ratio(self.bytes as f64, self.of_bytes as f64).unwrap_or(0.0)
+    }
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(most) = &self.most else {
+            return write!(f, "all pages were dropped from the page cache");
+        };
+        write!(
+            f,
+            "{} of {} bytes stayed in the page cache, in {} files, most of them in {}: a process \
+             has the file mapped or writes it, or its file system cannot drop pages, as a tmpfs",
+            self.bytes,
+            self.of_bytes,
+            self.files,
+            most.display()
+        )
+    }
+}
+
 /// Syncs all files and asks the system to drop them from the page cache. Pages that a process has
-/// mapped stay, so the store has to be closed before. Whether it worked is what [`cached_part`]
-/// says afterwards: a tmpfs, for example, cannot drop anything.
+/// mapped stay, and so do those that are dirty again and those of a tmpfs. So the store has to be
+/// closed before, by all processes. Returns what stayed.
 ///
 /// # Errors
-/// If the folder or one of its files cannot be read or synced.
-pub fn drop_from_cache(folder: &Path) -> io::Result<()> {
-    walk_open(folder, &mut |file, _| {
+/// If the folder or one of its files cannot be read or synced; on other systems than Linux always.
+pub fn drop_from_cache(folder: &Path) -> io::Result<Kept> {
+    let (mut kept, mut most_bytes) = (Kept::default(), 0);
+    walk_open(folder, &mut |path, file, metadata| {
         file.sync_all()?;
-        drop_file(file)
-    })
+        drop_file(file)?;
+        let ranges = extents::data_ranges(file, metadata.len())?;
+        kept.of_bytes += extents::bytes_of(&ranges);
+        let bytes = residency::cached_bytes(file, &ranges)?.unwrap_or(0);
+        kept.add(path, bytes, &mut most_bytes);
+        Ok(())
+    })?;
+    Ok(kept)
 }
 
 #[cfg(target_os = "linux")]

@@ -14,36 +14,44 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 
 /// Bytes of the file that are mapped at a time; a multiple of every page size.
 #[cfg(target_os = "linux")]
 const WINDOW_BYTES: u64 = 1 << 30;
 
-/// The bytes of the file that are in the page cache; `None` on other systems than Linux.
+/// The bytes of these ranges of the file that are in the page cache; `None` on other systems than
+/// Linux.
 ///
 /// # Errors
 /// If the file cannot be mapped.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn cached_bytes(_file: &File, _file_bytes: u64) -> io::Result<Option<u64>> {
+pub(super) fn cached_bytes(_file: &File, _ranges: &[Range<u64>]) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// The bytes of the file that are in the page cache; `None` on other systems than Linux.
+/// The bytes of these ranges of the file that are in the page cache; `None` on other systems than
+/// Linux. The ranges ascend.
 ///
 /// # Errors
 /// If the file cannot be mapped.
 #[cfg(target_os = "linux")]
-pub(super) fn cached_bytes(file: &File, file_bytes: u64) -> io::Result<Option<u64>> {
+pub(super) fn cached_bytes(file: &File, ranges: &[Range<u64>]) -> io::Result<Option<u64>> {
     let page_bytes = rustix::param::page_size() as u64;
-    let (mut from, mut cached) = (0, 0);
-    while from < file_bytes {
-        let length = (file_bytes - from).min(WINDOW_BYTES);
-        let pages = cached_pages(file, from, length, page_bytes)?;
-        // The last page may reach beyond the end of the file.
-        cached += (pages * page_bytes).min(length);
-        from += length;
+    let (mut end, mut cached) = (0, 0);
+    for range in ranges {
+        // A block of the file system may be smaller than a page. A page counts once.
+        let mut from = end.max(range.start / page_bytes * page_bytes);
+        while from < range.end {
+            let length = (range.end - from).min(WINDOW_BYTES);
+            let pages = cached_pages(file, from, length, page_bytes)?;
+            // The last page may reach beyond the end of the file.
+            cached += (pages * page_bytes).min(length);
+            from += length.next_multiple_of(page_bytes);
+        }
+        end = from;
     }
-    Ok(Some(cached))
+    Ok(Some(cached.min(super::extents::bytes_of(ranges))))
 }
 
 /// The pages of a range that are cached. `from` is a multiple of the page size, and `length` is not

@@ -88,8 +88,95 @@ fn files_are_warmed_and_dropped() {
     assert_eq!(warm(folder.path()).unwrap(), 3_000_001);
     let warm_part = cached_part(folder.path()).unwrap().unwrap();
     assert!(warm_part > 0.9, "{warm_part}");
-    drop_from_cache(folder.path()).unwrap();
+    let kept = drop_from_cache(folder.path()).unwrap();
     // A tmpfs drops nothing.
     let cold_part = cached_part(folder.path()).unwrap().unwrap();
     assert!((0.0..=warm_part).contains(&cold_part), "{cold_part}");
+    assert_eq!(kept.of_bytes, 3_000_001);
+    assert!(
+        (kept.part() - cold_part).abs() < 0.01,
+        "{kept:?} {cold_part}"
+    );
+    assert_eq!(kept.files > 0, kept.bytes > 0);
+    assert_eq!(kept.most.is_some(), kept.bytes > 0);
+}
+
+#[test]
+fn what_stays_in_the_cache_is_told_with_its_file() {
+    let nothing = Kept::default();
+    assert_eq!(nothing.part(), 0.0);
+    assert!(nothing.to_string().starts_with("all pages were dropped"));
+    let (mut kept, mut most_bytes) = (Kept::default(), 0);
+    kept.of_bytes = 10_000;
+    for (name, bytes) in [("a.sst", 100), ("b.sst", 0), ("c.sst", 300), ("d.sst", 200)] {
+        kept.add(Path::new(name), bytes, &mut most_bytes);
+    }
+    assert_eq!((kept.files, kept.bytes, kept.part()), (3, 600, 0.06));
+    let text = kept.to_string();
+    assert!(text.starts_with("600 of 10000 bytes stayed"), "{text}");
+    assert!(text.contains("most of them in c.sst"), "{text}");
+}
+
+/// A file of 64 GiB with a MiB of data at its start and one in the middle.
+#[cfg(target_os = "linux")]
+fn folder_with_holes() -> tempfile::TempDir {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::create(folder.path().join("data.mdb")).unwrap();
+    file.set_len(64 << 30).unwrap();
+    for at in [0, 32 << 30] {
+        file.write_all_at(&vec![7; 1 << 20], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    folder
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn holes_take_no_space_and_are_not_read() {
+    let folder = folder_with_holes();
+    let tables = sizes(folder.path(), &purpose_by_name).unwrap().tables;
+    assert_eq!(tables.bytes, 64 << 30);
+    let data = (2 << 20)..(8 << 20);
+    assert!(data.contains(&tables.allocated_bytes), "{tables:?}");
+
+    let warmed = warm(folder.path()).unwrap();
+    assert!(data.contains(&warmed), "{warmed}");
+    let warm_part = cached_part(folder.path()).unwrap().unwrap();
+    assert!(warm_part > 0.9, "{warm_part}");
+    let kept = drop_from_cache(folder.path()).unwrap();
+    assert!(data.contains(&kept.of_bytes), "{kept:?}");
+    assert!(kept.bytes <= kept.of_bytes, "{kept:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_ranges_of_a_file_are_those_that_were_written() {
+    let folder = folder_with_holes();
+    let file = File::open(folder.path().join("data.mdb")).unwrap();
+    let ranges = extents::data_ranges(&file, 64 << 30).unwrap();
+    assert_eq!(ranges.len(), 2, "{ranges:?}");
+    // Blocks are of 64 KiB at most on usual file systems.
+    for (range, at) in ranges.iter().zip([0, 32 << 30]) {
+        assert_eq!(range.start, at);
+        assert!((1 << 20..2 << 20).contains(&(range.end - at)), "{ranges:?}");
+    }
+    // A length below that of the file cuts the ranges off.
+    let first = extents::data_ranges(&file, 1000).unwrap();
+    assert_eq!(first, vec![0..1000]);
+    assert_eq!(extents::data_ranges(&file, 0).unwrap(), Vec::new());
+
+    let hole = File::create(folder.path().join("hole")).unwrap();
+    hole.set_len(1 << 30).unwrap();
+    assert_eq!(extents::data_ranges(&hole, 1 << 30).unwrap(), Vec::new());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_of_nothing_but_a_hole_has_no_cached_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::create(folder.path().join("data.mdb")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(warm(folder.path()).unwrap(), 0);
+    assert_eq!(cached_part(folder.path()).unwrap(), None);
 }
