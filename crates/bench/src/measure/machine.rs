@@ -12,7 +12,7 @@ mod build;
 mod cgroup;
 mod mount;
 
-pub use build::Build;
+pub use build::{Build, UNKNOWN};
 pub use cgroup::{Cgroup, cgroup};
 pub use mount::{Mount, mount_of};
 
