@@ -32,4 +32,7 @@ pub mod values;
 pub mod zeta;
 pub mod zipfian;
 
+#[cfg(test)]
+mod vectors;
+
 pub use error::ParameterError;
