@@ -12,7 +12,7 @@ use siltstone::{
 
 use super::{
     Abilities, Answers, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
-    Session, Write,
+    Session, ThreadClass, Write,
 };
 use crate::settings::{Compression, EngineSettings};
 
@@ -98,6 +98,14 @@ impl Driver for SiltstoneDriver {
                 })
                 .collect(),
             Err(error) => BTreeMap::from([("error".into(), error.to_string())]),
+        }
+    }
+
+    /// The workers both flush and compact.
+    fn thread_class(&self, name: &str) -> ThreadClass {
+        match name.starts_with("silt-") {
+            true => ThreadClass::Other,
+            false => ThreadClass::Foreground,
         }
     }
 
