@@ -113,7 +113,7 @@ impl Engines {
         programs.into_iter().map(digest).collect()
     }
 
-    /// The command that runs a workload of an engine, or a sentence why the engine cannot take part.
+    /// The command that runs a workload of an engine, or a sentence why it cannot take part.
     pub fn command(
         &self,
         engine: &Contender,

@@ -24,20 +24,21 @@ use crate::record::Record;
 use crate::settings::Promise;
 use text::{Notes, paragraph};
 
-const HEAD: &str = "This page is written by `bench-compare page` from the records of real runs, and \
-     is not edited by hand. `bench-compare/README.md` says how to make it again.";
+const HEAD: &str = "This page is written by `bench-compare page` from the records of real runs, \
+     and is not edited by hand. `bench-compare/README.md` says how to make it again.";
 
 const READING: &str = "A figure is the median of the rounds, with the lowest and the highest in \
-     parentheses. Rounds are interleaved: A B C, then C B A. A ratio is that of the two figures of \
-     one round; the tables have the median of these ratios and the interval in which the truth lies \
-     with a probability of 95% (Student's t on the logarithms). Above 1, the first engine is better. \
-     *wins* and *loses* stand where the interval lies on one side of 1, and *level* where it does \
-     not. Writes are only judged if both engines promise the same. Of a hundred such intervals, about five miss the truth.";
+     parentheses. Rounds are interleaved: A B C, then C B A. A ratio is that of the two figures \
+     of one round; the tables have the median of these ratios and the interval in which the \
+     truth lies with a probability of 95% (Student's t on the logarithms). Above 1, the first \
+     engine is better. *wins* and *loses* stand where the interval lies on one side of 1, and \
+     *level* where it does not. Writes are only judged if both engines promise the same. Of a \
+     hundred such intervals, about five miss the truth.";
 
-const DEFINITIONS: &str = "Fills and overwrites count until the engine is idle, so compactions that \
-     are left behind are part of the figure. Every read is checked: what should be there is found, \
-     what should not be there is not found, and every byte of the value is compared. All figures of \
-     a process are in its record (`docs/bench-record.md`).";
+const DEFINITIONS: &str = "Fills and overwrites count until the engine is idle, so compactions \
+     that are left behind are part of the figure. Every read is checked: what should be there is \
+     found, what should not be there is not found, and every byte of the value is compared. All \
+     figures of a process are in its record (`docs/bench-record.md`).";
 
 /// The page of these comparisons, one after the other.
 pub fn page(all: &[Results]) -> String {
@@ -148,8 +149,8 @@ impl<'a> Shown<'a> {
         engines.filter(takes_part).collect()
     }
 
-    /// What writes of an engine survive in a row, if that is not what those of the baseline survive.
-    /// In a row that only reads it does not matter.
+    /// What writes of an engine survive in a row, if it is not what those of the baseline survive. In
+    /// a row that only reads it does not matter.
     fn other_promise(&self, row: usize, engine: usize) -> Option<Promise> {
         if !self.results.plan.rows[row].settings.workload.writes() {
             return None;
@@ -203,8 +204,11 @@ impl<'a> Shown<'a> {
         for drift in tables::drifts(self, &rows) {
             out.push_str(&paragraph(&drift));
         }
-        out.push_str(&paragraph(details::HEAD));
-        out.push_str(&details::table(self, &rows, &engines).text());
+        let details = details::table(self, &rows, &engines);
+        if !details.is_empty() {
+            out.push_str(&paragraph(details::HEAD));
+            out.push_str(&details.text());
+        }
         for row in rows {
             if self.results.plan.rows[row].tenths {
                 out.push_str(&details::tenths(self, row));

@@ -13,7 +13,7 @@ use crate::experiment::error::{Source, did_you_mean};
 use crate::experiment::product::{Assigned, Assignment, assignments, fill_in, product};
 use crate::experiment::section::{At, Section};
 use crate::experiment::stores::DATA;
-use crate::settings::{Abilities, nearest, parse_size};
+use crate::settings::{Abilities, Settings, nearest, parse_size};
 
 type Read<T> = Result<T, PlanFileError>;
 
@@ -247,7 +247,7 @@ fn read_stores(
             return Err(section.error(span, message));
         }
         for engine in 0..plan.engines.len() {
-            let settings = plan.with(&assigned.settings, engine);
+            let settings = plan.with_own(&assigned.settings, engine);
             check_settings(&section, &assigned, &settings, &name.0)?;
         }
         plan.stores.push(Store {
@@ -267,7 +267,7 @@ fn read_stores(
 fn check_settings(
     section: &Section<'_>,
     assigned: &Assigned,
-    settings: &crate::settings::Settings,
+    settings: &Settings,
     name: &str,
 ) -> Read<()> {
     settings.check(&Abilities::ALL).map_err(|refusal| {
@@ -276,21 +276,6 @@ fn check_settings(
         let span = found.or_else(workload).unwrap_or(section.span.clone());
         section.error(span, format!("`{name}`: {refusal}"))
     })
-}
-
-impl Plan {
-    /// Settings with those of an engine.
-    fn with(
-        &self,
-        settings: &crate::settings::Settings,
-        engine: usize,
-    ) -> crate::settings::Settings {
-        let mut settings = settings.clone();
-        for (name, text) in &self.engines[engine].settings {
-            let _ = settings.set(name, text);
-        }
-        settings
-    }
 }
 
 /// Reads one table `[[row]]`, which is several rows if it has lists.
@@ -323,7 +308,7 @@ fn read_row(
             rows.map(|row| row.name.as_str()),
         )?;
         for engine in &engines {
-            let settings = plan.with(&assigned.settings, *engine);
+            let settings = plan.with_own(&assigned.settings, *engine);
             check_settings(section, &assigned, &settings, &name.0)?;
         }
         check_use(section, plan, store, &assigned, &own, &engines)?;

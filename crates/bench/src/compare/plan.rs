@@ -85,21 +85,22 @@ pub struct Row {
 impl Plan {
     /// The settings of an engine in a row.
     pub fn settings(&self, row: &Row, engine: usize) -> Settings {
-        self.with_own(&row.settings, engine)
+        self.with_own(&row.settings, engine).resolved()
     }
 
     /// The settings with which an engine fills a store.
     pub fn fill_settings(&self, store: &Store, engine: usize) -> Settings {
-        self.with_own(&store.fill, engine)
+        self.with_own(&store.fill, engine).resolved()
     }
 
-    fn with_own(&self, settings: &Settings, engine: usize) -> Settings {
+    /// Settings with those of an engine.
+    pub(super) fn with_own(&self, settings: &Settings, engine: usize) -> Settings {
         let mut settings = settings.clone();
         for (name, text) in &self.engines[engine].settings {
             // They were accepted when the file was read.
             let _ = settings.set(name, text);
         }
-        settings.resolved()
+        settings
     }
 
     /// The engine of this name.

@@ -2,11 +2,12 @@
 //!
 //! A ratio is that of two figures of one round, because the machine drifts from round to round, by
 //! more than many differences that matter. The interval is Student's, on the logarithms of the
-//! ratios, which give a ratio and its inverse equal weight. It has the right width for three to five
-//! rounds, as far as the logarithms are normally distributed. Resampling (the bootstrap) of so few
-//! values is far too narrow: it cannot leave the range of the ratios, and even the whole range
-//! covers the true median in only 94% of the cases with five rounds, and in 75% with three. With two
-//! rounds Student's interval is so wide that it decides next to nothing, and with one there is none.
+//! ratios, which give a ratio and its inverse equal weight. It has the right width for three to
+//! five rounds, as far as the logarithms are normally distributed. Resampling (the bootstrap) of
+//! so few values is far too narrow: it cannot leave the range of the ratios, and even the whole
+//! range covers the true median in only 94% of the cases with five rounds, and in 75% with three.
+//! With two rounds Student's interval is so wide that it decides next to nothing, and with one
+//! there is none.
 //!
 //! Threading: pure functions.
 

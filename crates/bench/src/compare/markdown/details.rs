@@ -12,10 +12,11 @@ use crate::record::Record;
 
 /// What stands above the table.
 pub(super) const HEAD: &str = "What it costs (medians of the rounds). Latencies are those of all \
-     calls, in us; *over 1 ms* is the time in calls that took longer. *Written* is what the engine \
-     wrote to log and tables for each byte of the user, and *space* the disk for each byte of the \
-     records, log included. Processor time is that of the whole process until idle. Memory is the \
-     highest anonymous memory, without mapped files and page cache. Sizes are at the end.";
+     calls, in us; *over 1 ms* is the time in calls that took longer. *Written* is what the \
+     engine wrote to log and tables for each byte of the user, and *space* the disk for each \
+     byte of the records, log included. Processor time is that of the whole process until idle. \
+     Memory is the highest anonymous memory, without mapped files and page cache. Sizes are at \
+     the end.";
 
 const HEADS: [&str; 14] = [
     "",

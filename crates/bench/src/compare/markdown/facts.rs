@@ -11,7 +11,9 @@ use super::text::{bullet, paragraph, quoted};
 use crate::compare::Spread;
 use crate::measure::machine::Machine;
 use crate::record::Record;
-use crate::settings::{Promise, Settings, ValueBytes, size_text};
+use crate::settings::{Promise, Settings, ValueBytes};
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// The data of a store in a sentence.
 pub(super) fn data_text(fill: &Settings) -> String {
@@ -127,17 +129,12 @@ fn machine_text(machine: &Machine) -> String {
     facts.extend(
         machine
             .memory_bytes
-            .map(|bytes| format!("{} memory", size_text(round(bytes)))),
+            .map(|bytes| format!("{} GiB of memory", three(bytes as f64 / GIB))),
     );
     facts.extend(machine.kernel.clone());
     facts.extend(machine.distribution.clone());
     facts.extend(machine.file_system.clone());
     format!("Machine: {}.", facts.join("; "))
-}
-
-/// Bytes in whole MiB, which are enough for a machine's memory.
-fn round(bytes: u64) -> u64 {
-    (bytes >> 20) << 20
 }
 
 fn load_text(shown: &Shown<'_>) -> String {
