@@ -1,6 +1,8 @@
 //! Every workload in small, on the map in memory and on a real store, and engines that answer
 //! wrongly.
 
+mod sync;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
