@@ -91,7 +91,7 @@ impl Progress {
 
     /// A store is filled for the next process.
     pub fn prepare(&self, what: &str, engine: &str) {
-        eprintln!("        {engine} has no such store; it is prepared: {what}");
+        eprintln!("        the store of {engine} is prepared: {what}");
     }
 
     /// A process has ended.

@@ -131,7 +131,8 @@ impl Comparison {
         let plan = self.plan();
         let known = |process: Process| {
             let needs = plan.needs(process)?;
-            self.has_store(process, &needs).then_some(needs)
+            let done = self.done_of(process, &needs);
+            (done > 0).then(|| needs[..done].to_vec())
         };
         let forecast = plan.forecast(todo, known);
         let free_bytes = self.stores.free_bytes()?;
@@ -154,27 +155,29 @@ impl Comparison {
         (plan.store_name(process), plan.engines[owner].name.clone())
     }
 
-    fn has_store(&self, process: Process, needs: &[Step]) -> bool {
+    /// How many of the steps that a process needs have been done to its store, and nothing else.
+    fn done_of(&self, process: Process, needs: &[Step]) -> usize {
         let (store, owner) = self.store(process);
-        let history = self.plan().history_text(needs);
-        self.stores.has(&store, &owner, &history)
+        let has = |done: &usize| {
+            let history = self.plan().history_text(&needs[..*done]);
+            self.stores.has(&store, &owner, &history)
+        };
+        (1..=needs.len()).rev().find(has).unwrap_or(0)
     }
 
     /// Carries out one process and keeps what it found.
     fn one(&mut self, process: Process) -> Result<()> {
-        let needs = self.plan().needs(process);
-        let missing = needs.filter(|needs| !self.has_store(process, needs));
-        let mut expected_s = self.plan().seconds(process);
-        if let Some(needs) = &missing {
-            expected_s += self.plan().preparation_s(process, needs);
-        }
+        let needs = self.plan().needs(process).unwrap_or_default();
+        let done = self.done_of(process, &needs);
+        let plan = self.plan();
+        let expected_s = plan.seconds(process) + plan.preparation_s(process, &needs[done..]);
         // An earlier round may have failed since the beginning.
         if self.has_ended(process) {
             self.progress.pass(expected_s);
             return Ok(());
         }
         self.progress.begin(self.plan(), process);
-        let outcome = match self.fate(process, missing.as_deref())? {
+        let outcome = match self.fate(process, &needs, done)? {
             Fate::Stopped => return Ok(()),
             Fate::Ended(outcome) => outcome,
         };
@@ -185,7 +188,7 @@ impl Comparison {
             .map_err(|error| error.to_string())
     }
 
-    fn fate(&mut self, process: Process, missing: Option<&[Step]>) -> Result<Fate> {
+    fn fate(&mut self, process: Process, needs: &[Step], done: usize) -> Result<Fate> {
         let plan = self.plan();
         let row = &plan.rows[process.row];
         let settings = plan.settings(row, process.engine);
@@ -197,8 +200,8 @@ impl Comparison {
             Ok(command) => command,
             Err(reason) => return Ok(Fate::Ended(without_record(Verdict::Skipped(reason)))),
         };
-        if let Some(steps) = missing {
-            match self.prepare(process, steps)? {
+        if done < needs.len() {
+            match self.prepare(process, needs, done)? {
                 None if is_stopped() => return Ok(Fate::Stopped),
                 None => {}
                 Some(reason) => {
@@ -232,46 +235,45 @@ impl Comparison {
         }))
     }
 
-    /// Prepares the store of a process. Returns why it could not be done; `None` if it is there, or
-    /// if the user wants an end.
-    fn prepare(&self, process: Process, steps: &[Step]) -> Result<Option<String>> {
+    /// Prepares the store of a process, to which the first steps have been done. Returns why it could
+    /// not be done; `None` if it is as it should be, or if the user wants an end.
+    fn prepare(&self, process: Process, needs: &[Step], done: usize) -> Result<Option<String>> {
         let plan = self.plan();
         let (store, owner) = self.store(process);
         let folder = self.stores.of(&store, &owner);
         let engine = plan.owner(process.engine);
-        self.progress.prepare(&plan.history_text(steps), &owner);
-        self.stores.delete(&store, &owner)?;
+        let contender = &plan.engines[engine];
         let spec = &plan.stores[plan.rows[process.row].store];
-        for (index, step) in steps.iter().enumerate() {
-            let (settings, seconds) = match step {
-                Step::Fill => {
-                    let settings = plan.fill_settings(spec, engine);
-                    (settings, plan.preparation_s(process, &[*step]))
-                }
-                Step::Row(row) => {
-                    let settings = plan.settings(&plan.rows[*row], engine);
-                    (settings, plan.preparation_s(process, &[*step]))
-                }
+        self.progress
+            .prepare(&plan.history_text(&needs[done..]), &owner);
+        if done == 0 {
+            self.stores.delete(&store, &owner)?;
+        }
+        for index in done..needs.len() {
+            let step = needs[index];
+            let settings = match step {
+                Step::Fill => plan.fill_settings(spec, engine),
+                Step::Row(row) => plan.settings(&plan.rows[row], engine),
             };
-            let contender = &plan.engines[engine];
             let mut command = match self.engines.command(contender, &settings, &folder, None) {
                 Ok(command) => command,
                 Err(reason) => return Ok(Some(reason)),
             };
+            self.stores.forget(&store, &owner)?;
             self.stores.sync()?;
-            let deadline = progress::seconds(Plan::deadline_s(seconds));
+            let expected_s = plan.preparation_s(process, &[step]);
+            let deadline = progress::seconds(Plan::deadline_s(expected_s));
             let ended = watch(&mut command, deadline, &STOP)?;
             match verdict(&ended, &settings) {
                 None => return Ok(None),
                 Some(Verdict::Done(_)) => {}
                 Some(Verdict::Failed(reason) | Verdict::Skipped(reason)) => {
-                    let step = plan.history_text(&steps[index..=index]);
-                    return Ok(Some(format!("{step}: {reason}")));
+                    return Ok(Some(format!("{}: {reason}", plan.history_text(&[step]))));
                 }
             }
+            let history = plan.history_text(&needs[..=index]);
+            self.stores.note(&store, &owner, &history)?;
         }
-        self.stores
-            .note(&store, &owner, &plan.history_text(steps))?;
         Ok(None)
     }
 

@@ -52,7 +52,7 @@ pub struct Forecast {
 
 impl Plan {
     /// What is expected of these processes, which are in their order. `history` says what has been
-    /// done to the store of an engine; `None` means that it has to be filled.
+    /// done to the store that a process needs; `None` means that it has to be filled.
     pub fn forecast(
         &self,
         processes: &[Process],
@@ -71,9 +71,8 @@ impl Plan {
             let mut disk_bytes = sizes.values().sum::<u64>();
             if let Some(needed) = self.needs(*process) {
                 let known = histories.entry(key).or_insert_with(|| history(*process));
-                if known.as_ref() != Some(&needed) {
-                    seconds += self.preparation_s(*process, &needed);
-                }
+                let done = known.as_deref().map_or(0, |known| done_of(known, &needed));
+                seconds += self.preparation_s(*process, &needed[done..]);
             }
             if is_kept {
                 let store = &self.stores[row.store];
@@ -115,8 +114,8 @@ impl Plan {
         workload_s(&settings, self.expected(row, process.engine))
     }
 
-    /// How long it takes until the store is as a process needs it, in seconds.
-    pub fn preparation_s(&self, process: Process, needed: &[Step]) -> f64 {
+    /// How long it takes to do these steps to the store of a process, in seconds.
+    pub fn preparation_s(&self, process: Process, steps: &[Step]) -> f64 {
         let owner = self.owner(process.engine);
         let store = &self.stores[self.rows[process.row].store];
         let step = |step: &Step| match step {
@@ -134,7 +133,7 @@ impl Plan {
                 round: 1,
             }),
         };
-        needed.iter().map(step).sum()
+        steps.iter().map(step).sum()
     }
 
     /// After this time a process is ended, because it hangs.
@@ -153,6 +152,15 @@ impl Plan {
             .or_else(fill)
             .copied()
             .unwrap_or(ASSUMED_OPS_PER_S)
+    }
+}
+
+/// How many of the needed steps need not be done. A store to which something else was done is filled
+/// again.
+fn done_of(known: &[Step], needed: &[Step]) -> usize {
+    match needed.starts_with(known) {
+        true => known.len(),
+        false => 0,
     }
 }
 

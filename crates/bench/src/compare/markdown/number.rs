@@ -9,6 +9,8 @@ pub(super) const NONE: &str = "-";
 
 /// A number with three digits, or all digits before the point.
 pub(super) fn three(value: f64) -> String {
+    // The sum of no numbers is -0, whose sign nobody wants to see.
+    let value = value + 0.0;
     match value.abs() {
         _ if !value.is_finite() => NONE.into(),
         size if size >= 99.95 => whole(value.round() as i64),
@@ -55,6 +57,7 @@ mod tests {
     fn numbers_have_three_digits() {
         for (value, expected) in [
             (0.0, "0.00"),
+            (-0.0, "0.00"),
             (0.126, "0.13"),
             (9.996, "10.0"),
             (99.96, "100"),

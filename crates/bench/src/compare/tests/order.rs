@@ -1,4 +1,4 @@
-use super::{row, small};
+use super::{SMALL, row, small};
 use crate::compare::{Plan, Process, Step};
 
 fn process(plan: &Plan, name: &str, engine: usize, round: u32) -> Process {
@@ -61,6 +61,22 @@ fn every_process_finds_the_store_that_the_others_find() {
     assert_eq!(leaves("fillseq"), None);
     assert_eq!(leaves("overwrite"), Some(vec![Step::Fill, overwrite]));
     assert_eq!(leaves("seekrandom-10"), Some(vec![Step::Fill]));
+}
+
+#[test]
+fn an_engine_that_took_no_part_in_a_row_that_writes_has_its_writes_done() {
+    let both = "engines = [\"siltstone\", \"rocksdb\"]\namount = 1_000";
+    let text = SMALL.replace(both, "engines = [\"siltstone\"]\namount = 1_000");
+    let plan = Plan::parse("plans/x.toml", &text).unwrap();
+    let last = |engine| process(&plan, "readwhilewriting", engine, 1);
+    assert_eq!(plan.needs(last(0)), plan.needs(last(1)));
+    assert_eq!(plan.needs(last(1)).unwrap().len(), 3);
+    // Two overwrites of 1000 records at the assumed rate, and two seconds for each process.
+    let fill = vec![Step::Fill];
+    let seconds = |known: Vec<Step>| plan.forecast(&[last(1)], |_| Some(known.clone())).seconds;
+    let needed = plan.needs(last(1)).unwrap();
+    let more = seconds(fill) - seconds(needed);
+    assert!((more - 4.02).abs() < 0.001, "{more}");
 }
 
 #[test]
