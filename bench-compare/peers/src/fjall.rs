@@ -7,7 +7,9 @@
 //! Settings: the memtable, the cache, the workers (at least two, [`MIN_WORKERS`] says why) and the
 //! codec are as asked; fjall has no zstd.
 //! The Bloom filter gets the bits that are asked for below level 0. At level 0 it keeps fjall's own
-//! stronger filter (one false positive in 10,000), which helps reads and costs little. fjall reads
+//! stronger filter (one false positive in 10,000), which helps reads and costs little. The other
+//! filters and most indexes share the cache with the data, as fjall has it by default; its setting
+//! `pin_filters_and_indexes=true` keeps them in memory beside the cache, as RocksDB does. fjall reads
 //! tables with system calls only. The settings of a keyspace are those of its creation: a store
 //! that is opened again takes only the cache and the workers from the new settings.
 //!
@@ -27,7 +29,7 @@ use std::time::Duration;
 use fjall::compaction::Leveled;
 use fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
-    HashRatioPolicy,
+    HashRatioPolicy, PinningPolicy,
 };
 use fjall::{
     AbstractTree, CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode,
@@ -66,6 +68,7 @@ struct Settings {
     data_block_size: u32,
     data_block_hash_ratio: f32,
     expect_point_read_hits: bool,
+    pin_filters_and_indexes: bool,
     l0_threshold: u8,
     table_target_size: u64,
 }
@@ -85,6 +88,7 @@ fn settings_of(settings: &EngineSettings) -> Result<Settings> {
         data_block_size: own.number("data_block_size", 4096)?,
         data_block_hash_ratio: own.number("data_block_hash_ratio", 0.0)?,
         expect_point_read_hits: own.number("expect_point_read_hits", false)?,
+        pin_filters_and_indexes: own.number("pin_filters_and_indexes", false)?,
         l0_threshold: own.number("l0_threshold", 4)?,
         table_target_size: own.number("table_target_size", 64 << 20)?,
     };
@@ -130,6 +134,15 @@ fn named(asked: &EngineSettings, settings: &Settings) -> BTreeMap<String, String
             "expect_point_read_hits",
             settings.expect_point_read_hits.to_string(),
         ),
+        (
+            "filter_block_pinning_policy and index_block_pinning_policy",
+            match settings.pin_filters_and_indexes {
+                true => "all levels".to_string(),
+                false => {
+                    "fjall's default (filters of level 0, indexes of levels 0 and 1)".to_string()
+                }
+            },
+        ),
         ("l0_threshold", settings.l0_threshold.to_string()),
         ("table_target_size", settings.table_target_size.to_string()),
         ("mmap_reads", NOT_AVAILABLE.to_string()),
@@ -156,7 +169,13 @@ impl Settings {
         let strategy = Leveled::default()
             .with_l0_threshold(self.l0_threshold)
             .with_table_target_size(self.table_target_size);
-        KeyspaceCreateOptions::default()
+        let mut options = KeyspaceCreateOptions::default();
+        if self.pin_filters_and_indexes {
+            options = options
+                .filter_block_pinning_policy(PinningPolicy::all(true))
+                .index_block_pinning_policy(PinningPolicy::all(true));
+        }
+        options
             .max_memtable_size(self.max_memtable_size)
             .filter_policy(self.filter())
             .data_block_compression_policy(CompressionPolicy::all(self.compression))

@@ -14,10 +14,15 @@
 //! read transaction, and renews it for each operation. Values are given out of the map, without a
 //! copy.
 //!
-//! The map is 1 GiB unless `map_size` says otherwise, and doubles when it is full. A user who knows
-//! the size of the data sets it before: after each growth, all pages have to be mapped again. With
-//! `WRITEMAP` the file is as long as the map, with holes where no page was used, so its blocks say
-//! what it takes on the disk, not its length.
+//! The map has [`MAP_SIZE`] bytes unless `map_size` says otherwise, so that it does not become full
+//! while something is measured: LMDB's manual advises to choose it as large as possible. It costs
+//! addresses only. With `WRITEMAP` the file is as long as the map, with holes where no page was
+//! used, so its blocks say what it takes on the disk, not its length. A map that is full nevertheless
+//! is doubled, after which all pages have to be mapped again. On a file system without holes, or with
+//! a limit of addresses (`ulimit -v`), `map_size` has to be given.
+//!
+//! Reads of data that is larger than memory need `nordahead=true`: LMDB's source calls readahead
+//! harmful then. It stays off by default, because readahead helps scans of data that fits.
 //!
 //! Settings: there are no memtables, filters, codecs or background threads, and the page cache is
 //! the cache. The version is 0.9.24, as in Debian 12; later ones of 0.9 only correct errors.
@@ -48,6 +53,10 @@ use siltstone_bench::settings::EngineSettings;
 use crate::own::{NOT_AVAILABLE, Own};
 use gate::{Gate, Passage};
 
+/// The size of the map: more than ten times what the largest standard comparison needs, with 20 GiB
+/// of records, whose pages are two thirds full after random inserts.
+const MAP_SIZE: usize = 256 << 30;
+
 /// Bytes of entries that one transaction of an ingest writes.
 const INGEST_BYTES: usize = 8 << 20;
 
@@ -66,6 +75,15 @@ fn failed(during: &'static str) -> impl Fn(Error) -> EngineError {
     move |error| EngineError::new(during, error)
 }
 
+/// The error of an open, with the setting that is most often the reason.
+fn cannot_open(error: Error, map_size: usize) -> EngineError {
+    let message = format!(
+        "{error} (with a map of {map_size} bytes; a file system without holes, or a limit of \
+         addresses, needs a smaller one: set LMDB's own setting map_size)"
+    );
+    EngineError::new("open", message)
+}
+
 /// The default flags are those of an embedded user who wants the fastest writes that survive the
 /// process. `NOTLS` only allows several sessions in one thread.
 fn settings_of(settings: &EngineSettings) -> Result<Settings> {
@@ -81,7 +99,7 @@ fn settings_of(settings: &EngineSettings) -> Result<Settings> {
         flags.set(flag, own.number(name, default)?);
     }
     let found = Settings {
-        map_size: own.number("map_size", 1 << 30)?,
+        map_size: own.number("map_size", MAP_SIZE)?,
         max_readers: own.number("max_readers", 1024)?,
         flags,
     };
@@ -140,7 +158,7 @@ impl Driver for LmdbDriver {
             .set_map_size(settings.map_size)
             .set_max_readers(settings.max_readers)
             .open(folder)
-            .map_err(failed("open"))?;
+            .map_err(|error| cannot_open(error, settings.map_size))?;
         let database = environment.open_db(None).map_err(failed("open"))?;
         Ok(Box::new(Lmdb {
             database,
@@ -440,13 +458,52 @@ mod tests {
         }
     }
 
+    /// The settings of a store with this size of the map, or with the default.
+    fn settings(map_size: Option<&str>) -> EngineSettings {
+        let own = map_size.map(|size| ("map_size".to_string(), size.to_string()));
+        EngineSettings {
+            own: own.into_iter().collect(),
+            ..EngineSettings::default()
+        }
+    }
+
+    #[test]
+    fn the_map_is_generous_unless_its_size_is_given_and_takes_no_space() {
+        for (given, expected) in [(None, MAP_SIZE as u64), (Some("4194304"), 4 << 20)] {
+            let settings = settings(given);
+            assert_eq!(
+                LmdbDriver.settings(&settings)["map_size"],
+                expected.to_string()
+            );
+            let folder = tempfile::tempdir().unwrap();
+            let engine = LmdbDriver.open(folder.path(), &settings).unwrap();
+            put_and_get(&*engine, 0..100);
+            assert_eq!(engine.figures().others["map_size_bytes"], expected);
+            engine.close().unwrap();
+            let by_name = &siltstone_bench::measure::files::purpose_by_name;
+            let sizes = siltstone_bench::measure::files::sizes(folder.path(), by_name).unwrap();
+            assert_eq!(sizes.tables.bytes, expected);
+            assert!(sizes.tables.allocated_bytes < 1 << 20, "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_made_is_told_with_its_setting() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = LmdbDriver.open(folder.path(), &settings(Some("4611686018427387904")));
+        let text = error.err().expect("it is refused").to_string();
+        assert!(
+            text.contains("4611686018427387904") && text.contains("map_size"),
+            "{text}"
+        );
+    }
+
     #[test]
     fn the_map_grows_while_threads_read_and_write() {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = EngineSettings::default();
-        let map_size = ("map_size".to_string(), (1 << 20).to_string());
-        settings.own.extend([map_size]);
-        let engine = LmdbDriver.open(folder.path(), &settings).unwrap();
+        let engine = LmdbDriver
+            .open(folder.path(), &settings(Some("1048576")))
+            .unwrap();
         let engine = &*engine;
         std::thread::scope(|scope| {
             for thread in 0..4 {

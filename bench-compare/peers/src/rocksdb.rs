@@ -6,7 +6,9 @@
 //!
 //! Settings: memtable, block cache, bits of the Bloom filter, codec, threads
 //! (`max_background_jobs`; of two, one flushes and one compacts) and reads through maps are as
-//! asked. Everything else is RocksDB's default, for these reasons:
+//! asked. Two logs are kept and written again (`recycle_log_file_num`), because siltstone and Pebble
+//! do that too, and it makes synced writes faster. Everything else is RocksDB's default, for these
+//! reasons:
 //!
 //! - `optimize_filters_for_hits` stays off: it would leave out the filters of the last level, and
 //!   make reads of absent keys several times slower.
@@ -18,6 +20,8 @@
 //! - Blocks have 4 KiB. The 16 KiB that RocksDB's guide proposes save memory of indexes, and cost
 //!   time on reads that are in memory.
 //! - `bytes_per_sync` is off by default; it smooths the writing of tables on slow disks.
+//! - `level_compaction_dynamic_level_bytes` and `kMinOverlappingRatio` are on by default.
+//! - `unordered_write` is off: it gives up that a snapshot does not change.
 //! - Checksums are verified on reads, which is the default. An experiment can set
 //!   `verify_checksums=false`, an option of reads.
 //!

@@ -1,0 +1,73 @@
+//! A small run of each engine, and what its record says of processor time.
+
+use bench_peers::drivers;
+use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
+use siltstone_bench::record::{Context, Record};
+use siltstone_bench::run::{Control, run};
+use siltstone_bench::settings::{EngineSettings, Settings, Workload};
+
+/// Fills a store that is small but flushes and compacts many times.
+fn filled(driver: &dyn Driver) -> Record {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        workload: Workload::FillRandom,
+        records: 100_000,
+        engine: EngineSettings {
+            memtable_bytes: 1 << 20,
+            cache_bytes: 1 << 20,
+            ..EngineSettings::default()
+        },
+        ..Settings::default()
+    };
+    let found = run(
+        driver,
+        folder.path(),
+        &settings,
+        &Control::default(),
+        &|_| {},
+    )
+    .unwrap();
+    Record::of(driver, &settings.resolved(), &found, &Context::default())
+}
+
+/// Engines whose threads, or whose own account, tell flushes from compactions. fjall's and
+/// siltstone's workers do both; LMDB and the sorted map do nothing in the background.
+const WITH_A_SPLIT: [&str; 2] = ["leveldb", "rocksdb"];
+
+#[test]
+fn processor_time_is_split_as_far_as_the_engine_allows() {
+    let mut all = drivers();
+    all.push(Box::new(SiltstoneDriver));
+    all.push(Box::new(NullDriver));
+    for driver in all {
+        let record = filled(&*driver);
+        let (name, cpu) = (driver.name(), record.cpu);
+        println!("{name}: {cpu:?}");
+        let (all_s, foreground_s) = (cpu.process_s.unwrap(), cpu.foreground_s.unwrap());
+        assert!(
+            foreground_s > 0.0 && cpu.user_s.unwrap() > 0.0,
+            "{name}: {cpu:?}"
+        );
+        let has_split = WITH_A_SPLIT.contains(&name);
+        for part_s in [cpu.flush_s, cpu.compaction_s] {
+            assert_eq!(part_s.is_some(), has_split, "{name}: {cpu:?}");
+            assert!(part_s.is_none_or(|part_s| part_s > 0.0), "{name}: {cpu:?}");
+        }
+        let parts = [
+            cpu.foreground_s,
+            cpu.flush_s,
+            cpu.compaction_s,
+            cpu.other_background_s,
+            cpu.sampler_s,
+        ];
+        // Clocks of threads and of the process differ by a little.
+        let parts_s: f64 = parts.into_iter().flatten().sum();
+        assert!(
+            (parts_s - all_s).abs() < 0.05 + all_s / 20.0,
+            "{name}: {cpu:?}"
+        );
+        if ["fjall", "siltstone"].contains(&name) {
+            assert!(cpu.other_background_s.unwrap() > 0.0, "{name}: {cpu:?}");
+        }
+    }
+}
