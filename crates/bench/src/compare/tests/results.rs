@@ -77,7 +77,8 @@ fn results_of_something_else_are_not_mixed_in() {
     let folder = folder.path().join("results");
     let manifest = manifest(&small());
     open(&folder, &manifest).unwrap();
-    let changes: [(&str, fn(&mut Manifest)); 6] = [
+    type Change = fn(&mut Manifest);
+    let changes: [(&str, Change); 6] = [
         ("commit", |m| m.build.commit = Some("bad".into())),
         ("with changes", |m| m.build.is_modified = Some(true)),
         ("machine", |m| m.machine.cores = Some(4)),
