@@ -173,13 +173,14 @@ impl Files<'_> {
         text.trim().parse().ok()
     }
 
-    /// The counter of version 1. Linux 6.18 leaves it at 0, and then the highest usage shows that it
-    /// cannot be right.
+    /// The counter of version 1. Linux 6.18 leaves it at 0. If the highest usage came near the
+    /// limit, a 0 is therefore no answer: a request that would have gone beyond the limit leaves the
+    /// usage some pages below it.
     fn limit_hits(&self, limit_bytes: u64) -> Option<u64> {
         let hits = self.number("memory.failcnt")?;
         let peak = self.number("memory.max_usage_in_bytes");
-        let was_reached = peak.is_none_or(|peak| peak >= limit_bytes);
-        (hits > 0 || !was_reached).then_some(hits)
+        let was_near = peak.is_none_or(|peak| peak as f64 >= NEAR * limit_bytes as f64);
+        (hits > 0 || !was_near).then_some(hits)
     }
 
     fn fields(&self, name: &str) -> Fields {
