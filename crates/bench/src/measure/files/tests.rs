@@ -117,6 +117,22 @@ fn what_stays_in_the_cache_is_told_with_its_file() {
     assert!(text.contains("most of them in c.sst"), "{text}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn pages_of_a_tmpfs_are_told_as_kept() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: there is no tmpfs at /dev/shm");
+        return;
+    };
+    fs::write(folder.path().join("a.sst"), vec![7; 1 << 20]).unwrap();
+    let kept = drop_from_cache(folder.path()).unwrap();
+    assert_eq!(
+        (kept.files, kept.bytes, kept.of_bytes),
+        (1, 1 << 20, 1 << 20)
+    );
+    assert!(kept.most.unwrap().ends_with("a.sst"));
+}
+
 /// A file of 64 GiB with a MiB of data at its start and one in the middle.
 #[cfg(target_os = "linux")]
 fn folder_with_holes() -> tempfile::TempDir {
