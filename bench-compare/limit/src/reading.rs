@@ -174,8 +174,8 @@ impl Files<'_> {
     }
 
     /// The counter of version 1. Linux 6.18 leaves it at 0. If the highest usage came near the
-    /// limit, a 0 is therefore no answer: a request that would have gone beyond the limit leaves the
-    /// usage some pages below it.
+    /// limit, a 0 is therefore no answer: a request that would have gone beyond the limit leaves
+    /// the usage some pages below it.
     fn limit_hits(&self, limit_bytes: u64) -> Option<u64> {
         let hits = self.number("memory.failcnt")?;
         let peak = self.number("memory.max_usage_in_bytes");

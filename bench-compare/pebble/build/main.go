@@ -22,7 +22,9 @@ import (
 const variables = "siltstone/bench-compare/pebble/internal/record"
 
 // sources are what pebble-bench is made of: tests and documents are not in it.
-var sources = []string{".", ":(exclude,glob)**/*_test.go", ":(exclude,glob)**/*.md", ":(exclude)testdata"}
+var sources = []string{
+	".", ":(exclude,glob)**/*_test.go", ":(exclude,glob)**/*.md", ":(exclude)testdata",
+}
 
 func main() {
 	if err := build(os.Args[1:]); err != nil {
@@ -39,8 +41,10 @@ func build(arguments []string) error {
 	if commit == "" {
 		commit, isModified = checkout(".")
 	}
-	flags := fmt.Sprintf("-X %s.commit=%s -X %s.isModified=%s", variables, commit, variables, isModified)
-	command := exec.Command("go", slices.Concat([]string{"build", "-ldflags", flags}, arguments, []string{"."})...)
+	flags := fmt.Sprintf("-X %s.commit=%s -X %s.isModified=%s",
+		variables, commit, variables, isModified)
+	all := slices.Concat([]string{"build", "-ldflags", flags}, arguments, []string{"."})
+	command := exec.Command("go", all...)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	return command.Run()
 }

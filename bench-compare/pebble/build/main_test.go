@@ -41,7 +41,8 @@ func run(folder string, arguments ...string) bool {
 
 func commitAll(t *testing.T, folder string) {
 	t.Helper()
-	if !run(folder, "add", "--all") || !run(folder, "commit", "--quiet", "--allow-empty", "-m", "change") {
+	if !run(folder, "add", "--all") ||
+		!run(folder, "commit", "--quiet", "--allow-empty", "-m", "change") {
 		t.Fatal("git does not commit")
 	}
 }

@@ -9,9 +9,9 @@
 //! The Bloom filter gets the bits that are asked for below level 0. At level 0 it keeps fjall's own
 //! stronger filter (one false positive in 10,000), which helps reads and costs little. The other
 //! filters and most indexes share the cache with the data, as fjall has it by default; its setting
-//! `pin_filters_and_indexes=true` keeps them in memory beside the cache, as RocksDB does. fjall reads
-//! tables with system calls only. The settings of a keyspace are those of its creation: a store
-//! that is opened again takes only the cache and the workers from the new settings.
+//! `pin_filters_and_indexes=true` keeps them in memory beside the cache, as RocksDB does. fjall
+//! reads tables with system calls only. The settings of a keyspace are those of its creation: a
+//! store that is opened again takes only the cache and the workers from the new settings.
 //!
 //! Idle: fjall counts the flushes that wait and the compactions that run, but not the compactions
 //! that wait for a worker. A worker takes one within microseconds and keeps it for at least a

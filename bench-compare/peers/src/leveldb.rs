@@ -153,8 +153,8 @@ impl Driver for LevelDbDriver {
     }
 }
 
-/// Lets this process open as many files as the system allows. LevelDB looks at this limit once, when
-/// the first store is opened. Beyond its share it opens a table anew for each read.
+/// Lets this process open as many files as the system allows. LevelDB looks at this limit once,
+/// when the first store is opened. Beyond its share it opens a table anew for each read.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -3,8 +3,8 @@
 //! Each engine is a feature of this crate, and all are on by default. The module of an engine says
 //! what it promises, which settings it gets and why these are fair. In short: settings that an
 //! engine has are as asked, all others are its defaults, except what every user of such a store
-//! would set. Of the calls that an engine offers, its driver uses the fastest with the same promise.
-//! `README.md` has all of this in one table, with what can be said against it.
+//! would set. Of the calls that an engine offers, its driver uses the fastest with the same
+//! promise. `README.md` has all of this in tables, with what can be said against it.
 //!
 //! What the build needs, on Debian: `apt-get install g++ libclang-dev libleveldb-dev`, and for the
 //! release library of RocksDB `maven` and `unzip`. In `bench-compare`, `cargo peers` fetches that

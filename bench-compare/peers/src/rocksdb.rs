@@ -6,9 +6,9 @@
 //!
 //! Settings: memtable, block cache, bits of the Bloom filter, codec, threads
 //! (`max_background_jobs`; of two, one flushes and one compacts) and reads through maps are as
-//! asked. Two logs are kept and written again (`recycle_log_file_num`), because siltstone and Pebble
-//! do that too, and it makes synced writes faster. Everything else is RocksDB's default, for these
-//! reasons:
+//! asked. Two logs are kept and written again (`recycle_log_file_num`), because siltstone and
+//! Pebble do that too, and it makes synced writes faster. Everything else is RocksDB's default, for
+//! these reasons:
 //!
 //! - `optimize_filters_for_hits` stays off: it would leave out the filters of the last level, and
 //!   make reads of absent keys several times slower.

@@ -3,12 +3,14 @@ use super::*;
 /// `memory.stat` of version 1 as Linux 6.18 writes it, shortened.
 const V1_STAT: &str = "cache 1036288\nrss 1802240\nrss_huge 0\nshmem 4096\nmapped_file 8192\n\
 dirty 45056\nwriteback 0\nworkingset_refault_anon 1\nworkingset_refault_file 287\nswap 0\n\
-pgpgin 31639\npgpgout 30944\npgfault 69895\npgmajfault 8\ninactive_file 61440\ntotal_cache 9999999\ntotal_rss 9999999\n";
+pgpgin 31639\npgpgout 30944\npgfault 69895\npgmajfault 8\n\
+inactive_file 61440\ntotal_cache 9999999\ntotal_rss 9999999\n";
 
 /// `memory.stat` of version 2, shortened.
 const V2_STAT: &str = "anon 5242880\nfile 94371840\nkernel 2097152\nkernel_stack 98304\n\
 pagetables 1048576\npercpu 0\nsock 0\nshmem 12288\nfile_mapped 16384\nfile_dirty 20480\n\
-slab 900000\nworkingset_refault_anon 0\nworkingset_refault_file 33\npgsteal 5555\npgfault 1000\npgmajfault 44\n";
+slab 900000\nworkingset_refault_anon 0\nworkingset_refault_file 33\npgsteal 5555\n\
+pgfault 1000\npgmajfault 44\n";
 
 fn group(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The ranges of a file that are not holes.
 //!
 //! Linux finds them by `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`. A file system that does not know
-//! its holes calls everything data, and so does this module on other systems. Space that is reserved
-//! but not written counts as a hole.
+//! its holes calls everything data, and so does this module on other systems. Space that is
+//! reserved but not written counts as a hole.
 //!
 //! Threading: a pure function, but for the position of the file.
 
