@@ -175,8 +175,8 @@ fn pebble_program(given: Option<&Path>) -> std::result::Result<PathBuf, String> 
         return Ok(program);
     }
     Err(format!(
-        "{} is not there; build it with `go build -o pebble-bench .` in bench-compare/pebble, or \
-         give --pebble PROGRAM",
+        "{} is not there; build it with `go run ./build -o pebble-bench` in bench-compare/pebble, \
+         or give --pebble PROGRAM",
         program.display()
     ))
 }

@@ -121,7 +121,7 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
         step
     };
     let pebble = || {
-        let build = "go build -C bench-compare/pebble -o pebble-bench .";
+        let build = "go run -C bench-compare/pebble ./build -o pebble-bench";
         has_go.then(|| Step::new(build))
     };
     match bench {
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(typed(&run, false), [compare]);
         let with_go = typed(&run, true);
         assert!(
-            with_go[0].starts_with("go build -C bench-compare/pebble"),
+            with_go[0].starts_with("go run -C bench-compare/pebble"),
             "{with_go:?}"
         );
         assert_eq!(with_go[1], compare);
