@@ -5,8 +5,8 @@
 //! writes the tables. README.md in this folder tells more.
 //!
 //! What is compared, in which order, and how the page is computed is in the crate `siltstone-bench`
-//! (its module `compare`). Here are processes: [`run`] carries out a plan, [`child`] is what runs in
-//! each process, [`engines`] knows which programs carry out the workloads of which engine,
+//! (its module `compare`). Here are processes: [`run`] carries out a plan, [`child`] is what runs
+//! in each process, [`engines`] knows which programs carry out the workloads of which engine,
 //! [`pebble`] translates settings into the flags of the Go program, [`process`] starts, watches and
 //! stops one process, [`stores`] are the folders of the stores, and [`progress`] are the lines on
 //! standard error.

@@ -235,8 +235,8 @@ impl Comparison {
         }))
     }
 
-    /// Prepares the store of a process, to which the first steps have been done. Returns why it could
-    /// not be done; `None` if it is as it should be, or if the user wants an end.
+    /// Prepares the store of a process, to which the first steps have been done. Returns why it
+    /// could not be done; `None` if it is as it should be, or if the user wants an end.
     fn prepare(&self, process: Process, needs: &[Step], done: usize) -> Result<Option<String>> {
         let plan = self.plan();
         let (store, owner) = self.store(process);
@@ -289,7 +289,8 @@ impl Comparison {
     fn say_how_to_go_on(&self) {
         let command: Vec<String> = std::env::args().collect();
         eprintln!(
-            "Stopped. What has finished is kept in {}; to go on, give the same command again:\n  {}",
+            "Stopped. What has finished is kept in {}; to go on, give the same command again:\n  \
+             {}",
             self.results.folder().display(),
             command.join(" ")
         );

@@ -155,8 +155,8 @@ impl Plan {
     }
 }
 
-/// How many of the needed steps need not be done. A store to which something else was done is filled
-/// again.
+/// How many of the needed steps need not be done. A store to which something else was done is
+/// filled again.
 fn done_of(known: &[Step], needed: &[Step]) -> usize {
     match needed.starts_with(known) {
         true => known.len(),

@@ -149,8 +149,8 @@ impl<'a> Shown<'a> {
         engines.filter(takes_part).collect()
     }
 
-    /// What writes of an engine survive in a row, if it is not what those of the baseline survive. In
-    /// a row that only reads it does not matter.
+    /// What writes of an engine survive in a row, if it is not what those of the baseline survive.
+    /// In a row that only reads it does not matter.
     fn other_promise(&self, row: usize, engine: usize) -> Option<Promise> {
         if !self.results.plan.rows[row].settings.workload.writes() {
             return None;

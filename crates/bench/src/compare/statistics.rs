@@ -77,8 +77,8 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The ratios of `figures` to `others`, which are pairs of one round each. `None` if there is no
-    /// round in which both are above 0.
+    /// The ratios of the first figures to the second ones, a pair of each round. `None` if there is
+    /// no round in which both are above 0.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Rounds> {
         let is_positive = |(a, b): &(f64, f64)| *a > 0.0 && *b > 0.0;
         let ratios = pairs.into_iter().filter(is_positive).map(|(a, b)| a / b);

@@ -24,7 +24,8 @@ pub(super) fn data_text(fill: &Settings) -> String {
     };
     let count = i64::try_from(fill.records).unwrap_or(i64::MAX);
     format!(
-        "{} records, keys of {} bytes, values of {values}, {} MB; rows that read find what `{}` left.",
+        "{} records, keys of {} bytes, values of {values}, {} MB; rows that read find \
+         what `{}` left.",
         whole(count),
         fill.key_bytes,
         three(bytes / 1e6),
@@ -149,8 +150,8 @@ fn load_text(shown: &Shown<'_>) -> String {
         })
     };
     format!(
-        "Before each process: load of the last minute {}, which contains the process before; copying \
-         memory {} GB/s.",
+        "Before each process: load of the last minute {}, which contains the process before; \
+         copying memory {} GB/s.",
         range(Spread::of(loads)),
         range(Spread::of(probes))
     )
