@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use bench_limit::Limit;
 use serde::{Deserialize, Serialize};
+use siltstone_bench::measure::machine::cgroup;
 use siltstone_bench::record::{Context, Record};
 use siltstone_bench::run::{self, Control, RunError};
 use siltstone_bench::settings::{Settings, size_text};
@@ -55,11 +56,13 @@ pub fn child(task: &str) -> Result<ExitCode> {
         ));
     }
     let driver = engines::driver(&task.engine)?;
-    let limit = task.memory_limit.map(Limit::enter).transpose();
-    let limit = limit.map_err(|error| format!("the memory cannot be limited: {error}"))?;
     std::fs::create_dir_all(&task.folder)
         .map_err(|error| format!("{}: {error}", task.folder.display()))?;
-    let context = Context::of_this_process(&task.folder);
+    // Its probe needs more memory than a limit may leave.
+    let mut context = Context::of_this_process(&task.folder);
+    let limit = task.memory_limit.map(Limit::enter).transpose();
+    let limit = limit.map_err(|error| format!("the memory cannot be limited: {error}"))?;
+    context.machine.cgroup = cgroup();
     let found = run::run(&*driver, &task.folder, &task.settings, &CONTROL, &|_| {});
     let found = match found {
         Err(RunError::Interrupted) => return Ok(ExitCode::from(STOPPED)),
