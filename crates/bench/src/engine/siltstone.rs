@@ -174,8 +174,8 @@ impl Engine for Siltstone {
             flush_bytes: Some(stats.counter("flush_out_bytes")),
             compaction_read_bytes: Some(stats.counter("compaction_in_bytes")),
             compaction_bytes: Some(stats.counter("compaction_out_bytes")),
-            flush_cpu_s: None,
-            compaction_cpu_s: None,
+            flush_cpu_s: Some(seconds(stats.counter("flush_cpu_us"))),
+            compaction_cpu_s: Some(seconds(stats.counter("compaction_cpu_us"))),
             stall_s: stats
                 .delay_totals
                 .iter()
