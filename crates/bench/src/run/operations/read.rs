@@ -38,6 +38,13 @@ impl Operation for Read {
             None => Ok(None),
         }
     }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(match self.absent {
+            true => Kind::GetMissing,
+            false => Kind::Get,
+        })
+    }
 }
 
 /// Reads many random records with each call.
@@ -117,6 +124,10 @@ impl Operation for MultiRead {
                 read_bytes: bytes,
             })),
         }
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::MultiGet)
     }
 }
 
@@ -336,6 +347,10 @@ impl Operation for Seek {
             reverse: false,
         };
         scan(tools, range).map(|scanned| Some(scanned.last))
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Seek)
     }
 }
 
