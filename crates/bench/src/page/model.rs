@@ -292,7 +292,7 @@ fn flatten(value: &Value, path: String, found: &mut BTreeMap<String, String>) {
         Value::Bool(false) => "no".to_string(),
         Value::Number(number) => match number.as_u64() {
             Some(n) if path.ends_with("_bytes") => size_text(n),
-            Some(n) if !is_seed(path) => count(n),
+            Some(n) if !is_seed(&path) => count(n),
             _ => number.to_string(),
         },
         Value::Array(_) => value.to_string(),

@@ -210,7 +210,7 @@ fn measure(
     let driver = copy.driver();
     let wrong = |failure| super::error_of(driver, failure);
     let meter = Meter::new();
-    let (measured, opened) = std::thread::scope(|scope| {
+    let (measured, opened) = std::thread::scope(|scope| -> Done<_> {
         let sampler = Sampler::start(scope, &meter, |_| None)
             .map_err(store::system("start the thread that samples"))?;
         let mut recorder = meter.recorder(Role::Measured);

@@ -140,6 +140,3 @@ fn ask(
         .map_err(store::system("start the thread that waits until idle"))?;
     Ok(receiver)
 }
-
-#[cfg(test)]
-mod tests;

@@ -172,7 +172,9 @@ impl<'a> Run<'a> {
             .collect();
         self.wait_for_threads();
         let results: Results = threads.into_iter().map(joined).collect();
-        let has_failed = results.iter().any(|(_, result)| !matches!(result, Ok(Ok(_))));
+        let has_failed = results
+            .iter()
+            .any(|(_, result)| !matches!(result, Ok(Ok(_))));
         let settled = match has_failed {
             // Its error ends the run.
             true => Ok(Instant::now()),

@@ -56,8 +56,9 @@ impl EngineSettings {
     pub fn for_engine(&self, engine: &str) -> EngineSettings {
         let is_common = |name: &&String| !name.contains('.');
         let common = self.own.iter().filter(|(name, _)| is_common(name));
-        let mut own: BTreeMap<String, String> =
-            common.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut own: BTreeMap<String, String> = common
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
         own.extend(self.own.iter().filter_map(|(name, value)| {
             let (of, name) = name.split_once('.')?;
             (of == engine).then(|| (name.to_string(), value.clone()))

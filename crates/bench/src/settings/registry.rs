@@ -11,8 +11,8 @@
 
 use std::fmt;
 
-use super::text::{COUNT_FORMS, NUMBER_FORMS, SIZE_FORMS, TextError};
 use super::own::{ENGINES, check_name};
+use super::text::{COUNT_FORMS, NUMBER_FORMS, SIZE_FORMS, TextError};
 use super::{Settings, nearest, parse_count, parse_number, parse_rate, parse_size, size_text};
 
 /// What the names of an engine's own settings begin with.

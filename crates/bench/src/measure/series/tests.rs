@@ -249,7 +249,10 @@ fn the_sampler_samples_while_the_workload_runs() {
     assert!(asked.load(Ordering::Relaxed) >= 3);
     // The first sample and the last one, and one of ten between them.
     let levels = asked_for_levels.load(Ordering::Relaxed);
-    assert!((2..asked.load(Ordering::Relaxed)).contains(&levels), "{levels}");
+    assert!(
+        (2..asked.load(Ordering::Relaxed)).contains(&levels),
+        "{levels}"
+    );
     let grown = found.figures.log_bytes.unwrap();
     assert_eq!(grown, asked.load(Ordering::Relaxed) - 1);
     assert!(found.seconds.len() >= 2);
