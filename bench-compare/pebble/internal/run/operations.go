@@ -58,8 +58,7 @@ func (o *batches) step(t *tools) (measure.Done, error) {
 	for range count {
 		record := o.pick.Next(o.records)
 		o.batch = append(o.batch, record)
-		t.value = t.values.Write(record, t.version, t.value)
-		t.version++
+		t.value = t.values.Write(record, t.versions.next(), t.value)
 		t.key = t.keys.Present(record, t.key)
 		if err := batch.Set(t.key, t.value, nil); err != nil {
 			return done, fmt.Errorf("batch: %w", err)
