@@ -286,10 +286,10 @@ func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
 		return &multiReads{drawn: d, count: uint64(s.Batch)}
 	case settings.ReadSeq, settings.ReadReverse:
 		if s.Amount.EveryRecord {
-			left = s.Records
+			left = math.MaxUint64
 		}
 		return &readAll{records: s.Records, entriesLeft: left,
-			reverse: s.Workload == settings.ReadReverse}
+			reverse: s.Workload == settings.ReadReverse, once: s.Amount.EveryRecord}
 	case settings.SeekRandom, settings.SeekRandomWhileWriting:
 		return &seeks{drawn: d, nexts: s.Nexts,
 			othersWrite: s.Workload == settings.SeekRandomWhileWriting}

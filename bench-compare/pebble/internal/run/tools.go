@@ -36,6 +36,8 @@ type tools struct {
 	random     generate.Random
 	versions   versions
 	key, value []byte
+	// before is a buffer for what a scan must find.
+	before []uint64
 }
 
 // versions are those of the values that one thread writes. Two workloads one after the other, and 16

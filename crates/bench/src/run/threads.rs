@@ -242,6 +242,7 @@ impl<'a> Run<'a> {
             stop: &self.stop,
             key: Box::new([0; MAX_KEY_BYTES]),
             value: Vec::new(),
+            before: Vec::new(),
         };
         worker::work(&common, work.operation, tools, work.arrivals, role)
     }

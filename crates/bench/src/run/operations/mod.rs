@@ -105,6 +105,8 @@ pub(super) struct Tools<'a> {
     pub stop: &'a AtomicBool,
     pub key: Box<KeyBuffer>,
     pub value: Vec<u8>,
+    /// A buffer for what a scan must find.
+    pub before: Vec<u64>,
 }
 
 /// How often a record that the store has is drawn before the next one in order is taken: a store
