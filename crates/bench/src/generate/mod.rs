@@ -33,3 +33,6 @@ pub mod zeta;
 pub mod zipfian;
 
 pub use error::ParameterError;
+
+#[cfg(test)]
+mod vectors;

@@ -3,6 +3,7 @@
 
 mod opens;
 mod rest;
+mod scans;
 mod spy;
 mod stores;
 mod streams;

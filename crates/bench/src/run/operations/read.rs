@@ -206,6 +206,13 @@ impl Checker<'_> {
         let Some(record) = number.map(|number| number / 2) else {
             return Err(never_written(key));
         };
+        let is_behind = match self.range.reverse {
+            true => record >= self.next,
+            false => record < self.next,
+        };
+        if is_behind {
+            return Err(format!("a scan gave record {record} out of order"));
+        }
         let expected = self.expected();
         let left_out = match expected {
             Some(expected) if self.range.reverse => record < expected,
