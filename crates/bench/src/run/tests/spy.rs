@@ -115,8 +115,11 @@ impl Engine for Engaged {
     }
     fn wait_until_idle(&self) -> Result<bool> {
         self.note(Event::Wait);
-        while self.habit == Habit::NeverIdle {
-            std::thread::sleep(Duration::from_millis(1));
+        if self.habit == Habit::NeverIdle {
+            // The thread is left behind, and ends with the process.
+            loop {
+                std::thread::park();
+            }
         }
         self.inner.wait_until_idle()
     }
