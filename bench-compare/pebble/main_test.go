@@ -56,7 +56,7 @@ var requiredKeys = []string{
 	"errors", "verification_failures", "latency", "service_time", "open_loop", "stall_s_by_cause",
 	"slow_s", "silent_seconds", "amplification", "cpu", "memory", "bytes", "disk", "system", "levels",
 	"engine_counters", "series", "settings", "engine_settings", "machine", "build", "date",
-	"command_line", "stand_ins",
+	"command_line", "stand_ins", "beside_ops_per_s", "open", "warnings",
 }
 
 // number returns a number at a path of keys, and fails if there is none.
@@ -138,7 +138,9 @@ func TestEveryWorkloadRunsAndItsRecordHasAllKeys(t *testing.T) {
 
 func TestFillsCountTheirBytesAndTheirPromise(t *testing.T) {
 	folder := t.TempDir()
-	records := bench(t, folder, "--workload", "fillseq,fillsync", "--records", "20000")
+	records := bench(t, folder, "--workload", "fillseq", "--records", "20000")
+	records = append(records, bench(t, folder, "--workload", "fillsync", "--records", "20000",
+		"--operations", "20")...)
 	fill := records[0]
 	user := number(t, fill, "bytes", "user_written_bytes")
 	if user != 20000*(16+128) {
@@ -207,7 +209,8 @@ func TestEqualSeedsWriteEqualStores(t *testing.T) {
 		t.Error("the seed does not decide what is written")
 	}
 	// The first draw of fillrandom by the generators, which testdata/generators.json pins.
-	first := generate.NewUniform(7, 0, 1).Next(2000)
+	seed := generate.SeedOfOperations(7, 1, "fillrandom")
+	first := generate.NewUniform(seed, 0, 1).Next(2000)
 	if key := fmt.Sprintf("%016d", 2*first); !strings.Contains(dumps[0], key) {
 		t.Errorf("key %s is missing", key)
 	}
@@ -311,6 +314,7 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		{"--workload compact --threads 2", "compact has one thread"},
 		{"--workload fillseq extra", "`extra` is not a flag"},
 		{"--workload fillseq --memtable-bytes 8GiB", "Pebble's limit"},
+		{"--workload readwhilewriting --write-rate -1", "--write-rate is -1"},
 		{"--workload fillseq --key-bytes 7", "--key-bytes is 7"},
 	} {
 		code, output, failures := try(folder, strings.Fields(c.arguments)...)
@@ -341,7 +345,8 @@ func TestStoresOfOthersAndOfOtherSettingsAreRefused(t *testing.T) {
 		t.Errorf("code %d, %s", code, failures)
 	}
 	bench(t, folder, "--workload", "fillseq", "--records", "1000")
-	for _, other := range [][]string{{"--records", "2000"}, {"--seed", "9"}, {"--value-bytes", "64"}} {
+	for _, other := range [][]string{{"--records", "2000"}, {"--seed", "9"}, {"--value-bytes", "64"},
+		{"--compression", "zstd"}, {"--bloom-bits", "5"}, {"--own", "BlockSize=8192"}} {
 		arguments := append([]string{"--workload", "readrandom", "--records", "1000"}, other...)
 		code, _, failures := try(folder, arguments...)
 		if code != exitFailure || !strings.Contains(failures, "other settings") {
@@ -446,5 +451,110 @@ func TestAKillLosesTheLastUnsyncedPutsAndNoSyncedOne(t *testing.T) {
 	for range 5 {
 		got := survivors(t, false)
 		t.Logf("%d of %d unsynced puts survived kill -9", got, killPuts)
+	}
+}
+
+// drawn returns the keys that are read or written, in order, by the draws of a workload.
+func drawn(workload string, operationSeed uint64) []uint64 {
+	pick := generate.NewUniform(generate.SeedOfOperations(1, operationSeed, workload), 0, 1)
+	records := make([]uint64, 100)
+	for i := range records {
+		records[i] = pick.Next(1_000_000)
+	}
+	return records
+}
+
+func TestNoWorkloadAndNoRoundRepeatsTheDrawsOfAnother(t *testing.T) {
+	all := [][]uint64{drawn("fillrandom", 1), drawn("readrandom", 1), drawn("readrandom", 2),
+		drawn("overwrite", 1)}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if slices.Equal(a, b) {
+				t.Errorf("draws %d repeat others", i)
+			}
+		}
+	}
+}
+
+func TestWhatOverwritesDiffersFromWhatWasThere(t *testing.T) {
+	folder := t.TempDir()
+	var before []string
+	for _, workload := range []string{"fillseq", "overwrite", "open"} {
+		bench(t, folder, "--workload", workload, "--records", "1000")
+		opened, err := store.Open(filepath.Join(folder, "pebble"), engine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := strings.Split(strings.TrimSpace(dump(t, opened)), "\n")
+		if err := opened.Close(); err != nil {
+			t.Fatal(err)
+		}
+		changed := 0
+		for i := range before {
+			if before[i] != after[i] {
+				changed++
+			}
+		}
+		// With replacement, 63% of the records are drawn, and each of them changes.
+		if before != nil && changed < 550 {
+			t.Errorf("%s changed %d of 1000 records", workload, changed)
+		}
+		before = after
+	}
+	content, err := os.ReadFile(filepath.Join(folder, "pebble.population"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := bytes.Cut(content, []byte("\n"))
+	if !strings.Contains(string(line), `"workloads":["fillseq","overwrite","open"]`) {
+		t.Errorf("header %s", line)
+	}
+}
+
+func TestTheWriterBesideReadsKeepsToItsRate(t *testing.T) {
+	folder := t.TempDir()
+	bench(t, folder, "--workload", "fillseq", "--records", "1000")
+	records := bench(t, folder, "--workload", "readwhilewriting", "--records", "1000", "--seconds", "0.3",
+		"--write-rate", "100")
+	if writes := number(t, records[0], "beside_operations"); writes < 1 || writes > 30 {
+		t.Errorf("%v writes in 0.3 s at 100 a second", writes)
+	}
+	if number(t, records[0], "beside_ops_per_s") <= 0 {
+		t.Error("the achieved rate is missing")
+	}
+}
+
+func TestAnOpenSaysWhenTheFirstReadWasAnswered(t *testing.T) {
+	folder := t.TempDir()
+	records := bench(t, folder, "--workload", "fillrandom,open,readseq", "--records", "1000")
+	open := records[1]
+	read := number(t, open, "open", "until_first_read_s")
+	if last := number(t, open, "until_last_s"); read < last {
+		t.Errorf("a read after %v s, and the open took %v s", read, last)
+	}
+	if number(t, open, "open", "log_bytes") < 1<<19 {
+		t.Error("the log is too short")
+	}
+	if number(t, records[2], "operations") != number(t, open, "disk", "records") {
+		t.Error("records of the log are not known")
+	}
+}
+
+func TestFoldersBesideTheStoreAreDeletedOnlyIfABenchmarkMadeThem(t *testing.T) {
+	folder := t.TempDir()
+	bench(t, folder, "--workload", "fillseq", "--records", "1000")
+	precious := filepath.Join(folder, "pebble.opened", "precious")
+	if err := os.Mkdir(filepath.Dir(precious), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(precious, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, _, failures := try(folder, "--workload", "open", "--records", "1000")
+	if code != exitFailure || !strings.Contains(failures, "files that no benchmark made") {
+		t.Errorf("code %d, %s", code, failures)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
 	}
 }

@@ -243,6 +243,8 @@ fn a_recycled_segment_never_shows_its_old_records() {
     let stats = log.stats();
     assert!(stats.recycled_segment_count > 50, "{stats:?}");
     assert!(stats.created_segment_count < 8, "{stats:?}");
+    // A recycled segment is not filled with zeros again.
+    assert_eq!(stats.zeroed_bytes, stats.created_segment_count * 4096);
 }
 
 #[test]

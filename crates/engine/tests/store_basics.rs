@@ -8,6 +8,7 @@ use siltstone::{
     Batch, Components, ErrorKind, IterOptions, Options, Store, SyncMode, WriteOptions,
 };
 use siltstone_storage::memory::MemoryStorage;
+use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{Runtime, Storage};
 
 fn small() -> Options {
@@ -275,4 +276,39 @@ fn a_store_with_tables_of_another_format_is_refused_and_left_as_it_is() {
         }
         assert_eq!(names(), before);
     }
+}
+
+/// Fills a store, flushes and compacts it, and returns the microseconds of the processor that its
+/// flushes and compactions took by its own count.
+fn processor_time(runtime: &Runtime) -> (u64, u64) {
+    let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(runtime));
+    let store = open(runtime, &storage, small());
+    let ks = store.default_keyspace().unwrap();
+    for i in 0..20_000u64 {
+        ks.put(&key(i), &[7; 100]).unwrap();
+    }
+    store.flush().unwrap();
+    ks.compact_range(None, None).unwrap();
+    store.wait_until_idle().unwrap();
+    let stats = store.stats();
+    let counter = |name| stats.counter(name);
+    assert!(counter("flush_count") > 0 && counter("compaction_count") > 0);
+    let times = (counter("flush_cpu_us"), counter("compaction_cpu_us"));
+    store.close().unwrap();
+    times
+}
+
+#[test]
+fn processor_time_of_flushes_and_compactions_is_counted() {
+    let (flush_us, compaction_us) = processor_time(&Runtime::threads());
+    assert!(
+        flush_us > 0 && compaction_us > 0,
+        "{flush_us} {compaction_us}"
+    );
+}
+
+#[test]
+fn simulated_work_takes_no_processor_time() {
+    let outcome = sim::run(SimConfig::new(1), |runtime| processor_time(&runtime));
+    assert_eq!(outcome.unwrap(), (0, 0));
 }

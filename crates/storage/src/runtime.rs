@@ -116,6 +116,19 @@ impl Runtime {
         }
     }
 
+    /// The processor time that the calling task has used so far, in nanoseconds. It is 0 in
+    /// simulation, where tasks share a thread and a run must not depend on the machine.
+    pub fn task_cpu_ns(&self) -> u64 {
+        match &self.kind {
+            Kind::Threads { .. } => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+                seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+            }
+            Kind::Sim(_) => 0,
+        }
+    }
+
     /// A random number, for salts and store ids. In simulation it comes from the seed.
     pub fn random_u64(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};

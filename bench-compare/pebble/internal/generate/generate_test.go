@@ -45,6 +45,12 @@ type vectors struct {
 		Seed  uint64   `json:"seed,string"`
 		First []string `json:"first"`
 	} `json:"permutations"`
+	OperationSeeds []struct {
+		Seed          uint64 `json:"seed,string"`
+		OperationSeed uint64 `json:"operation_seed,string"`
+		Workload      string `json:"workload"`
+		Mixed         uint64 `json:"mixed,string"`
+	} `json:"operation_seeds"`
 	Picks []struct {
 		Distribution string   `json:"distribution"`
 		Seed         uint64   `json:"seed,string"`
@@ -67,7 +73,7 @@ func readVectors(t *testing.T) vectors {
 		t.Fatal(err)
 	}
 	if len(v.Random) == 0 || len(v.Keys) == 0 || len(v.Values) == 0 ||
-		len(v.Permutations) == 0 || len(v.Picks) == 0 {
+		len(v.Permutations) == 0 || len(v.Picks) == 0 || len(v.OperationSeeds) == 0 {
 		t.Fatal("a list of vectors is empty")
 	}
 	return v
@@ -105,6 +111,14 @@ func TestRandomNumbersAreThoseOfTheRustHarness(t *testing.T) {
 		r.Fill(bytes[3:])
 		if got := hex.EncodeToString(bytes); got != v.Fill {
 			t.Errorf("fill %s, want %s", got, v.Fill)
+		}
+	}
+}
+
+func TestSeedsOfOperationsAreThoseOfTheRustHarness(t *testing.T) {
+	for _, v := range readVectors(t).OperationSeeds {
+		if got := SeedOfOperations(v.Seed, v.OperationSeed, v.Workload); got != v.Mixed {
+			t.Errorf("%d, %d, %q: %d, want %d", v.Seed, v.OperationSeed, v.Workload, got, v.Mixed)
 		}
 	}
 }

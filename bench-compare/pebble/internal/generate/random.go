@@ -32,6 +32,20 @@ func NewRandom(seed uint64, thread int) Random {
 	return r
 }
 
+// SeedOfOperations returns the seed of what a workload draws. It depends on the seed of keys and values,
+// on the seed of operations, and on the name of the workload, so no workload repeats the draws of
+// another one, nor those of another round of itself.
+func SeedOfOperations(seed, operationSeed uint64, workload string) uint64 {
+	hash := Mix(seed)
+	for _, word := range []byte(workload) {
+		hash = Mix(hash + golden ^ uint64(word))
+	}
+	return Mix(hash + golden ^ operationSeed)
+}
+
+// golden is 2^64 divided by the golden ratio.
+const golden = 0x9e37_79b9_7f4a_7c15
+
 // Lane returns a stream of the same thread for another purpose. Ask a stream from which nothing has
 // been drawn.
 func (r Random) Lane(lane int) Random {

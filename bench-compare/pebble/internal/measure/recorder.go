@@ -98,6 +98,9 @@ func NewMeter(recorders int) *Meter {
 // Now returns the time since the start in nanoseconds. It reads the monotonic clock once.
 func (m *Meter) Now() int64 { return int64(time.Since(m.start)) }
 
+// Start returns when the clock was started.
+func (m *Meter) Start() time.Time { return m.start }
+
 // Recorder records the calls of one goroutine. Each second it hands its tally to the sampler.
 type Recorder struct {
 	meter       *Meter
@@ -134,6 +137,12 @@ func (r *Recorder) Lap(done *Done) int64 {
 	r.tally.counts.add(Counts{done.Operations - done.Published, done.WrittenBytes, done.ReadBytes})
 	return now
 }
+
+// Now returns the time since the start in nanoseconds.
+func (r *Recorder) Now() int64 { return r.meter.Now() }
+
+// From says that the next call was due at this time, from which its latency counts.
+func (r *Recorder) From(due int64) { r.last = due }
 
 // Publish counts operations of a call that has not ended.
 func (r *Recorder) Publish(operations uint64) {

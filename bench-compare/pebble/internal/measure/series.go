@@ -109,7 +109,7 @@ func (c *collector) run(stop chan struct{}) *Measured {
 			c.take(message)
 		case <-timer.C:
 			now := c.meter.Now() / int64(time.Second)
-			c.sample(max(now-1, 0))
+			c.sample(max(now-1, 0), now/levelsEvery > (next-1)/levelsEvery)
 			next = now + 1
 		case <-stop:
 			timer.Stop()
@@ -204,8 +204,11 @@ func larger(a, b *uint64) *uint64 {
 	return a
 }
 
-// sample reads everything at the end of a second.
-func (c *collector) sample(second int64) {
+// levelsEvery is after how many seconds the shape of the tree is asked for again.
+const levelsEvery = 10
+
+// sample reads everything at the end of a second, and the shape of the tree every ten seconds.
+func (c *collector) sample(second int64, withLevels bool) {
 	before, now := c.last, ReadProcess()
 	c.last = now
 	c.notePeaks()
@@ -226,7 +229,9 @@ func (c *collector) sample(second int64) {
 	if len(grown.Stalls) > 0 {
 		row.StallS = StallSeconds(grown.Stalls)
 	}
-	row.Levels = c.store.Levels()
+	if withLevels {
+		row.Levels = c.store.Levels()
+	}
 }
 
 // StallSeconds gives the times in seconds, by Pebble's own names of the reasons.
@@ -242,7 +247,7 @@ func (c *collector) finish() *Measured {
 	for len(c.meter.messages) > 0 {
 		c.take(<-c.meter.messages)
 	}
-	c.sample(c.meter.Now() / int64(time.Second))
+	c.sample(c.meter.Now()/int64(time.Second), true)
 	for _, row := range c.measured.Seconds {
 		row.summarise()
 	}

@@ -57,6 +57,7 @@ type Record struct {
 	Promise              string                      `json:"promise"`
 	Operations           uint64                      `json:"operations"`
 	BesideOperations     uint64                      `json:"beside_operations"`
+	BesideOpsPerS        *float64                    `json:"beside_ops_per_s"`
 	UntilLastS           float64                     `json:"until_last_s"`
 	UntilIdleS           float64                     `json:"until_idle_s"`
 	OpsPerSUntilIdle     *float64                    `json:"ops_per_s_until_idle"`
@@ -70,6 +71,8 @@ type Record struct {
 	Latency              map[string]*measure.Summary `json:"latency"`
 	ServiceTime          struct{}                    `json:"service_time"`
 	OpenLoop             *struct{}                   `json:"open_loop"`
+	Open                 *run.OpenTimes              `json:"open"`
+	Warnings             []string                    `json:"warnings"`
 	StallSByCause        map[string]float64          `json:"stall_s_by_cause"`
 	SlowS                *float64                    `json:"slow_s"`
 	SilentSeconds        uint64                      `json:"silent_seconds"`
@@ -141,9 +144,10 @@ type Bytes struct {
 	DeviceWriteBytes    *uint64 `json:"device_write_bytes"`
 }
 
-// Disk is the files of the store when the engine was idle.
+// Disk is the files of the store when the engine was idle, and after the store was closed.
 type Disk struct {
 	Files        measure.Sizes `json:"files"`
+	FilesClosed  measure.Sizes `json:"files_closed"`
 	Records      uint64        `json:"records"`
 	LiveBytes    uint64        `json:"live_bytes"`
 	CachedBefore *float64      `json:"cached_before"`
@@ -175,10 +179,10 @@ func Of(s *settings.Settings, outcome *run.Outcome, machine measure.Machine) *Re
 		CommandLine:    os.Args,
 		StandIns:       []string{},
 	}
-	if s.Sync {
+	if outcome.Synced {
 		r.Promise = "power"
 	}
-	r.takeOperations(outcome)
+	r.takeOperations(s, outcome)
 	r.takeLatencies(outcome.Measured)
 	r.takeStalls(outcome.Measured)
 	r.takeResources(s, outcome)
@@ -186,13 +190,22 @@ func Of(s *settings.Settings, outcome *run.Outcome, machine measure.Machine) *Re
 	return r
 }
 
-func (r *Record) takeOperations(outcome *run.Outcome) {
+func (r *Record) takeOperations(s *settings.Settings, outcome *run.Outcome) {
 	m := outcome.Measured
+	r.Open, r.Warnings = outcome.Open, []string{}
+	background := m.Figures.FlushBytes + m.Figures.CompactionBytes
+	if !s.Workload.Writes() && s.Workload != settings.Compact && background > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("The engine flushed or compacted %d bytes while the "+
+			"workload only read, so the reads were not those of a store at rest.", background))
+	}
 	r.Operations, r.BesideOperations = m.Counts.Operations, m.Beside.Operations
 	r.UntilLastS = m.UntilLast.Seconds()
 	r.UntilIdleS = (m.UntilLast + outcome.SettledAfter).Seconds()
 	operations, bytes := float64(r.Operations), float64(m.Counts.WrittenBytes+m.Counts.ReadBytes)
 	r.OpsPerS = measure.Ratio(operations, r.UntilLastS)
+	if s.Workload.HasBesideWriter() {
+		r.BesideOpsPerS = measure.Ratio(float64(r.BesideOperations), r.UntilLastS)
+	}
 	r.OpsPerSUntilIdle = measure.Ratio(operations, r.UntilIdleS)
 	r.BytesPerS = measure.Ratio(bytes, r.UntilLastS)
 	r.BytesPerSUntilIdle = measure.Ratio(bytes, r.UntilIdleS)
@@ -271,7 +284,7 @@ func (r *Record) takeResources(s *settings.Settings, outcome *run.Outcome) {
 		VoluntarySwitches:   measure.Growth(before.VoluntarySwitches, after.VoluntarySwitches),
 		InvoluntarySwitches: measure.Growth(before.InvoluntarySwitches, after.InvoluntarySwitches),
 	}
-	r.Disk = Disk{outcome.Sizes, outcome.Records, outcome.LiveBytes, outcome.CachedBefore,
+	r.Disk = Disk{outcome.Sizes, outcome.ClosedSizes, outcome.Records, outcome.LiveBytes, outcome.CachedBefore,
 		outcome.CachedAfter}
 }
 
@@ -293,8 +306,8 @@ func (r *Record) takeAmplification(outcome *run.Outcome) {
 	a.WriteCalls = by(b.WriteCallBytes, b.UserWrittenBytes)
 	a.WriteDevice = by(b.DeviceWriteBytes, b.UserWrittenBytes)
 	a.ReadDevice = by(b.DeviceReadBytes, b.UserReadBytes)
-	all := outcome.Sizes.Total().AllocatedBytes
-	withoutLog := all - outcome.Sizes.Log.AllocatedBytes
+	all := outcome.ClosedSizes.Total().AllocatedBytes
+	withoutLog := all - outcome.ClosedSizes.Log.AllocatedBytes
 	a.Space, a.SpaceWithoutLog = by(&all, outcome.LiveBytes), by(&withoutLog, outcome.LiveBytes)
 	r.WriteAmplification, r.SpaceAmplification = a.WriteWithLog, a.Space
 }
@@ -311,6 +324,10 @@ func settingsOf(s *settings.Settings) map[string]any {
 	var distribution any
 	if s.Workload.DrawsRecords() {
 		distribution = string(s.Distribution)
+	}
+	var writeRate any
+	if s.WriteRate > 0 {
+		writeRate = s.WriteRate
 	}
 	return map[string]any{
 		"workload": string(s.Workload),
@@ -335,8 +352,10 @@ func settingsOf(s *settings.Settings) map[string]any {
 		"nexts":             s.Nexts,
 		"read_ratio":        s.ReadRatio,
 		"sync":              s.Sync,
+		"write_rate":        writeRate,
 		"cache":             strings.ReplaceAll(string(s.Cache), "_", "-"),
 		"seed":              s.Seed,
+		"operation_seed":    s.OperationSeed,
 	}
 }
 

@@ -8,13 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 
 	"siltstone/bench-compare/pebble/internal/settings"
 	"siltstone/bench-compare/pebble/internal/store"
 )
 
-// header of the file beside a store that says which records it has: what decides the keys and values.
-// The bits of the population follow it.
+// header of the file beside a store that says which records it has: what decides the keys, the values
+// and the files. The bits of the population follow it.
 type header struct {
 	Format           string  `json:"format"`
 	Records          uint64  `json:"records"`
@@ -22,12 +23,32 @@ type header struct {
 	ValueBytes       int     `json:"value_bytes"`
 	CompressionRatio float64 `json:"compression_ratio"`
 	Seed             uint64  `json:"seed"`
+	EngineVersion    string  `json:"engine_version"`
+	// Shape has the settings of the engine that decide what its files look like.
+	Shape map[string]string `json:"shape"`
+	// Workloads are those that have written to the store, in their order.
+	Workloads []string `json:"workloads"`
 }
 
-const populationFormat = "siltstone pebble-bench population 1"
+const populationFormat = "siltstone pebble-bench population 2"
 
 func headerOf(s *settings.Settings) header {
-	return header{populationFormat, s.Records, s.KeyBytes, s.ValueBytes, s.CompressionRatio, s.Seed}
+	return header{
+		Format:           populationFormat,
+		Records:          s.Records,
+		KeyBytes:         s.KeyBytes,
+		ValueBytes:       s.ValueBytes,
+		CompressionRatio: s.CompressionRatio,
+		Seed:             s.Seed,
+		EngineVersion:    store.Version(),
+		Shape:            s.Engine.Shape(),
+	}
+}
+
+// isFor says whether a store with this header can be used by a run with another one.
+func (h header) isFor(asked header) bool {
+	h.Workloads, asked.Workloads = nil, nil
+	return reflect.DeepEqual(h, asked)
 }
 
 // fixture is an open store with the records that it has. A fill makes the store in FOLDER/pebble and
@@ -38,10 +59,14 @@ type fixture struct {
 	folder     string
 	store      *store.Store
 	population *Population
+	// workloads have written to the store before this one.
+	workloads []string
 }
 
 func (f *fixture) populationFile() string { return f.folder + ".population" }
-func (f *fixture) marker() string         { return f.folder + ".bench" }
+
+// generation is how many workloads have written to the store before this one.
+func (f *fixture) generation() int { return len(f.workloads) }
 
 // prepare makes an empty store, or opens the one that a fill left, as the workload needs it.
 func prepare(s *settings.Settings) (*fixture, error) {
@@ -54,29 +79,41 @@ func prepare(s *settings.Settings) (*fixture, error) {
 
 // create makes an empty store. One that a benchmark made before is deleted; anything else is refused.
 func (f *fixture) create() error {
-	entries, err := os.ReadDir(f.folder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := clearFolder(f.folder); err != nil {
 		return err
-	}
-	if _, err := os.Stat(f.marker()); len(entries) > 0 && err != nil {
-		return fmt.Errorf("%s: the folder has files that no benchmark made, and a fill begins with an "+
-			"empty store; give another --folder", f.folder)
 	}
 	if err := f.beginWriting(); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(f.folder); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(f.folder, 0o755); err != nil {
 		return err
 	}
-	text := "This store was made by a benchmark, which may delete it.\n"
-	if err := os.WriteFile(f.marker(), []byte(text), 0o644); err != nil {
-		return err
-	}
 	f.population = NewPopulation(f.settings.Records)
 	return f.open()
+}
+
+// marker lies beside every folder that a benchmark made.
+func marker(folder string) string { return folder + ".bench" }
+
+// clearFolder deletes a folder that a benchmark made, and marks it as one that it will make. A folder
+// with anything else in it is refused.
+func clearFolder(folder string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := os.Stat(marker(folder)); len(entries) > 0 && err != nil {
+		return fmt.Errorf("%s: the folder has files that no benchmark made, and the run would delete "+
+			"them; give another --folder", folder)
+	}
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+		return err
+	}
+	text := "The folder of this name was made by a benchmark, which may delete it.\n"
+	return os.WriteFile(marker(folder), []byte(text), 0o644)
 }
 
 // existing opens the store that a fill left.
@@ -93,10 +130,11 @@ func (f *fixture) existing() error {
 	if !ok || json.Unmarshal(line, &made) != nil || made.Format != populationFormat {
 		return damaged
 	}
-	if asked := headerOf(f.settings); made != asked {
+	if asked := headerOf(f.settings); !made.isFor(asked) {
 		return fmt.Errorf("%s: the store was filled with other settings (%+v) than those of this run "+
 			"(%+v); give the same, or fill the store again", f.folder, made, asked)
 	}
+	f.workloads = made.Workloads
 	if f.population, err = decodePopulation(bits, made.Records); err != nil {
 		return fmt.Errorf("%w (%w)", damaged, err)
 	}
@@ -127,7 +165,10 @@ func (f *fixture) beginWriting() error {
 
 // save writes which records the store has.
 func (f *fixture) save() error {
-	line, err := json.Marshal(headerOf(f.settings))
+	f.workloads = append(f.workloads, string(f.settings.Workload))
+	header := headerOf(f.settings)
+	header.Workloads = f.workloads
+	line, err := json.Marshal(header)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,11 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -21,46 +23,56 @@ const (
 	logCheckStep = 16
 	// rotations are enough for a memtable of 256 KiB to grow to its full size.
 	rotations = 15
-	// loggedVersion is the version of the values in the log.
-	loggedVersion = 7
 )
 
 // logBytes are the raw bytes that are written into the log before the store is opened.
 func (f *fixture) logBytes() uint64 { return f.settings.Engine.MemtableBytes / 8 * 6 }
 
+// logged are the records whose new values are in the log only.
+type logged struct {
+	records []uint64
+	version uint64
+	bytes   uint64
+	keys    generate.Keys
+	values  *generate.Values
+}
+
 // measureOpen measures an open of a store as a kill -9 would have left it, with a log that has to be
 // replayed. The store is open and idle when its files are copied. Tables are linked, because a
 // finished table never changes. It returns with the store open.
-func (f *fixture) measureOpen(ctx context.Context, keys generate.Keys, values *generate.Values) (
-	*measure.Measured, error,
-) {
-	written, err := f.fillLog(ctx, keys, values)
+func (f *fixture) measureOpen(ctx context.Context, keys generate.Keys, values *generate.Values,
+	outcome *Outcome,
+) (err error) {
+	inLog, err := f.fillLog(ctx, keys, values)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	folder := f.folder + ".opened"
-	if err := os.RemoveAll(folder); err != nil {
-		return nil, err
+	if err := clearFolder(folder); err != nil {
+		return err
 	}
-	defer os.RemoveAll(folder)
+	defer func() { err = errors.Join(err, os.RemoveAll(folder), os.Remove(marker(folder))) }()
 	if err := copyStore(f.folder, folder); err != nil {
-		return nil, err
+		return err
 	}
 	if err := f.close(); err != nil {
-		return nil, err
+		return err
 	}
-	measured, err := f.openCopy(folder, keys, values, written)
-	if err != nil {
-		return nil, err
+	if err := f.openCopy(ctx, folder, inLog, outcome); err != nil {
+		return err
 	}
-	return measured, f.open()
+	if err := f.open(); err != nil {
+		return err
+	}
+	_, err = f.store.WaitUntilIdle(ctx)
+	return err
 }
 
 // fillLog writes records that stay in one memtable and its log, and returns them. A memtable of
 // Pebble needs more room than the raw bytes, and begins with 256 KiB that double with each rotation.
 // So the store is opened with a memtable that is four times as large, and rotated until it has its
 // full size: otherwise the log would be cut short by a flush.
-func (f *fixture) fillLog(ctx context.Context, keys generate.Keys, values *generate.Values) ([]uint64, error) {
+func (f *fixture) fillLog(ctx context.Context, keys generate.Keys, values *generate.Values) (*logged, error) {
 	if err := f.close(); err != nil {
 		return nil, err
 	}
@@ -78,57 +90,120 @@ func (f *fixture) fillLog(ctx context.Context, keys generate.Keys, values *gener
 	if _, err := f.store.WaitUntilIdle(ctx); err != nil {
 		return nil, err
 	}
-	random := generate.NewRandom(f.settings.Seed, 0).Lane(laneLog)
+	before, err := tablesOf(f.folder)
+	if err != nil {
+		return nil, err
+	}
+	random := generate.NewRandom(f.settings.OperationsSeed(), 0).Lane(laneLog)
 	count := max(f.logBytes()/uint64(max(keys.Bytes()+values.Bytes(), 1)), 1)
-	written := make([]uint64, count)
+	versions := newVersions(f.generation(), 0)
+	inLog := &logged{make([]uint64, count), versions.next(), 0, keys, values}
 	var key, value []byte
-	for i := range written {
-		written[i] = random.Below(f.settings.Records)
-		key = keys.Present(written[i], key)
-		value = values.Write(written[i], loggedVersion, value)
+	for i := range inLog.records {
+		record := random.Below(f.settings.Records)
+		inLog.records[i] = record
+		key = keys.Present(record, key)
+		value = values.Write(record, inLog.version, value)
 		if err := f.store.DB.Set(key, value, pebble.NoSync); err != nil {
 			return nil, err
 		}
-		f.population.Add(written[i])
+		f.population.Add(record)
+		inLog.bytes += uint64(len(key) + len(value))
 	}
 	// Pebble writes its log in the background. This waits for it as well.
 	if err := f.store.DB.LogData(nil, pebble.Sync); err != nil {
 		return nil, err
 	}
-	_, err = f.store.WaitUntilIdle(ctx)
-	return written, err
+	if _, err := f.store.WaitUntilIdle(ctx); err != nil {
+		return nil, err
+	}
+	return inLog, f.checkDisk(before, inLog.bytes)
 }
 
-func (f *fixture) openCopy(folder string, keys generate.Keys, values *generate.Values, written []uint64) (
-	*measure.Measured, error,
-) {
+// checkDisk refuses a store whose log does not have what was written, or that wrote tables meanwhile.
+func (f *fixture) checkDisk(before map[string]bool, written uint64) error {
+	after, err := tablesOf(f.folder)
+	if err != nil {
+		return err
+	}
+	for name := range after {
+		if !before[name] {
+			return fmt.Errorf("%s: Pebble wrote the table %s while its log was filled with %d bytes, so "+
+				"an open would replay less; give a larger --memtable-bytes", f.folder, name, written)
+		}
+	}
+	sizes, err := measure.SizesOf(f.folder)
+	if err != nil {
+		return err
+	}
+	if sizes.Log.Bytes < written {
+		return fmt.Errorf("%s: %d bytes were written, and the files of the log have %d bytes, so an open "+
+			"would replay less", f.folder, written, sizes.Log.Bytes)
+	}
+	return nil
+}
+
+func isTable(name string) bool {
+	return filepath.Ext(name) == ".sst" || filepath.Ext(name) == ".blob"
+}
+
+// tablesOf returns the names of all tables of a store.
+func tablesOf(folder string) (map[string]bool, error) {
+	entries, err := os.ReadDir(folder)
+	tables := map[string]bool{}
+	for _, entry := range entries {
+		if isTable(entry.Name()) {
+			tables[entry.Name()] = true
+		}
+	}
+	return tables, err
+}
+
+// openCopy opens the copy, reads a record, and waits until it is idle.
+func (f *fixture) openCopy(ctx context.Context, folder string, inLog *logged, outcome *Outcome) error {
 	meter := measure.NewMeter(1)
 	sampler := measure.StartSampler(meter, nil)
 	recorder := meter.Recorder(0, false)
 	opened, err := store.Open(folder, f.settings.Engine)
 	recorder.Lap(&measure.Done{Kind: measure.Open, Operations: 1})
 	recorder.Finish()
-	measured := sampler.Finish()
-	if err != nil {
-		return nil, err
+	var firstRead, idle time.Duration
+	if err == nil {
+		if err = inLog.check(opened, inLog.records[:1]); err == nil {
+			firstRead = time.Since(meter.Start())
+			var since time.Time
+			since, err = opened.WaitUntilIdle(ctx)
+			idle = since.Sub(meter.Start())
+		}
 	}
-	err = checkLog(opened, keys, values, written)
-	return measured, errors.Join(err, opened.Close())
+	outcome.Measured = sampler.Finish()
+	outcome.SettledAfter = max(idle-outcome.Measured.UntilLast, 0)
+	outcome.Open = &OpenTimes{UntilFirstReadS: firstRead.Seconds(), LogBytes: inLog.bytes}
+	if opened == nil {
+		return err
+	}
+	if err == nil {
+		var some []uint64
+		for i := 0; i < len(inLog.records); i += logCheckStep {
+			some = append(some, inLog.records[i])
+		}
+		err = inLog.check(opened, some)
+	}
+	return errors.Join(err, opened.Close())
 }
 
-// checkLog checks that an open found what was in the log.
-func checkLog(opened *store.Store, keys generate.Keys, values *generate.Values, written []uint64) error {
-	for i := 0; i < len(written); i += logCheckStep {
-		record := written[i]
-		value, closer, err := opened.DB.Get(keys.Present(record, nil))
+// check checks that an open found what was in the log.
+func (l *logged) check(opened *store.Store, records []uint64) error {
+	for _, record := range records {
+		value, closer, err := opened.DB.Get(l.keys.Present(record, nil))
 		if errors.Is(err, pebble.ErrNotFound) {
 			return describeMissing(record)
 		}
 		if err != nil {
 			return err
 		}
-		mismatch := values.Verify(record, value)
-		if _, version, ok := values.Identity(value); ok && version != loggedVersion {
+		mismatch := l.values.Verify(record, value)
+		if _, version, ok := l.values.Identity(value); ok && version != l.version {
 			mismatch = errors.Join(mismatch, describeMissing(record))
 		}
 		if err := errors.Join(mismatch, closer.Close()); err != nil {
@@ -151,8 +226,7 @@ func copyStore(from, to string) error {
 		source, target := filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())
 		if entry.IsDir() {
 			err = copyStore(source, target)
-		} else if isTable := filepath.Ext(source) == ".sst" || filepath.Ext(source) == ".blob"; !isTable ||
-			os.Link(source, target) != nil {
+		} else if !isTable(source) || os.Link(source, target) != nil {
 			err = copyFile(source, target)
 		}
 		if err != nil {

@@ -58,8 +58,7 @@ func (o *batches) step(t *tools) (measure.Done, error) {
 	for range count {
 		record := o.pick.Next(o.records)
 		o.batch = append(o.batch, record)
-		t.value = t.values.Write(record, t.version, t.value)
-		t.version++
+		t.value = t.values.Write(record, t.versions.next(), t.value)
 		t.key = t.keys.Present(record, t.key)
 		if err := batch.Set(t.key, t.value, nil); err != nil {
 			return done, fmt.Errorf("batch: %w", err)
@@ -175,6 +174,8 @@ func (o *seeks) step(t *tools) (measure.Done, error) {
 type readAll struct {
 	records, entriesLeft uint64
 	reverse              bool
+	// once: it reads the store once, whatever it has.
+	once bool
 }
 
 func (o *readAll) step(t *tools) (measure.Done, error) {
@@ -182,7 +183,7 @@ func (o *readAll) step(t *tools) (measure.Done, error) {
 		return measure.Done{}, errDone
 	}
 	done, err := scan(t, scanRange{limit: o.entriesLeft, records: o.records, reverse: o.reverse})
-	if done.Operations == 0 {
+	if done.Operations == 0 || o.once {
 		o.entriesLeft = 0
 	}
 	o.entriesLeft -= min(done.Operations, o.entriesLeft)

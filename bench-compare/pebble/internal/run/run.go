@@ -27,11 +27,22 @@ import (
 type Outcome struct {
 	Measured *measure.Measured
 	// SettledAfter is the time from the end of the last operation until the store was idle.
-	SettledAfter              time.Duration
-	Sizes                     measure.Sizes
+	SettledAfter time.Duration
+	// Sizes are those of the open store when it was idle, and ClosedSizes those of the closed one.
+	Sizes, ClosedSizes        measure.Sizes
 	Records, LiveBytes        uint64
 	CachedBefore, CachedAfter *float64
 	EngineSettings            map[string]string
+	// Synced says that every write waited until it was durable.
+	Synced bool
+	// Open is what the workload open found.
+	Open *OpenTimes
+}
+
+// OpenTimes is what an open took.
+type OpenTimes struct {
+	UntilFirstReadS float64 `json:"until_first_read_s"`
+	LogBytes        uint64  `json:"log_bytes"`
 }
 
 // ErrInterrupted says that the user ended the run.
@@ -77,9 +88,9 @@ func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.
 	}
 	var err error
 	if f.settings.Workload == settings.Open {
-		outcome.Measured, err = f.measureOpen(ctx, keys, values)
+		err = f.measureOpen(ctx, keys, values, outcome)
 	} else {
-		outcome.Measured, outcome.SettledAfter, err = f.measure(ctx, keys, values)
+		err = f.measure(ctx, keys, values, outcome)
 	}
 	if ctx.Err() != nil {
 		return nil, ErrInterrupted
@@ -93,6 +104,9 @@ func (f *fixture) run(ctx context.Context, keys generate.Keys, values *generate.
 	}
 	outcome.CachedAfter = measure.CachedPart(f.folder)
 	if err := f.close(); err != nil {
+		return nil, err
+	}
+	if outcome.ClosedSizes, err = measure.SizesOf(f.folder); err != nil {
 		return nil, err
 	}
 	outcome.Records, outcome.LiveBytes = f.population.Count(), f.liveBytes()
@@ -118,16 +132,31 @@ func (f *fixture) prepareCache(ctx context.Context) error {
 		if err := measure.Drop(f.folder); err != nil {
 			return err
 		}
-		return f.open()
+		if err := f.open(); err != nil {
+			return err
+		}
+		_, err := f.store.WaitUntilIdle(ctx)
+		return err
 	}
 	return nil
 }
 
-// measure runs the threads of a workload, waits until the store is idle, and returns what was
-// measured and how long the store took to become idle.
-func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *generate.Values) (
-	*measure.Measured, time.Duration, error,
-) {
+// settle brings the store to rest: if it was written to, it is flushed, as the other engines are. It
+// returns since when the store is idle.
+func (f *fixture) settle(ctx context.Context) (time.Time, error) {
+	if f.settings.Workload.Writes() {
+		if err := f.store.DB.Flush(); err != nil {
+			return time.Now(), fmt.Errorf("flush: %w", err)
+		}
+	}
+	return f.store.WaitUntilIdle(ctx)
+}
+
+// measure runs the threads of a workload, waits until the store is idle, and says what was measured
+// and how long the store took to become idle.
+func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *generate.Values,
+	outcome *Outcome,
+) error {
 	s := f.settings
 	threads := s.Threads
 	if s.Workload.HasBesideWriter() {
@@ -154,14 +183,18 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 			population: f.population,
 			stop:       &stop,
 			write:      write,
-			random:     generate.NewRandom(s.Seed, thread).Lane(laneOperations),
-			version:    uint64(thread) << 12,
+			random:     generate.NewRandom(s.OperationsSeed(), thread).Lane(laneOperations),
+			versions:   newVersions(f.generation(), thread),
 		}
 		o := operationOf(s, thread, isBeside)
 		team.Go(func() {
 			<-start
 			t.recorder = meter.Recorder(thread, isBeside)
-			failures[thread] = work(o, t, s.Amount.Seconds)
+			rate := 0.0
+			if isBeside {
+				rate = s.WriteRate
+			}
+			failures[thread] = work(o, t, s.Amount.Seconds, rate)
 			t.recorder.Finish()
 			if isLast := !isBeside && working.Add(-1) == 0; isLast || failures[thread] != nil {
 				stop.Store(true)
@@ -171,19 +204,27 @@ func (f *fixture) measure(ctx context.Context, keys generate.Keys, values *gener
 	sampler := measure.StartSampler(meter, f.store)
 	close(start)
 	team.Wait()
-	ended := time.Now()
-	idleSince, err := f.store.WaitUntilIdle(ctx)
-	measured := sampler.Finish()
-	return measured, max(idleSince.Sub(ended), 0), errors.Join(append(failures, err)...)
+	idleSince, err := f.settle(ctx)
+	outcome.Measured, outcome.Synced = sampler.Finish(), s.Sync
+	last := meter.Start().Add(outcome.Measured.UntilLast)
+	outcome.SettledAfter = max(idleSince.Sub(last), 0)
+	return errors.Join(append(failures, err)...)
 }
 
-// work does operations until there are none left, the time is over, or the run is stopped.
-func work(o operation, t *tools, seconds float64) error {
+// work does operations until there are none left, the time is over, or the run is stopped. With a rate
+// they begin at even times, and their latencies count from these.
+func work(o operation, t *tools, seconds, rate float64) error {
 	end := int64(math.MaxInt64)
 	if seconds > 0 {
 		end = int64(seconds * float64(time.Second))
 	}
-	for !t.stop.Load() {
+	for number := 0; !t.stop.Load(); number++ {
+		if rate > 0 {
+			due := int64(float64(number) / rate * float64(time.Second))
+			if due >= end || !t.waitUntil(due) {
+				return nil
+			}
+		}
 		done, err := o.step(t)
 		if errors.Is(err, errDone) {
 			return nil
@@ -196,6 +237,26 @@ func work(o operation, t *tools, seconds float64) error {
 		}
 	}
 	return nil
+}
+
+// spin is how long before its time a goroutine stops sleeping.
+const spin = int64(100 * time.Microsecond)
+
+// waitUntil waits until a call is due; false if the run was stopped.
+func (t *tools) waitUntil(due int64) bool {
+	for {
+		if t.stop.Load() {
+			return false
+		}
+		left := due - t.recorder.Now()
+		if left <= 0 {
+			t.recorder.From(due)
+			return true
+		}
+		if left > spin {
+			time.Sleep(time.Duration(min(left-spin, int64(100*time.Millisecond))))
+		}
+	}
 }
 
 // operationOf returns the operations of one thread.
@@ -225,10 +286,10 @@ func operationOf(s *settings.Settings, thread int, isBeside bool) operation {
 		return &multiReads{drawn: d, count: uint64(s.Batch)}
 	case settings.ReadSeq, settings.ReadReverse:
 		if s.Amount.EveryRecord {
-			left = s.Records
+			left = math.MaxUint64
 		}
 		return &readAll{records: s.Records, entriesLeft: left,
-			reverse: s.Workload == settings.ReadReverse}
+			reverse: s.Workload == settings.ReadReverse, once: s.Amount.EveryRecord}
 	case settings.SeekRandom, settings.SeekRandomWhileWriting:
 		return &seeks{drawn: d, nexts: s.Nexts,
 			othersWrite: s.Workload == settings.SeekRandomWhileWriting}
@@ -246,9 +307,9 @@ func pickOf(s *settings.Settings, thread int) generate.Pick {
 	case settings.Sequential:
 		return generate.NewSequential(thread, threads)
 	case settings.Permutation:
-		return generate.NewPermuted(s.Seed, thread, threads, laneRecords)
+		return generate.NewPermuted(s.OperationsSeed(), thread, threads, laneRecords)
 	}
-	return generate.NewUniform(s.Seed, thread, laneRecords)
+	return generate.NewUniform(s.OperationsSeed(), thread, laneRecords)
 }
 
 // describeMissing is the text of a record that an open lost.

@@ -25,14 +25,26 @@ type scanRange struct {
 type checker struct {
 	scanRange
 	tools *tools
+	// before are the records that were there before the scan began, if other threads write: one that
+	// comes later is in the population and not in what the scan sees.
+	before []uint64
 	// next is the record that comes next at the earliest; backward, one more than the record that
 	// comes next at the latest.
 	next           uint64
 	entries, bytes uint64
 }
 
-// expected is the record that the store must give next, as far as the population knows.
+// expected is the record that the store must give next, as far as it is known.
 func (c *checker) expected() (uint64, bool) {
+	if c.othersWrite {
+		for len(c.before) > 0 && c.before[0] < c.next {
+			c.before = c.before[1:]
+		}
+		if len(c.before) == 0 {
+			return 0, false
+		}
+		return c.before[0], true
+	}
 	if c.reverse {
 		return c.tools.population.LastBefore(c.next)
 	}
@@ -73,6 +85,17 @@ func (c *checker) check(key, value []byte) error {
 // scan reads entries with a new iterator and checks all of them.
 func scan(t *tools, r scanRange) (measure.Done, error) {
 	c := checker{scanRange: r, tools: t}
+	if r.othersWrite && r.from != nil {
+		t.before = t.before[:0]
+		for next := *r.from; uint64(len(t.before)) < r.limit; {
+			record, ok := t.population.NextFrom(next)
+			if !ok {
+				break
+			}
+			t.before, next = append(t.before, record), record+1
+		}
+		c.before = t.before
+	}
 	iterator, err := t.store.DB.NewIter(nil)
 	if err != nil {
 		return measure.Done{}, fmt.Errorf("scan: %w", err)

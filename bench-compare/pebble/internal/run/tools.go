@@ -33,16 +33,40 @@ type tools struct {
 	stop       *atomic.Bool
 	write      *pebble.WriteOptions
 	// random decides what is done next. Records are drawn from another lane.
-	random generate.Random
-	// version of the next value.
-	version    uint64
+	random     generate.Random
+	versions   versions
 	key, value []byte
+	// before is a buffer for what a scan must find.
+	before []uint64
+}
+
+// versions are those of the values that one thread writes. Two workloads one after the other, and 16
+// in all, write different versions of a record.
+type versions struct {
+	run, count uint64
+}
+
+const (
+	// versionBits of a version count in a run. The four bits above them are the run's.
+	versionBits = 16
+	allVersions = 1 << 20
+)
+
+// newVersions returns those of a thread in the run that is the generation-th one to write.
+func newVersions(generation, thread int) versions {
+	return versions{uint64(generation) << versionBits % allVersions, uint64(thread) << 12}
+}
+
+// next returns the version of the next value.
+func (v *versions) next() uint64 {
+	version := v.run | v.count%(1<<versionBits)
+	v.count++
+	return version
 }
 
 // put puts a record with a new value.
 func (t *tools) put(record uint64) (measure.Done, error) {
-	t.value = t.values.Write(record, t.version, t.value)
-	t.version++
+	t.value = t.values.Write(record, t.versions.next(), t.value)
 	t.key = t.keys.Present(record, t.key)
 	if err := t.store.DB.Set(t.key, t.value, t.write); err != nil {
 		return measure.Done{}, fmt.Errorf("put: %w", err)

@@ -11,8 +11,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+
+	"siltstone/bench-compare/pebble/internal/generate"
 )
 
 // Engine says how Pebble is opened.
@@ -68,8 +71,13 @@ type Settings struct {
 	Nexts            uint64
 	ReadRatio        float64
 	Sync             bool
-	Cache            Cache
-	Seed             uint64
+	// WriteRate is the rate of the writer beside reads, in operations a second; 0 lets it write as
+	// fast as it can.
+	WriteRate float64
+	Cache     Cache
+	// Seed decides keys and values, and OperationSeed what a workload draws.
+	Seed          uint64
+	OperationSeed uint64
 }
 
 // ErrHelp is returned by Parse if the help was asked for and printed.
@@ -114,7 +122,10 @@ func Parse(arguments []string, output io.Writer) ([]Settings, error) {
 	number(flags, &s.Nexts, "nexts", 10, "the `entries` that are read after a seek")
 	flags.Float64Var(&s.ReadRatio, "read-ratio", 0.9, "the `part` of reads in readrandomwriterandom")
 	flags.BoolVar(&s.Sync, "sync", false, "each write waits until it is durable")
-	number(flags, &s.Seed, "seed", 1, "the `seed` of all draws")
+	flags.Float64Var(&s.WriteRate, "write-rate", 0, "the `operations` a second of the writer beside "+
+		"reads; 0 lets it write as fast as it can")
+	number(flags, &s.Seed, "seed", 1, "the `seed` of keys and values")
+	number(flags, &s.OperationSeed, "operation-seed", 1, "the `seed` of what a workload draws")
 	size(flags, &s.Engine.MemtableBytes, "memtable-bytes", 64<<20, "`bytes` of the memtable")
 	size(flags, &s.Engine.CacheBytes, "cache-bytes", 64<<20, "`bytes` of the block cache")
 	flags.IntVar(&s.Engine.BloomBits, "bloom-bits", 10,
@@ -209,6 +220,7 @@ func (s *Settings) checkFlags() error {
 		{s.ReadRatio >= 0 && s.ReadRatio <= 1, "read-ratio", s.ReadRatio, "from 0 to 1"},
 		{s.CompressionRatio > 0 && s.CompressionRatio <= 1, "compression-ratio", s.CompressionRatio,
 			"above 0 and at most 1"},
+		{s.WriteRate >= 0 && s.WriteRate <= 1e9, "write-rate", s.WriteRate, "from 0 to 10^9"},
 		{s.ValueBytes <= 1<<30, "value-bytes", s.ValueBytes, "at most 2^30"},
 		{s.KeyBytes >= 8 && s.KeyBytes <= 1024, "key-bytes", s.KeyBytes, "from 8 to 1024"},
 		{s.Engine.MemtableBytes >= 256<<10 && s.Engine.MemtableBytes < 4<<30, "memtable-bytes",
@@ -265,6 +277,34 @@ func (s *Settings) resolveDistribution() error {
 			s.Distribution)
 	}
 	return nil
+}
+
+// OperationsSeed is the seed of the random numbers of all threads.
+func (s *Settings) OperationsSeed() uint64 {
+	return generate.SeedOfOperations(s.Seed, s.OperationSeed, string(s.Workload))
+}
+
+// notShaping are words in the names of settings that only say how files are read or what work is
+// given to run. They are those of crates/bench/src/settings/own.rs.
+var notShaping = []string{"cache", "direct", "map", "open_files", "OpenFiles", "pin_", "read", "tasks",
+	"threads", "Cache", "L6Filters"}
+
+// Shape returns the settings that decide what the files look like, by their names.
+func (e Engine) Shape() map[string]string {
+	shape := map[string]string{
+		"engine.memtable_bytes": strconv.FormatUint(e.MemtableBytes, 10),
+		"engine.bloom_bits":     strconv.Itoa(e.BloomBits),
+		"engine.compression":    e.Compression,
+	}
+	for name, value := range e.Own {
+		isShaping := !slices.ContainsFunc(notShaping, func(word string) bool {
+			return strings.Contains(name, word)
+		})
+		if isShaping {
+			shape["engine.own."+name] = value
+		}
+	}
+	return shape
 }
 
 // TotalOperations is the number of operations of all measured threads; false if time decides.

@@ -53,16 +53,12 @@ var Workloads = []Workload{
 	ReadRandomWriteRandom, DeleteRandom, Compact, Open,
 }
 
-const (
-	defaultSeconds  = 10
-	fillSyncDivisor = 1000
-)
+const defaultSeconds = 10
 
 func everyRecord(uint64) Amount        { return Amount{EveryRecord: true} }
 func allRecords(records uint64) Amount { return Amount{Operations: records} }
 func tenSeconds(uint64) Amount         { return Amount{Seconds: defaultSeconds} }
 func one(uint64) Amount                { return Amount{Operations: 1} }
-func synced(records uint64) Amount     { return Amount{Operations: max(records/fillSyncDivisor, 1)} }
 
 var allFacts = map[Workload]facts{
 	FillSeq: {about: "puts every record once, in the order of keys",
@@ -70,7 +66,7 @@ var allFacts = map[Workload]facts{
 	FillRandom: {about: "puts records that are drawn at random, as many as there are",
 		makesStore: true, writes: true, drawsRecords: true, everyRecord: true, amount: allRecords},
 	FillSync: {about: "as fillrandom, and each put waits until it is durable",
-		makesStore: true, writes: true, drawsRecords: true, everyRecord: true, amount: synced},
+		makesStore: true, writes: true, drawsRecords: true, everyRecord: true, amount: tenSeconds},
 	FillBatch: {about: "as fillrandom, in batches",
 		makesStore: true, writes: true, drawsRecords: true, everyRecord: true, amount: allRecords},
 	Overwrite: {about: "as fillrandom, on a store that was filled",

@@ -14,6 +14,7 @@ mod siltstone;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use crate::settings::EngineSettings;
 
@@ -103,9 +104,22 @@ pub trait Engine: Send + Sync {
     /// Waits until no flush and no compaction runs or is due. An engine that cannot be asked
     /// returns `false` at once, and the caller waits until the process uses no processor time.
     ///
+    /// The caller gives the wait up after a time, so it need not end by itself. It should end with
+    /// an error of the engine's flushes and compactions.
+    ///
     /// # Errors
     /// The engine's own, for example a failed compaction.
     fn wait_until_idle(&self) -> Result<bool>;
+
+    /// As [`Engine::wait_until_idle`], and returns since when the engine is idle; `None` if it
+    /// cannot be asked. An engine that waits a while to be sure overrides this, because that while
+    /// is not work.
+    ///
+    /// # Errors
+    /// As [`Engine::wait_until_idle`].
+    fn idle_since(&self) -> Result<Option<Instant>> {
+        Ok(self.wait_until_idle()?.then(Instant::now))
+    }
 
     /// Writes all memtables to tables.
     ///

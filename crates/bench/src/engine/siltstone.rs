@@ -178,12 +178,13 @@ impl Engine for Siltstone {
         let seconds = |us: u64| us as f64 / 1e6;
         Figures {
             user_bytes: Some(stats.counter("user_bytes")),
-            log_bytes: Some(stats.counter("log_bytes")),
+            // A segment is written twice: with zeros when it is prepared, and with records.
+            log_bytes: Some(stats.counter("log_bytes") + stats.log.zeroed_bytes),
             flush_bytes: Some(stats.counter("flush_out_bytes")),
             compaction_read_bytes: Some(stats.counter("compaction_in_bytes")),
             compaction_bytes: Some(stats.counter("compaction_out_bytes")),
-            flush_cpu_s: None,
-            compaction_cpu_s: None,
+            flush_cpu_s: Some(seconds(stats.counter("flush_cpu_us"))),
+            compaction_cpu_s: Some(seconds(stats.counter("compaction_cpu_us"))),
             stall_s: stats
                 .delay_totals
                 .iter()

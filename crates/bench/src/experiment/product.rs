@@ -39,7 +39,7 @@ fn collect(
 ) -> Read<()> {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
-        let is_group = name == "engine" || format!("{name}.") == OWN_PREFIX;
+        let is_group = name == "engine" || format!("{name}.").starts_with(OWN_PREFIX);
         match value.get_ref() {
             _ if prefix.is_empty() && others.contains(&name.as_str()) => {}
             DeValue::Table(inner) if is_group => {
@@ -63,10 +63,11 @@ fn known(
     name: &str,
     others: &[&str],
 ) -> Read<()> {
-    if name.starts_with(OWN_PREFIX) {
-        return Ok(());
-    }
-    let Err(error) = Setting::named(name) else {
+    let found = match name.starts_with(OWN_PREFIX) {
+        true => Settings::default().set(name, ""),
+        false => Setting::named(name).map(drop),
+    };
+    let Err(error) = found else {
         return Ok(());
     };
     let other = nearest(name, others.iter().copied());

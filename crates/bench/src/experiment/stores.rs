@@ -6,7 +6,7 @@ use super::Run;
 use super::error::{ExperimentError, did_you_mean};
 use super::product::Assigned;
 use super::section::{At, Section};
-use crate::settings::nearest;
+use crate::settings::{ENGINES, differing, nearest};
 
 type Read<T> = Result<T, ExperimentError>;
 
@@ -109,6 +109,27 @@ fn same_data(
                 text(made)
             );
             let position = assigned.position(name).unwrap_or(span.clone());
+            return Err(section.error(position, message));
+        }
+    }
+    same_shape(section, maker, assigned, span)
+}
+
+/// Refuses a store that was filled with other settings of the engine that shape its files.
+fn same_shape(
+    section: &Section<'_>,
+    maker: &Run,
+    assigned: &Assigned,
+    span: &Range<usize>,
+) -> Read<()> {
+    for engine in ENGINES {
+        let (own, made) = (&assigned.settings.engine, &maker.settings.engine);
+        if let Some((name, own, made)) = differing(&own.shape(engine), &made.shape(engine)) {
+            let message = format!(
+                "`{name}` is {own}, and the store of `{}` was filled with {made}",
+                maker.label
+            );
+            let position = assigned.position(&name).unwrap_or(span.clone());
             return Err(section.error(position, message));
         }
     }

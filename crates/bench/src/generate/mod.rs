@@ -36,3 +36,6 @@ pub mod zipfian;
 mod vectors;
 
 pub use error::ParameterError;
+
+#[cfg(test)]
+mod vectors;

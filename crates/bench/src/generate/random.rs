@@ -16,6 +16,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::error::{ParameterError, require};
+use super::hash::mix;
 
 /// Which stream a generator draws from: the seed of the run, the thread and a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +72,18 @@ impl Stream {
         self.threads
     }
 }
+
+/// The seed of what a workload draws. It depends on all three: on the seed of keys and values, on
+/// the seed of operations, and on the name of the workload. So no workload repeats the draws of
+/// another one, nor those of another round of itself.
+pub fn seed_of_operations(seed: u64, operation_seed: u64, workload: &str) -> u64 {
+    let absorb = |hash: u64, word: u64| mix(hash.wrapping_add(GOLDEN) ^ word);
+    let hash = workload.bytes().map(u64::from).fold(mix(seed), absorb);
+    absorb(hash, operation_seed)
+}
+
+/// 2^64 divided by the golden ratio, which keeps zeros from staying zero.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]

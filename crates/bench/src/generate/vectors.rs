@@ -15,7 +15,7 @@ use super::hash::mix;
 use super::keys::{Keys, MAX_KEY_BYTES};
 use super::permutation::Permutation;
 use super::pick::{Distribution, Pick};
-use super::random::{Random, Stream};
+use super::random::{Random, Stream, seed_of_operations};
 use super::sizes::Sizes;
 use super::values::Values;
 
@@ -216,5 +216,21 @@ fn draws_are_those_of_the_file() {
         let mut pick = Pick::new(&distribution, stream.lane(case.lane)).unwrap();
         let drawn = numbers(case.drawn.len(), |_| pick.next(case.items.0));
         assert_eq!(drawn, case.drawn, "{case:?}");
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct SeedCase {
+    seed: Number,
+    operation_seed: Number,
+    workload: String,
+    mixed: Number,
+}
+
+#[test]
+fn seeds_of_operations_are_those_of_the_file() {
+    for case in cases::<SeedCase>("operation_seeds") {
+        let mixed = seed_of_operations(case.seed.0, case.operation_seed.0, &case.workload);
+        assert_eq!(mixed, case.mixed.0, "{case:?}");
     }
 }

@@ -25,7 +25,7 @@ pub use idle::{Quiet, wait_until_quiet};
 pub use latency::{Latencies, LatencySummary};
 pub use machine::Machine;
 pub use recorder::{Done, Meter, Recorder, Role, Times};
-pub use series::{Measured, Probe, Sampler, Second};
+pub use series::{Ask, Measured, Probe, Sampler, Second};
 
 /// A quotient, or `None` if it is not a finite number. The quotient of nothing is `None`.
 pub fn ratio(of: f64, to: f64) -> Option<f64> {

@@ -80,6 +80,8 @@ pub(super) struct Tally {
     pub(super) latency: [Option<Box<Latencies>>; KINDS],
     /// Service times by kind, in an open loop.
     pub(super) service: [Option<Box<Latencies>>; KINDS],
+    /// How long operations of an open loop had waited that were never begun.
+    pub(super) censored: Option<(Option<Kind>, Box<Latencies>)>,
 }
 
 impl Tally {
@@ -285,6 +287,17 @@ impl Recorder<'_> {
         let intended = times.intended.min(times.began);
         latencies_of(&mut self.tally.latency, done.kind).record(since(intended));
         latencies_of(&mut self.tally.service, done.kind).record(since(times.began));
+    }
+
+    /// Records a call of an open loop that was due at `intended` and had not begun when it was given
+    /// up. What it waited until then is a lower bound of its latency. It is no operation, and in no
+    /// second of the series. `kind` is `None` if the thread would have drawn it.
+    pub fn record_censored(&mut self, kind: Option<Kind>, intended: Instant, given_up: Instant) {
+        let (_, latencies) = self
+            .tally
+            .censored
+            .get_or_insert_with(|| (kind, Box::default()));
+        latencies.record(given_up.saturating_duration_since(intended));
     }
 
     /// Counts a call that failed.

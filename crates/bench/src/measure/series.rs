@@ -1,7 +1,9 @@
 //! What a run did, second by second and in total.
 //!
 //! A [`Sampler`] has a thread of its own. It takes what the recorders send, and once a second it
-//! reads the process and asks the engine. Only that thread waits if the engine answers slowly.
+//! reads the process and asks the engine for its counters. The shape of the tree is asked for every
+//! ten seconds and at the end, because some engines make a list of all their tables for it. Only that
+//! thread waits if the engine answers slowly.
 //!
 //! Invariants:
 //! - Every second from the start to the end is in the series. A second in which nothing was
@@ -25,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::latency::Latencies;
 use super::process::{self, Reading};
 use super::recorder::{Message, Meter};
-use crate::engine::{Figures, Level};
+use crate::engine::{Engine, Figures, Level};
 use crate::settings::Kind;
 
 mod collect;
@@ -37,13 +39,35 @@ mod tests;
 use collect::Collector;
 use gauges::Gauges;
 
-/// What the engine is asked once a second.
+/// After how many seconds the shape of the tree is asked for again.
+const LEVELS_EVERY: u64 = 10;
+
+/// What the sampler wants to know of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Its counters.
+    Figures,
+    /// Its counters and the shape of its tree.
+    FiguresAndLevels,
+}
+
+/// What the engine answered.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Probe {
     /// Its counters since it was opened.
     pub figures: Figures,
-    /// The shape of its tree.
-    pub levels: Vec<Level>,
+    /// The shape of its tree, if it was asked for.
+    pub levels: Option<Vec<Level>>,
+}
+
+impl Probe {
+    /// Asks an open engine.
+    pub fn of(engine: &dyn Engine, ask: Ask) -> Probe {
+        Probe {
+            figures: engine.figures(),
+            levels: (ask == Ask::FiguresAndLevels).then(|| engine.levels()),
+        }
+    }
 }
 
 /// What was counted of operations.
@@ -96,7 +120,7 @@ pub struct Second {
     pub resident_bytes: Option<u64>,
     /// The anonymous part of the resident memory at its end, in bytes.
     pub anonymous_bytes: Option<u64>,
-    /// The shape of the tree at its end.
+    /// The shape of the tree at its end, every ten seconds and in the last second.
     pub levels: Option<Vec<Level>>,
 }
 
@@ -129,8 +153,11 @@ pub struct Measured {
     pub errors: u64,
     /// Answers that were wrong, of all threads.
     pub wrong_answers: u64,
-    /// Latencies of all operations of the measured threads.
+    /// Latencies of all operations of the measured threads, those included that were censored.
     pub all: Latencies,
+    /// Operations of an open loop of the measured threads that were due and never begun: their
+    /// latencies are lower bounds.
+    pub censored_operations: u64,
     /// Latencies by kind, of all threads.
     pub latency: BTreeMap<Kind, Latencies>,
     /// Service times by kind, of all threads in an open loop.
@@ -169,20 +196,20 @@ pub struct Sampler<'scope> {
 
 impl<'scope> Sampler<'scope> {
     /// Takes the first sample, and starts the thread. Its clock starts with the first recorder.
-    /// `probe` asks the engine; it returns `None` while the store is not open.
+    /// `probe` asks the engine for what it is told; it returns `None` while the store is not open.
     ///
     /// # Errors
     /// If the thread cannot be started, or if the meter has a sampler already.
     pub fn start(
         scope: &'scope Scope<'scope, '_>,
         meter: &'scope Meter,
-        probe: impl FnMut() -> Option<Probe> + Send + 'scope,
+        probe: impl FnMut(Ask) -> Option<Probe> + Send + 'scope,
     ) -> io::Result<Sampler<'scope>> {
         let receiver = meter.take_receiver().ok_or_else(|| {
             io::Error::other("a meter can have one sampler only; make a meter for each workload")
         })?;
         let mut probe = probe;
-        let gauges = Gauges::begin(probe());
+        let gauges = Gauges::begin(probe(Ask::FiguresAndLevels));
         let collect = move || sample_until_stop(meter, &receiver, gauges, &mut probe);
         let thread = Builder::new()
             .name("bench-sampler".into())
@@ -208,7 +235,7 @@ fn sample_until_stop(
     meter: &Meter,
     receiver: &Receiver<Message>,
     mut gauges: Gauges,
-    probe: &mut dyn FnMut() -> Option<Probe>,
+    probe: &mut dyn FnMut(Ask) -> Option<Probe>,
 ) -> Measured {
     let mut collector = Collector::default();
     let mut start = None;
@@ -222,7 +249,7 @@ fn sample_until_stop(
         }
     }
     let elapsed = start.map(|start| start.elapsed()).unwrap_or_default();
-    gauges.sample(elapsed.as_secs(), probe());
+    gauges.sample(elapsed.as_secs(), probe(Ask::FiguresAndLevels));
     let mut measured = collector.finish();
     measured.start = start;
     gauges.finish(&mut measured);
@@ -236,10 +263,10 @@ fn run(
     receiver: &Receiver<Message>,
     collector: &mut Collector,
     gauges: &mut Gauges,
-    probe: &mut dyn FnMut() -> Option<Probe>,
+    probe: &mut dyn FnMut(Ask) -> Option<Probe>,
 ) {
     let start = meter.start();
-    let mut next = 1;
+    let (mut next, mut asked) = (1, 0);
     loop {
         let due = start + Duration::from_secs(next);
         match receiver.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -247,7 +274,12 @@ fn run(
             Ok(message) => collector.take(message),
             Err(RecvTimeoutError::Timeout) => {
                 let now = start.elapsed().as_secs();
-                gauges.sample(now.saturating_sub(1), probe());
+                let ask = match now / LEVELS_EVERY > asked / LEVELS_EVERY {
+                    true => Ask::FiguresAndLevels,
+                    false => Ask::Figures,
+                };
+                asked = now;
+                gauges.sample(now.saturating_sub(1), probe(ask));
                 next = now + 1;
                 let cpu_ns = process::thread_cpu_s().unwrap_or_default() * 1e9;
                 meter.sampler_cpu_ns.store(cpu_ns as u64, Ordering::Relaxed);

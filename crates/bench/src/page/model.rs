@@ -1,6 +1,7 @@
 //! Records in the order of the page: groups of runs that can be compared.
 //!
-//! A group has one workload with equal settings. The seed and the engines' own settings may differ.
+//! A group has one workload with equal settings. The seeds and the engines' own settings may
+//! differ.
 //! An entrant is an engine with its version, its commit and its own settings; its records in a
 //! group are rounds. An entrant has the same name and style on the whole page.
 //!
@@ -122,10 +123,16 @@ fn identity(record: &Record) -> Identity {
             .pointer("/engine/own")
             .unwrap_or(&Value::Null),
     );
+    // What is for another engine only is not its own.
+    let of_engine = |name: &'_ str| match name.split_once('.') {
+        Some((engine, name)) if engine == record.engine => Some(name.to_string()),
+        Some(_) => None,
+        None => Some(name.to_string()),
+    };
     let own: Vec<String> = own
         .iter()
         .filter(|(name, _)| !name.is_empty())
-        .map(|(name, value)| format!("{name} = {value}"))
+        .filter_map(|(name, value)| Some(format!("{} = {value}", of_engine(name)?)))
         .collect();
     let commit = record.build.commit.as_deref().unwrap_or_default();
     [
@@ -167,8 +174,13 @@ fn first_characters(text: &str, count: usize) -> &str {
 /// The settings that runs of one group share: their names and their texts.
 fn shared_settings(record: &Record) -> BTreeMap<String, String> {
     let mut settings = flat(&record.settings);
-    settings.retain(|name, _| name != "seed" && !name.starts_with("engine.own"));
+    settings.retain(|name, _| !is_seed(name) && !name.starts_with("engine.own"));
     settings
+}
+
+/// Whether a setting is a seed, which may differ from round to round.
+fn is_seed(name: &str) -> bool {
+    name == "seed" || name == "operation_seed"
 }
 
 /// All groups, in the order of their first records.
@@ -280,7 +292,7 @@ fn flatten(value: &Value, path: String, found: &mut BTreeMap<String, String>) {
         Value::Bool(false) => "no".to_string(),
         Value::Number(number) => match number.as_u64() {
             Some(n) if path.ends_with("_bytes") => size_text(n),
-            Some(n) if path != "seed" => count(n),
+            Some(n) if !is_seed(&path) => count(n),
             _ => number.to_string(),
         },
         Value::Array(_) => value.to_string(),

@@ -65,13 +65,13 @@ const MEMORY: [Column; 6] = [
 
 const DISK: [Column; 6] = [
     ("tables", Unit::Bytes, |r| {
-        Some(r.disk.files.tables.allocated_bytes as f64)
+        Some(r.disk.files_closed.tables.allocated_bytes as f64)
     }),
     ("log", Unit::Bytes, |r| {
-        Some(r.disk.files.log.allocated_bytes as f64)
+        Some(r.disk.files_closed.log.allocated_bytes as f64)
     }),
     ("other files", Unit::Bytes, |r| {
-        Some(r.disk.files.other.allocated_bytes as f64)
+        Some(r.disk.files_closed.other.allocated_bytes as f64)
     }),
     ("live keys and values", Unit::Bytes, |r| {
         size(r.disk.live_bytes)

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, System};
+use super::parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, OpenTimes, System};
 use super::{Record, SCHEMA_VERSION};
 use crate::engine::{Driver, ThreadClass};
 use crate::measure::files::Sizes;
@@ -24,8 +24,12 @@ pub struct Found {
     pub measured: Measured,
     /// From the end of the last operation until the engine was idle.
     pub settled_after: Duration,
-    /// The files when the engine was idle.
+    /// The files when the engine was idle and the store was open.
     pub sizes: Sizes,
+    /// The files after the store was closed.
+    pub closed_sizes: Sizes,
+    /// Whether every write waited until it was durable: what the engine was told.
+    pub is_synced: bool,
     /// Records of the store at the end.
     pub records: Option<u64>,
     /// Raw bytes of the keys and values of all records at the end.
@@ -36,6 +40,8 @@ pub struct Found {
     pub cached_after: Option<f64>,
     /// What was due, in an open loop.
     pub open_loop: Option<OpenLoopFound>,
+    /// What an open of the store took, in the workload that is about this.
+    pub open: Option<OpenFound>,
     /// Blocks that a get looked into, on average, if the engine counts them.
     pub blocks_per_get: Option<f64>,
     /// Tables that a get looked into, on average, if the engine counts them.
@@ -49,6 +55,15 @@ pub struct OpenLoopFound {
     pub due_operations: u64,
     /// How long operations became due.
     pub duration: Duration,
+}
+
+/// What an open of a store found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenFound {
+    /// From the start until a record of the log had been read and checked.
+    pub until_first_read: Duration,
+    /// Raw bytes of the keys and values that were in the log only.
+    pub log_bytes: u64,
 }
 
 /// What belongs to the record and is the same for all engines and workloads of a process.
@@ -80,23 +95,25 @@ impl Context {
 }
 
 impl Record {
-    /// The record of a run that ended now. `settings` are those that were carried out, with the
-    /// workload's own filled in.
+    /// The record of a run of these settings that ended now. The record has them with the workload's
+    /// own filled in, as they were carried out.
     pub fn of(
         driver: &dyn Driver,
         settings: &Settings,
         found: &Found,
         context: &Context,
     ) -> Record {
+        let settings = &settings.resolved();
+        let engine = settings.engine.for_engine(driver.name());
         let mut record = Record {
             schema_version: SCHEMA_VERSION,
             workload: settings.workload.to_string(),
             engine: driver.name().to_string(),
             engine_version: driver.version(),
             abilities: Some(driver.abilities()),
-            promise: Some(promise(driver, settings)),
+            promise: Some(promise(driver, found)),
             settings: serde_json::to_value(settings).unwrap_or_default(),
-            engine_settings: driver.settings(&settings.engine),
+            engine_settings: driver.settings(&engine),
             machine: context.machine.clone(),
             build: context.build.clone(),
             date: date(SystemTime::now()),
@@ -104,15 +121,16 @@ impl Record {
             stand_ins: context.stand_ins.clone(),
             ..Record::default()
         };
-        record.take_operations(found);
+        record.take_operations(settings, found);
         record.take_latencies(&found.measured);
         record.take_stalls(&found.measured);
         record.take_resources(driver, found);
         record.take_amplification(settings, found);
+        record.warnings = warnings(settings, found);
         record
     }
 
-    fn take_operations(&mut self, found: &Found) {
+    fn take_operations(&mut self, settings: &Settings, found: &Found) {
         let measured = &found.measured;
         self.operations = measured.counts.operations;
         self.beside_operations = measured.beside.operations;
@@ -126,6 +144,13 @@ impl Record {
         self.ops_per_s_until_idle = ratio(operations, self.until_idle_s);
         self.bytes_per_s = ratio(bytes, self.until_last_s);
         self.bytes_per_s_until_idle = ratio(bytes, self.until_idle_s);
+        self.beside_ops_per_s = (settings.workload.has_background_writer())
+            .then(|| ratio(self.beside_operations as f64, self.until_last_s))
+            .flatten();
+        self.open = found.open.map(|open| OpenTimes {
+            until_first_read_s: open.until_first_read.as_secs_f64(),
+            log_bytes: open.log_bytes,
+        });
         self.open_loop = found.open_loop.map(|due| {
             let took = due.duration.max(measured.until_last).as_secs_f64();
             OpenLoop {
@@ -133,6 +158,7 @@ impl Record {
                 achieved_ops_per_s: ratio(operations, took),
                 due_operations: due.due_operations,
                 backlog_operations: due.due_operations.saturating_sub(self.operations),
+                censored_operations: measured.censored_operations,
             }
         });
     }
@@ -200,6 +226,7 @@ impl Record {
         };
         self.disk = Disk {
             files: found.sizes,
+            files_closed: found.closed_sizes,
             records: found.records,
             live_bytes: found.live_bytes,
             cached_before: found.cached_before.filter(|part| part.is_finite()),
@@ -216,8 +243,8 @@ impl Record {
         let tables = tables.filter(|_| settings.workload != Workload::Ingest);
         let tables = tables.map(|(flush, compaction)| flush + compaction);
         let with_log = tables.zip(bytes.log_bytes).map(|(all, log)| all + log);
-        let all = found.sizes.total().allocated_bytes;
-        let log = found.sizes.log.allocated_bytes;
+        let all = found.closed_sizes.total().allocated_bytes;
+        let log = found.closed_sizes.log.allocated_bytes;
         // A store in memory has no files, and nothing is known of its size.
         let on_disk = |part| (all > 0).then_some(part);
         let kept = |part| by(on_disk(part), found.live_bytes?);
@@ -244,13 +271,36 @@ fn by_name(all: &BTreeMap<Kind, Latencies>) -> BTreeMap<String, LatencySummary> 
         .collect()
 }
 
-/// What an acknowledged write of this run survives.
-fn promise(driver: &dyn Driver, settings: &Settings) -> Promise {
+/// What an acknowledged write of this run survives, by what the engine was told.
+fn promise(driver: &dyn Driver, found: &Found) -> Promise {
     let abilities = driver.abilities();
-    match (settings.sync || settings.workload == Workload::FillSync) && abilities.sync {
+    match found.is_synced && abilities.sync {
         true => Promise::Power,
         false => abilities.unsynced,
     }
+}
+
+/// What a reader of the figures has to know beforehand, in sentences.
+fn warnings(settings: &Settings, found: &Found) -> Vec<String> {
+    let workload = settings.workload;
+    let figures = &found.measured.figures;
+    let background = [figures.flush_bytes, figures.compaction_bytes];
+    let background: u64 = background.into_iter().flatten().sum();
+    let mut all = Vec::new();
+    if !workload.writes() && workload != Workload::Compact && background > 0 {
+        all.push(format!(
+            "The engine flushed or compacted {background} bytes while the workload only read, so \
+             the reads were not those of a store at rest."
+        ));
+    }
+    if found.measured.censored_operations > 0 {
+        all.push(format!(
+            "{} operations were due and never begun. What they had waited at the end is in the \
+             latencies, whose quantiles are lower bounds.",
+            found.measured.censored_operations
+        ));
+    }
+    all
 }
 
 fn cpu(driver: &dyn Driver, measured: &Measured) -> Cpu {

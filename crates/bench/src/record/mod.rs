@@ -25,8 +25,8 @@ use crate::measure::machine::{Build, Machine};
 use crate::measure::{LatencySummary, Second};
 use crate::settings::{Abilities, Promise, Settings};
 
-pub use build::{Context, Found, OpenLoopFound, date};
-pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, System};
+pub use build::{Context, Found, OpenFound, OpenLoopFound, date};
+pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, OpenTimes, System};
 pub use text::table;
 
 /// The version of the record's keys.
@@ -74,6 +74,8 @@ pub struct Record {
     pub operations: u64,
     /// Operations of the threads beside them.
     pub beside_operations: u64,
+    /// Those operations a second until the last operation of a measured thread.
+    pub beside_ops_per_s: Option<f64>,
     /// From the start to the end of the last operation of a measured thread, in seconds.
     pub until_last_s: f64,
     /// From the start until the engine was idle, in seconds.
@@ -101,6 +103,10 @@ pub struct Record {
     pub service_time: BTreeMap<String, LatencySummary>,
     /// Facts of an open loop.
     pub open_loop: Option<OpenLoop>,
+    /// What the open of the workload `open` took.
+    pub open: Option<OpenTimes>,
+    /// What a reader of the figures has to know beforehand, in sentences.
+    pub warnings: Vec<String>,
     /// What writers waited by cause, in seconds.
     pub stall_s_by_cause: Option<BTreeMap<String, f64>>,
     /// The sum of the latencies above one millisecond, in seconds of the measured threads together.

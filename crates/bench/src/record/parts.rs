@@ -18,6 +18,19 @@ pub struct OpenLoop {
     pub due_operations: u64,
     /// Operations that were due by the end and not done.
     pub backlog_operations: u64,
+    /// Those of them whose waits are in the latencies. If there are any, quantiles are lower
+    /// bounds.
+    pub censored_operations: u64,
+}
+
+/// What an open of a store took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenTimes {
+    /// From the start until the first read was answered, in seconds.
+    pub until_first_read_s: f64,
+    /// Raw bytes that were in the log only.
+    pub log_bytes: u64,
 }
 
 /// What the engine wrote, kept and read for each byte of the user.
@@ -38,9 +51,9 @@ pub struct Amplification {
     pub blocks_per_get: Option<f64>,
     /// Tables that a get looked into, on average.
     pub tables_per_get: Option<f64>,
-    /// Bytes of all files, by the raw bytes of all records.
+    /// Bytes of all files of the closed store, by the raw bytes of all records.
     pub space: Option<f64>,
-    /// Bytes of all files but the log, by the raw bytes of all records.
+    /// The same without the log.
     pub space_without_log: Option<f64>,
 }
 
@@ -110,12 +123,14 @@ pub struct Bytes {
     pub device_write_bytes: Option<u64>,
 }
 
-/// The store's files when the engine was idle.
+/// The store's files at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Disk {
-    /// By purpose.
+    /// By purpose, when the engine was idle and the store was open.
     pub files: Sizes,
+    /// By purpose, after the store was closed.
+    pub files_closed: Sizes,
     /// Records of the store.
     pub records: Option<u64>,
     /// Raw bytes of the keys and values of all records.

@@ -134,6 +134,7 @@ fn found() -> Found {
             read_bytes: 0,
         },
         all: latencies(&[10, 20, 2_000]),
+        censored_operations: 7,
         latency: BTreeMap::from([(Kind::Put, latencies(&[10, 20, 2_000]))]),
         service: BTreeMap::from([(Kind::Put, latencies(&[5, 6, 7]))]),
         workload_cpu_s: Some(2.0),
@@ -161,6 +162,11 @@ fn found() -> Found {
         measured,
         settled_after: Duration::from_millis(1_500),
         sizes: Sizes {
+            tables: part(950),
+            log: part(700),
+            other: part(100),
+        },
+        closed_sizes: Sizes {
             tables: part(900),
             log: part(500),
             other: part(100),
@@ -173,6 +179,11 @@ fn found() -> Found {
             due_operations: 150,
             duration: Duration::from_secs(3),
         }),
+        open: Some(OpenFound {
+            until_first_read: Duration::from_millis(250),
+            log_bytes: 48,
+        }),
+        is_synced: false,
         blocks_per_get: Some(1.5),
         tables_per_get: Some(2.5),
     }
@@ -219,9 +230,14 @@ fn figures_follow_from_what_was_measured() {
     assert_eq!(open.intended_ops_per_s, Some(50.0));
     assert!((open.achieved_ops_per_s.unwrap() - 100.0 / 3.0).abs() < 1e-9);
     assert_eq!(open.backlog_operations, 50);
+    assert_eq!(open.censored_operations, 7);
+    assert_eq!(record.open.unwrap().until_first_read_s, 0.25);
     assert_eq!(record.engine_counters["syncs"], 3);
     assert!(record.date.ends_with('Z') && record.date.starts_with("20"));
-    assert_eq!(record.run_settings().unwrap(), Settings::default());
+    assert_eq!(
+        record.run_settings().unwrap(),
+        Settings::default().resolved()
+    );
 }
 
 #[test]
@@ -316,7 +332,7 @@ fn without_bytes_of_the_user_there_is_no_write_amplification() {
 #[test]
 fn a_store_in_memory_has_no_space_amplification() {
     let mut in_memory = found();
-    in_memory.sizes = Sizes::default();
+    in_memory.closed_sizes = Sizes::default();
     assert_eq!(record_of(&in_memory).space_amplification, None);
     let mut empty = found();
     empty.live_bytes = Some(0);
@@ -324,15 +340,71 @@ fn a_store_in_memory_has_no_space_amplification() {
 }
 
 #[test]
-fn synced_writes_have_the_promise_of_power() {
-    let synced = Settings {
-        sync: true,
+fn the_promise_is_that_of_what_the_engine_was_told() {
+    let of = |driver: &dyn Driver, workload, is_synced| {
+        let settings = Settings {
+            workload,
+            ..Settings::default()
+        };
+        let found = Found {
+            is_synced,
+            ..found()
+        };
+        Record::of(driver, &settings, &found, &context()).promise
+    };
+    let fill = Workload::FillRandom;
+    assert_eq!(of(&Named, fill, true), Some(Promise::Power));
+    assert_eq!(of(&Named, fill, false), Some(Promise::Process));
+    assert_eq!(of(&NullDriver, fill, true), Some(Promise::Memory));
+    // The name of the workload promises nothing.
+    let unsynced = of(&Named, Workload::FillSync, false);
+    assert_eq!(unsynced, Some(Promise::Process));
+}
+
+#[test]
+fn a_record_has_the_settings_that_were_carried_out() {
+    let mut settings = Settings {
+        workload: Workload::FillSync,
         ..Settings::default()
     };
-    let promise =
-        |driver: &dyn Driver, settings| Record::of(driver, settings, &found(), &context()).promise;
-    assert_eq!(promise(&Named, &synced), Some(Promise::Power));
-    assert_eq!(promise(&NullDriver, &synced), Some(Promise::Memory));
+    settings.set("engine.own.named.x", "1").unwrap_err();
+    let record = Record::of(&Named, &settings, &found(), &context());
+    assert_eq!(record.settings["sync"], true);
+    assert_eq!(record.settings["amount"], "10s");
+}
+
+#[test]
+fn a_reader_is_warned_of_a_store_that_was_not_at_rest() {
+    let of = |workload, found: &Found| {
+        let settings = Settings {
+            workload,
+            ..Settings::default()
+        };
+        Record::of(&Named, &settings, found, &context()).warnings
+    };
+    let mut busy = found();
+    busy.measured.censored_operations = 0;
+    let read = of(Workload::ReadRandom, &busy);
+    assert!(read[0].contains("compacted 2900 bytes"), "{read:?}");
+    assert!(of(Workload::FillRandom, &busy).is_empty());
+    assert!(of(Workload::Compact, &busy).is_empty());
+    let mut calm = busy.clone();
+    calm.measured.figures.flush_bytes = Some(0);
+    calm.measured.figures.compaction_bytes = None;
+    assert!(of(Workload::ReadRandom, &calm).is_empty());
+    let censored = of(Workload::FillRandom, &found());
+    assert!(censored[0].contains("lower bounds"), "{censored:?}");
+}
+
+#[test]
+fn the_rate_of_the_writer_beside_reads_is_recorded() {
+    let settings = Settings {
+        workload: Workload::ReadWhileWriting,
+        ..Settings::default()
+    };
+    let record = Record::of(&Named, &settings, &found(), &context());
+    assert_eq!(record.beside_ops_per_s, Some(4.0));
+    assert_eq!(record_of(&found()).beside_ops_per_s, None);
 }
 
 /// Fails if a number in the JSON is null where a number has to be, which is what serde makes of a
@@ -398,6 +470,8 @@ fn the_table_shows_all_that_matters_in_100_columns() {
         "100 operations in 2.50 s: 40.0 ops/s",
         "until idle 4.00 s: 25.0 ops/s",
         "10 operations beside them",
+        "first read after 250 ms; 48 B in the log",
+        "7 operations were due and never begun",
         "50 left at the end",
         "3 calls failed; 2 answers were wrong",
         "750 ms (log 250 ms, memtables 500 ms)",

@@ -28,7 +28,9 @@ pub fn table(record: &Record) -> String {
     for (label, facts) in [
         ("rate", rates(record)),
         ("open loop", open_loop(record)),
+        ("open", open(record)),
         ("FAILURES", failures(record)),
+        ("WARNINGS", record.warnings.clone()),
     ] {
         text.push_str(&row(label, &facts));
     }
@@ -99,7 +101,8 @@ fn rates(record: &Record) -> Vec<String> {
     ));
     if record.beside_operations > 0 {
         let beside = count(record.beside_operations);
-        facts.push(format!("{beside} operations beside them"));
+        let rate = rate(record.beside_ops_per_s);
+        facts.push(format!("{beside} operations beside them: {rate}"));
     }
     facts
 }
@@ -116,6 +119,17 @@ fn open_loop(record: &Record) -> Vec<String> {
     vec![
         format!("{} due, {} done", rate(due), rate(done)),
         format!("{} left at the end", count(open.backlog_operations)),
+    ]
+}
+
+fn open(record: &Record) -> Vec<String> {
+    let Some(open) = record.open else {
+        return Vec::new();
+    };
+    let (read_s, log_bytes) = (open.until_first_read_s, open.log_bytes as f64);
+    vec![
+        format!("first read after {}", seconds(Some(read_s))),
+        format!("{} in the log", bytes(Some(log_bytes))),
     ]
 }
 
@@ -223,8 +237,8 @@ fn space(record: &Record) -> Vec<String> {
         "{} with the log, {} without: files {}, log {}, records {}",
         factor(found.space),
         factor(found.space_without_log),
-        part(Some(disk.files.total().allocated_bytes)),
-        part(Some(disk.files.log.allocated_bytes)),
+        part(Some(disk.files_closed.total().allocated_bytes)),
+        part(Some(disk.files_closed.log.allocated_bytes)),
         part(disk.live_bytes),
     )]
 }

@@ -14,31 +14,29 @@ pub mod population;
 pub mod store;
 
 mod once;
+mod open;
 mod operations;
+mod settle;
 mod team;
+mod threads;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
 use std::path::Path;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::engine::{Driver, Engine};
-use crate::generate::acknowledged::Acknowledged;
-use crate::generate::arrival::{Arrivals, Spacing};
+use crate::engine::Driver;
 use crate::generate::keys::MAX_KEY_BYTES;
-use crate::generate::rate::{Phase, Rate};
-use crate::measure::idle::Limits;
-use crate::measure::{Meter, Probe, Quiet, Role, Sampler, files, wait_until_quiet};
-use crate::record::{Found, OpenLoopFound};
-use crate::settings::{Amount, Arrival, Cache, Settings, Workload};
+use crate::measure::files;
+use crate::record::Found;
+use crate::settings::{Cache, Settings, Workload};
 
-use operations::{Failure, Shared, Tools};
-use store::Fixture;
-use team::Member;
+use operations::Failure;
+use settle::Wait;
+use store::{Fixture, Scratch};
 
 pub use error::RunError;
 
@@ -69,9 +67,6 @@ pub enum Progress {
     Settling,
 }
 
-/// How often progress is told.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-
 /// Runs the workload of `settings` on a store of `driver` below `folder`.
 ///
 /// # Errors
@@ -93,42 +88,90 @@ pub fn run(
     } else {
         Fixture::existing(driver, folder, settings)?
     };
-    prepare_cache(&mut fixture, settings)?;
+    let found = carry_out(&mut fixture, settings, control, progress);
+    match found {
+        Ok(_) if control.stop.load(Ordering::Acquire) => Err(interrupted(&mut fixture)),
+        Err(RunError::Interrupted) => Err(interrupted(&mut fixture)),
+        Err(error) => Err(error),
+        Ok(found) => account(&mut fixture, settings, found),
+    }
+}
+
+/// Closes the store of a run that the user ended.
+fn interrupted(fixture: &mut Fixture<'_>) -> RunError {
+    // It may be busy, and then it stays open until the process ends.
+    let _ = fixture.close();
+    RunError::Interrupted
+}
+
+/// The phases before the accounts: cache, measure, settle.
+fn carry_out(
+    fixture: &mut Fixture<'_>,
+    settings: &Settings,
+    control: &Control,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Found, RunError> {
+    prepare_cache(fixture, settings, control)?;
     let cached_before = files::cached_part(fixture.folder()).ok().flatten();
     if settings.workload.writes() {
         fixture.begin_writing()?;
     }
     let found = match settings.workload {
-        Workload::Open => Found {
-            measured: once::open(&mut fixture, settings)?,
-            ..Found::default()
-        },
-        _ => measure(&mut fixture, settings, control, progress)?,
+        Workload::Open => open::open(fixture, settings, control)?,
+        Workload::Ingest => {
+            // Engines build the tables there, and delete the folder.
+            let built = Scratch::beside(fixture.folder(), "built")?;
+            let found = threads::measure(fixture, settings, control, progress)?;
+            built.remove()?;
+            found
+        }
+        _ => threads::measure(fixture, settings, control, progress)?,
     };
-    if control.stop.load(Ordering::Acquire) {
-        let _ = fixture.close();
-        return Err(RunError::Interrupted);
-    }
-    let sizes = files::sizes(fixture.folder(), &files::purpose_by_name)
-        .map_err(store::system("read the sizes of the store's files"))?;
+    Ok(Found {
+        cached_before,
+        ..found
+    })
+}
+
+/// Reads the sizes of the store while it is open and after it was closed, and writes down which
+/// records it has.
+fn account(
+    fixture: &mut Fixture<'_>,
+    settings: &Settings,
+    found: Found,
+) -> Result<Found, RunError> {
+    let sizes = sizes_of(fixture)?;
     let cached_after = files::cached_part(fixture.folder()).ok().flatten();
     fixture.close()?;
+    let closed_sizes = sizes_of(fixture)?;
     if settings.workload.writes() {
-        count_records(&mut fixture, settings)?;
+        count_records(fixture, settings)?;
         fixture.save(settings)?;
     }
     Ok(Found {
         sizes,
+        closed_sizes,
         records: Some(fixture.population.count()),
         live_bytes: Some(fixture.live_bytes),
-        cached_before,
         cached_after,
         ..found
     })
 }
 
-/// Brings the page cache into the state that the run asks for.
-fn prepare_cache(fixture: &mut Fixture<'_>, settings: &Settings) -> Result<(), RunError> {
+fn sizes_of(fixture: &Fixture<'_>) -> Result<files::Sizes, RunError> {
+    files::sizes(fixture.folder(), &files::purpose_by_name)
+        .map_err(store::system("read the sizes of the store's files"))
+}
+
+/// Waits until the store that was opened is idle, and brings the page cache into the state that the
+/// run asks for.
+fn prepare_cache(
+    fixture: &mut Fixture<'_>,
+    settings: &Settings,
+    control: &Control,
+) -> Result<(), RunError> {
+    let idle = Wait::after_open(&control.stop);
+    idle.wait(fixture)?;
     match settings.cache {
         Cache::AsIs => Ok(()),
         Cache::Warm => files::warm(fixture.folder())
@@ -138,7 +181,8 @@ fn prepare_cache(fixture: &mut Fixture<'_>, settings: &Settings) -> Result<(), R
             fixture.close()?;
             files::drop_from_cache(fixture.folder())
                 .map_err(store::system("drop the store's files from the page cache"))?;
-            fixture.open(&settings.engine)
+            fixture.open(&settings.engine)?;
+            idle.wait(fixture).map(drop)
         }
     }
 }
@@ -168,190 +212,5 @@ fn error_of(driver: &dyn Driver, failure: Failure) -> RunError {
     match failure {
         Failure::Engine(error) => RunError::Engine { engine, error },
         Failure::Wrong(what) => RunError::WrongAnswer { engine, what },
-    }
-}
-
-/// The intended starts of a thread's operations in an open loop.
-fn arrivals(settings: &Settings, member: Member) -> Result<Option<Arrivals>, RunError> {
-    let (rate, spacing) = match settings.arrival() {
-        Arrival::Closed => return Ok(None),
-        _ if member.is_background() => return Ok(None),
-        Arrival::Constant(per_second) => (Rate::Constant(per_second), Spacing::Even),
-        Arrival::Poisson(per_second) => (Rate::Constant(per_second), Spacing::Poisson),
-        Arrival::Phases(phases) => {
-            let phases = phases.into_iter().map(|(seconds, per_second)| Phase {
-                seconds,
-                per_second,
-            });
-            (Rate::Phases(phases.collect()), Spacing::Even)
-        }
-    };
-    let stream = member.stream(settings, team::ARRIVALS_LANE)?;
-    Ok(Some(Arrivals::new(&rate, spacing, stream)?))
-}
-
-/// What is decided before the threads start.
-struct Setup {
-    threads: u32,
-    all_threads: u32,
-    limit: Option<Duration>,
-    total: Option<u64>,
-}
-
-impl Setup {
-    fn of(settings: &Settings) -> Setup {
-        let threads = settings.threads;
-        let (limit, total) = match settings.amount() {
-            Amount::Seconds(seconds) => (Some(Duration::from_secs_f64(seconds)), None),
-            _ => (None, settings.operations()),
-        };
-        Setup {
-            threads,
-            all_threads: threads + u32::from(settings.workload.has_background_writer()),
-            limit,
-            total,
-        }
-    }
-}
-
-/// Runs the threads of a workload, waits until the store is idle, and returns what was measured.
-fn measure(
-    fixture: &mut Fixture<'_>,
-    settings: &Settings,
-    control: &Control,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Found, RunError> {
-    let setup = Setup::of(settings);
-    let (keys, values) = (team::keys(settings)?, team::values(settings)?);
-    let fixture = &*fixture;
-    let engine = fixture.engine()?;
-    let shared = Shared {
-        records: Acknowledged::new(fixture.end),
-    };
-    let meter = Meter::new();
-    let ready = Barrier::new(setup.all_threads as usize);
-    let working = AtomicU32::new(setup.threads);
-    // Ends the threads: the last measured one has finished, one has failed, or the user wants it.
-    let stop = AtomicBool::new(false);
-    let failed = |failure| error_of(fixture.driver(), failure);
-    // Everything that can be refused is made before a thread starts and waits for the others.
-    let mut team = Vec::new();
-    for thread in 0..setup.all_threads {
-        let member = Member {
-            thread,
-            threads: setup.threads,
-        };
-        let operation = team::operation(settings, engine, &shared, member)?;
-        let random = member.stream(settings, team::OPERATIONS_LANE)?.random();
-        team.push((member, operation, random, arrivals(settings, member)?));
-    }
-    std::thread::scope(|scope| {
-        let probe = || {
-            Some(Probe {
-                figures: engine.figures(),
-                levels: engine.levels(),
-            })
-        };
-        let sampler = Sampler::start(scope, &meter, probe)
-            .map_err(store::system("start the thread that samples"))?;
-        let mut threads = Vec::new();
-        for (member, operation, random, arrivals) in team {
-            let (ready, working, stop) = (&ready, &working, &stop);
-            let (keys, values, meter) = (&keys, &values, &meter);
-            let limit = setup.limit;
-            threads.push(scope.spawn(move || {
-                // The barrier is passed by every thread, also by one that failed before it.
-                let session = engine.session();
-                let role = if member.is_background() {
-                    Role::Beside
-                } else {
-                    Role::Measured
-                };
-                let common = worker::Common {
-                    ready,
-                    stop,
-                    working,
-                    limit,
-                };
-                let session = match session {
-                    Ok(session) => session,
-                    Err(error) => {
-                        stop.store(true, Ordering::Release);
-                        ready.wait();
-                        return Err(Failure::Engine(error));
-                    }
-                };
-                let tools = Tools {
-                    session,
-                    keys,
-                    values,
-                    population: &fixture.population,
-                    random,
-                    sync: settings.sync,
-                    version: u64::from(member.thread) << 12,
-                    recorder: meter.recorder(role),
-                    stop,
-                    key: Box::new([0; MAX_KEY_BYTES]),
-                    value: Vec::new(),
-                };
-                let is_background = member.is_background();
-                worker::work(&common, operation, tools, arrivals, is_background)
-            }));
-        }
-        let start = Instant::now();
-        while threads.iter().any(|thread| !thread.is_finished()) {
-            progress(Progress::Running {
-                operations: meter.operations(),
-                of: setup.total,
-                elapsed: start.elapsed(),
-                limit: setup.limit,
-            });
-            if control.stop.load(Ordering::Acquire) {
-                stop.store(true, Ordering::Release);
-            }
-            std::thread::park_timeout(PROGRESS_INTERVAL);
-        }
-        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        let ended = Instant::now();
-        let settled = settle(engine, &meter, progress);
-        // The sampler ends in any case, so that the scope ends.
-        let measured = sampler.finish();
-        let mut due_operations = 0;
-        for result in results {
-            due_operations += result.map_err(|_| RunError::Panic)?.map_err(failed)?;
-        }
-        let idle_since = settled.map_err(|error| RunError::Engine {
-            engine: fixture.driver().name().into(),
-            error,
-        })?;
-        let is_open = settings.arrival() != Arrival::Closed;
-        Ok(Found {
-            settled_after: idle_since.saturating_duration_since(ended),
-            open_loop: is_open.then(|| OpenLoopFound {
-                due_operations,
-                duration: setup.limit.unwrap_or(measured.until_last),
-            }),
-            measured,
-            ..Found::default()
-        })
-    })
-}
-
-/// Waits until the store is idle, and returns since when it is.
-fn settle(
-    engine: &dyn Engine,
-    meter: &Meter,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> crate::engine::Result<Instant> {
-    progress(Progress::Settling);
-    if engine.wait_until_idle()? {
-        return Ok(Instant::now());
-    }
-    match wait_until_quiet(&Limits::default(), || false, || meter.sampler_cpu_s()) {
-        Quiet::Since(since) => Ok(since),
-        Quiet::Never => Err(crate::engine::EngineError::new(
-            "wait until idle",
-            "the engine still works an hour after the last operation",
-        )),
     }
 }

@@ -8,20 +8,25 @@
 //! writes, the file is missing, so a run that was cut off leaves a store that no later run takes
 //! for a known one.
 //!
-//! Threading: one thread opens and closes; the population is shared.
+//! Invariants: a folder is deleted only if a benchmark made it, which a marker beside it says; every
+//! workload that writes gives its values a version that the last 15 ones did not use.
+//!
+//! Threading: one thread opens and closes; the population and the engine are shared.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::RunError;
 use super::population::Population;
-use crate::engine::{Driver, Engine};
-use crate::settings::{EngineSettings, Settings, ValueBytes};
+use crate::engine::{Driver, Engine, EngineError};
+use crate::settings::{EngineSettings, Settings, ValueBytes, differing};
 
-/// What decides the keys and values of a store.
+/// What decides the keys, the values and the files of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Header {
     format: String,
@@ -33,16 +38,23 @@ struct Header {
     value_bytes: ValueBytes,
     compression_ratio: f64,
     seed: u64,
+    /// The version of the engine's library.
+    engine_version: String,
+    /// The settings of the engine that decide what its files look like.
+    shape: BTreeMap<String, String>,
+    /// The workloads that have written to the store, in their order.
+    workloads: Vec<String>,
     /// All records have lower numbers. Workloads that insert begin here.
     end: u64,
     /// The raw bytes of the keys and values of all records.
     live_bytes: u64,
 }
 
-const FORMAT: &str = "siltstone bench population 1";
+const FORMAT: &str = "siltstone bench population 2";
 
 impl Header {
-    fn of(settings: &Settings, end: u64, live_bytes: u64) -> Header {
+    /// The header of a store that these settings fill.
+    fn of(driver: &dyn Driver, settings: &Settings) -> Header {
         Header {
             format: FORMAT.into(),
             records: settings.records,
@@ -51,35 +63,32 @@ impl Header {
             value_bytes: settings.value_bytes,
             compression_ratio: settings.compression_ratio,
             seed: settings.seed,
-            end,
-            live_bytes,
+            engine_version: driver.version(),
+            shape: settings.engine.shape(driver.name()),
+            workloads: Vec::new(),
+            end: 0,
+            live_bytes: 0,
         }
     }
 
-    /// The name of the first setting that differs, with what the file says.
-    fn difference(&self, other: &Header) -> Option<(&'static str, String, String)> {
-        let text = |value: &dyn std::fmt::Debug| format!("{value:?}");
+    /// The name of the first setting that differs, with what the file says and what is asked for.
+    fn difference(&self, asked: &Header) -> Option<(String, String, String)> {
+        let (own, other) = (self.data(), asked.data());
+        differing(&own, &other).or_else(|| differing(&self.shape, &asked.shape))
+    }
+
+    /// What decides keys and values, and the version of the engine, as texts by name.
+    fn data(&self) -> BTreeMap<String, String> {
         let all = [
-            ("records", text(&self.records), text(&other.records)),
-            ("key_bytes", text(&self.key_bytes), text(&other.key_bytes)),
-            (
-                "hashed_keys",
-                text(&self.hashed_keys),
-                text(&other.hashed_keys),
-            ),
-            (
-                "value_bytes",
-                text(&self.value_bytes),
-                text(&other.value_bytes),
-            ),
-            (
-                "compression_ratio",
-                text(&self.compression_ratio),
-                text(&other.compression_ratio),
-            ),
-            ("seed", text(&self.seed), text(&other.seed)),
+            ("records", self.records.to_string()),
+            ("key_bytes", self.key_bytes.to_string()),
+            ("hashed_keys", self.hashed_keys.to_string()),
+            ("value_bytes", self.value_bytes.to_string()),
+            ("compression_ratio", self.compression_ratio.to_string()),
+            ("seed", self.seed.to_string()),
+            ("the engine's version", self.engine_version.clone()),
         ];
-        all.into_iter().find(|(_, own, other)| own != other)
+        all.map(|(name, value)| (name.to_string(), value)).into()
     }
 }
 
@@ -87,8 +96,10 @@ impl Header {
 pub struct Fixture<'a> {
     driver: &'a dyn Driver,
     folder: PathBuf,
-    engine: Option<Box<dyn Engine>>,
-    opened_with: EngineSettings,
+    /// Shared with a thread that waits until it is idle.
+    engine: Option<Arc<Box<dyn Engine>>>,
+    /// What the file beside the store says, or will say.
+    header: Header,
     /// The records of the store.
     pub population: Population,
     /// The number of the next record that is inserted.
@@ -102,11 +113,82 @@ pub(super) fn system(during: impl Into<String>) -> impl FnOnce(io::Error) -> Run
     move |error| RunError::System { during, error }
 }
 
+/// Deletes a file; it may be missing.
+fn remove_file(file: &Path) -> Result<(), RunError> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(system(format!("delete {}", file.display()))),
+    }
+}
+
 /// Deletes a folder; it may be missing.
-pub(super) fn remove_folder(folder: &Path) -> Result<(), RunError> {
+fn remove_folder(folder: &Path) -> Result<(), RunError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(system(format!("delete {}", folder.display()))),
+    }
+}
+
+/// Whether there is nothing in a folder, or no folder.
+fn is_empty(folder: &Path) -> Result<bool, RunError> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(system(format!("read {}", folder.display()))(error)),
+        Ok(mut entries) => Ok(entries.next().is_none()),
+    }
+}
+
+/// What lies beside every folder that a benchmark made.
+fn marker(folder: &Path) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(".bench");
+    name.into()
+}
+
+/// Deletes a folder that a benchmark made, and marks it as one that it will make. A folder with
+/// anything else in it is refused.
+fn clear_folder(folder: &Path) -> Result<(), RunError> {
+    let marker = marker(folder);
+    if !is_empty(folder)? && !marker.exists() {
+        return Err(RunError::Store {
+            folder: folder.display().to_string(),
+            what: "the folder has files that no benchmark made, and the run would delete them; \
+                   give another --folder"
+                .into(),
+        });
+    }
+    remove_folder(folder)?;
+    let text = "The folder of this name was made by a benchmark, which may delete it.\n";
+    fs::write(&marker, text).map_err(system(format!("write {}", marker.display())))
+}
+
+/// A folder beside the store that a run needs for a while.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Takes the folder of the store with this ending. What an earlier run left there is deleted;
+    /// anything else is refused.
+    ///
+    /// # Errors
+    /// If the folder has files that no benchmark made, or cannot be deleted.
+    pub fn beside(store: &Path, ending: &str) -> Result<Scratch, RunError> {
+        let folder = store.with_extension(ending);
+        clear_folder(&folder)?;
+        Ok(Scratch(folder))
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Deletes it.
+    ///
+    /// # Errors
+    /// If it cannot be deleted.
+    pub fn remove(self) -> Result<(), RunError> {
+        remove_folder(&self.0)?;
+        remove_file(&marker(&self.0))
     }
 }
 
@@ -131,26 +213,15 @@ impl<'a> Fixture<'a> {
         settings: &Settings,
     ) -> Result<Fixture<'a>, RunError> {
         let store = Fixture::folder_of(driver, folder);
-        let marker = store.with_extension("bench");
-        let is_empty = fs::read_dir(&store).map_or(true, |mut entries| entries.next().is_none());
-        if !is_empty && !marker.exists() {
-            return Err(RunError::Store {
-                folder: store.display().to_string(),
-                what: "the folder has files that no benchmark made, and a fill begins with an \
-                       empty store; give another --folder"
-                    .into(),
-            });
-        }
-        let _ = fs::remove_file(Fixture::population_file(&store));
-        remove_folder(&store)?;
+        // The marker of the store is named after the engine: `siltstone.bench`.
+        clear_folder(&store)?;
+        remove_file(&Fixture::population_file(&store))?;
         fs::create_dir_all(&store).map_err(system(format!("create {}", store.display())))?;
-        let text = "This store was made by a benchmark, which may delete it.\n";
-        fs::write(&marker, text).map_err(system(format!("write {}", marker.display())))?;
         let mut fixture = Fixture {
             driver,
             folder: store,
             engine: None,
-            opened_with: settings.engine.clone(),
+            header: Header::of(driver, settings),
             population: Population::new(),
             end: 0,
             live_bytes: 0,
@@ -194,7 +265,7 @@ impl<'a> Fixture<'a> {
         if header.format != FORMAT {
             return Err(damaged());
         }
-        let asked = Header::of(settings, header.end, header.live_bytes);
+        let asked = Header::of(driver, settings);
         if let Some((name, made, asked)) = header.difference(&asked) {
             return Err(refuse(format!(
                 "the store was filled with {name} = {made}, and this run has {asked}; give the \
@@ -206,10 +277,10 @@ impl<'a> Fixture<'a> {
             driver,
             folder: store.clone(),
             engine: None,
-            opened_with: settings.engine.clone(),
             population,
             end: header.end,
             live_bytes: header.live_bytes,
+            header,
         };
         fixture.open(&settings.engine)?;
         Ok(fixture)
@@ -220,10 +291,46 @@ impl<'a> Fixture<'a> {
     /// # Errors
     /// If an earlier close or open failed.
     pub fn engine(&self) -> Result<&dyn Engine, RunError> {
-        self.engine.as_deref().ok_or_else(|| RunError::Store {
+        let engine = self.engine.as_ref().ok_or_else(|| self.not_open())?;
+        Ok(&***engine)
+    }
+
+    /// The open engine, for another thread. The store cannot be closed before it is given back.
+    pub(super) fn share(&self) -> Result<Arc<Box<dyn Engine>>, RunError> {
+        self.engine.clone().ok_or_else(|| self.not_open())
+    }
+
+    fn not_open(&self) -> RunError {
+        RunError::Store {
             folder: self.folder.display().to_string(),
             what: "the store is not open, because it could not be opened or closed before".into(),
-        })
+        }
+    }
+
+    /// The copy of the store in another folder, which is not open.
+    pub(super) fn copied(&self, folder: &Path) -> Fixture<'a> {
+        Fixture {
+            driver: self.driver,
+            folder: folder.to_path_buf(),
+            engine: None,
+            header: self.header.clone(),
+            population: Population::new(),
+            end: self.end,
+            live_bytes: self.live_bytes,
+        }
+    }
+
+    /// How many workloads have written to the store before this one.
+    pub fn generation(&self) -> u64 {
+        self.header.workloads.len() as u64
+    }
+
+    /// An error of the engine.
+    pub(super) fn engine_error(&self, error: EngineError) -> RunError {
+        RunError::Engine {
+            engine: self.driver.name().into(),
+            error,
+        }
     }
 
     /// The driver of the engine.
@@ -242,32 +349,27 @@ impl<'a> Fixture<'a> {
     /// Those of the engine.
     pub fn open(&mut self, settings: &EngineSettings) -> Result<(), RunError> {
         self.close()?;
-        let opened = self.driver.open(&self.folder, settings);
-        self.engine = Some(opened.map_err(|error| RunError::Engine {
-            engine: self.driver.name().into(),
-            error,
-        })?);
-        self.opened_with = settings.clone();
+        let settings = settings.for_engine(self.driver.name());
+        let opened = self.driver.open(&self.folder, &settings);
+        let engine = opened.map_err(|error| self.engine_error(error))?;
+        self.engine = Some(Arc::new(engine));
         Ok(())
-    }
-
-    /// The settings with which the store is open.
-    pub fn opened_with(&self) -> &EngineSettings {
-        &self.opened_with
     }
 
     /// Closes the store, if it is open.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Those of the engine. A store is left open on which another thread still waits.
     pub fn close(&mut self) -> Result<(), RunError> {
         let Some(engine) = self.engine.take() else {
             return Ok(());
         };
-        engine.close().map_err(|error| RunError::Engine {
-            engine: self.driver.name().into(),
-            error,
-        })
+        let engine = Arc::try_unwrap(engine).map_err(|_| RunError::Store {
+            folder: self.folder.display().to_string(),
+            what: "the store cannot be closed, because its engine has not returned from a call"
+                .into(),
+        })?;
+        engine.close().map_err(|error| self.engine_error(error))
     }
 
     /// Called before a workload writes: until [`Fixture::save`], nobody knows what the store has.
@@ -275,22 +377,21 @@ impl<'a> Fixture<'a> {
     /// # Errors
     /// If the file cannot be deleted.
     pub fn begin_writing(&self) -> Result<(), RunError> {
-        let file = Fixture::population_file(&self.folder);
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(system(format!("delete {}", file.display()))(error))
-            }
-            _ => Ok(()),
-        }
+        remove_file(&Fixture::population_file(&self.folder))
     }
 
     /// Writes which records the store has.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn save(&self, settings: &Settings) -> Result<(), RunError> {
+    pub fn save(&mut self, settings: &Settings) -> Result<(), RunError> {
         let file = Fixture::population_file(&self.folder);
-        let header = Header::of(settings, self.end, self.live_bytes);
+        self.header.workloads.push(settings.workload.to_string());
+        let header = Header {
+            end: self.end,
+            live_bytes: self.live_bytes,
+            ..self.header.clone()
+        };
         let write = || {
             let mut bytes = serde_json::to_vec(&header)?;
             bytes.push(b'\n');

@@ -17,7 +17,7 @@ use crate::generate::ParameterError;
 use crate::generate::keys::Keys;
 use crate::generate::mixgraph::{MixgraphOperations, PREFIX_DIST};
 use crate::generate::pick::{Distribution as Draw, Pick};
-use crate::generate::random::Stream;
+use crate::generate::random::{Stream, seed_of_operations};
 use crate::generate::sizes::Sizes;
 use crate::generate::values::Values;
 use crate::generate::zipfian::YCSB_THETA;
@@ -31,9 +31,12 @@ mod lane {
     pub const RECORDS: u32 = 1;
     /// When it starts.
     pub const ARRIVALS: u32 = 2;
+    /// Which records are written into the log before an open.
+    pub const LOG: u32 = 9;
 }
 
 pub(super) use lane::ARRIVALS as ARRIVALS_LANE;
+pub(super) use lane::LOG as LOG_LANE;
 pub(super) use lane::OPERATIONS as OPERATIONS_LANE;
 
 /// The keys of a run.
@@ -131,10 +134,14 @@ impl Member {
     }
 
     /// The stream of random numbers of one of its lanes. The thread in the background has a place
-    /// of its own behind the others.
+    /// of its own behind the others. Another workload and another round have other streams: reads
+    /// that repeat the draws of the fill would read the records in the order in which they were
+    /// written.
     pub fn stream(&self, settings: &Settings, lane: u32) -> Result<Stream, ParameterError> {
         let threads = self.threads.max(self.thread + 1);
-        Ok(Stream::new(settings.seed, self.thread, threads)?.lane(lane))
+        let (seed, round) = (settings.seed, settings.operation_seed);
+        let seed = seed_of_operations(seed, round, settings.workload.name());
+        Ok(Stream::new(seed, self.thread, threads)?.lane(lane))
     }
 
     /// Its share of the operations of all measured threads.

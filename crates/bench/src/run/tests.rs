@@ -1,6 +1,12 @@
 //! Every workload in small, on the map in memory and on a real store, and engines that answer
 //! wrongly.
 
+mod opens;
+mod rest;
+mod scans;
+mod spy;
+mod stores;
+mod streams;
 mod sync;
 
 use std::collections::BTreeMap;
@@ -239,7 +245,7 @@ fn a_store_that_is_not_known_is_refused() {
     };
     let text = refused(&other);
     assert!(
-        text.contains("filled with value_bytes = Fixed(100)"),
+        text.contains("filled with value_bytes = 100, and this run has 101"),
         "{text}"
     );
     let file = folder.path().join("siltstone.population");

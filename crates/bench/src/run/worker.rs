@@ -2,17 +2,21 @@
 //!
 //! In a closed loop an operation starts when the last one has ended. In an open loop it starts at
 //! its intended time, or at once if that is past, and its latency counts from the intended time
-//! (see `generate/arrival.rs`).
+//! (see `generate/arrival.rs`). If the time is over while operations are due that were not begun,
+//! what they have waited is recorded as a lower bound of their latencies: they are those that wait
+//! longest, and without them a store that is too slow would look fast.
 //!
 //! Threading: each thread runs [`work`] by itself. A flag ends all of them.
 
+use std::ops::AddAssign;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::operations::{Failure, Operation, Tools};
 use crate::generate::arrival::Arrivals;
-use crate::measure::Times;
+use crate::measure::{Role, Times};
+use crate::settings::Kind;
 
 /// A thread that waits for its next operation sleeps until this long before it, and spins for the
 /// last part: a sleep may end this much late.
@@ -33,23 +37,40 @@ pub(super) struct Common<'a> {
     pub limit: Option<Duration>,
 }
 
-/// Does operations until there are none left, the time is over, or the run is stopped. Returns how
-/// many operations of an open loop were due by then, done or not; 0 in a closed loop.
+/// What was due in an open loop; nothing in a closed one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Operations that were due until the time was over, begun or not.
+    pub operations: u64,
+}
+
+impl AddAssign for Due {
+    fn add_assign(&mut self, other: Due) {
+        self.operations += other.operations;
+    }
+}
+
+/// Does operations until there are none left, the time is over, or the run is stopped. Returns what
+/// was due.
 pub(super) fn work(
     common: &Common<'_>,
     mut operation: Box<dyn Operation + Send + '_>,
     mut tools: Tools<'_>,
     arrivals: Option<Arrivals>,
-    is_background: bool,
-) -> Result<u64, Failure> {
+    role: Role,
+) -> Result<Due, Failure> {
     common.ready.wait();
     let start = tools.recorder.begin();
     let end = common.limit.map(|limit| start + limit);
     let result = match arrivals {
         None => closed(common, &mut *operation, &mut tools, end),
-        Some(arrivals) => open(common, &mut *operation, &mut tools, end, arrivals, start),
+        Some(arrivals) => {
+            let arrivals = Intended { arrivals, start };
+            open(common, &mut *operation, &mut tools, end, arrivals)
+        }
     };
-    let is_last = !is_background && common.working.fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_measured = role == Role::Measured;
+    let is_last = is_measured && common.working.fetch_sub(1, Ordering::AcqRel) == 1;
     if is_last || result.is_err() {
         common.stop.store(true, Ordering::Release);
     }
@@ -67,7 +88,7 @@ fn closed(
     operation: &mut dyn Operation,
     tools: &mut Tools<'_>,
     end: Option<Instant>,
-) -> Result<u64, Failure> {
+) -> Result<Due, Failure> {
     while !common.stop.load(Ordering::Relaxed) {
         let Some(done) = operation.step(tools)? else {
             break;
@@ -77,7 +98,19 @@ fn closed(
             break;
         }
     }
-    Ok(0)
+    Ok(Due::default())
+}
+
+/// The moments at which operations should begin.
+struct Intended {
+    arrivals: Arrivals,
+    start: Instant,
+}
+
+impl Intended {
+    fn next(&mut self) -> Instant {
+        self.start + Duration::from_nanos(self.arrivals.next_nanoseconds())
+    }
 }
 
 fn open(
@@ -85,12 +118,11 @@ fn open(
     operation: &mut dyn Operation,
     tools: &mut Tools<'_>,
     end: Option<Instant>,
-    mut arrivals: Arrivals,
-    start: Instant,
-) -> Result<u64, Failure> {
-    let mut due = 0;
+    mut arrivals: Intended,
+) -> Result<Due, Failure> {
+    let mut due = Due::default();
     loop {
-        let intended = start + Duration::from_nanos(arrivals.next_nanoseconds());
+        let intended = arrivals.next();
         if end.is_some_and(|end| intended >= end) {
             return Ok(due);
         }
@@ -100,7 +132,7 @@ fn open(
         let Some(done) = operation.step(tools)? else {
             return Ok(due);
         };
-        due += 1;
+        due.operations += 1;
         let ended = Instant::now();
         let times = Times {
             intended,
@@ -108,14 +140,30 @@ fn open(
             ended,
         };
         tools.recorder.record_open(&done, &times);
-        // What is still due when the time is over is counted, and not done any more.
         if let Some(end) = end.filter(|end| ended >= *end) {
-            let mut next = || start + Duration::from_nanos(arrivals.next_nanoseconds());
-            while next() < end {
-                due += 1;
-            }
+            due.operations += give_up(operation.kind(), tools, &mut arrivals, end, ended);
             return Ok(due);
         }
+    }
+}
+
+/// Records what was due before `end` and had not begun at `given_up`, and returns how many they
+/// were.
+fn give_up(
+    kind: Option<Kind>,
+    tools: &mut Tools<'_>,
+    arrivals: &mut Intended,
+    end: Instant,
+    given_up: Instant,
+) -> u64 {
+    let mut count = 0;
+    loop {
+        let intended = arrivals.next();
+        if intended >= end {
+            return count;
+        }
+        tools.recorder.record_censored(kind, intended, given_up);
+        count += 1;
     }
 }
 

@@ -148,6 +148,12 @@ impl Settings {
             (0.0..=1.0).contains(&self.read_ratio),
             "read_ratio",
             "it must be from 0 to 1",
+        )?;
+        let is_rate = |rate: f64| Rate::Constant(rate).check().is_ok();
+        self.require(
+            self.write_rate.is_none_or(is_rate),
+            "write_rate",
+            "it must be from 10^-6 to 10^12 operations a second",
         )
     }
 

@@ -5,8 +5,6 @@ use super::{Amount, Arrival, Distribution, Settings, ValueBytes, Workload};
 
 /// The seconds of workloads that could go on for ever, if nothing else is said.
 const DEFAULT_SECONDS: f64 = 10.0;
-/// db_bench divides the number of records by this for fillsync, because syncs are slow.
-const FILLSYNC_DIVISOR: u64 = 1000;
 /// Two peaks and two valleys of SILK's `LongPeakTest`, in seconds.
 const PEAKS_SECONDS: f64 = 120.0;
 
@@ -40,6 +38,8 @@ impl Workload {
                 | W::DeleteRandom
                 | W::Peaks
                 | W::Mixgraph
+                // It writes what is then replayed.
+                | W::Open
         );
         self.makes_store() || writes_too || (self.is_ycsb() && self != W::YcsbC)
     }
@@ -141,7 +141,6 @@ impl Workload {
             W::FillRandom | W::FillBatch | W::Overwrite | W::DeleteRandom => {
                 Amount::Operations(records)
             }
-            W::FillSync => Amount::Operations((records / FILLSYNC_DIVISOR).max(1)),
             W::YcsbA | W::YcsbB | W::YcsbC | W::YcsbD | W::YcsbE | W::YcsbF => {
                 Amount::Operations(records)
             }
@@ -221,10 +220,17 @@ impl Settings {
         }
     }
 
+    /// Whether each write waits until it is durable: as was said, or because the workload is about
+    /// this.
+    pub fn is_synced(&self) -> bool {
+        self.sync || self.workload == Workload::FillSync
+    }
+
     /// With everything written down that the workload decides. Settings that are resolved say the
     /// same as before.
     pub fn resolved(&self) -> Settings {
         Settings {
+            sync: self.is_synced(),
             distribution: self.workload.draws_records().then(|| self.distribution()),
             amount: Some(self.amount()),
             arrival: self.arrival(),

@@ -18,6 +18,7 @@ mod check;
 mod facts;
 mod kind;
 mod nearest;
+mod own;
 mod registry;
 mod text;
 mod workload;
@@ -26,6 +27,7 @@ pub use abilities::{Abilities, Promise};
 pub use check::{RECORDS_MAX, Refusal, VALUE_BYTES_MAX};
 pub use kind::Kind;
 pub use nearest::nearest;
+pub use own::{ENGINES, differing};
 pub use registry::{OWN_PREFIX, Setting, SettingError, all as all_settings};
 pub use text::{
     TextError, parse_count, parse_number, parse_rate, parse_seconds, parse_size, seconds_text,
@@ -55,6 +57,8 @@ pub struct EngineSettings {
     /// the engine's default.
     pub mmap_reads: Option<bool>,
     /// Settings of the engine's own, by its own names. siltstone takes the names of `silt options`.
+    /// A name `ENGINE.NAME` is for that engine only.
+    #[serde(deserialize_with = "own::deserialize")]
     pub own: BTreeMap<String, String>,
 }
 
@@ -184,13 +188,21 @@ pub struct Settings {
     pub nexts: u32,
     /// The part of reads among the operations of readrandomwriterandom, from 0 to 1.
     pub read_ratio: f64,
-    /// Whether each write waits until it is durable.
+    /// Whether each write waits until it is durable. `fillsync` waits whatever this says.
     pub sync: bool,
+    /// Operations a second of the thread that writes beside the measured ones; `None` lets it write
+    /// as fast as it can.
+    #[serde(deserialize_with = "text::optional_rate")]
+    pub write_rate: Option<f64>,
     /// Whether the data is in the page cache at the start.
     pub cache: Cache,
-    /// The seed of all draws. Equal seeds give equal operations.
+    /// The seed of keys and values. A store can only be used with the seed that filled it.
     #[serde(deserialize_with = "text::count")]
     pub seed: u64,
+    /// The seed of what a workload draws: records, operations and times. Equal seeds give equal
+    /// operations, and two workloads never draw the same ones.
+    #[serde(deserialize_with = "text::count")]
+    pub operation_seed: u64,
 }
 
 impl Default for Settings {
@@ -210,8 +222,10 @@ impl Default for Settings {
             nexts: 10,
             read_ratio: 0.9,
             sync: false,
+            write_rate: None,
             cache: Cache::AsIs,
             seed: 1,
+            operation_seed: 1,
         }
     }
 }

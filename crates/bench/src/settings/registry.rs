@@ -1,8 +1,8 @@
 //! All settings by name, with what they mean and how their texts are read and written.
 //!
 //! Settings of the engine begin with `engine.` here and in TOML files. On the command line they do
-//! not: `--memtable-bytes 64MiB`. An engine's own settings are `engine.own.NAME`; their names are
-//! known to the engine only.
+//! not: `--memtable-bytes 64MiB`. An engine's own settings are `engine.own.NAME`, or
+//! `engine.own.ENGINE.NAME` if only that engine gets them; their names are known to the engine only.
 //!
 //! Invariant: each field of [`Settings`] and `EngineSettings` has one entry, under the name that
 //! serde gives it.
@@ -11,8 +11,9 @@
 
 use std::fmt;
 
+use super::own::{ENGINES, check_name};
 use super::text::{COUNT_FORMS, NUMBER_FORMS, SIZE_FORMS, TextError};
-use super::{Settings, nearest, parse_count, parse_number, parse_size, size_text};
+use super::{Settings, nearest, parse_count, parse_number, parse_rate, parse_size, size_text};
 
 /// What the names of an engine's own settings begin with.
 pub const OWN_PREFIX: &str = "engine.own.";
@@ -41,6 +42,19 @@ pub enum SettingError {
     Unknown {
         /// The name.
         name: String,
+        /// The name that may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// There is no engine of this name.
+    #[error(
+        "unknown engine `{engine}` in `{name}`{}",
+        .nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
+    )]
+    Engine {
+        /// The name of the setting.
+        name: String,
+        /// The name of the engine in it.
+        engine: String,
         /// The name that may have been meant.
         nearest: Option<&'static str>,
     },
@@ -144,7 +158,7 @@ fn parse_switch(text: &str) -> Result<bool, TextError> {
     found.map_err(|_| TextError::new(text, "true or false"))
 }
 
-static SETTINGS: [Setting; 22] = [
+static SETTINGS: [Setting; 24] = [
     own_form!(
         "workload",
         workload,
@@ -200,6 +214,12 @@ static SETTINGS: [Setting; 22] = [
         },
         show: |settings| settings.sync.to_string(),
     },
+    optional!(
+        "write_rate",
+        write_rate,
+        parse_rate,
+        "Operations a second of the thread that writes beside reads; by default as many as it can."
+    ),
     own_form!(
         "cache",
         cache,
@@ -208,7 +228,12 @@ static SETTINGS: [Setting; 22] = [
     count!(
         "seed",
         seed,
-        "The seed of all draws; equal seeds give equal operations."
+        "The seed of keys and values; a store can only be used with its own."
+    ),
+    count!(
+        "operation_seed",
+        operation_seed,
+        "The seed of what a workload draws; equal seeds give equal operations."
     ),
     size!(
         "engine.memtable_bytes",
@@ -243,7 +268,7 @@ static SETTINGS: [Setting; 22] = [
     ),
     Setting {
         name: "engine.own",
-        meaning: "Settings of the engine's own, by its own names: NAME=VALUE,NAME=VALUE.",
+        meaning: "Settings of the engine's own, by its own names: NAME=VALUE,ENGINE.NAME=VALUE.",
         set: set_own,
         show: |settings| {
             let own = settings.engine.own.iter();
@@ -270,8 +295,24 @@ fn set_own(settings: &mut Settings, text: &str) -> Result<(), TextError> {
             _ => return Err(TextError::new(text, "NAME=VALUE,NAME=VALUE")),
         }
     }
+    for (name, _) in &pairs {
+        check_name(name).map_err(|error| no_engine(name, &error))?;
+    }
     settings.engine.own.extend(pairs);
     Ok(())
+}
+
+/// The error of a setting in a list whose engine does not exist.
+fn no_engine(name: &str, error: &SettingError) -> TextError {
+    let expected = format!("NAME or ENGINE.NAME with one of {}", ENGINES.join(", "));
+    let nearest = match error {
+        SettingError::Engine { nearest, .. } => *nearest,
+        _ => None,
+    };
+    TextError {
+        nearest,
+        ..TextError::new(name, expected)
+    }
 }
 
 /// All settings, in the order in which help lists them.
@@ -336,12 +377,13 @@ impl fmt::Debug for Setting {
 }
 
 impl Settings {
-    /// Sets one setting by its name, also `engine.own.NAME`.
+    /// Sets one setting by its name, also `engine.own.NAME` and `engine.own.ENGINE.NAME`.
     ///
     /// # Errors
-    /// If there is no setting of this name, or if the text is none of its values.
+    /// If there is no setting or no engine of this name, or if the text is none of its values.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), SettingError> {
         if let Some(own) = name.strip_prefix(OWN_PREFIX).filter(|own| !own.is_empty()) {
+            check_name(own)?;
             self.engine.own.insert(own.into(), text.into());
             return Ok(());
         }

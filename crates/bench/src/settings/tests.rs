@@ -19,8 +19,10 @@ fn unusual() -> Settings {
         ("nexts", "50"),
         ("read_ratio", "0.25"),
         ("sync", "true"),
+        ("write_rate", "20K"),
         ("cache", "cold"),
         ("seed", "7"),
+        ("operation_seed", "3"),
         ("engine.memtable_bytes", "8MiB"),
         ("engine.cache_bytes", "1GiB"),
         ("engine.bloom_bits", "12"),
@@ -65,6 +67,7 @@ fn json_has_numbers_for_plain_numbers_and_texts_for_the_rest() {
     assert_eq!(json["amount"], "2min");
     assert_eq!(json["arrival"], "phases:10s@200000,10s@20000");
     assert_eq!(json["cache"], "cold");
+    assert_eq!(json["write_rate"], 20_000.0);
     let back: Settings = serde_json::from_value(json).unwrap();
     assert_eq!(back, unusual());
 }
@@ -72,7 +75,8 @@ fn json_has_numbers_for_plain_numbers_and_texts_for_the_rest() {
 #[test]
 fn serde_reads_texts_and_integers_of_toml() {
     let text = "workload = \"ycsb-a\"\nrecords = \"1M\"\nvalue_bytes = 1024\namount = 500\n\
-                [engine]\nmemtable_bytes = \"64MiB\"\ncache_bytes = 1048576\n";
+                write_rate = \"20K\"\n[engine]\nmemtable_bytes = \"64MiB\"\n\
+                cache_bytes = 1048576\n";
     let settings: Settings = toml::from_str(text).unwrap();
     assert_eq!(settings.workload, Workload::YcsbA);
     assert_eq!(settings.records, 1_000_000);
@@ -80,6 +84,9 @@ fn serde_reads_texts_and_integers_of_toml() {
     assert_eq!(settings.amount, Some(Amount::Operations(500)));
     assert_eq!(settings.engine.memtable_bytes, 64 << 20);
     assert_eq!(settings.engine.cache_bytes, 1 << 20);
+    assert_eq!(settings.write_rate, Some(20_000.0));
+    let whole: Settings = toml::from_str("write_rate = 500").unwrap();
+    assert_eq!(whole.write_rate, Some(500.0));
     let error = toml::from_str::<Settings>("records = \"many\"").unwrap_err();
     assert!(
         error
@@ -162,6 +169,19 @@ fn every_workload_can_be_run_with_the_default_settings() {
     }
 }
 
+#[test]
+fn fillsync_syncs_and_takes_a_time() {
+    let settings = Settings {
+        workload: Workload::FillSync,
+        ..Settings::default()
+    };
+    let resolved = settings.resolved();
+    assert!(resolved.sync && !settings.sync);
+    assert_eq!(resolved.amount, Some(Amount::Seconds(10.0)));
+    let fill = Settings::default().resolved();
+    assert!(!fill.sync);
+}
+
 /// What the check says of the default settings with these changes.
 fn refusal(changes: &[(&str, &str)]) -> String {
     let mut settings = Settings::default();
@@ -218,6 +238,10 @@ fn what_cannot_be_carried_out_is_refused() {
         (
             &[("read_ratio", "1.5")],
             "`read_ratio` is 1.5; it must be from 0 to 1",
+        ),
+        (
+            &[("write_rate", "0")],
+            "`write_rate` is 0; it must be from 10^-6 to 10^12 operations a second",
         ),
         (
             &[("distribution", "zipfian:1")],

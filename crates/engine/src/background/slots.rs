@@ -29,6 +29,7 @@ use super::worker::{LOOK_AGAIN, end_work, lost};
 use crate::env::failures::JobKind;
 use crate::env::notify::Notify;
 use crate::jobs::Jobs;
+use crate::jobs::cpu::CpuUse;
 use crate::jobs::ended::Ended;
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
@@ -162,10 +163,12 @@ impl Slots {
     fn conclude(
         &self,
         mut work: Work,
+        cpu: CpuUse,
         end: impl FnOnce(&Jobs, &mut Work) -> std::result::Result<(), Stopped>,
     ) {
         let what = work.describe();
         let result = guarded(self.jobs.env(), || what, || end(&self.jobs, &mut work));
+        cpu.end(self.jobs.env());
         end_work(&self.jobs, work, result);
     }
 
@@ -309,6 +312,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         slot: slot.clone(),
     };
     let start = slots.jobs.env().now();
+    let cpu = CpuUse::begin(slots.jobs.env(), &work);
     let what = work.describe();
     let begin = || slots.jobs.begin_elsewhere(&mut work);
     let (attempt, prepared) = match guarded(slots.jobs.env(), || what, begin) {
@@ -318,7 +322,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
             let complete = |jobs: &Jobs, work: &mut Work| {
                 Ok(jobs.complete(work, Outcome::default(), start)?)
             };
-            return slots.conclude(work, complete);
+            return slots.conclude(work, cpu, complete);
         }
         // A panic.
         Err(error) => return end_work(&slots.jobs, work, Err(error)),
@@ -360,7 +364,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         // It was cancelled for its silence. The work is still wanted.
         watched.renew_token();
     }
-    slots.conclude(watched.work, |jobs, work| {
+    slots.conclude(watched.work, cpu, |jobs, work| {
         let executed = match (is_hung, executed) {
             (true, Ok(outcome)) => {
                 jobs.runner().discard_outputs(&attempt, &outcome);

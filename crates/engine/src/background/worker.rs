@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::panics::{failed, guarded, panicked, repeat};
 use super::slots::Slots;
 use crate::jobs::Jobs;
+use crate::jobs::cpu::CpuUse;
 use crate::jobs::life::Stopped;
 use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
@@ -48,7 +49,10 @@ fn work(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) -> bool {
 
 fn run(jobs: &Jobs, mut work: Work) {
     let what = work.describe();
+    let cpu = CpuUse::begin(jobs.env(), &work);
     let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
+    // This comes before the work ends, so that who waits until the store is idle finds it counted.
+    cpu.end(jobs.env());
     end_work(jobs, work, result);
 }
 

@@ -7,6 +7,7 @@ mod attempt;
 mod begun;
 pub(crate) mod build;
 mod choice;
+pub(crate) mod cpu;
 pub(crate) mod ended;
 pub(crate) mod flush;
 pub(crate) mod gate;

@@ -150,6 +150,10 @@ pub(crate) struct Metrics {
     pub(crate) flush_in_bytes: Counter,
     pub(crate) flush_out_bytes: Counter,
     pub(crate) flush_count: Counter,
+    /// Processor time of this machine for flushes and for compactions, in microseconds, that of
+    /// attempts that failed included.
+    pub(crate) flush_cpu_us: Counter,
+    pub(crate) compaction_cpu_us: Counter,
     pub(crate) compaction_in_bytes: Counter,
     pub(crate) compaction_out_bytes: Counter,
     pub(crate) compaction_count: Counter,

@@ -51,6 +51,14 @@ struct Ended {
 }
 
 impl Shared {
+    /// What a helper does: it runs subjobs, and counts the processor time that it used.
+    fn help(&self) {
+        self.work();
+        let used_ns = self.ctx.runtime.task_cpu_ns();
+        let helpers = &self.ctx.progress.helpers_cpu_ns;
+        helpers.fetch_add(used_ns, Ordering::Relaxed);
+    }
+
     /// Runs subjobs until none is left or one has failed.
     fn work(&self) {
         loop {
@@ -65,7 +73,11 @@ impl Shared {
             let adopted = self.adopted.lock().remove(&(subjob as u32));
             let mut part = adopted.unwrap_or_else(|| Part::new(subjob as u32));
             let (job, created) = (&self.job, &self.created);
-            let result = subjob::run(job, subjob, &self.ctx, &stop, created, &mut part);
+            let began_ns = self.ctx.runtime.task_cpu_ns();
+            let mut result = subjob::run(job, subjob, &self.ctx, &stop, created, &mut part);
+            if let Ok(counters) = &mut result {
+                counters.cpu_ns = self.ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
+            }
             if result.is_err() {
                 self.abandoned.store(true, Ordering::Relaxed);
             }
@@ -125,7 +137,7 @@ impl Executor for CpuExecutor {
             // If a further task cannot be started, the other tasks do its work.
             match ctx
                 .runtime
-                .spawn(&format!("subjob-{i}"), move || shared.work())
+                .spawn(&format!("subjob-{i}"), move || shared.help())
             {
                 Ok(helper) => helpers.push(helper),
                 Err(_) => break,

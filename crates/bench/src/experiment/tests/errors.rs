@@ -18,6 +18,12 @@ fn a_misspelt_name_is_refused_with_its_position_and_the_nearest_name() {
         ),
         (
             "engine.memtable_bytes",
+            "engine.own.rocksbd.x",
+            "experiments/x.toml:20:20: unknown engine `rocksbd` in `engine.own.rocksbd.x`; did you \
+             mean `rocksdb`?",
+        ),
+        (
+            "engine.memtable_bytes",
             "  memtable_bytes",
             "experiments/x.toml:20:3: unknown setting `memtable_bytes`; did you mean \
              `engine.memtable_bytes`?",
@@ -243,6 +249,12 @@ fn labels_are_unique_and_stores_exist() {
             "records = 99",
             "experiments/x.toml:32:11: `records` is 99, and the store of `fill 128` was filled \
              with 10000",
+        ),
+        (
+            "amount = \"20s\"",
+            "engine.bloom_bits = 4",
+            "experiments/x.toml:32:21: `engine.bloom_bits` is 4, and the store of `fill 128` was \
+             filled with 10",
         ),
         (
             "workload = [\"readrandom\", \"readmissing\"]",

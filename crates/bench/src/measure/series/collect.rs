@@ -99,6 +99,15 @@ impl Collector {
                 total.until_last = total.until_last.max(tally.last_end);
             }
         }
+        if let Some((kind, latencies)) = &tally.censored {
+            if let Some(kind) = kind {
+                total.latency.entry(*kind).or_default().merge(latencies);
+            }
+            if role == Role::Measured {
+                total.all.merge(latencies);
+                total.censored_operations += latencies.count();
+            }
+        }
         for (kind, latencies) in by_kind(&tally.service) {
             total.service.entry(kind).or_default().merge(latencies);
         }

@@ -44,7 +44,7 @@ impl Gauges {
             last: reading,
             growth: Figures::default(),
             figures: probe.figures,
-            levels: probe.levels,
+            levels: probe.levels.unwrap_or_default(),
             peak_anonymous_bytes: reading.anonymous_bytes,
             peak_resident_bytes: reading.resident_bytes,
             threads: thread_times(),
@@ -85,9 +85,11 @@ impl Gauges {
         row.compaction_read_bytes = grown.compaction_read_bytes;
         row.compaction_bytes = grown.compaction_bytes;
         row.stall_s = (!grown.stall_s.is_empty()).then_some(grown.stall_s);
-        row.levels = Some(probe.levels.clone());
         self.figures = probe.figures;
-        self.levels = probe.levels;
+        if let Some(levels) = probe.levels {
+            self.levels.clone_from(&levels);
+            row.levels = Some(levels);
+        }
     }
 
     fn take_threads(&mut self, now: BTreeMap<(i32, String), f64>) {

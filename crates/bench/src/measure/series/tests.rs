@@ -13,7 +13,7 @@ fn done(kind: Kind, operations: u64) -> Done {
 
 /// Measures what `work` records; the engine is asked by `probe`.
 fn measured(
-    probe: impl FnMut() -> Option<Probe> + Send,
+    probe: impl FnMut(Ask) -> Option<Probe> + Send,
     work: impl FnOnce(&Meter) + Send,
 ) -> Measured {
     let meter = Meter::new();
@@ -25,7 +25,7 @@ fn measured(
     })
 }
 
-fn no_engine() -> Option<Probe> {
+fn no_engine(_: Ask) -> Option<Probe> {
     None
 }
 
@@ -101,6 +101,34 @@ fn threads_are_merged_and_those_beside_are_counted_apart() {
 }
 
 #[test]
+fn what_was_due_and_never_begun_is_a_latency_and_no_operation() {
+    let found = measured(no_engine, |meter| {
+        let mut recorder = meter.recorder(Role::Measured);
+        let mut drawing = meter.recorder(Role::Measured);
+        let mut beside = meter.recorder(Role::Beside);
+        let at = |ms| meter.start() + Duration::from_millis(ms);
+        for recorder in [&mut recorder, &mut drawing, &mut beside] {
+            recorder.begin();
+            recorder.record(&done(Kind::Get, 1), at(0), at(100));
+        }
+        recorder.record_censored(Some(Kind::Get), at(500), at(2_500));
+        recorder.record_censored(Some(Kind::Get), at(1_500), at(2_500));
+        drawing.record_censored(None, at(500), at(3_500));
+        beside.record_censored(Some(Kind::Put), at(0), at(9_000));
+    });
+    assert_eq!(found.counts.operations, 2);
+    assert_eq!(found.censored_operations, 3);
+    assert_eq!(found.all.count(), 5);
+    assert_eq!(found.all.longest_us(), Some(3_000_000.0));
+    assert_eq!(found.latency[&Kind::Get].count(), 5);
+    assert_eq!(found.latency[&Kind::Get].longest_us(), Some(2_000_000.0));
+    assert_eq!(found.latency[&Kind::Put].count(), 1);
+    // They ended in no second, and they do not prolong the run.
+    assert_eq!(found.seconds[0].latency["get"].count, 3);
+    assert_eq!(found.until_last, Duration::from_millis(100));
+}
+
+#[test]
 fn failures_are_counted() {
     let found = measured(no_engine, |meter| {
         let mut recorder = meter.recorder(Role::Measured);
@@ -152,7 +180,26 @@ fn probe_of(count: Option<u64>) -> Option<Probe> {
         tables: 2,
         bytes: count,
     }];
-    Some(Probe { figures, levels })
+    Some(Probe {
+        figures,
+        levels: Some(levels),
+    })
+}
+
+#[test]
+fn levels_that_were_not_asked_for_stay_those_of_the_last_sample() {
+    let mut gauges = Gauges::begin(probe_of(Some(1)));
+    gauges.sample(0, probe_of(Some(2)));
+    let counters = probe_of(Some(3)).map(|probe| Probe {
+        levels: None,
+        ..probe
+    });
+    gauges.sample(1, counters);
+    let mut found = Measured::default();
+    gauges.finish(&mut found);
+    assert_eq!(found.seconds[1].levels, None);
+    assert_eq!(found.seconds[1].log_bytes, Some(1));
+    assert_eq!(found.levels[0].bytes, 2);
 }
 
 #[test]
@@ -183,8 +230,11 @@ fn a_late_sample_has_the_sum_of_the_seconds_that_it_missed() {
 #[test]
 fn the_sampler_samples_while_the_workload_runs() {
     let asked = AtomicU64::new(0);
-    let probe = || {
+    let asked_for_levels = AtomicU64::new(0);
+    let probe = |ask| {
         let count = asked.fetch_add(1, Ordering::Relaxed);
+        let of_levels = u64::from(ask == Ask::FiguresAndLevels);
+        asked_for_levels.fetch_add(of_levels, Ordering::Relaxed);
         probe_of(Some(count))
     };
     let found = measured(probe, |meter| {
@@ -197,6 +247,12 @@ fn the_sampler_samples_while_the_workload_runs() {
         }
     });
     assert!(asked.load(Ordering::Relaxed) >= 3);
+    // The first sample and the last one, and one of ten between them.
+    let levels = asked_for_levels.load(Ordering::Relaxed);
+    assert!(
+        (2..asked.load(Ordering::Relaxed)).contains(&levels),
+        "{levels}"
+    );
     let grown = found.figures.log_bytes.unwrap();
     assert_eq!(grown, asked.load(Ordering::Relaxed) - 1);
     assert!(found.seconds.len() >= 2);

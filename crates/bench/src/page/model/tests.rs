@@ -24,6 +24,7 @@ fn equal_settings_are_compared_and_the_seed_may_differ() {
         record("a", 1.0),
         record("b", 1.0),
         with_setting("seed", json!(2)),
+        with_setting("operation_seed", json!(2)),
         with_setting("value_bytes", json!("1KiB")),
         with_setting("engine", json!({"own": {"x": "1"}})),
     ];
@@ -44,7 +45,7 @@ fn equal_settings_are_compared_and_the_seed_may_differ() {
     assert_eq!(
         names(&groups[0]),
         [
-            ("a by default".into(), 2),
+            ("a by default".into(), 3),
             ("b".into(), 1),
             ("a x = 1".into(), 1)
         ]

@@ -26,6 +26,10 @@ impl Operation for Fill {
         let record = self.pick.next(self.records);
         tools.put(record, Kind::Put).map(Some)
     }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Put)
+    }
 }
 
 /// Puts records in batches.
@@ -64,8 +68,7 @@ impl Operation for Batches {
                 self.buffers.push((tools.key.clone(), 0, Vec::new()));
             }
             let (key, bytes, value) = &mut self.buffers[index];
-            tools.values.write(record, tools.version, value);
-            tools.version += 1;
+            tools.values.write(record, tools.versions.next(), value);
             *bytes = tools.keys.present(record, key).len();
         }
         let writes: Vec<Write<'_>> = self.buffers[..count]
@@ -86,6 +89,10 @@ impl Operation for Batches {
             read_bytes: 0,
         }))
     }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Batch)
+    }
 }
 
 /// Deletes random records.
@@ -103,6 +110,10 @@ impl Operation for Deletes {
         self.left -= 1;
         let record = self.pick.next(self.records);
         tools.delete(record).map(Some)
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Delete)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::engine::{EngineError, Session};
 use crate::generate::keys::{KeyBuffer, Keys};
 use crate::generate::pick::Pick;
 use crate::generate::random::Random;
-use crate::generate::values::Values;
+use crate::generate::values::{VERSIONS, Values};
 
 use super::population::Population;
 use crate::measure::{Done, Recorder};
@@ -52,6 +52,41 @@ pub(super) trait Operation {
     /// Does the next operation; `None` if all is done. A long scan records its progress itself,
     /// and returns what is left.
     fn step(&mut self, tools: &mut Tools<'_>) -> Result<Option<Done>>;
+
+    /// The kind of all its operations; `None` if it draws them.
+    fn kind(&self) -> Option<Kind> {
+        None
+    }
+}
+
+/// The versions of the values that one thread writes.
+///
+/// Invariant: two workloads one after the other, and 16 in all, write different versions of a
+/// record. So a value that is overwritten differs from the one before in every run but its own, and
+/// there unless 65536 writes of the thread lie between the two.
+pub(super) struct Versions {
+    run: u64,
+    next: u64,
+}
+
+/// Bits of a version that count in a run. The four bits above them are the run's.
+const VERSION_BITS: u32 = 16;
+
+impl Versions {
+    /// Those of a thread in the run that is the `generation`th one to write to its store.
+    pub fn new(generation: u64, thread: u32) -> Versions {
+        Versions {
+            run: (generation << VERSION_BITS) % VERSIONS,
+            next: u64::from(thread) << 12,
+        }
+    }
+
+    /// The version of the next value.
+    pub fn next(&mut self) -> u64 {
+        let version = self.run | (self.next % (1 << VERSION_BITS));
+        self.next += 1;
+        version
+    }
 }
 
 /// What the operations of one thread work with.
@@ -64,13 +99,14 @@ pub(super) struct Tools<'a> {
     pub random: Random,
     /// Whether writes are synced.
     pub sync: bool,
-    /// The version of the next value that this thread writes.
-    pub version: u64,
+    pub versions: Versions,
     pub recorder: Recorder<'a>,
     /// Set when the run's time is over.
     pub stop: &'a AtomicBool,
     pub key: Box<KeyBuffer>,
     pub value: Vec<u8>,
+    /// A buffer for what a scan must find.
+    pub before: Vec<u64>,
 }
 
 /// How often a record that the store has is drawn before the next one in order is taken: a store
@@ -80,8 +116,8 @@ const DRAWS_MAX: usize = 64;
 impl Tools<'_> {
     /// Writes the value of a record into `self.value`.
     fn make_value(&mut self, record: u64) {
-        self.values.write(record, self.version, &mut self.value);
-        self.version += 1;
+        let version = self.versions.next();
+        self.values.write(record, version, &mut self.value);
     }
 
     /// Puts a record with a new value.

@@ -38,6 +38,13 @@ impl Operation for Read {
             None => Ok(None),
         }
     }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(match self.absent {
+            true => Kind::GetMissing,
+            false => Kind::Get,
+        })
+    }
 }
 
 /// Reads many random records with each call.
@@ -118,6 +125,10 @@ impl Operation for MultiRead {
             })),
         }
     }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::MultiGet)
+    }
 }
 
 /// Where a scan begins and how far it goes.
@@ -129,7 +140,7 @@ pub(super) struct Range {
     pub limit: u64,
     /// The records of the store lie below this number.
     pub records: u64,
-    /// Whether other threads write, so that records may have come that are not known.
+    /// Whether other threads write, so that records may come while the scan runs.
     pub others_write: bool,
     /// Whether the scan goes backward.
     pub reverse: bool,
@@ -148,6 +159,9 @@ struct Checker<'a> {
     values: &'a Values,
     population: &'a Population,
     range: Range,
+    /// The records that were there before the scan began, as far as it goes, if other threads
+    /// write: a record that comes later is in the population and not in what the scan sees.
+    before: Option<std::slice::Iter<'a, u64>>,
     /// The record that comes next at the earliest; backward, one more than the record that comes
     /// next at the latest.
     next: u64,
@@ -158,8 +172,14 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// The record that the store must give next, as far as the population knows.
-    fn expected(&self) -> Option<u64> {
+    /// The record that the store must give next, as far as it is known.
+    fn expected(&mut self) -> Option<u64> {
+        if let Some(before) = &mut self.before {
+            while before.as_slice().first().is_some_and(|at| *at < self.next) {
+                before.next();
+            }
+            return before.as_slice().first().copied();
+        }
         if self.range.reverse {
             return self.population.last_before(self.next);
         }
@@ -186,6 +206,13 @@ impl Checker<'_> {
         let Some(record) = number.map(|number| number / 2) else {
             return Err(never_written(key));
         };
+        let is_behind = match self.range.reverse {
+            true => record >= self.next,
+            false => record < self.next,
+        };
+        if is_behind {
+            return Err(format!("a scan gave record {record} out of order"));
+        }
         let expected = self.expected();
         let left_out = match expected {
             Some(expected) if self.range.reverse => record < expected,
@@ -239,14 +266,39 @@ fn never_written(key: &[u8]) -> String {
     )
 }
 
+/// Collects the records that a forward scan would find now.
+fn collect_before(population: &Population, range: &Range, before: &mut Vec<u64>) {
+    before.clear();
+    let mut next = range.from.unwrap_or(0);
+    while (before.len() as u64) < range.limit
+        && let Some(record) = population.next_from(next, range.records)
+    {
+        before.push(record);
+        next = record + 1;
+    }
+}
+
 /// Scans and checks all entries.
 pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Scanned> {
+    let mut before = std::mem::take(&mut tools.before);
+    let scanned = scan_with(tools, range, &mut before);
+    tools.before = before;
+    scanned
+}
+
+/// As [`scan`]. `before` is a buffer.
+fn scan_with(tools: &mut Tools<'_>, range: Range, before: &mut Vec<u64>) -> Result<Scanned> {
+    let is_shared = range.others_write && !range.reverse && tools.keys.ordered();
+    if is_shared {
+        collect_before(tools.population, &range, before);
+    }
     let end = if range.reverse { range.records } else { 0 };
     let mut checker = Checker {
         keys: tools.keys,
         values: tools.values,
         population: tools.population,
         range,
+        before: is_shared.then(|| before.iter()),
         next: range
             .from
             .map_or(end, |record| record + u64::from(range.reverse)),
@@ -336,6 +388,10 @@ impl Operation for Seek {
             reverse: false,
         };
         scan(tools, range).map(|scanned| Some(scanned.last))
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        Some(Kind::Seek)
     }
 }
 

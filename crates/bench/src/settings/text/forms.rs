@@ -259,6 +259,24 @@ where
     number(deserializer, parse_count)
 }
 
+/// A rate that need not be given: serde writes the number, and reads a number or a rate.
+pub(in crate::settings) fn optional_rate<'de, D>(deserializer: D) -> Result<Option<f64>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        Number(f64),
+        Text(String),
+    }
+    match Option::<Given>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Given::Number(rate)) => Ok(Some(rate)),
+        Some(Given::Text(text)) => parse_rate(&text).map(Some).map_err(D::Error::custom),
+    }
+}
+
 fn number<'de, D, T>(
     deserializer: D,
     parse: fn(&str) -> Result<u64, TextError>,

@@ -16,7 +16,7 @@ mod words;
 mod tests;
 
 pub use error::TextError;
-pub(super) use forms::{count, size};
+pub(super) use forms::{count, optional_rate, size};
 
 /// Units of sizes, the largest first.
 const SIZES: [(&str, u64); 5] = [

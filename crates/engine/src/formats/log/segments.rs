@@ -69,6 +69,8 @@ pub(super) struct Supply {
     garbage: Vec<String>,
     pub(super) created_count: u64,
     pub(super) recycled_count: u64,
+    /// Bytes of zeros that were written to prepare segments.
+    pub(super) zeroed_bytes: u64,
 }
 
 impl Supply {
@@ -93,6 +95,7 @@ impl Supply {
             garbage: Vec::new(),
             created_count: 0,
             recycled_count: 0,
+            zeroed_bytes: 0,
         }
     }
 
@@ -106,6 +109,7 @@ impl Supply {
             return Ok(());
         }
         let (number, file) = self.take_file()?;
+        let old_bytes = file.len();
         let written = match file.reserve(self.next_bytes) {
             // The zeros reach the disk here, in the background, and not with the sync of the first
             // group.
@@ -129,6 +133,8 @@ impl Supply {
                 poisons: true,
             });
         }
+        // A recycled segment has its length already.
+        self.zeroed_bytes += self.next_bytes.saturating_sub(old_bytes);
         self.prepared = Some(Fresh { number, file });
         self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
         Ok(())

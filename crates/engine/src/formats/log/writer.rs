@@ -102,6 +102,9 @@ pub struct LogStats {
     pub created_segment_count: u64,
     /// Segments recycled since the open.
     pub recycled_segment_count: u64,
+    /// Bytes of zeros that were written since the open to prepare segments. Records then replace
+    /// them.
+    pub zeroed_bytes: u64,
     /// Records appended since the open.
     pub appended_record_count: u64,
     /// Bytes appended since the open, including headers and padding.
@@ -600,6 +603,7 @@ impl LogWriter {
             stats.pooled_segment_count = supply.pool_count();
             stats.created_segment_count = supply.created_count;
             stats.recycled_segment_count = supply.recycled_count;
+            stats.zeroed_bytes = supply.zeroed_bytes;
         }
         let live = self.live.lock();
         stats.live_segment_count = live.iter().count();

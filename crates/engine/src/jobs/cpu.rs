@@ -1,0 +1,52 @@
+//! The processor time of flushes and compactions.
+//!
+//! It is the time of the task that does the work, from its begin to its end, and of the helpers of
+//! its executor. So it includes building, verifying and installing, and attempts that failed. Of a
+//! job on another side it is what the host spent on it. Attempts that were abandoned do not count.
+//!
+//! Threading: a [`CpuUse`] belongs to the task that began it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use siltstone_table::exec::Progress;
+
+use crate::env::Env;
+use crate::env::failures::JobKind;
+use crate::jobs::work::Work;
+
+/// What a task and its helpers use for one attempt of a piece of work.
+pub(crate) struct CpuUse {
+    kind: JobKind,
+    began_ns: u64,
+    progress: Arc<Progress>,
+    helpers_began_ns: u64,
+}
+
+impl CpuUse {
+    /// Begins to count for this task.
+    pub(crate) fn begin(env: &Env, work: &Work) -> CpuUse {
+        CpuUse {
+            kind: work.kind(),
+            began_ns: env.runtime().task_cpu_ns(),
+            progress: work.progress.clone(),
+            helpers_began_ns: helpers_ns(&work.progress),
+        }
+    }
+
+    /// Adds what was used to the counters of the store. The caller is the task that began it.
+    pub(crate) fn end(self, env: &Env) {
+        let task_ns = env.runtime().task_cpu_ns().saturating_sub(self.began_ns);
+        let helpers_ns = helpers_ns(&self.progress).saturating_sub(self.helpers_began_ns);
+        let metrics = env.metrics();
+        let counter = match self.kind {
+            JobKind::Flush => &metrics.flush_cpu_us,
+            JobKind::Compaction => &metrics.compaction_cpu_us,
+        };
+        counter.add(task_ns.saturating_add(helpers_ns) / 1000);
+    }
+}
+
+fn helpers_ns(progress: &Progress) -> u64 {
+    progress.helpers_cpu_ns.load(Ordering::Relaxed)
+}
