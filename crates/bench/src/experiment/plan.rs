@@ -149,7 +149,7 @@ impl Experiment {
                 index,
                 label: run.label.clone(),
                 shrunk: shrunk(&run.settings.resolved(), &settings.resolved()),
-                estimate: estimate(&settings, before),
+                estimate: Estimate::of(&settings, before),
                 settings: settings.resolved(),
                 store,
                 store_use,
@@ -231,7 +231,13 @@ fn shrunk(paper: &Settings, here: &Settings) -> Vec<Shrunk> {
         .collect()
 }
 
-/// The estimate of a run on a store of this size.
+impl Estimate {
+    /// The estimate of a run on a store of this size.
+    pub fn of(settings: &Settings, store_bytes: u64) -> Estimate {
+        estimate(settings, store_bytes)
+    }
+}
+
 fn estimate(settings: &Settings, store_bytes: u64) -> Estimate {
     let entry = settings.entry_bytes();
     let operations = operations_expected(settings, entry);

@@ -28,6 +28,7 @@ use crate::settings::{Abilities, Promise, Settings};
 pub use build::{Context, Found, OpenLoopFound};
 pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, System};
 pub use text::table;
+pub(crate) use text::{number, row};
 
 /// The version of the record's keys.
 pub const SCHEMA_VERSION: u32 = 1;

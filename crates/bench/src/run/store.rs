@@ -11,7 +11,7 @@
 //! Threading: one thread opens and closes; the population is shared.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -56,16 +56,23 @@ impl Header {
         }
     }
 
+    fn kind_of_keys(&self) -> &'static str {
+        match self.hashed_keys {
+            true => "hashed",
+            false => "decimal",
+        }
+    }
+
     /// The name of the first setting that differs, with what the file says.
     fn difference(&self, other: &Header) -> Option<(&'static str, String, String)> {
-        let text = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        let text = |value: &dyn std::fmt::Display| value.to_string();
         let all = [
             ("records", text(&self.records), text(&other.records)),
             ("key_bytes", text(&self.key_bytes), text(&other.key_bytes)),
             (
-                "hashed_keys",
-                text(&self.hashed_keys),
-                text(&other.hashed_keys),
+                "keys",
+                text(&self.kind_of_keys()),
+                text(&other.kind_of_keys()),
             ),
             (
                 "value_bytes",
@@ -80,6 +87,49 @@ impl Header {
             ("seed", text(&self.seed), text(&other.seed)),
         ];
         all.into_iter().find(|(_, own, other)| own != other)
+    }
+}
+
+/// The keys and values of a store that a benchmark left in a folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Data(Header);
+
+/// What the store of an engine below `folder` has; `None` if no run can read one there.
+pub fn known(driver: &dyn Driver, folder: &Path) -> Option<Data> {
+    let file = Fixture::population_file(&Fixture::folder_of(driver, folder));
+    let mut line = Vec::new();
+    let mut reader = io::BufReader::new(fs::File::open(file).ok()?);
+    reader.read_until(b'\n', &mut line).ok()?;
+    let header: Header = serde_json::from_slice(&line).ok()?;
+    (header.format == FORMAT).then_some(Data(header))
+}
+
+impl Data {
+    /// Whether keys are those of YCSB.
+    pub fn has_hashed_keys(&self) -> bool {
+        self.0.hashed_keys
+    }
+
+    /// Gives settings that decide keys and values those of the store, unless the user gave them.
+    pub fn apply(&self, settings: &mut Settings, is_given: impl Fn(&str) -> bool) {
+        let made = &self.0;
+        let is_free = |name: &str| !is_given(name);
+        // What was given stays, and a run refuses it if it differs.
+        if is_free("records") {
+            settings.records = made.records;
+        }
+        if is_free("key_bytes") {
+            settings.key_bytes = made.key_bytes;
+        }
+        if is_free("value_bytes") {
+            settings.value_bytes = made.value_bytes;
+        }
+        if is_free("compression_ratio") {
+            settings.compression_ratio = made.compression_ratio;
+        }
+        if is_free("seed") {
+            settings.seed = made.seed;
+        }
     }
 }
 
@@ -157,6 +207,21 @@ impl<'a> Fixture<'a> {
         };
         fixture.open(&settings.engine)?;
         Ok(fixture)
+    }
+
+    /// Deletes the store below `folder` and the files beside it, if a benchmark made it.
+    ///
+    /// # Errors
+    /// If something cannot be deleted.
+    pub fn delete(driver: &dyn Driver, folder: &Path) -> Result<(), RunError> {
+        let store = Fixture::folder_of(driver, folder);
+        let marker = store.with_extension("bench");
+        if !marker.exists() {
+            return Ok(());
+        }
+        let _ = fs::remove_file(Fixture::population_file(&store));
+        remove_folder(&store)?;
+        fs::remove_file(&marker).map_err(system(format!("delete {}", marker.display())))
     }
 
     /// Opens the store that a fill left below `folder`.

@@ -237,7 +237,7 @@ fn a_store_that_is_not_known_is_refused() {
     };
     let text = refused(&other);
     assert!(
-        text.contains("filled with value_bytes = Fixed(100)"),
+        text.contains("filled with value_bytes = 100"),
         "{text}"
     );
     let file = folder.path().join("siltstone.population");
