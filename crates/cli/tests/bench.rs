@@ -61,9 +61,16 @@ fn has_required_keys(record: &Value) {
         && record["bytes"]["user_written_bytes"] != 0
         && workload != "ingest";
     let amplification = &record["write_amplification"];
-    assert_eq!(amplification.is_number(), writes, "{workload}: {amplification}");
+    assert_eq!(
+        amplification.is_number(),
+        writes,
+        "{workload}: {amplification}"
+    );
     assert_eq!(record["engine"], "siltstone");
-    assert_eq!((&record["errors"], &record["verification_failures"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&record["errors"], &record["verification_failures"]),
+        (&0.into(), &0.into())
+    );
 }
 
 #[test]
@@ -81,7 +88,10 @@ fn every_workload_runs_in_small_and_its_store_is_sound() {
         let dir = tempfile::tempdir().unwrap();
         let out = bench(dir.path(), workloads, &["--for", "1500", "--json"]).fine();
         let records = records(&out);
-        let names: Vec<&str> = records.iter().map(|r| r["workload"].as_str().unwrap()).collect();
+        let names: Vec<&str> = records
+            .iter()
+            .map(|r| r["workload"].as_str().unwrap())
+            .collect();
         assert_eq!(names.join(","), workloads);
         records.iter().for_each(has_required_keys);
         seen.extend(names.iter().map(|name| name.to_string()));
@@ -97,7 +107,10 @@ fn a_store_is_kept_and_read_again_with_its_own_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let said = bench(dir.path(), "fillseq", &[]).fine();
     let store = dir.path().join("siltstone");
-    assert!(said.contains(&format!("silt check {}", store.display())), "{said}");
+    assert!(
+        said.contains(&format!("silt check {}", store.display())),
+        "{said}"
+    );
     assert!(said.contains("is kept"), "{said}");
     // Records and sizes are those of the fill.
     let folder = dir.path().to_str().unwrap();
@@ -106,7 +119,10 @@ fn a_store_is_kept_and_read_again_with_its_own_sizes() {
     assert_eq!(record["operations"], 2000);
     assert_eq!(record["settings"]["value_bytes"], "100");
     let differs = silt(["bench", "readseq", "--folder", folder, "--value-bytes", "7"]).failed(3);
-    assert!(differs.contains("filled with value_bytes = 100, and this run has 7"), "{differs}");
+    assert!(
+        differs.contains("filled with value_bytes = 100, and this run has 7"),
+        "{differs}"
+    );
 }
 
 #[test]
@@ -114,22 +130,34 @@ fn a_temporary_folder_is_removed_unless_it_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {
         let mut command = Command::new(SILT);
-        command.args(["bench", "readmissing", "--for", "100"]).args(SMALL).args(more);
+        command
+            .args(["bench", "readmissing", "--for", "100"])
+            .args(SMALL)
+            .args(more);
         let ended: Ended = command.env("TMPDIR", dir.path()).output().unwrap().into();
         ended
     };
     let left = || fs::read_dir(dir.path()).unwrap().count();
     let said = run(&[]).fine();
-    assert!(said.contains("the store was filled with fillrandom first"), "{said}");
+    assert!(
+        said.contains("the store was filled with fillrandom first"),
+        "{said}"
+    );
     assert_eq!(left(), 0);
     let said = run(&["--keep"]).fine();
     assert_eq!(left(), 1);
-    let store = said.lines().find_map(|line| line.trim().strip_prefix("verify it   silt check "));
+    let store = said
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("verify it   silt check "));
     on("check", Path::new(store.unwrap()), &[]).fine();
     // Standard output has the record only.
     let said = run(&["--keep", "--json"]);
     assert_eq!(records(&said.out).len(), 1);
-    assert!(said.err.starts_with("the store is kept in "), "{}", said.err);
+    assert!(
+        said.err.starts_with("the store is kept in "),
+        "{}",
+        said.err
+    );
 }
 
 #[test]
@@ -153,15 +181,30 @@ fn mistakes_are_answered_with_what_was_meant() {
     for (args, expected) in [
         (&["fillrandm"][..], "did you mean `fillrandom`?"),
         (&["fillseq", "--vaule-bytes", "7"], "--value-bytes"),
-        (&["fillseq", "--value-bytes", "7q"], "expected a size such as 128"),
-        (&["fillseq", "--engine", "siltsone"], "did you mean `siltstone`?"),
-        (&["fillseq", "--for", "3s"], "`--for 3s`: `fillseq` ends when its work is done"),
+        (
+            &["fillseq", "--value-bytes", "7q"],
+            "expected a size such as 128",
+        ),
+        (
+            &["fillseq", "--engine", "siltsone"],
+            "did you mean `siltstone`?",
+        ),
+        (
+            &["fillseq", "--for", "3s"],
+            "`--for 3s`: `fillseq` ends when its work is done",
+        ),
         (&["fillseq", "--own", "subjobs_mox=2"], "subjobs_max"),
-        (&["fillseq,ycsb-a"], "give: silt bench fillseq,ycsb-load,ycsb-a"),
+        (
+            &["fillseq,ycsb-a"],
+            "give: silt bench fillseq,ycsb-load,ycsb-a",
+        ),
         (&["fillseq", "--keep", "--folder", "x"], "--folder"),
         (&["papr", "hpdk-fig5"], "did you mean `paper`?"),
         (&["paper", "hpdk-fig55"], "did you mean `hpdk-fig5`?"),
-        (&["paper", "hpdk-fig5", "--scale", "7"], "above 0 and at most 1"),
+        (
+            &["paper", "hpdk-fig5", "--scale", "7"],
+            "above 0 and at most 1",
+        ),
     ] {
         let error = silt(["bench"].iter().chain(args)).failed(2);
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -174,7 +217,14 @@ fn mistakes_are_answered_with_what_was_meant() {
 /// A fill that takes longer than any test.
 fn long_fill(folder: &Path, more: &[&str]) -> Child {
     Command::new(SILT)
-        .args(["bench", "fillrandom", "--for", "5min", "--folder", folder.to_str().unwrap()])
+        .args([
+            "bench",
+            "fillrandom",
+            "--for",
+            "5min",
+            "--folder",
+            folder.to_str().unwrap(),
+        ])
         .args(SMALL)
         .args(more)
         .stdin(Stdio::null())
@@ -202,12 +252,20 @@ fn a_signal_ends_a_run_and_closes_its_store() {
         wait_for_table(dir.path());
         kill_process(Pid::from_child(&child), signal).unwrap();
         let ended: Ended = child.wait_with_output().unwrap().into();
-        assert_eq!((ended.code, &ended.out[..]), (Some(code), ""), "{}", ended.err);
+        assert_eq!(
+            (ended.code, &ended.out[..]),
+            (Some(code), ""),
+            "{}",
+            ended.err
+        );
         let said = format!("silt: stopped by {name} during `fillrandom`; the store in ");
         assert!(ended.err.starts_with(&said), "{}", ended.err);
         // Nobody knows what the store has, but it is sound.
         let read = bench(dir.path(), "readrandom", &[]).failed(3);
-        assert!(read.contains("give: silt bench fillrandom,readrandom"), "{read}");
+        assert!(
+            read.contains("give: silt bench fillrandom,readrandom"),
+            "{read}"
+        );
         on("check", &dir.path().join("siltstone"), &[]).fine();
     }
 }
@@ -243,6 +301,12 @@ workload = "readrandom"
 amount = 1000
 store = "fill"
 
+[[run]]
+label = "miss"
+workload = "readmissing"
+amount = 1000
+store = "fill"
+
 [[value]]
 run = "read"
 system = "LevelDB 1.23"
@@ -251,7 +315,7 @@ ops_per_s = 1000
 
 [[ratio]]
 of = "read"
-to = "fill"
+to = "miss"
 metric = "ops_per_s"
 paper = 0.5
 system = "LevelDB 1.23"
@@ -266,14 +330,19 @@ fn an_experiment_of_a_file_is_run_beside_the_paper() {
     let page = dir.path().join("page.html");
     let [file, page] = [&file, &page].map(|path| path.to_str().unwrap());
     let said = silt(["bench", "paper", file, "--html", page]).fine();
-    for words in ["mine: A small one", "2 of 2: read", "1.00 kops/s", "paper 0.50x, ours"] {
+    for words in [
+        "mine: A small one",
+        "2 of 3: read",
+        "1.00 kops/s",
+        "paper 0.50x, ours",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     page::read(&fs::read_to_string(page).unwrap());
     let out = silt(["bench", "paper", file, "--json"]).fine();
     let lines = records(&out);
-    assert_eq!(lines.len(), 3);
-    lines[..2].iter().for_each(has_required_keys);
+    assert_eq!(lines.len(), 4);
+    lines[..3].iter().for_each(has_required_keys);
     assert_eq!(lines[1]["experiment"]["values"][0]["figure"], "ops_per_s");
 }
 
@@ -294,7 +363,14 @@ fn a_typing_error_in_a_file_is_refused_with_its_line() {
 fn a_figure_of_the_program_runs_in_small() {
     let list = silt(["bench", "paper"]).fine();
     assert!(list.contains("\nprockstore-fig16 "), "{list}");
-    let args = ["bench", "paper", "prockstore-fig16", "--scale", "0.0002", "--json"];
+    let args = [
+        "bench",
+        "paper",
+        "prockstore-fig16",
+        "--scale",
+        "0.0002",
+        "--json",
+    ];
     let lines = records(&silt(args).fine());
     let runs = lines.iter().filter(|line| line["workload"].is_string());
     assert_eq!(runs.count(), 4);

@@ -132,12 +132,6 @@ impl List {
         }
         most
     }
-
-    /// Whether the first run begins with an empty store.
-    pub fn makes_store_first(&self) -> bool {
-        let first = self.steps.first();
-        first.is_some_and(|step| step.settings.workload.makes_store())
-    }
 }
 
 /// Settings that the engine can carry out, without what this workload cannot follow.

@@ -90,7 +90,9 @@ impl<'a> Output<'a> {
 
     fn write(&mut self, text: &str) -> Result<()> {
         let written = self.out.write_all(text.as_bytes());
-        written.and_then(|()| self.out.flush()).map_err(output_error)
+        written
+            .and_then(|()| self.out.flush())
+            .map_err(output_error)
     }
 
     /// Writes a record as a table or as JSON, and keeps it for the page.
@@ -120,7 +122,10 @@ impl<'a> Output<'a> {
         if self.records.len() < 2 {
             return Ok(());
         }
-        let mut text = format!("\n{}", summary_line("", ["rate", "p50", "p99", "p99.9", "max"]));
+        let mut text = format!(
+            "\n{}",
+            summary_line("", ["rate", "p50", "p99", "p99.9", "max"])
+        );
         for record in &self.records {
             let latency = |us: Option<f64>| us.map_or("-".into(), number::latency);
             let rate = number::rate(record.ops_per_s);
@@ -131,7 +136,10 @@ impl<'a> Output<'a> {
                 latency(record.p999_us),
                 latency(record.max_us),
             ];
-            text.push_str(&summary_line(&record.workload, cells.each_ref().map(|c| &c[..])));
+            text.push_str(&summary_line(
+                &record.workload,
+                cells.each_ref().map(|c| &c[..]),
+            ));
         }
         self.text(&text)
     }
@@ -161,7 +169,9 @@ fn summary_line(name: &str, cells: [&str; 5]) -> String {
 
 /// Refuses a file in a folder that does not exist, and a folder.
 fn check_file(file: &Path) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     let what = if file.is_dir() {
         "it is a folder; name a file for the page"
     } else if folder.is_some_and(|folder| !folder.is_dir()) {

@@ -70,7 +70,8 @@ impl Place {
         if needed_bytes <= free_bytes.saturating_add(freed_bytes) {
             return Ok(());
         }
-        let text = |bytes: u64| crate::record::number::bytes(Some(bytes as f64)).replace('\u{a0}', " ");
+        let text =
+            |bytes: u64| crate::record::number::bytes(Some(bytes as f64)).replace('\u{a0}', " ");
         Err(CommandError::Failed(format!(
             "{}: the disk has {} free, and the store may take {}; give --folder on a larger disk, \
              or {smaller}",

@@ -147,7 +147,9 @@ fn read(setting: &Setting, text: &str) -> std::result::Result<String, String> {
     match setting.set(&mut Settings::default(), text) {
         Ok(()) => Ok(text.to_string()),
         Err(SettingError::Text { error, .. }) => {
-            let meant = error.nearest.map(|name| format!("; did you mean `{name}`?"));
+            let meant = error
+                .nearest
+                .map(|name| format!("; did you mean `{name}`?"));
             Err(format!(
                 "expected {}{}",
                 error.expected,

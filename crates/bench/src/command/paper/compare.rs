@@ -4,7 +4,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::experiment::{Experiment, Metric, Number, Plan, PlannedRun, Ratio, Run, Value};
+use crate::experiment::{Experiment, Metric, Number, Plan, PlannedRun, Ratio, Value};
 use crate::record::{Record, number};
 use crate::settings::Kind;
 
@@ -78,7 +78,11 @@ impl Compared {
             Some((low, high)) if low == high => number::factor(Some(low)),
             Some((low, high)) => {
                 let low = number::factor(Some(low));
-                format!("{} to {}", low.trim_end_matches('x'), number::factor(Some(high)))
+                format!(
+                    "{} to {}",
+                    low.trim_end_matches('x'),
+                    number::factor(Some(high))
+                )
             }
         }
     }
@@ -106,7 +110,12 @@ pub fn text(name: &str, value: f64) -> String {
     let text = match metric {
         name if name.starts_with("bytes_per_s") => number::scaled(
             value,
-            &[(1.0, " B/s"), (1e3, " kB/s"), (1e6, " MB/s"), (1e9, " GB/s")],
+            &[
+                (1.0, " B/s"),
+                (1e3, " kB/s"),
+                (1e6, " MB/s"),
+                (1e9, " GB/s"),
+            ],
         ),
         name if name.contains("_per_s") => number::rate(Some(value)),
         name if name.ends_with("_us") => number::latency(value),
@@ -129,7 +138,11 @@ pub fn paper_text(name: &str, number: Number) -> String {
 pub fn run_json(experiment: &Experiment, plan: &Plan, run: &PlannedRun, record: &Record) -> Json {
     let mut json = serde_json::to_value(record).unwrap_or_default();
     let asked = &experiment.runs[run.index];
-    let values: Vec<Json> = asked.values.iter().map(|v| value(v, &json).json()).collect();
+    let values: Vec<Json> = asked
+        .values
+        .iter()
+        .map(|v| value(v, &json).json())
+        .collect();
     let shrunk: Vec<Json> = run
         .shrunk
         .iter()
@@ -176,7 +189,8 @@ pub fn end_json(experiment: &Experiment, records: &[Option<Json>]) -> Json {
 
 /// The label of a run.
 pub fn label(experiment: &Experiment, index: usize) -> &str {
-    experiment.runs.get(index).map_or("", |run: &Run| &run.label)
+    let run = experiment.runs.get(index);
+    run.map_or("", |run| run.label.as_str())
 }
 
 /// All ratios whose runs were carried out.

@@ -37,7 +37,9 @@ pub fn stand_ins(experiment: &Experiment, plan: &Plan) -> Vec<String> {
 /// What a reader has to know before the figures.
 pub fn head(output: &mut Output<'_>, experiment: &Experiment, plan: &Plan) -> Result<()> {
     let paper = &experiment.paper;
-    let year = paper.year.map_or_else(String::new, |year| format!(", {year}"));
+    let year = paper
+        .year
+        .map_or_else(String::new, |year| format!(", {year}"));
     output.text(&format!("{}: {}\n", experiment.name, experiment.title))?;
     let mut rows = vec![
         ("paper", format!("{}, {}{year}", paper.title, paper.venue)),
@@ -87,7 +89,9 @@ pub fn run(
         .collect();
     output.text(&table("figure", &values, |compared| compared.name.clone()))?;
     let why = asked.without_values.iter().filter(|_| values.is_empty());
-    let why: Vec<String> = why.map(|why| format!("the paper has none: {why}")).collect();
+    let why: Vec<String> = why
+        .map(|why| format!("the paper has none: {why}"))
+        .collect();
     output.row("values", &why)
 }
 
@@ -119,7 +123,9 @@ fn table(head: &str, rows: &[Compared], name: impl Fn(&Compared) -> String) -> S
     }
     let mut text = line(head, ["paper", "ours", "ours/paper"], "paper's system");
     for row in rows {
-        let ours = row.ours.map_or("-".into(), |ours| compare::text(&row.name, ours));
+        let ours = row
+            .ours
+            .map_or("-".into(), |ours| compare::text(&row.name, ours));
         let paper = paper_text(&row.name, row.paper);
         text.push_str(&line(
             &name(row),
