@@ -353,11 +353,14 @@ impl Plan {
     /// A line about the scale to print beside results; `None` at the size of the paper.
     pub fn scale_note(&self) -> Option<String> {
         (self.scale < 1.0).then(|| {
+            let least = match self.seconds_at_least() {
+                0.0 => String::new(),
+                seconds => format!(" At least {} of runs.", seconds_text(seconds)),
+            };
             format!(
                 "Scaled to {} of the paper's records and times; memtables and caches are as in \
-                 the file. At least {} of runs.",
-                self.scale,
-                seconds_text(self.seconds_at_least())
+                 the file.{least}",
+                self.scale
             )
         })
     }

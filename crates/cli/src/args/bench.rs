@@ -3,12 +3,13 @@
 
 use clap::Subcommand;
 use siltstone_bench::command::{PaperArgs, RunArgs};
+use siltstone_bench::settings::Workload;
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  \
+    after_help = format!("Examples:\n  \
     silt bench                                        five workloads, in less than a minute\n  \
     silt bench fillseq,readseq,readrandom --records 10M --value-bytes 1KiB\n  \
     silt bench fillrandom readrandom --for 30s --threads 4 --html page.html\n  \
@@ -17,8 +18,9 @@ use siltstone_bench::command::{PaperArgs, RunArgs};
     silt bench readwhilewriting --arrival poisson:50K --for 1min\n  \
     silt bench fillrandom --compression zstd --own subjobs_max=2,block_bytes=8192\n  \
     silt bench paper prockstore-fig16 --scale 0.01    a paper's figure beside ours\n\n\
-    The workloads: fillseq, fillrandom, fillsync, fillbatch, ingest, ycsb-load and queue begin with \
-    an empty store. All others need one that was filled with the same keys and values: in the same \
+    The workloads are {}.\n\n\
+    fillseq, fillrandom, fillsync, fillbatch, ingest, ycsb-load and queue begin with an empty \
+    store. All others need one that was filled with the same keys and values: in the same \
     call, or by an earlier one with the same --folder, whose records and sizes are then the \
     default. In a temporary folder, a call that begins with a read fills the store first. A fill in \
     --folder deletes the store that an earlier fill left there, and nothing else.\n\n\
@@ -32,7 +34,7 @@ use siltstone_bench::command::{PaperArgs, RunArgs};
     A store in --folder stays; `silt check FOLDER/siltstone` verifies it. SIGINT and SIGTERM end \
     the call after the operations that are under way, with the exit code 130 or 143; the store is \
     closed, and no later run reads what an interrupted write has left. docs/bench-record.md \
-    describes the output of --json."
+    describes the output of --json.", Workload::NAMES.join(", "))
 )]
 pub struct BenchArgs {
     /// Experiments.

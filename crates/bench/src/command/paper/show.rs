@@ -37,9 +37,9 @@ pub fn stand_ins(experiment: &Experiment, plan: &Plan) -> Vec<String> {
 /// What a reader has to know before the figures.
 pub fn head(output: &mut Output<'_>, experiment: &Experiment, plan: &Plan) -> Result<()> {
     let paper = &experiment.paper;
-    let year = paper
-        .year
-        .map_or_else(String::new, |year| format!(", {year}"));
+    let year = paper.year.map(|year| year.to_string());
+    let year = year.filter(|year| !paper.venue.contains(year));
+    let year = year.map_or_else(String::new, |year| format!(", {year}"));
     output.text(&format!("{}: {}\n", experiment.name, experiment.title))?;
     let mut rows = vec![
         ("paper", format!("{}, {}{year}", paper.title, paper.venue)),
