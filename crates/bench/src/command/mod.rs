@@ -1,8 +1,8 @@
 //! The command line of the benchmark, which `silt bench` and the programs of `bench-compare` share.
 //!
-//! [`RunArgs`] and [`PaperArgs`] are the options, made from the list of all settings. [`bench`]
-//! runs workloads one after the other on one store, and [`paper`] runs an experiment and prints the
-//! paper's figures beside those that it measured. What a program gives is in [`Program`]: its
+//! [`RunArgs`] and [`PaperArgs`] are the options, made from the list of all settings. [`bench()`]
+//! runs workloads one after the other on one store, and [`paper()`] runs an experiment and prints
+//! the paper's figures beside those that it measured. What a program gives is in [`Program`]: its
 //! engines, and whether a signal came.
 //!
 //! Invariants: what can be refused is refused before a store is made. Standard output has the

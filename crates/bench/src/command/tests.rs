@@ -434,7 +434,7 @@ fn an_experiment_as_json_has_the_papers_values_in_each_record() {
     assert_eq!(record.stand_ins[0], "This machine.");
     let beside = &lines[1]["experiment"];
     assert_eq!(beside["run"], "read");
-    let value = &beside["values"][0];
+    let value = &beside["values"][1];
     assert_eq!(value["figure"], "ops_per_s");
     let ours = value["ours"].as_f64().unwrap();
     assert_eq!(record.ops_per_s, Some(ours));

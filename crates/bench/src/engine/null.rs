@@ -86,7 +86,7 @@ fn poisoned(_: impl Sized) -> EngineError {
 
 impl Engine for Null {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(NullSession { map: &*self.map }))
+        Ok(Box::new(NullSession { map: &self.map }))
     }
 
     fn wait_until_idle(&self) -> Result<bool> {

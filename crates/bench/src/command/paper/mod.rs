@@ -1,6 +1,6 @@
 //! Runs an experiment and prints its figures beside those of the paper.
 //!
-//! [`paper`] finds the experiment, plans it, carries out its runs, each on its store, and deletes a
+//! [`paper()`] finds the experiment, plans it, carries out its runs, each on its store, and deletes a
 //! store after its last run. `compare` computes what is printed and written as JSON.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
