@@ -147,6 +147,10 @@ struct Checker<'a> {
     keys: &'a Keys,
     values: &'a Values,
     population: &'a Population,
+    /// If other threads write: the records that the store had before the scan began, as many as it
+    /// reads. One that comes meanwhile may be missing, because a scan sees the store as of its
+    /// begin.
+    before: Option<Vec<u64>>,
     range: Range,
     /// The record that comes next at the earliest; backward, one more than the record that comes
     /// next at the latest.
@@ -160,6 +164,10 @@ struct Checker<'a> {
 impl Checker<'_> {
     /// The record that the store must give next, as far as the population knows.
     fn expected(&self) -> Option<u64> {
+        if let Some(before) = &self.before {
+            let passed = before.partition_point(|record| *record < self.next);
+            return before.get(passed).copied();
+        }
         if self.range.reverse {
             return self.population.last_before(self.next);
         }
@@ -239,17 +247,27 @@ fn never_written(key: &[u8]) -> String {
     )
 }
 
+/// The first records from `from` on that the store has now, at most as many as the scan reads.
+fn present_now(population: &Population, range: &Range, from: u64) -> Vec<u64> {
+    let next = |record: u64| population.next_from(record, range.records);
+    let found = std::iter::successors(next(from), |record| next(record + 1));
+    found.take(range.limit as usize).collect()
+}
+
 /// Scans and checks all entries.
 pub(super) fn scan(tools: &mut Tools<'_>, range: Range) -> Result<Scanned> {
     let end = if range.reverse { range.records } else { 0 };
+    let next = range
+        .from
+        .map_or(end, |record| record + u64::from(range.reverse));
+    let needs_before = range.others_write && !range.reverse && tools.keys.ordered();
     let mut checker = Checker {
         keys: tools.keys,
         values: tools.values,
         population: tools.population,
+        before: needs_before.then(|| present_now(tools.population, &range, next)),
         range,
-        next: range
-            .from
-            .map_or(end, |record| record + u64::from(range.reverse)),
+        next,
         last_key: Vec::new(),
         entries: 0,
         bytes: 0,
@@ -366,5 +384,52 @@ impl Operation for ReadAll {
             _ => Some(0),
         };
         Ok(Some(last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::sizes::Sizes;
+
+    #[test]
+    fn a_record_that_comes_while_a_scan_runs_may_be_missing() {
+        let keys = Keys::decimal(16, 100).unwrap();
+        let values = Values::new(Sizes::Fixed(8), 1.0, 1).unwrap();
+        let population = Population::new();
+        population.add(10);
+        population.add(20);
+        let range = Range {
+            from: Some(5),
+            limit: 10,
+            records: 100,
+            others_write: true,
+            reverse: false,
+        };
+        let mut checker = Checker {
+            keys: &keys,
+            values: &values,
+            population: &population,
+            before: Some(present_now(&population, &range, 5)),
+            range,
+            next: 5,
+            last_key: Vec::new(),
+            entries: 0,
+            bytes: 0,
+        };
+        // Another thread writes these after the scan began.
+        population.add(15);
+        population.add(30);
+        let mut key = [0; MAX_KEY_BYTES];
+        let mut order = |record| {
+            let key = keys.present(record, &mut key).to_vec();
+            let checked = checker.check_order(&key);
+            (checked.is_ok(), checker.expected())
+        };
+        assert_eq!(order(10), (true, Some(20)));
+        // What came meanwhile may also be there, but nothing from before may be left out.
+        assert_eq!(order(15), (true, Some(20)));
+        assert_eq!(order(30), (false, Some(20)));
+        assert_eq!(order(20), (true, None));
     }
 }
