@@ -4,9 +4,10 @@
 //! keys, values, distributions), [`settings`] (what a run does), [`engine`] (the traits of engines,
 //! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
 //! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
-//! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds)
-//! and [`page`] (a page with charts).
+//! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds),
+//! [`page`] (a page with charts) and [`command`] (the command line).
 
+pub mod command;
 pub mod compare;
 pub mod engine;
 pub mod experiment;

@@ -5,6 +5,7 @@
 //! `--yes` answers the question of a command.
 
 pub mod admin;
+pub mod bench;
 pub mod data;
 pub mod dump;
 pub mod load;
@@ -16,6 +17,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
 
 pub use admin::*;
+pub use bench::*;
 pub use data::*;
 pub use dump::*;
 pub use load::*;
@@ -29,7 +31,7 @@ use crate::log::Words;
 /// A store is a folder. One process writes to it at a time, or several read it.
 /// Keys are ordered bytewise. Exit codes: 0 fine, 1 not found (get), damage found (check, dump),
 /// data lost (repair), input left out (load) or values that are not JSON (scan), 2 wrong usage,
-/// 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (load).
+/// 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (load, bench).
 #[derive(Debug, Parser)]
 #[command(
     name = "silt",
@@ -42,7 +44,8 @@ use crate::log::Words;
         silt scan words.silt --prefix ze --limit 5\n  \
         silt put words.silt zebra striped\n  \
         silt levels words.silt                      print the tables of each level\n  \
-        silt check words.silt                       verify every checksum and invariant\n\n\
+        silt check words.silt                       verify every checksum and invariant\n  \
+        silt bench                                  measure this machine in less than a minute\n\n\
         `silt COMMAND --help` has examples of each command."
 )]
 pub struct Args {
@@ -94,6 +97,8 @@ pub enum Command {
     Repair(RepairArgs),
     /// Delete a store and all its files.
     Destroy(DestroyArgs),
+    /// Measure the store with the workloads of db_bench and YCSB, or with those of a paper.
+    Bench(BenchArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and
     /// verify what survived.
     Demo(DemoArgs),

@@ -12,12 +12,12 @@ use common::{SILT, numbered_store, on, silt, silt_with};
 fn help_of_every_command() {
     let all = silt(["--help"]).fine();
     for command in [
-        "load", "put", "get", "del", "scan", "count", "stats", "check", "demo",
+        "load", "put", "get", "del", "scan", "count", "stats", "check", "bench", "demo",
     ] {
         assert!(all.contains(&format!("\n  {command} ")), "{command}: {all}");
         let help = silt([command, "--help"]).fine();
         assert!(help.contains("Usage: silt"), "{help}");
-        if !["stats", "check", "demo"].contains(&command) {
+        if !["stats", "check", "bench", "demo"].contains(&command) {
             assert!(
                 help.contains("Example") && help.contains("--keyspace"),
                 "{help}"

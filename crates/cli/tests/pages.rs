@@ -55,7 +55,7 @@ impl Tried {
 }
 
 /// What is typed, the expected completions, and completions that must be absent.
-const TYPED: [(&str, &[&str], &[&str]); 7] = [
+const TYPED: [(&str, &[&str], &[&str]); 10] = [
     ("silt op", &["options"], &["load"]),
     (
         "silt options s --set mem",
@@ -75,6 +75,13 @@ const TYPED: [(&str, &[&str], &[&str]); 7] = [
     ),
     ("silt keyspace drop s -k bi", &["birds"], &["beetles"]),
     ("silt scan s --rev", &["--reverse"], &["--limit"]),
+    (
+        "silt bench fills",
+        &["fillseq", "fillsync"],
+        &["fillrandom", "readseq"],
+    ),
+    ("silt bench paper hp", &["hpdk-fig5"], &["kv-csd-fig7"]),
+    ("silt bench --val", &["--value-bytes"], &["--key-bytes"]),
 ];
 
 fn assert_completed(shell: &str, typed: &str, found: &str, expected: &[&str], absent: &[&str]) {

@@ -23,10 +23,11 @@ pub use imports::{Import, imports};
 pub use sources::Sources;
 
 /// The crates that are measured, and the file of each from which its modules are found.
-pub const CRATES: [(&str, &str); 6] = [
+pub const CRATES: [(&str, &str); 7] = [
     ("storage", "crates/storage/src/lib.rs"),
     ("table", "crates/table/src/lib.rs"),
     ("engine", "crates/engine/src/lib.rs"),
+    ("bench", "crates/bench/src/lib.rs"),
     ("cli", "crates/cli/src/lib.rs"),
     ("sim", "crates/sim/src/lib.rs"),
     ("plasma", "crates/plasma/src/lib.rs"),

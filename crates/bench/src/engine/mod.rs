@@ -22,6 +22,9 @@ pub use crate::settings::{Abilities, Promise};
 pub use null::NullDriver;
 pub use siltstone::SiltstoneDriver;
 
+/// The name under which [`Driver::settings`] says why an engine refuses its settings.
+pub const SETTINGS_ERROR: &str = "error";
+
 /// A failure of an engine, with its own text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineError {
@@ -77,7 +80,8 @@ pub trait Driver: Send + Sync {
     fn abilities(&self) -> Abilities;
 
     /// Every setting that the engine gets, as its own name and value, for the record. A setting of
-    /// `settings` that the engine does not have is given as `not available`.
+    /// `settings` that the engine does not have is given as `not available`. If the engine refuses
+    /// them, [`SETTINGS_ERROR`] is the only name, and its value says why.
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String>;
 
     /// Whose work a thread does, by its name, of which Linux keeps 15 bytes. An engine that names

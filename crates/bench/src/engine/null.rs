@@ -2,12 +2,17 @@
 //! memory. A run on it shows what the benchmark itself costs, and its tests check the workloads
 //! without a store.
 //!
-//! Threading: one lock guards the map.
+//! A map lives as long as the process, so that a run finds what the one before it has written. In
+//! the folder of its store lies an empty file: without it the store is a new one.
+//!
+//! Invariant: a store whose map was in another process is refused, because it would look empty.
+//!
+//! Threading: one lock guards a map, and another one the list of all maps.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::path::Path;
-use std::sync::RwLock;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
 
 use super::{
     Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result, Session,
@@ -15,15 +20,20 @@ use super::{
 };
 use crate::settings::EngineSettings;
 
-/// Opens stores in memory. What one store holds is gone when it is closed.
+/// Opens stores in memory. What a store holds is gone when the process ends.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct NullDriver;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-#[derive(Default)]
+/// The maps of this process, by the folders of their stores.
+static MAPS: Mutex<BTreeMap<PathBuf, Arc<RwLock<Map>>>> = Mutex::new(BTreeMap::new());
+
+/// The file in the folder of a store that has a map.
+const MARK: &str = "MAP";
+
 struct Null {
-    map: RwLock<Map>,
+    map: Arc<RwLock<Map>>,
 }
 
 impl Driver for NullDriver {
@@ -51,8 +61,22 @@ impl Driver for NullDriver {
         BTreeMap::from([("storage".into(), "a sorted map in memory".into())])
     }
 
-    fn open(&self, _folder: &Path, _settings: &EngineSettings) -> Result<Box<dyn Engine>> {
-        Ok(Box::<Null>::default())
+    fn open(&self, folder: &Path, _settings: &EngineSettings) -> Result<Box<dyn Engine>> {
+        let system = |error: std::io::Error| EngineError::new("open", error);
+        let folder = std::path::absolute(folder).map_err(system)?;
+        let mark = folder.join(MARK);
+        let mut maps = MAPS.lock().map_err(poisoned)?;
+        if !mark.exists() {
+            std::fs::create_dir_all(&folder).map_err(system)?;
+            std::fs::write(&mark, []).map_err(system)?;
+            maps.insert(folder.clone(), Arc::default());
+        }
+        let map = maps.get(&folder).cloned().ok_or_else(|| {
+            let what = "the map of this store was in the memory of another process; fill it and \
+                        read it in one call";
+            EngineError::new("open", what)
+        })?;
+        Ok(Box::new(Null { map }))
     }
 }
 
@@ -140,5 +164,31 @@ impl Session for NullSession<'_> {
         let range = map.range::<[u8], _>((Bound::Unbounded, end));
         range.rev().any(|(key, value)| !entries(key, value));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_stays_until_its_folder_is_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("null");
+        let open = || NullDriver.open(&store, &EngineSettings::default()).unwrap();
+        let has_a = |engine: &dyn Engine| {
+            let mut session = engine.session().unwrap();
+            session.get(b"a", &mut |_| {}).unwrap()
+        };
+        let engine = open();
+        engine.session().unwrap().put(b"a", b"1", false).unwrap();
+        engine.close().unwrap();
+        assert!(has_a(&*open()));
+        std::fs::remove_dir_all(&store).unwrap();
+        assert!(!has_a(&*open()));
+        // As another process would leave it.
+        MAPS.lock().unwrap().remove(&store);
+        let refused = NullDriver.open(&store, &EngineSettings::default()).err();
+        assert!(refused.unwrap().message.contains("another process"));
     }
 }

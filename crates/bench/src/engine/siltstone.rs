@@ -12,7 +12,7 @@ use siltstone::{
 
 use super::{
     Abilities, Answers, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
-    Session, ThreadClass, Write,
+    SETTINGS_ERROR, Session, ThreadClass, Write,
 };
 use crate::settings::{Compression, EngineSettings};
 
@@ -97,7 +97,7 @@ impl Driver for SiltstoneDriver {
                     (setting.name.to_string(), setting.show(&value))
                 })
                 .collect(),
-            Err(error) => BTreeMap::from([("error".into(), error.to_string())]),
+            Err(error) => BTreeMap::from([(SETTINGS_ERROR.into(), error.message)]),
         }
     }
 

@@ -149,7 +149,7 @@ impl Experiment {
                 index,
                 label: run.label.clone(),
                 shrunk: shrunk(&run.settings.resolved(), &settings.resolved()),
-                estimate: estimate(&settings, before),
+                estimate: Estimate::of(&settings, before),
                 settings: settings.resolved(),
                 store,
                 store_use,
@@ -231,7 +231,13 @@ fn shrunk(paper: &Settings, here: &Settings) -> Vec<Shrunk> {
         .collect()
 }
 
-/// The estimate of a run on a store of this size.
+impl Estimate {
+    /// The estimate of a run on a store of this size.
+    pub fn of(settings: &Settings, store_bytes: u64) -> Estimate {
+        estimate(settings, store_bytes)
+    }
+}
+
 fn estimate(settings: &Settings, store_bytes: u64) -> Estimate {
     let entry = settings.entry_bytes();
     let operations = operations_expected(settings, entry);
@@ -347,11 +353,14 @@ impl Plan {
     /// A line about the scale to print beside results; `None` at the size of the paper.
     pub fn scale_note(&self) -> Option<String> {
         (self.scale < 1.0).then(|| {
+            let least = match self.seconds_at_least() {
+                0.0 => String::new(),
+                seconds => format!(" At least {} of runs.", seconds_text(seconds)),
+            };
             format!(
                 "Scaled to {} of the paper's records and times; memtables and caches are as in \
-                 the file. At least {} of runs.",
-                self.scale,
-                seconds_text(self.seconds_at_least())
+                 the file.{least}",
+                self.scale
             )
         })
     }

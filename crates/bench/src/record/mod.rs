@@ -28,6 +28,7 @@ use crate::settings::{Abilities, Promise, Settings};
 pub use build::{Context, Found, OpenFound, OpenLoopFound, date};
 pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, OpenTimes, System};
 pub use text::table;
+pub(crate) use text::{number, row};
 
 /// The version of the record's keys.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -9,7 +9,7 @@ use super::Record;
 use crate::engine::Promise;
 use crate::measure::LatencySummary;
 
-mod number;
+pub(crate) mod number;
 
 use number::{bytes, count, factor, latency, rate, seconds};
 
@@ -49,7 +49,7 @@ pub fn table(record: &Record) -> String {
 }
 
 /// A name and facts, with lines broken between words. Nothing if there are no facts.
-fn row(label: &str, facts: &[String]) -> String {
+pub(crate) fn row(label: &str, facts: &[String]) -> String {
     if facts.is_empty() {
         return String::new();
     }

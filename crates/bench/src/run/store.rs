@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -89,6 +89,49 @@ impl Header {
             ("the engine's version", self.engine_version.clone()),
         ];
         all.map(|(name, value)| (name.to_string(), value)).into()
+    }
+}
+
+/// The keys and values of a store that a benchmark left in a folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Data(Header);
+
+/// What the store of an engine below `folder` has; `None` if no run can read one there.
+pub fn known(driver: &dyn Driver, folder: &Path) -> Option<Data> {
+    let file = Fixture::population_file(&Fixture::folder_of(driver, folder));
+    let mut line = Vec::new();
+    let mut reader = io::BufReader::new(fs::File::open(file).ok()?);
+    reader.read_until(b'\n', &mut line).ok()?;
+    let header: Header = serde_json::from_slice(&line).ok()?;
+    (header.format == FORMAT).then_some(Data(header))
+}
+
+impl Data {
+    /// Whether keys are those of YCSB.
+    pub fn has_hashed_keys(&self) -> bool {
+        self.0.hashed_keys
+    }
+
+    /// Gives settings that decide keys and values those of the store, unless the user gave them.
+    pub fn apply(&self, settings: &mut Settings, is_given: impl Fn(&str) -> bool) {
+        let made = &self.0;
+        let is_free = |name: &str| !is_given(name);
+        // What was given stays, and a run refuses it if it differs.
+        if is_free("records") {
+            settings.records = made.records;
+        }
+        if is_free("key_bytes") {
+            settings.key_bytes = made.key_bytes;
+        }
+        if is_free("value_bytes") {
+            settings.value_bytes = made.value_bytes;
+        }
+        if is_free("compression_ratio") {
+            settings.compression_ratio = made.compression_ratio;
+        }
+        if is_free("seed") {
+            settings.seed = made.seed;
+        }
     }
 }
 
@@ -228,6 +271,21 @@ impl<'a> Fixture<'a> {
         };
         fixture.open(&settings.engine)?;
         Ok(fixture)
+    }
+
+    /// Deletes the store below `folder` and the files beside it, if a benchmark made it.
+    ///
+    /// # Errors
+    /// If something cannot be deleted.
+    pub fn delete(driver: &dyn Driver, folder: &Path) -> Result<(), RunError> {
+        let store = Fixture::folder_of(driver, folder);
+        let marker = store.with_extension("bench");
+        if !marker.exists() {
+            return Ok(());
+        }
+        let _ = fs::remove_file(Fixture::population_file(&store));
+        remove_folder(&store)?;
+        fs::remove_file(&marker).map_err(system(format!("delete {}", marker.display())))
     }
 
     /// Opens the store that a fill left below `folder`.

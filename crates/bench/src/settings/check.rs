@@ -218,7 +218,8 @@ impl Settings {
                     ),
                 )?;
                 self.require(
-                    !workload.puts_each_record_once() && workload != Workload::Compact,
+                    !workload.puts_each_record_once()
+                        && !matches!(workload, Workload::Compact | Workload::Open),
                     "amount",
                     format!(
                         "`{workload}` ends when its work is done, so it takes no time; give a \
@@ -243,9 +244,14 @@ impl Settings {
             ),
         )?;
         self.require(
-            workload != Workload::Compact || count == 1,
+            !matches!(workload, Workload::Compact | Workload::Open) || count == 1,
             "amount",
-            "`compact` compacts the store once",
+            format!("`{workload}` is done once"),
+        )?;
+        self.require(
+            workload != Workload::Ingest || count == self.records,
+            "amount",
+            "`ingest` adds all records",
         )
     }
 

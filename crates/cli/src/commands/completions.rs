@@ -16,6 +16,8 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use siltstone::{Setting, Storages, settings};
+use siltstone_bench::experiment::embedded_names;
+use siltstone_bench::settings::{Cache, Compression, Workload};
 
 use super::is_own;
 use crate::args::{Args, CompletionsArgs};
@@ -93,9 +95,24 @@ fn completed(command: Command) -> Command {
             "keyspace" if !is_create => with(arg, keyspaces),
             "set" => with(arg, |typed| named(typed, "=")),
             "unset" => with(arg, |typed| named(typed, "")),
+            "workloads" => with(arg, |typed| words(typed, Workload::NAMES)),
+            "figure" => with(arg, |typed| words(typed, &experiments())),
+            "engine.compression" => with(arg, |typed| words(typed, Compression::NAMES)),
+            "cache" => with(arg, |typed| words(typed, Cache::NAMES)),
             _ => arg,
         })
         .mut_subcommands(completed)
+}
+
+/// The words that begin with what is typed.
+fn words(typed: &OsStr, all: &[&str]) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let fits = all.iter().filter(|word| word.starts_with(&*typed));
+    fits.map(|word| CompletionCandidate::new(*word)).collect()
+}
+
+fn experiments() -> Vec<&'static str> {
+    embedded_names().collect()
 }
 
 /// The names of settings that begin with what is typed.

@@ -1,5 +1,6 @@
 //! The commands, one file each; and what they share: opening a store, keys and bounds.
 
+pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod compact;

@@ -14,7 +14,7 @@ fn digits(value: f64) -> String {
 }
 
 /// A number in the largest unit that it reaches. The units ascend, and the first is always reached.
-fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+pub(crate) fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     // A value that is rounded up to 1000 of a unit is shown as 1.00 of the next one.
     let reached = |(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
     let unit = units.iter().rev().find(reached).or(units.first());
@@ -23,7 +23,7 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 }
 
 /// A whole number with commas.
-pub(super) fn count(value: u64) -> String {
+pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (position, digit) in digits.chars().enumerate() {
@@ -36,12 +36,12 @@ pub(super) fn count(value: u64) -> String {
 }
 
 /// A latency that is given in microseconds. It has at most seven characters up to a day.
-pub(super) fn latency(us: f64) -> String {
+pub(crate) fn latency(us: f64) -> String {
     scaled(us, &[(1e-3, "ns"), (1.0, "us"), (1e3, "ms"), (1e6, "s")])
 }
 
 /// A time in seconds.
-pub(super) fn seconds(value: Option<f64>) -> String {
+pub(crate) fn seconds(value: Option<f64>) -> String {
     let units = [(1e-6, "\u{a0}us"), (1e-3, "\u{a0}ms"), (1.0, "\u{a0}s")];
     value.map_or("-".into(), |value| match value {
         0.0 => "0\u{a0}s".into(),
@@ -50,7 +50,7 @@ pub(super) fn seconds(value: Option<f64>) -> String {
 }
 
 /// Bytes.
-pub(super) fn bytes(value: Option<f64>) -> String {
+pub(crate) fn bytes(value: Option<f64>) -> String {
     let units = [
         (1.0, "\u{a0}B"),
         (1024.0, "\u{a0}KiB"),
@@ -65,7 +65,7 @@ pub(super) fn bytes(value: Option<f64>) -> String {
 }
 
 /// Operations a second.
-pub(super) fn rate(value: Option<f64>) -> String {
+pub(crate) fn rate(value: Option<f64>) -> String {
     let units = [
         (1.0, "\u{a0}ops/s"),
         (1e3, "\u{a0}kops/s"),
@@ -75,7 +75,7 @@ pub(super) fn rate(value: Option<f64>) -> String {
 }
 
 /// An amplification.
-pub(super) fn factor(value: Option<f64>) -> String {
+pub(crate) fn factor(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{}x", digits(value)))
 }
 

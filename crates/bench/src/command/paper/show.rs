@@ -1,0 +1,190 @@
+//! How an experiment is shown to people.
+//!
+//! Threading: pure functions.
+
+use serde_json::{Value as Json, json};
+
+use super::compare::{self, Compared, paper_text};
+use crate::command::Result;
+use crate::command::output::Output;
+use crate::experiment::{Experiment, Plan};
+use crate::record::{Record, number};
+
+/// A line of the list of experiments.
+pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
+    let Experiment {
+        name, title, paper, ..
+    } = experiment;
+    output.json(&json!({
+        "name": name,
+        "title": title,
+        "system": paper.system,
+        "paper": paper.title,
+        "figure": paper.figure,
+        "scale": experiment.scale,
+        "runs": experiment.runs.len(),
+    }))?;
+    output.text(&format!("{name:<24}{title} ({})\n", paper.system))
+}
+
+/// What stands in for the paper's hardware, and at which scale.
+pub fn stand_ins(experiment: &Experiment, plan: &Plan) -> Vec<String> {
+    let mut all = vec![experiment.hardware.here.clone()];
+    all.extend(plan.scale_note());
+    all
+}
+
+/// What a reader has to know before the figures.
+pub fn head(output: &mut Output<'_>, experiment: &Experiment, plan: &Plan) -> Result<()> {
+    let paper = &experiment.paper;
+    let year = paper.year.map(|year| year.to_string());
+    let year = year.filter(|year| !paper.venue.contains(year));
+    let year = year.map_or_else(String::new, |year| format!(", {year}"));
+    output.text(&format!("{}: {}\n", experiment.name, experiment.title))?;
+    let mut rows = vec![
+        ("paper", format!("{}, {}{year}", paper.title, paper.venue)),
+        ("figure", paper.figure.clone()),
+        ("compares", experiment.compares.clone()),
+    ];
+    rows.extend(experiment.notes.iter().map(|note| ("note", note.clone())));
+    rows.push(("hardware", experiment.hardware.paper.clone()));
+    rows.push(("stands in", experiment.hardware.here.clone()));
+    rows.extend(plan.scale_note().map(|note| ("scale", note)));
+    let most = number::bytes(Some(plan.disk_bytes() as f64));
+    let runs = plan.runs.len();
+    rows.push(("runs", format!("{runs}, at most {most} on disk at once")));
+    for (label, text) in rows {
+        output.row(label, &[text])?;
+    }
+    Ok(())
+}
+
+/// One run, with the paper's values beside its own.
+pub fn run(
+    output: &mut Output<'_>,
+    experiment: &Experiment,
+    plan: &Plan,
+    position: usize,
+    record: &Record,
+) -> Result<()> {
+    let planned = &plan.runs[position];
+    let asked = &experiment.runs[planned.index];
+    let json = compare::run_json(experiment, plan, planned, record);
+    output.json(&json)?;
+    output.text(&format!(
+        "\n{} of {}: {} ({} on {})\n",
+        position + 1,
+        plan.runs.len(),
+        asked.label,
+        record.workload,
+        record.engine
+    ))?;
+    let shrunk: Vec<String> = planned.shrunk.iter().map(ToString::to_string).collect();
+    output.row("shrunk", &shrunk)?;
+    output.row("measured", &measured(record))?;
+    let values: Vec<Compared> = asked
+        .values
+        .iter()
+        .map(|value| compare::value(value, &json))
+        .collect();
+    output.text(&table("figure", &values, |compared| compared.name.clone()))?;
+    let why = asked.without_values.iter().filter(|_| values.is_empty());
+    let why: Vec<String> = why
+        .map(|why| format!("the paper has none: {why}"))
+        .collect();
+    output.row("values", &why)
+}
+
+/// The most important figures of a run.
+fn measured(record: &Record) -> Vec<String> {
+    let latency = |us: Option<f64>| us.map_or("-".into(), number::latency);
+    let bytes = number::bytes(record.bytes_per_s);
+    let mut facts = vec![
+        format!("{}, {bytes}/s", number::rate(record.ops_per_s)),
+        format!(
+            "p50 {}, p99 {}, p99.9 {}, max {}",
+            latency(record.p50_us),
+            latency(record.p99_us),
+            latency(record.p999_us),
+            latency(record.max_us)
+        ),
+    ];
+    if record.write_amplification.is_some() {
+        let written = number::factor(record.write_amplification);
+        facts.push(format!("write amplification {written}"));
+    }
+    facts
+}
+
+/// Figures of the paper beside ours. The sources follow the table, each once.
+fn table(head: &str, rows: &[Compared], name: impl Fn(&Compared) -> String) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = line(head, ["paper", "ours", "ours/paper"], "paper's system");
+    for row in rows {
+        let ours = row
+            .ours
+            .map_or("-".into(), |ours| compare::text(&row.name, ours));
+        let paper = paper_text(&row.name, row.paper);
+        text.push_str(&line(
+            &name(row),
+            [&paper, &ours, &row.quotient_text()],
+            &row.system,
+        ));
+    }
+    let mut sources: Vec<String> = rows.iter().map(|row| row.source.clone()).collect();
+    sources.dedup();
+    text + &crate::record::row("source", &sources)
+}
+
+fn line(name: &str, [paper, ours, quotient]: [&str; 3], system: &str) -> String {
+    let text = format!("  {name:<25}{paper:>24}{ours:>14}{quotient:>16}  {system}");
+    text.trim_end().to_string() + "\n"
+}
+
+/// Ratios between runs, and what was not measured.
+pub fn end(
+    output: &mut Output<'_>,
+    experiment: &Experiment,
+    records: &[Option<Record>],
+) -> Result<()> {
+    let json = |record: &Record| serde_json::to_value(record).unwrap_or_default();
+    let records: Vec<Option<Json>> = records
+        .iter()
+        .map(|record| record.as_ref().map(json))
+        .collect();
+    output.json(&compare::end_json(experiment, &records))?;
+    let ratios: Vec<_> = compare::ratios(experiment, &records).collect();
+    if !ratios.is_empty() {
+        output.text("\nratios between runs\n")?;
+    }
+    for (ratio, compared) in ratios {
+        let label = |index| compare::label(experiment, index);
+        let (of, to) = (label(ratio.of), label(ratio.to));
+        let ours = number::factor(compared.ours);
+        let paper = paper_text("ratio", compared.paper);
+        output.row(
+            "ratio",
+            &[
+                format!("{} of `{of}` by that of `{to}`", compared.name),
+                format!("paper {paper}, ours {ours}"),
+                format!("{}, {}", compared.system, compared.source),
+            ],
+        )?;
+    }
+    if !experiment.claims.is_empty() {
+        output.text("\nnot measured, because what it needs is not built\n")?;
+    }
+    for claim in &experiment.claims {
+        output.row(
+            "claim",
+            &[
+                format!("{}: {}", claim.what, claim.paper),
+                format!("needs {}", claim.needs),
+                claim.source.clone(),
+            ],
+        )?;
+    }
+    Ok(())
+}

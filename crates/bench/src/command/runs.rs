@@ -1,0 +1,193 @@
+//! Runs workloads one after the other on one store.
+//!
+//! Threading: one thread calls; each run starts threads of its own.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::list::{Begin, List, Step, quoted};
+use super::output::Output;
+use super::place::{Place, size_of};
+use super::progress::Shown;
+use super::{CommandError, Program, Result, RunArgs};
+use crate::engine::{Driver, NullDriver};
+use crate::record::{Context, Record, number};
+use crate::run::store::{Fixture, known};
+use crate::run::{Control, RunError, run};
+use crate::settings::{Settings, Workload};
+
+/// What all runs of a call share.
+pub(super) struct Runner<'a> {
+    pub program: &'a Program<'a>,
+    pub driver: &'a dyn Driver,
+    pub context: Context,
+}
+
+impl Runner<'_> {
+    /// Carries out one run below `folder` and returns its record. `label` stands beside the bar.
+    pub fn run(
+        &self,
+        folder: &Path,
+        settings: &Settings,
+        label: &str,
+    ) -> std::result::Result<Record, RunError> {
+        if (self.program.stopped)() {
+            return Err(RunError::Interrupted);
+        }
+        let control = Control::default();
+        let shown = Shown::new(label);
+        let found = run(self.driver, folder, settings, &control, &|progress| {
+            if (self.program.stopped)() {
+                control.stop.store(true, Ordering::Release);
+            }
+            shown.show(progress);
+        })?;
+        Ok(Record::of(self.driver, settings, &found, &self.context))
+    }
+
+    /// Whether stores of the engine take space on disk.
+    pub fn uses_disk(&self) -> bool {
+        self.driver.name() != NullDriver.name()
+    }
+
+    /// What has to be said of the machine and the program before their figures are read.
+    pub fn head(&self, output: &mut Output<'_>) -> Result<()> {
+        let (machine, build) = (&self.context.machine, &self.context.build);
+        let memory = number::bytes(machine.memory_bytes.map(|bytes| bytes as f64));
+        let cores = machine.cores.map_or("-".into(), number::count);
+        let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
+        let mut facts = vec![format!("{cpu}, {cores} cores, {memory}")];
+        if let Some(system) = &machine.file_system {
+            facts.push(format!("stores on {system}"));
+        }
+        output.row("machine", &facts)?;
+        if machine.file_system.as_deref() == Some("tmpfs") && self.uses_disk() {
+            let text = "the folder lies in memory; --folder names one on a disk";
+            output.row("note", &[text.into()])?;
+        }
+        if build.profile.as_deref() == Some("debug") {
+            let text = "this program was built for debugging, and its figures mean nothing; \
+                        build it with --release";
+            output.row("note", &[text.into()])?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the workloads that the arguments name, and writes what they found to `out`.
+///
+/// # Errors
+/// See [`CommandError`]. What was found before is written.
+pub fn bench(program: &Program<'_>, args: &RunArgs, out: &mut dyn Write) -> Result<()> {
+    let driver = program.driver(args.output.engine.as_deref())?;
+    let begin = match &args.folder {
+        None => Begin::Fresh,
+        Some(folder) => Begin::Given(known(driver, folder)),
+    };
+    let list = List::of(program, driver, args, &begin)?;
+    let title = format!("Benchmark of {}", driver.name());
+    let mut output = Output::new(&args.output, title, out)?;
+    let place = Place::of(args.folder.as_deref(), args.keep)?;
+    let runner = Runner {
+        program,
+        driver,
+        context: Context::of_this_process(place.folder()),
+    };
+    check_room(&runner, &list, &place)?;
+    runner.head(&mut output)?;
+    for note in &list.notes {
+        output.row("note", std::slice::from_ref(note))?;
+    }
+    let mut result = Ok(());
+    for step in &list.steps {
+        result = run_step(&runner, &place, step, &mut output);
+        if result.is_err() {
+            break;
+        }
+    }
+    if !matches!(result, Err(CommandError::OutputClosed)) {
+        output.summary()?;
+        output.text("\n")?;
+        output.finish()?;
+    }
+    result?;
+    say_where(&runner, args, &place, &mut output)
+}
+
+/// Refuses runs whose store cannot fit on the disk.
+fn check_room(runner: &Runner<'_>, list: &List, place: &Place) -> Result<()> {
+    if !runner.uses_disk() {
+        return Ok(());
+    }
+    let store = Fixture::folder_of(runner.driver, place.folder());
+    let there = size_of(&store);
+    // What is there is deleted by a fill, and otherwise it is a part of what is needed.
+    place.check_room(list.disk_bytes(), there, "fewer --records")
+}
+
+fn run_step(
+    runner: &Runner<'_>,
+    place: &Place,
+    step: &Step,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    let workload = step.settings.workload;
+    let found = runner.run(place.folder(), &step.settings, workload.name());
+    let record = found.map_err(|error| match error {
+        RunError::Interrupted => interrupted(runner, place, workload),
+        other => other.into(),
+    })?;
+    if step.is_asked {
+        return output.record(record);
+    }
+    let fact = format!(
+        "the store was filled with {workload} first: {} records in {}",
+        number::count(record.operations),
+        number::seconds(Some(record.until_idle_s))
+    );
+    output.row("note", &[fact])
+}
+
+/// The end of a call by a signal.
+fn interrupted(runner: &Runner<'_>, place: &Place, workload: Workload) -> CommandError {
+    let store = Fixture::folder_of(runner.driver, place.folder());
+    let store = store.display();
+    let what = match (place.is_kept(), workload.writes()) {
+        (false, _) => String::new(),
+        (true, true) => format!(
+            "; the store in {store} stays, but no later run reads it, because nobody knows what \
+             was written; a fill makes a new one"
+        ),
+        (true, false) => format!("; the store in {store} is as it was"),
+    };
+    CommandError::Interrupted(format!("during `{workload}`{what}"))
+}
+
+/// Says where a store is that stays, and what can be done with it.
+fn say_where(
+    runner: &Runner<'_>,
+    args: &RunArgs,
+    place: &Place,
+    output: &mut Output<'_>,
+) -> Result<()> {
+    if !place.is_kept() || !runner.uses_disk() {
+        return Ok(());
+    }
+    let store = Fixture::folder_of(runner.driver, place.folder());
+    if args.keep && output.is_json() {
+        eprintln!("the store is kept in {}", store.display());
+    }
+    let word = |path: &Path| quoted(&path.to_string_lossy());
+    output.row("store", &[format!("{} is kept", store.display())])?;
+    if runner.driver.name() == "siltstone" {
+        output.row("verify it", &[format!("silt check {}", word(&store))])?;
+    }
+    let keys = match output.records().last() {
+        Some(record) if record.workload.starts_with("ycsb") => "ycsb-c",
+        _ => "readrandom",
+    };
+    let command = runner.program.command;
+    let read = format!("{command} {keys} --folder {}", word(place.folder()));
+    output.row("read it", &[read])
+}

@@ -1,0 +1,48 @@
+//! `silt bench`: measures the store with the workloads of db_bench and YCSB, and with the settings
+//! of papers.
+
+use std::io;
+
+use siltstone_bench::command::{self, CommandError, Program};
+use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
+
+use crate::args::{BenchArgs, BenchCommand};
+use crate::failure::{Failure, Outcome};
+use crate::signals::Signals;
+
+/// The engines that `silt` can measure. The others are in `bench-compare`.
+fn drivers() -> Vec<Box<dyn Driver>> {
+    vec![Box::new(SiltstoneDriver), Box::new(NullDriver)]
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
+    let signals = Signals::new().map_err(|e| Failure::io("the pipe of signals", &e))?;
+    let watched = signals.watch();
+    watched.map_err(|e| Failure::io("the handlers of signals", &e))?;
+    let program = Program {
+        command: "silt bench",
+        drivers: &drivers(),
+        stopped: &|| signals.came().is_some(),
+    };
+    let mut out = io::stdout().lock();
+    let result = match &args.command {
+        Some(BenchCommand::Paper(paper)) => command::paper(&program, paper, &mut out),
+        None => command::bench(&program, &args.runs, &mut out),
+    };
+    match result {
+        Ok(()) => Ok(Outcome::Fine),
+        Err(error) => Err(failure(error, &signals)),
+    }
+}
+
+fn failure(error: CommandError, signals: &Signals) -> Failure {
+    match (error, signals.came()) {
+        (CommandError::OutputClosed, _) => Failure::OutputClosed,
+        (CommandError::Usage(text), _) => Failure::Usage(text),
+        (CommandError::Interrupted(text), Some(signal)) => {
+            Failure::Stopped(signal, format!("{signal} {text}"))
+        }
+        (CommandError::Failed(text) | CommandError::Interrupted(text), _) => Failure::Other(text),
+    }
+}
