@@ -14,7 +14,7 @@ use siltstone_storage::{FaultStorage, MemoryStorage, Storage};
 
 use super::Run;
 use crate::checker::{Check, Contents, contents, show};
-use crate::model::Model;
+use crate::model::{Event, Model};
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::world::admin::reading_options;
@@ -217,10 +217,21 @@ fn run_repair(
 
 impl Repaired {
     fn compare(&self, model: &Model, end: u64, kept: &Contents) -> Check {
-        if self.report.suspects.is_empty() && self.report.lost.is_empty() {
+        if self.report.lost_nothing() {
             return self.contents.same_as(kept);
         }
         let last = model.last();
+        let ids: BTreeSet<u32> = self.contents.ids().into_values().collect();
+        for (name, id) in kept.ids().into_iter().filter(|(_, id)| !ids.contains(id)) {
+            // A repair also uses a drop behind a hole.
+            let drops =
+                |e: &Event| matches!(e, Event::Drop(i) | Event::DropWithoutRecord(i) if *i == id);
+            if model.first_above(end, drops).is_none() {
+                return Err(format!(
+                    "the keyspace {name}, which a writer keeps, is missing"
+                ));
+            }
+        }
         for (name, id) in self.contents.ids() {
             let Some((wanted, _)) = kept.ids().into_iter().find(|(_, i)| *i == id) else {
                 continue;
