@@ -36,6 +36,3 @@ pub mod zipfian;
 mod vectors;
 
 pub use error::ParameterError;
-
-#[cfg(test)]
-mod vectors;

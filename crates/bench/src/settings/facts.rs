@@ -234,7 +234,6 @@ impl Settings {
             distribution: self.workload.draws_records().then(|| self.distribution()),
             amount: Some(self.amount()),
             arrival: self.arrival(),
-            sync: self.sync || self.workload == Workload::FillSync,
             ..self.clone()
         }
     }
