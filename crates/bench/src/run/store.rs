@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::error::RunError;
 use super::population::Population;
 use crate::engine::{Driver, Engine, EngineError};
-use crate::settings::{EngineSettings, Settings, ValueBytes, differing};
+use crate::settings::{EngineSettings, OWN_PREFIX, Settings, ValueBytes, differing};
 
 /// What decides the keys, the values and the files of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,8 @@ impl Data {
         self.0.hashed_keys
     }
 
-    /// Gives settings that decide keys and values those of the store, unless the user gave them.
+    /// Gives settings that decide keys, values and files those of the store, unless the user gave
+    /// them.
     pub fn apply(&self, settings: &mut Settings, is_given: impl Fn(&str) -> bool) {
         let made = &self.0;
         let is_free = |name: &str| !is_given(name);
@@ -131,6 +132,17 @@ impl Data {
         }
         if is_free("seed") {
             settings.seed = made.seed;
+        }
+        let own = settings.engine.own.clone();
+        for (name, value) in &made.shape {
+            let is_own_given = name.strip_prefix(OWN_PREFIX).is_some_and(|name| {
+                let is_of_one = |own: &String| own.split_once('.').is_some_and(|(_, n)| n == name);
+                own.contains_key(name) || own.keys().any(is_of_one)
+            });
+            if is_free(name) && !is_own_given {
+                // A name that is no setting any more stays out; the run says what differs.
+                let _ = settings.set(name, value);
+            }
         }
     }
 }
