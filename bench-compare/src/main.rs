@@ -24,6 +24,7 @@ mod run;
 mod selection;
 mod signals;
 mod stores;
+mod surroundings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

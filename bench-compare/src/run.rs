@@ -9,10 +9,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use siltstone_bench::compare::{Manifest, Outcome, Plan, Process, Results, Step, Verdict, page};
-use siltstone_bench::measure::machine::{Build, Machine, memcpy_gb_per_s};
+use siltstone_bench::compare::{Conditions, Manifest, Outcome, Plan, Process, Results, Step, Verdict, page};
+use siltstone_bench::measure::machine::{Build, Machine};
 use siltstone_bench::record::{Record, date};
 use siltstone_bench::settings::Settings;
 
@@ -22,7 +22,7 @@ use crate::process::{End, Ended, watch};
 use crate::progress::{self, Progress};
 use crate::selection::Selection;
 use crate::stores::{Stores, digest};
-use crate::{Result, RunArguments, plans, signals};
+use crate::{Result, RunArguments, plans, signals, surroundings};
 
 /// Set when the user wants an end.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -34,6 +34,9 @@ fn is_stopped() -> bool {
 /// Carries out a plan.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut comparison = Comparison::begin(arguments)?;
+    if !arguments.estimate {
+        comparison.forget_interrupted()?;
+    }
     let todo = comparison.todo();
     let forecast = comparison.forecast(&todo)?;
     if arguments.estimate {
@@ -41,7 +44,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     }
     signals::set_on_signal(&STOP)?;
     comparison.progress = Progress::new(todo.len(), forecast);
+    let mut row = None;
     for (index, process) in todo.iter().enumerate() {
+        if row.replace(process.row) != Some(process.row) {
+            surroundings::touch_memory();
+        }
         comparison.one(*process)?;
         if is_stopped() {
             comparison.say_how_to_go_on();
@@ -115,6 +122,22 @@ impl Comparison {
             .filter(|process| self.results.get(*process).is_none())
             .filter(|process| !self.has_ended(*process))
             .collect()
+    }
+
+    /// Forgets what the processes of a round found that was interrupted for so long that the machine
+    /// may be another one: they run again with the rest of the round.
+    fn forget_interrupted(&mut self) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_s = now.map_or(0.0, |now| now.as_secs_f64());
+        let has = |process| self.selection.has(process);
+        for process in self.results.interrupted(has, now_s) {
+            let id = self.plan().id(process);
+            eprintln!("{id} runs again: its round was interrupted for more than half an hour");
+            self.results
+                .forget(process)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Whether the engine failed in the row, or cannot take part in it.
@@ -216,10 +239,10 @@ impl Comparison {
         if changes {
             self.stores.forget(&store, &owner)?;
         }
-        self.stores.sync()?;
-        let probe_gb_per_s = memcpy_gb_per_s();
+        let before = surroundings::before(self.stores.folder())?;
         let deadline = progress::seconds(Plan::deadline_s(plan.seconds(process)));
         let ended = watch(&mut command, deadline, &STOP)?;
+        let conditions = surroundings::after(&before);
         let verdict = match verdict(&ended, &settings) {
             Some(verdict) => verdict,
             None => return Ok(Fate::Stopped),
@@ -231,7 +254,7 @@ impl Comparison {
         Ok(Fate::Ended(Outcome {
             verdict,
             took_s: ended.took.as_secs_f64(),
-            probe_gb_per_s,
+            conditions,
         }))
     }
 
@@ -260,7 +283,6 @@ impl Comparison {
                 Err(reason) => return Ok(Some(reason)),
             };
             self.stores.forget(&store, &owner)?;
-            self.stores.sync()?;
             let expected_s = plan.preparation_s(process, &[step]);
             let deadline = progress::seconds(Plan::deadline_s(expected_s));
             let ended = watch(&mut command, deadline, &STOP)?;
@@ -365,7 +387,7 @@ fn without_record(verdict: Verdict) -> Outcome {
     Outcome {
         verdict,
         took_s: 0.0,
-        probe_gb_per_s: None,
+        conditions: Conditions::default(),
     }
 }
 

@@ -120,10 +120,9 @@ impl Stores {
         fs::remove_dir_all(&self.folder).map_err(about(&self.folder))
     }
 
-    /// Writes all dirty pages of the file system, so that no process pays for those of another one.
-    pub fn sync(&self) -> Result<()> {
-        let folder = File::open(&self.folder).map_err(about(&self.folder))?;
-        rustix::fs::syncfs(&folder).map_err(|error| about(&self.folder)(error.into()))
+    /// The folder of all stores.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The bytes that are free for the stores; those that they take already count as free.

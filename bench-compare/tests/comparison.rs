@@ -134,7 +134,8 @@ fn assert_complete(place: &Place) {
             .settings(&results.plan.rows[process.row], process.engine);
         assert_eq!(record.run_settings().unwrap(), settings, "{id}");
         assert!(record.operations > 0, "{id}");
-        assert!(outcome.probe_gb_per_s.unwrap() > 0.0);
+        assert_eq!(outcome.conditions.probes().count(), 2, "{id}");
+        assert!(outcome.conditions.unwritten_bytes.is_some(), "{id}");
     }
 }
 

@@ -11,15 +11,17 @@
 //! Threading: pure functions.
 
 mod details;
+mod drift;
 mod facts;
 mod number;
+mod summary;
 mod table;
 mod tables;
 mod text;
 
 use std::collections::BTreeMap;
 
-use super::{Outcome, Process, Results, Verdict};
+use super::{Outcome, Process, Results, Rounds, Verdict};
 use crate::record::Record;
 use crate::settings::Promise;
 use text::{Notes, paragraph};
@@ -28,12 +30,14 @@ const HEAD: &str = "This page is written by `bench-compare page` from the record
      and is not edited by hand. `bench-compare/README.md` says how to make it again.";
 
 const READING: &str = "A figure is the median of the rounds, with the lowest and the highest in \
-     parentheses. Rounds are interleaved: A B C, then C B A. A ratio is that of the two figures \
-     of one round; the tables have the median of these ratios and the interval in which the \
-     truth lies with a probability of 95% (Student's t on the logarithms). Above 1, the first \
-     engine is better. *wins* and *loses* stand where the interval lies on one side of 1, and \
-     *level* where it does not. Writes are only judged if both engines promise the same. Of a \
-     hundred such intervals, about five miss the truth.";
+     parentheses. Rounds are interleaved: in each round every engine runs once, the first one \
+     in the middle of the others, whose order changes. A ratio is that of the two figures of \
+     one round; the tables have the median of these ratios and the interval in which the truth \
+     lies with a probability of 95% (Student's t on the logarithms). Above 1, the first engine \
+     is better. *wins* and *loses* stand where the interval lies on one side of 1, and \
+     *undecided* where it does not. Writes are only judged if both engines promise the same. Of \
+     a hundred such intervals, about five miss the truth. Rows that read share one store, which \
+     each engine filled once, so their intervals are those of the reading alone.";
 
 const DEFINITIONS: &str = "Fills and overwrites count until the engine is idle, so compactions \
      that are left behind are part of the figure. Every read is checked: what should be there is \
@@ -71,6 +75,7 @@ fn section(results: &Results) -> String {
     for note in &results.plan.notes {
         out.push_str(&paragraph(note));
     }
+    out.push_str(&summary::summary(&shown));
     for store in 0..results.plan.stores.len() {
         out.push_str(&shown.store(store));
     }
@@ -112,6 +117,21 @@ impl<'a> Shown<'a> {
             let process = Process { row, engine, round };
             Some((round, *self.figures.get(&process)?))
         })
+    }
+
+    /// The ratios of the first engine to another one in a row, by round; `None` if there is no
+    /// round with both.
+    fn ratios(&self, row: usize, engine: usize) -> Option<Rounds> {
+        let metric = self.results.plan.rows[row].metric;
+        let pairs = self.rounds(row, self.baseline).filter_map(|(round, own)| {
+            let process = Process { row, engine, round };
+            let other = *self.figures.get(&process)?;
+            Some(match metric.more_is_better() {
+                true => (own, other),
+                false => (other, own),
+            })
+        });
+        Rounds::of(pairs)
     }
 
     /// The outcomes of an engine in a row.
@@ -201,8 +221,8 @@ impl<'a> Shown<'a> {
         for note in notes.lines() {
             out.push_str(&paragraph(&note));
         }
-        for drift in tables::drifts(self, &rows) {
-            out.push_str(&paragraph(&drift));
+        for sentence in drift::sentences(self, &rows) {
+            out.push_str(&paragraph(&sentence));
         }
         let details = details::table(self, &rows, &engines);
         if !details.is_empty() {

@@ -15,6 +15,7 @@
 //!
 //! Threading: plain data; [`Results`] belongs to one thread of one process.
 
+mod conditions;
 mod forecast;
 mod markdown;
 mod order;
@@ -26,6 +27,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
+pub use conditions::{Conditions, PAUSE_MAX_S, longest_pause_s};
 pub use forecast::{Forecast, RowForecast};
 pub use markdown::page;
 pub use order::{History, Process, Step};

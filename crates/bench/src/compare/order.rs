@@ -2,8 +2,10 @@
 //!
 //! The rows of a store follow each other like this: fills with stores of their own, the fill whose
 //! store is kept, rows that read, and rows that write, each in the order of the file. All rounds of
-//! a row follow each other, so that the figures that are compared are close in time. A round goes
-//! through the engines forward, and the next one backward.
+//! a row follow each other, so that the figures that are compared are close in time. In each round
+//! the engine that is compared with the others stands in the middle, and the others around it move
+//! on from round to round. So each of them is next to it about equally often, and each
+//! stands before it about as often as behind it: a machine that slows down favours nobody.
 //!
 //! Threading: pure functions.
 
@@ -42,6 +44,27 @@ enum Class {
     Writes,
 }
 
+/// The engines of a row in the order of this round. The first one is compared with the others.
+fn round_of(engines: &[usize], round: u32) -> Vec<usize> {
+    let Some((first, others)) = engines.split_first() else {
+        return Vec::new();
+    };
+    let count = others.len().max(1);
+    let (turn, place) = ((round as usize - 1) / count, (round as usize - 1) % count);
+    // By two places, because two of the others are next to the first engine. With an even number of
+    // others that would only ever reach every second place.
+    let by = match count % 2 {
+        0 => 2 * place + 2 * place / count,
+        _ => 2 * place,
+    };
+    let mut order = others.to_vec();
+    order.rotate_left(by % count);
+    // An odd number of others cannot be halved: the larger part is behind the first engine until
+    // each of the others has had each place, and then before it.
+    order.insert((others.len() + turn % 2) / 2, *first);
+    order
+}
+
 impl Plan {
     fn class(&self, row: &Row) -> Class {
         let workload = row.settings.workload;
@@ -65,10 +88,7 @@ impl Plan {
         let mut processes = Vec::new();
         for row in self.rows_in_order() {
             for round in 1..=self.rows[row].pairs {
-                let mut engines = self.rows[row].engines.clone();
-                if round % 2 == 0 {
-                    engines.reverse();
-                }
+                let engines = round_of(&self.rows[row].engines, round);
                 let process = |engine| Process { row, engine, round };
                 processes.extend(engines.into_iter().map(process));
             }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, Process};
+use super::{Conditions, PAUSE_MAX_S, Plan, Process, longest_pause_s};
 use crate::measure::machine::{Build, Machine};
 use crate::record::Record;
 
@@ -127,8 +127,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Its time from start to end, in seconds.
     pub took_s: f64,
-    /// What copying memory reached right before it, in GB (10^9 bytes) a second.
-    pub probe_gb_per_s: Option<f64>,
+    /// What the machine was like around it.
+    pub conditions: Conditions,
 }
 
 impl Outcome {
@@ -348,6 +348,33 @@ impl Results {
             fs::remove_file(&path).map_err(about(&path))?;
         }
         Ok(())
+    }
+
+    /// The rounds that were interrupted for longer than [`PAUSE_MAX_S`]: some of their processes
+    /// have finished, and others have not. `has` says which processes are to be looked at, and
+    /// `now_s` is the present time in seconds since 1970. The processes that have finished are
+    /// returned, because they have to run again to be compared with the rest of their round.
+    pub fn interrupted(&self, has: impl Fn(Process) -> bool, now_s: f64) -> Vec<Process> {
+        let mut rounds: BTreeMap<(usize, u32), Vec<Process>> = BTreeMap::new();
+        for process in self.plan.processes().into_iter().filter(|p| has(*p)) {
+            let round = rounds.entry((process.row, process.round)).or_default();
+            round.push(process);
+        }
+        let mut found = Vec::new();
+        for processes in rounds.into_values() {
+            let outcomes = processes.iter().filter_map(|process| self.get(*process));
+            let done: Vec<Process> = processes
+                .iter()
+                .copied()
+                .filter(|process| self.get(*process).is_some_and(|o| o.record().is_some()))
+                .collect();
+            let is_open = processes.iter().any(|process| self.get(*process).is_none());
+            let pause_s = longest_pause_s(outcomes, Some(now_s).filter(|_| is_open));
+            if is_open && pause_s.is_some_and(|pause_s| pause_s > PAUSE_MAX_S) {
+                found.extend(done);
+            }
+        }
+        found
     }
 
     /// The folder.

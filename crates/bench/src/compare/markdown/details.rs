@@ -15,8 +15,8 @@ pub(super) const HEAD: &str = "What it costs (medians of the rounds). Latencies 
      calls, in us; *over 1 ms* is the time in calls that took longer. *Written* is what the \
      engine wrote to log and tables for each byte of the user, and *space* the disk for each \
      byte of the records, log included. Processor time is that of the whole process until idle. \
-     Memory is the highest anonymous memory, without mapped files and page cache. Sizes are at \
-     the end.";
+     Memory is the highest anonymous memory, without mapped files and page cache. Sizes are those \
+     after the close.";
 
 const HEADS: [&str; 14] = [
     "",
@@ -52,7 +52,7 @@ pub(super) fn table(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Tab
                 let figures = records.iter().filter_map(|record| of(record));
                 optional(Spread::of(figures).map(|spread| spread.median))
             };
-            let sizes = |record: &Record| record.disk.files;
+            let sizes = |record: &Record| record.disk.files_closed;
             let megabytes = |bytes: u64| Some(bytes as f64 / 1e6);
             table.line([
                 std::mem::take(&mut name),

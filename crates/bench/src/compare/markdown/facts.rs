@@ -140,20 +140,23 @@ fn machine_text(machine: &Machine) -> String {
 
 fn load_text(shown: &Shown<'_>) -> String {
     let loads = all_records(shown).filter_map(|record| record.machine.load);
-    let probes = shown
-        .results
-        .all()
-        .filter_map(|(_, outcome)| outcome?.probe_gb_per_s);
+    let outcomes = || shown.results.all().filter_map(|(_, outcome)| outcome);
+    let probes = outcomes().flat_map(|outcome| outcome.conditions.probes());
+    let stolen = outcomes().filter_map(|outcome| outcome.conditions.stolen);
+    let unwritten = outcomes().filter_map(|outcome| outcome.conditions.unwritten_bytes);
     let range = |spread: Option<Spread>| {
         spread.map_or("not known".into(), |spread| {
             format!("{} to {}", three(spread.lowest), three(spread.highest))
         })
     };
     format!(
-        "Before each process: load of the last minute {}, which contains the process before; \
-         copying memory {} GB/s.",
+        "Before each process: load of the last minute {}, which contains the process before; MB of \
+         files not yet on the disk {}. Copying memory, before and after each process: {} GB/s. \
+         Processor time that other machines took while a process ran: {}%.",
         range(Spread::of(loads)),
-        range(Spread::of(probes))
+        range(Spread::of(unwritten.map(|bytes| bytes as f64 / 1e6))),
+        range(Spread::of(probes)),
+        range(Spread::of(stolen.map(|part| part * 100.0)))
     )
 }
 

@@ -5,11 +5,13 @@
 use super::number::{three, unit};
 use super::table::Table;
 use super::text::{Notes, quoted};
-use super::{Outcome, Process, Shown};
-use crate::compare::statistics::drift;
-use crate::compare::{Rounds, Spread};
+use super::Shown;
+use crate::compare::Spread;
 use crate::experiment::Metric;
 use crate::settings::size_text;
+
+/// The part of its rate that a writer beside readers has to reach.
+const RATE_KEPT: f64 = 0.98;
 
 /// What a row is called in tables.
 pub(super) fn row_name(shown: &Shown<'_>, row: usize) -> String {
@@ -74,6 +76,21 @@ fn figure(shown: &Shown<'_>, row: usize, engine: usize, notes: &mut Notes) -> St
             format!("{} ({lowest} to {highest})", three(spread.median))
         }
     };
+    if let Some(rate) = spec.settings.write_rate {
+        let achieved = shown.records(row, engine);
+        let achieved = achieved.filter_map(|record| record.beside_ops_per_s);
+        let lowest = Spread::of(achieved).map(|spread| spread.lowest);
+        if let Some(lowest) = lowest.filter(|lowest| *lowest < rate * RATE_KEPT) {
+            let number = notes.number(format!(
+                "the writer of {} reached only {} of the {} writes a second that all writers \
+                 were to do, so its readers had less to wait for",
+                shown.engine_name(engine),
+                three(lowest),
+                three(rate)
+            ));
+            cell.push_str(&format!(" (note {number})"));
+        }
+    }
     if spread.count < spec.pairs as usize {
         cell.push_str(&format!(", {} of {} rounds", spread.count, spec.pairs));
     }
@@ -108,21 +125,7 @@ pub(super) fn ratios(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Ta
 }
 
 fn ratio(shown: &Shown<'_>, row: usize, engine: usize) -> String {
-    let metric = shown.results.plan.rows[row].metric;
-    let of_round = |round| {
-        let process = Process { row, engine, round };
-        shown.figures.get(&process).copied()
-    };
-    let pairs = shown
-        .rounds(row, shown.baseline)
-        .filter_map(|(round, own)| {
-            let other = of_round(round)?;
-            Some(match metric.more_is_better() {
-                true => (own, other),
-                false => (other, own),
-            })
-        });
-    let Some(rounds) = Rounds::of(pairs) else {
+    let Some(rounds) = shown.ratios(row, engine) else {
         return String::new();
     };
     let median = three(rounds.spread.median);
@@ -136,42 +139,7 @@ fn ratio(shown: &Shown<'_>, row: usize, engine: usize) -> String {
     let word = match rounds.is_better() {
         Some(true) => "wins",
         Some(false) => "loses",
-        None => "level",
+        None => "undecided",
     };
     format!("{word} {median} {interval}")
-}
-
-/// A sentence for each round in which the machine drifted.
-pub(super) fn drifts(shown: &Shown<'_>, rows: &[usize]) -> Vec<String> {
-    let mut found = Vec::new();
-    for row in rows {
-        let spec = &shown.results.plan.rows[*row];
-        for round in 1..=spec.pairs {
-            let probe = |engine: &usize| {
-                let process = Process {
-                    row: *row,
-                    engine: *engine,
-                    round,
-                };
-                let outcome: Option<&Outcome> = shown.results.get(process);
-                outcome?.probe_gb_per_s
-            };
-            if let Some((lowest, highest)) = drift(spec.engines.iter().filter_map(probe)) {
-                found.push(format!(
-                    "{} round {round} ({} to {} GB/s)",
-                    spec.name,
-                    three(lowest),
-                    three(highest)
-                ));
-            }
-        }
-    }
-    if found.is_empty() {
-        return found;
-    }
-    vec![format!(
-        "The machine drifted: the probes of memory bandwidth before the processes of one round \
-         differ by more than 20% in {}.",
-        found.join(", ")
-    )]
 }

@@ -22,12 +22,12 @@ fn rounds_are_interleaved_and_rows_that_write_come_last() {
         "128.fillrandom.siltstone.2",
         "128.fillrandom.siltstone.3",
         "128.fillrandom.rocksdb.3",
-        "128.seekrandom-10.siltstone.1",
         "128.seekrandom-10.rocksdb.1",
+        "128.seekrandom-10.siltstone.1",
         "128.seekrandom-10.rocksdb-mmap.1",
         "128.seekrandom-10.rocksdb-mmap.2",
-        "128.seekrandom-10.rocksdb.2",
         "128.seekrandom-10.siltstone.2",
+        "128.seekrandom-10.rocksdb.2",
     ];
     assert_eq!(all[..expected.len()], expected);
     let last: Vec<&String> = all.iter().rev().take(6).rev().collect();
@@ -42,6 +42,55 @@ fn rounds_are_interleaved_and_rows_that_write_come_last() {
             "128.readwhilewriting.rocksdb.1",
         ]
     );
+}
+
+/// A plan whose row has this many engines beside the first one, and this many rounds.
+fn with_others(others: usize, pairs: u32) -> Plan {
+    let mut text = "title = \"x\"\n[[engine]]\nname = \"siltstone\"\n".to_string();
+    for other in 0..others {
+        text.push_str(&format!("[[engine]]\nname = \"e{other}\"\n"));
+    }
+    text.push_str("[[store]]\nname = \"s\"\nworkload = \"fillrandom\"\nrecords = 1000\n");
+    text.push_str("[[row]]\nstore = \"s\"\nworkload = \"fillrandom\"\n");
+    text.push_str(&format!("pairs = {pairs}\n"));
+    Plan::parse("plans/x.toml", &text).unwrap()
+}
+
+/// For each other engine: in how many rounds it is next to the first one, and in how many of them
+/// it is before the first one.
+fn neighbours(plan: &Plan, others: usize) -> Vec<(u32, u32)> {
+    let all = plan.processes();
+    let mut found = vec![(0, 0); others];
+    for round in all.chunks(others + 1) {
+        assert!(round.iter().all(|process| process.round == round[0].round));
+        let first = round.iter().position(|process| process.engine == 0).unwrap();
+        for (position, process) in round.iter().enumerate() {
+            if position != first {
+                let (next, before) = &mut found[process.engine - 1];
+                *next += u32::from(position.abs_diff(first) == 1);
+                *before += u32::from(position < first);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn each_engine_is_next_to_the_first_one_equally_often() {
+    for others in 1..=7usize {
+        let pairs = others as u32 * 2;
+        let found = neighbours(&with_others(others, pairs), others);
+        for (next, before) in &found {
+            let expected = if others == 1 { 2 } else { 4 };
+            assert_eq!(*next, expected, "{others} others: {found:?}");
+            assert_eq!(before * 2, pairs, "{others} others: {found:?}");
+        }
+    }
+    // In the rounds that the standard comparison has, it is as even as can be.
+    for (others, pairs, least) in [(6, 5, 1), (5, 5, 2), (5, 3, 1), (4, 5, 2), (4, 3, 1)] {
+        let found = neighbours(&with_others(others, pairs), others);
+        assert!(found.iter().all(|(next, _)| *next >= least), "{found:?}");
+    }
 }
 
 #[test]

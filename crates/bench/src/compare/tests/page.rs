@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::results::{done, manifest};
 use super::small;
-use crate::compare::{Outcome, Process, Results, Verdict, page};
+use crate::compare::{Conditions, Outcome, Process, Results, Verdict, page};
 use crate::measure::Second;
 use crate::measure::files::{Part, Sizes};
 use crate::record::{Bytes, Disk, Record};
@@ -56,7 +56,7 @@ fn record(results: &Results, process: Process) -> Record {
         operations: 1_000_000,
         bytes: Bytes::default(),
         disk: Disk {
-            files: Sizes {
+            files_closed: Sizes {
                 tables: part(800_000_000),
                 log: part(64_000_000),
                 other: Part::default(),
@@ -77,7 +77,7 @@ fn without(verdict: Verdict) -> Outcome {
     Outcome {
         verdict,
         took_s: 0.0,
-        probe_gb_per_s: None,
+        conditions: Conditions::default(),
     }
 }
 
@@ -97,7 +97,7 @@ fn results(folder: &std::path::Path) -> Results {
             _ => {
                 let mut outcome = done(record(&results, process));
                 if id == "128.fillrandom.siltstone.2" {
-                    outcome.probe_gb_per_s = Some(13.0);
+                    outcome.conditions.probe_before_gb_per_s = Some(13.0);
                 }
                 outcome
             }
@@ -137,7 +137,7 @@ fn losses_are_printed_like_wins() {
     };
     for (row, cell) in [
         ("seekrandom-10", "| wins 3.00 ("),
-        ("seekrandom-10", "| level 1.00 ("),
+        ("seekrandom-10", "| undecided 1.00 ("),
         ("seekrandom-100", "| loses 0.80 ("),
         ("fillrandom", "| 3.00 (3.00 to 3.00), another promise |"),
         ("overwrite", "| 3.00, one round |"),

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use super::small;
-use crate::compare::{Manifest, Outcome, Plan, Process, Results, ResultsError, Verdict};
+use crate::compare::{Conditions, Manifest, Outcome, PAUSE_MAX_S, Plan, Process, Results, ResultsError, Verdict};
 use crate::measure::machine::{Build, Machine};
 use crate::record::{Record, SCHEMA_VERSION};
 
@@ -36,7 +36,13 @@ pub(super) fn done(record: Record) -> Outcome {
     Outcome {
         verdict: Verdict::Done(Box::new(record)),
         took_s: 1.5,
-        probe_gb_per_s: Some(10.0),
+        conditions: Conditions {
+            probe_before_gb_per_s: Some(10.0),
+            probe_after_gb_per_s: Some(11.0),
+            stolen: Some(0.0),
+            unwritten_bytes: Some(0),
+            ended_unix_s: None,
+        },
     }
 }
 
@@ -150,4 +156,38 @@ fn every_process_has_a_file_of_its_own() {
         .map(|process: Process| plan.id(process));
     let ids: std::collections::BTreeSet<String> = ids.collect();
     assert_eq!(ids.len(), plan.processes().len());
+}
+
+#[test]
+fn a_round_that_was_interrupted_for_long_runs_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("results");
+    let mut results = open(&folder, &manifest(&small())).unwrap();
+    let all = results.plan.processes();
+    let of = |name: &str| {
+        let plan = &results.plan;
+        let rows = all.iter().copied();
+        let found: Vec<Process> = rows
+            .filter(|process| plan.rows[process.row].name == name && process.round == 1)
+            .collect();
+        found
+    };
+    let (whole, open_round) = (of("fillrandom"), of("seekrandom-10"));
+    let ended = |ended_s: f64| {
+        let mut outcome = done(Record::default());
+        outcome.conditions.ended_unix_s = Some(ended_s);
+        outcome
+    };
+    results.save(whole[0], ended(1000.0)).unwrap();
+    results.save(whole[1], ended(1010.0)).unwrap();
+    results.save(open_round[0], ended(1020.0)).unwrap();
+    assert_eq!(results.interrupted(|_| true, 1020.0 + PAUSE_MAX_S), []);
+    let later_s = 1023.0 + PAUSE_MAX_S;
+    let found = results.interrupted(|_| true, later_s);
+    assert_eq!(found, [open_round[0]], "whole rounds stay");
+    let without = results.interrupted(|process| process.engine != open_round[0].engine, later_s);
+    assert_eq!(without, [], "engines that are not chosen stay");
+    // The second process ran after a long pause, and the third one has not run.
+    results.save(open_round[1], ended(later_s)).unwrap();
+    assert_eq!(results.interrupted(|_| true, later_s).len(), 2);
 }
