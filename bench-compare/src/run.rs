@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use siltstone_bench::compare::{Conditions, Manifest, Outcome, Plan, Process, Results, Step, Verdict, page};
+use siltstone_bench::compare::{
+    Conditions, Manifest, Outcome, Plan, Process, Results, Step, Verdict, page,
+};
 use siltstone_bench::measure::machine::{Build, Machine};
 use siltstone_bench::record::{Record, date};
 use siltstone_bench::settings::Settings;

@@ -10,21 +10,21 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use procfs::{Current, KernelStats, Meminfo};
+use procfs::{Current, CurrentSI, KernelStats, Meminfo};
 use siltstone_bench::compare::Conditions;
 use siltstone_bench::measure::machine::memcpy_gb_per_s;
 
 use crate::Result;
 
 /// So many bytes may be left to write: other programs write a little now and then.
-const UNWRITTEN_MAX: u64 = 4 << 20;
+const UNWRITTEN_MAX: u64 = 16 << 20;
 /// The longest wait for the disk.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 const STEP: Duration = Duration::from_millis(100);
-/// The most memory that is touched at once.
+/// The most memory that is touched, and by what free memory is divided for it: the rest stays for
+/// the other programs of the machine.
 const TOUCHED_MAX: u64 = 8 << 30;
-/// Memory that stays untouched, for the rest of the machine.
-const UNTOUCHED: u64 = 1 << 30;
+const TOUCHED_PART: u64 = 2;
 /// Each piece is given back to the system when it is dropped, because it is this large.
 const PIECE: usize = 64 << 20;
 const PAGE: usize = 4096;
@@ -81,14 +81,12 @@ fn wait_until_written() -> Option<u64> {
 
 fn ticks() -> Option<(u64, u64)> {
     let total = KernelStats::current().ok()?.total;
-    let others = [
-        total.iowait,
-        total.irq,
-        total.softirq,
-        total.steal,
-    ];
+    let others = [total.iowait, total.irq, total.softirq, total.steal];
     let all = total.user + total.nice + total.system + total.idle;
-    let all = others.into_iter().flatten().fold(all, |sum, ticks| sum + ticks);
+    let all = others
+        .into_iter()
+        .flatten()
+        .fold(all, |sum, ticks| sum + ticks);
     Some((total.steal?, all))
 }
 
@@ -97,7 +95,7 @@ pub fn touch_memory() {
     let Ok(memory) = Meminfo::current() else {
         return;
     };
-    let bytes = memory.mem_free.saturating_sub(UNTOUCHED).min(TOUCHED_MAX);
+    let bytes = (memory.mem_free / TOUCHED_PART).min(TOUCHED_MAX);
     let pieces = usize::try_from(bytes).unwrap_or(0) / PIECE;
     let mut all: Vec<Vec<u8>> = Vec::with_capacity(pieces);
     for _ in 0..pieces {

@@ -1,5 +1,5 @@
 //! Carries out tiny plans with the program itself: to the end, interrupted, and with an engine that
-//! answers wrongly.
+//! fails.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use siltstone_bench::compare::{Results, Verdict};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bench-compare");
 
-/// `null` keeps nothing, so it can only be filled.
+/// `null` keeps its records in the memory of one process, so it can only be filled.
 const TINY: &str = r#"title = "Tiny"
 
 [settings]
@@ -220,7 +220,7 @@ fn an_interrupted_comparison_says_how_to_go_on() {
 }
 
 #[test]
-fn an_engine_that_answers_wrongly_ends_its_row_and_the_others_go_on() {
+fn an_engine_that_fails_ends_its_row_and_the_others_go_on() {
     let plan = TINY.replace(
         "[\"siltstone\", \"leveldb\"]\namount",
         "[\"siltstone\", \"null\"]\namount",
@@ -237,7 +237,7 @@ fn an_engine_that_answers_wrongly_ends_its_row_and_the_others_go_on() {
     }
     let failed = &verdicts["tiny.readrandom.null.1"];
     assert!(
-        matches!(failed, Verdict::Failed(why) if why.contains("wrong answer")),
+        matches!(failed, Verdict::Failed(why) if why.contains("fill it and read it in one call")),
         "{failed:?}"
     );
     assert!(
@@ -250,7 +250,7 @@ fn an_engine_that_answers_wrongly_ends_its_row_and_the_others_go_on() {
     }
     let page = String::from_utf8(output.stdout).unwrap();
     assert!(
-        page.contains("failed (note 1)") && page.contains("wrong answer"),
+        page.contains("failed (note 1)") && page.contains("fill it and read it in one call"),
         "{page}"
     );
     assert!(page.contains("is not complete"), "{page}");

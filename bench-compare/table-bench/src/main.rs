@@ -29,8 +29,23 @@ unsafe extern "C" {
     fn leveldb_filterpolicy_create_bloom(bits: c_int) -> P;
     fn leveldb_readoptions_create() -> P;
     fn leveldb_writeoptions_create() -> P;
-    fn leveldb_put(db: P, w: P, k: *const u8, kl: usize, v: *const u8, vl: usize, e: *mut *mut c_char);
-    fn leveldb_get(db: P, r: P, k: *const u8, kl: usize, vl: *mut usize, e: *mut *mut c_char) -> *mut u8;
+    fn leveldb_put(
+        db: P,
+        w: P,
+        k: *const u8,
+        kl: usize,
+        v: *const u8,
+        vl: usize,
+        e: *mut *mut c_char,
+    );
+    fn leveldb_get(
+        db: P,
+        r: P,
+        k: *const u8,
+        kl: usize,
+        vl: *mut usize,
+        e: *mut *mut c_char,
+    ) -> *mut u8;
     fn leveldb_free(p: P);
     fn leveldb_compact_range(db: P, s: *const u8, sl: usize, e: *const u8, el: usize);
     fn leveldb_create_iterator(db: P, r: P) -> P;
@@ -68,12 +83,19 @@ fn main() {
     let n: u64 = args[1].parse().unwrap();
     let value_len: usize = args[2].parse().unwrap();
     let variable = args[3] == "variable";
-    let codec = if args[4] == "lz4" { Codec::Lz4 } else { Codec::None };
-    let dir = std::path::PathBuf::from(std::env::var("BENCH_DIR").unwrap_or("/tmp/table-bench".into()));
+    let codec = if args[4] == "lz4" {
+        Codec::Lz4
+    } else {
+        Codec::None
+    };
+    let dir =
+        std::path::PathBuf::from(std::env::var("BENCH_DIR").unwrap_or("/tmp/table-bench".into()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(dir.join("ours")).unwrap();
     // Half noise, half text: about 2:1 for lz4.
-    let noise: Vec<u8> = (0..4096u64).flat_map(|i| mix(i + 7).to_le_bytes()).collect();
+    let noise: Vec<u8> = (0..4096u64)
+        .flat_map(|i| mix(i + 7).to_le_bytes())
+        .collect();
     let value = |i: u64| {
         let at = mix(i) as usize % 30_000;
         let mut v = vec![b'.'; value_len];
@@ -89,13 +111,17 @@ fn main() {
     // Ours: tables of 64 MiB raw.
     let storage = FileStorage::open_or_create(dir.join("ours")).unwrap();
     let lease = storage.lease("LOCK").unwrap();
-    let options = WriterOptions { codec, ..WriterOptions::default() };
+    let options = WriterOptions {
+        codec,
+        ..WriterOptions::default()
+    };
     let start = Instant::now();
     let mut tables: Vec<(Vec<u8>, Arc<TableReader>)> = Vec::new();
     let (mut i, mut file_bytes) = (0, 0);
     while i < keys.len() {
         let name = format!("{:06}.tbl", tables.len());
-        let mut w = TableWriter::new(storage.create(lease.epoch(), &name).unwrap(), options).unwrap();
+        let mut w =
+            TableWriter::new(storage.create(lease.epoch(), &name).unwrap(), options).unwrap();
         let mut block = 0;
         while i < keys.len() && w.raw_bytes() < 64 << 20 {
             if w.raw_bytes() >> 13 != block {
@@ -103,7 +129,8 @@ fn main() {
                 block = w.raw_bytes() >> 13;
             }
             let (k, id) = &keys[i];
-            w.add(k, trailer(mix(*id) >> 40, Kind::Put), &value(*id)).unwrap();
+            w.add(k, trailer(mix(*id) >> 40, Kind::Put), &value(*id))
+                .unwrap();
             i += 1;
         }
         let s = w.finish().unwrap();
@@ -112,7 +139,11 @@ fn main() {
         tables.push((s.properties.largest_key.unwrap(), t));
     }
     let built = start.elapsed();
-    eprintln!("{n} keys, {} tables, {:.2} file bytes an entry, built in {built:.1?}", tables.len(), file_bytes as f64 / n as f64);
+    eprintln!(
+        "{n} keys, {} tables, {:.2} file bytes an entry, built in {built:.1?}",
+        tables.len(),
+        file_bytes as f64 / n as f64
+    );
 
     // SAFETY: LevelDB's C interface is used as its header documents; every pointer lives until the
     // program ends.
@@ -139,7 +170,11 @@ fn main() {
         assert!(e.is_null());
         (db, leveldb_readoptions_create())
     };
-    let pick = |k: &[u8]| tables.partition_point(|t| t.0.as_slice() < k).min(tables.len() - 1);
+    let pick = |k: &[u8]| {
+        tables
+            .partition_point(|t| t.0.as_slice() < k)
+            .min(tables.len() - 1)
+    };
     let cache = NoCache;
     let mut buf = Vec::with_capacity(value_len);
 
@@ -227,7 +262,8 @@ fn main() {
             leveldb_iter_seek_to_first(it);
             while leveldb_iter_valid(it) != 0 {
                 let mut l = 0;
-                sum += *leveldb_iter_key(it, &mut l) as u64 + *leveldb_iter_value(it, &mut l) as u64;
+                sum +=
+                    *leveldb_iter_key(it, &mut l) as u64 + *leveldb_iter_value(it, &mut l) as u64;
                 count += 1;
                 leveldb_iter_next(it);
             }
@@ -239,8 +275,16 @@ fn main() {
     // Warm both: a scan of each, and reads.
     assert_eq!((ours_scan(), level_scan()), (n, n));
     let ops = 150_000u64;
-    let hits = |r: u64| (0..ops).map(|i| keys[(mix(i + r * ops) % n) as usize].0.clone()).collect::<Vec<_>>();
-    let misses = |r: u64| (0..ops).map(|i| key((1 << 50) + r * ops + i, variable)).collect::<Vec<_>>();
+    let hits = |r: u64| {
+        (0..ops)
+            .map(|i| keys[(mix(i + r * ops) % n) as usize].0.clone())
+            .collect::<Vec<_>>()
+    };
+    let misses = |r: u64| {
+        (0..ops)
+            .map(|i| key((1 << 50) + r * ops + i, variable))
+            .collect::<Vec<_>>()
+    };
     let mut t: Vec<[Vec<f64>; 2]> = (0..4).map(|_| [vec![], vec![]]).collect();
     ours_get(&hits(90), &mut buf);
     level_get(&hits(90));
@@ -266,9 +310,17 @@ fn main() {
             time(3, 1, n, &mut || level_scan());
         }
     }
-    for (i, what) in ["get hit", "get miss", "seek+10", "scan, an entry"].iter().enumerate() {
+    for (i, what) in ["get hit", "get miss", "seek+10", "scan, an entry"]
+        .iter()
+        .enumerate()
+    {
         let (a, b) = (median(t[i][0].clone()), median(t[i][1].clone()));
-        println!("| {value_len} {} {} | {what} | {a:.0} | {b:.0} | {:.2}x |", args[3], args[4], b / a);
+        println!(
+            "| {value_len} {} {} | {what} | {a:.0} | {b:.0} | {:.2}x |",
+            args[3],
+            args[4],
+            b / a
+        );
     }
     // SAFETY: as above; nothing uses it any more.
     unsafe { leveldb_close(db) };
