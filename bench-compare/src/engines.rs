@@ -13,12 +13,11 @@ use siltstone_bench::compare::{Contender, Plan};
 use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
 use siltstone_bench::settings::{Settings, nearest};
 
+use crate::Result;
 use crate::child::{PROTOCOL, Task};
+use crate::pebble::{self, PEBBLE};
 use crate::stores::digest_of_file;
-use crate::{Result, pebble};
 
-/// The engine of the Go program.
-const PEBBLE: &str = "pebble";
 /// The engine that is an earlier siltstone.
 const BEFORE: &str = "before";
 /// All engines that a build can have.

@@ -8,6 +8,9 @@ use siltstone_bench::settings::{
     Amount, Arrival, Cache, Compression, Distribution, Settings, ValueBytes, Workload,
 };
 
+/// The name of the engine.
+pub const PEBBLE: &str = "pebble";
+
 /// The workloads of the Go program.
 const WORKLOADS: [Workload; 17] = [
     Workload::FillSeq,
@@ -45,7 +48,7 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
     if settings.arrival != Arrival::Closed {
         return Err("its program has no open loop".into());
     }
-    let engine = &settings.engine;
+    let engine = &settings.engine.for_engine(PEBBLE);
     if engine.compression == Compression::Lz4 {
         return Err("Pebble has no lz4".into());
     }
@@ -65,6 +68,10 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
     flag("nexts", settings.nexts.to_string());
     flag("read-ratio", settings.read_ratio.to_string());
     flag("seed", settings.seed.to_string());
+    flag("operation-seed", settings.operation_seed.to_string());
+    if let Some(per_second) = settings.write_rate {
+        flag("write-rate", per_second.to_string());
+    }
     flag("memtable-bytes", engine.memtable_bytes.to_string());
     flag("cache-bytes", engine.cache_bytes.to_string());
     flag("bloom-bits", engine.bloom_bits.to_string());
@@ -117,6 +124,9 @@ mod tests {
             ("amount", "2s"),
             ("cache", "warm"),
             ("engine.own.L0CompactionThreshold", "4"),
+            ("engine.own.pebble.BlockSize", "32KiB"),
+            ("engine.own.rocksdb.max_write_buffer_number", "4"),
+            ("operation_seed", "7"),
         ])
         .unwrap()
         .join(" ");
@@ -126,11 +136,16 @@ mod tests {
             "--seconds 2",
             "--warm",
             "--own L0CompactionThreshold=4",
+            "--own BlockSize=32KiB",
+            "--operation-seed 7",
             "--distribution uniform",
             "--value-bytes 128",
         ] {
             assert!(all.contains(part), "{part} is not in {all}");
         }
+        assert!(!all.contains("max_write_buffer_number"), "{all}");
+        let all = with(&[("workload", "readwhilewriting"), ("write_rate", "20K")]).unwrap();
+        assert!(all.join(" ").contains("--write-rate 20000"), "{all:?}");
         let all = with(&[("workload", "fillseq")]).unwrap();
         assert!(all.contains(&"--every-record".into()), "{all:?}");
     }

@@ -24,7 +24,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fjall::compaction::Leveled;
 use fjall::config::{
@@ -257,12 +257,21 @@ impl Engine for Fjall {
     }
 
     fn wait_until_idle(&self) -> Result<bool> {
-        let mut idle_polls = 0;
+        Ok(self.idle_since()?.is_some())
+    }
+
+    /// The polls that only make sure are not work of the engine.
+    fn idle_since(&self) -> Result<Option<Instant>> {
+        let (mut idle_polls, mut since) = (0, Instant::now());
         while idle_polls < IDLE_POLLS {
             std::thread::sleep(POLL);
-            idle_polls = if self.has_work() { 0 } else { idle_polls + 1 };
+            if self.has_work() {
+                (idle_polls, since) = (0, Instant::now());
+            } else {
+                idle_polls += 1;
+            }
         }
-        Ok(true)
+        Ok(Some(since))
     }
 
     fn flush(&self) -> Result<()> {

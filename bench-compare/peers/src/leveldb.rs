@@ -16,7 +16,8 @@
 //! Checksums are not verified on reads, which is LevelDB's default.
 //!
 //! Figures: LevelDB keeps no counters of bytes by cause. Flushes, compactions and waits are counted
-//! from what it writes to its log; the processor time is that of its background thread. LevelDB
+//! from what it writes to its own log of messages, and the bytes of its write-ahead log where they
+//! are appended to the file; the processor time is that of its background thread. LevelDB
 //! counts how often a writer waits, but not how long, so there are no stall times.
 //!
 //! Threading: as the traits say. Writes of several threads are grouped by LevelDB.
@@ -25,6 +26,8 @@ mod database;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use siltstone_bench::engine::{
@@ -149,7 +152,10 @@ impl Driver for LevelDbDriver {
         raise_open_files();
         std::fs::create_dir_all(folder).map_err(|error| EngineError::new("open", error))?;
         let database = Database::open(folder, &settings)?;
-        Ok(Box::new(LevelDb { database }))
+        Ok(Box::new(LevelDb {
+            database,
+            sizes: Mutex::new(None),
+        }))
     }
 }
 
@@ -162,8 +168,19 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// With at least so many tables, the text that lists them is read once in [`SIZES_KEPT`].
+const MANY_TABLES: u64 = 64;
+const SIZES_KEPT: Duration = Duration::from_secs(10);
+
 struct LevelDb {
     database: Database,
+    sizes: Mutex<Option<Sizes>>,
+}
+
+/// The bytes of each level, and when they were read.
+struct Sizes {
+    read: Instant,
+    by_level: BTreeMap<u32, u64>,
 }
 
 impl Engine for LevelDb {
@@ -202,6 +219,7 @@ impl Engine for LevelDb {
         let background_ns = counted.background_cpu_ns;
         let compaction_ns = background_ns.saturating_sub(counted.background_flush_cpu_ns);
         Figures {
+            log_bytes: Some(counted.log_bytes),
             flush_bytes: Some(counted.flush_bytes),
             compaction_bytes: Some(counted.compaction_bytes),
             compaction_read_bytes: self.read_bytes(),
@@ -217,9 +235,11 @@ impl Engine for LevelDb {
         }
     }
 
+    /// The sizes come from a text that lists all tables, which LevelDB makes under its mutex. So
+    /// they are read seldom, and between two readings they are those of the last one.
     fn levels(&self) -> Vec<Level> {
         let tables = self.tables_by_level();
-        let sizes = self.bytes_by_level();
+        let sizes = self.sizes(tables.values().sum());
         tables
             .into_iter()
             .map(|(level, tables)| Level {
@@ -267,6 +287,24 @@ impl LevelDb {
             .filter(|row| row[1] > 0.0)
             .map(|row| (row[0] as u32, row[1] as u64))
             .collect()
+    }
+
+    /// The bytes of each level, which may be some seconds old if there are many tables.
+    fn sizes(&self, tables: u64) -> BTreeMap<u32, u64> {
+        let mut kept = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some(sizes) if tables >= MANY_TABLES && sizes.read.elapsed() < SIZES_KEPT => {
+                sizes.by_level.clone()
+            }
+            _ => {
+                let by_level = self.bytes_by_level();
+                *kept = Some(Sizes {
+                    read: Instant::now(),
+                    by_level: by_level.clone(),
+                });
+                by_level
+            }
+        }
     }
 
     /// The exact sizes are in `leveldb.sstables`, which has a line ` number:bytes[...]` for each

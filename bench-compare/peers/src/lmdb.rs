@@ -118,7 +118,7 @@ impl Driver for LmdbDriver {
 
     fn abilities(&self) -> Abilities {
         Abilities {
-            unsynced: Promise::Process,
+            unsynced: Promise::Fragile,
             sync: true,
             reverse: true,
             ingest: true,

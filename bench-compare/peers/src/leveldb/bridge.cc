@@ -2,8 +2,9 @@
 //
 // LevelDB's own C interface copies each value that is read twice: into a new string, and from there
 // into new memory. These functions read into a string that the caller keeps, which a C++ program
-// would do too. They also give LevelDB an Env and a Logger that count its background work; both
-// pass on every other call, and neither is on the path of a read or a write.
+// would do too. They also give LevelDB an Env and a Logger that count its background work and the
+// bytes of its log. Both pass on every other call. On the path of a write there is one addition for
+// each record of the log; nothing is on the path of a read.
 //
 // Threading: a database may be called from several threads. A batch, an iterator and a string belong
 // to one thread at a time.
@@ -49,6 +50,7 @@ char* Error(const Status& status) {
 }
 
 struct Counters {
+  std::atomic<uint64_t> log_bytes{0};
   std::atomic<uint64_t> background_cpu_ns{0};
   std::atomic<uint64_t> background_flush_cpu_ns{0};
   std::atomic<uint64_t> flush_cpu_ns{0};
@@ -60,12 +62,45 @@ struct Counters {
   std::atomic<uint64_t> level0_waits{0};
 };
 
-// Counts the jobs that are scheduled or run, and their processor time. LevelDB schedules one job at
+// A file of the log, whose bytes are counted.
+class CountingFile : public leveldb::WritableFile {
+ public:
+  CountingFile(leveldb::WritableFile* file, Counters* counters)
+      : file_(file), counters_(counters) {}
+
+  Status Append(const Slice& data) override {
+    const Status status = file_->Append(data);
+    // LevelDB appends under its mutex, so no other thread adds at the same time.
+    if (status.ok()) {
+      const uint64_t bytes = counters_->log_bytes.load(std::memory_order_relaxed);
+      counters_->log_bytes.store(bytes + data.size(), std::memory_order_relaxed);
+    }
+    return status;
+  }
+
+  Status Close() override { return file_->Close(); }
+  Status Flush() override { return file_->Flush(); }
+  Status Sync() override { return file_->Sync(); }
+
+ private:
+  std::unique_ptr<leveldb::WritableFile> file_;
+  Counters* const counters_;
+};
+
+// Counts the bytes of the log, and the jobs that are scheduled or run, and their processor time. LevelDB schedules one job at
 // a time, and a job that finds more work to do schedules the next one before it ends.
 class CountingEnv : public leveldb::EnvWrapper, public std::enable_shared_from_this<CountingEnv> {
  public:
   explicit CountingEnv(Counters* counters)
       : EnvWrapper(leveldb::Env::Default()), counters_(counters) {}
+
+  Status NewWritableFile(const std::string& name, leveldb::WritableFile** file) override {
+    return Counted(name, target()->NewWritableFile(name, file), file);
+  }
+
+  Status NewAppendableFile(const std::string& name, leveldb::WritableFile** file) override {
+    return Counted(name, target()->NewAppendableFile(name, file), file);
+  }
 
   void Schedule(void (*function)(void*), void* argument) override {
     {
@@ -86,6 +121,15 @@ class CountingEnv : public leveldb::EnvWrapper, public std::enable_shared_from_t
     void (*function)(void*);
     void* argument;
   };
+
+  // Tables and other files are given as they are.
+  Status Counted(const std::string& name, const Status& status, leveldb::WritableFile** file) {
+    static const std::string kLog = ".log";
+    const bool is_log = name.size() >= kLog.size() &&
+                        name.compare(name.size() - kLog.size(), kLog.size(), kLog) == 0;
+    if (status.ok() && is_log) *file = new CountingFile(*file, counters_);
+    return status;
+  }
 
   static void Run(void* given) {
     std::unique_ptr<Job> job(static_cast<Job*>(given));
@@ -171,6 +215,7 @@ struct silt_leveldb_settings {
 };
 
 struct silt_leveldb_figures {
+  uint64_t log_bytes;
   uint64_t background_cpu_ns;
   uint64_t background_flush_cpu_ns;
   uint64_t flush_cpu_ns;
@@ -315,6 +360,7 @@ void silt_leveldb_wait_until_idle(silt_leveldb* database) { database->env->WaitU
 
 void silt_leveldb_read_figures(silt_leveldb* database, silt_leveldb_figures* figures) {
   const Counters& counters = database->counters;
+  figures->log_bytes = counters.log_bytes;
   figures->background_cpu_ns = counters.background_cpu_ns;
   figures->background_flush_cpu_ns = counters.background_flush_cpu_ns;
   figures->flush_cpu_ns = counters.flush_cpu_ns;

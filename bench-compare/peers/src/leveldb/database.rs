@@ -44,6 +44,7 @@ pub(super) struct Settings {
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct Counted {
+    pub log_bytes: u64,
     pub background_cpu_ns: u64,
     pub background_flush_cpu_ns: u64,
     pub flush_cpu_ns: u64,

@@ -108,6 +108,9 @@ impl Group<'_> {
 pub fn promise_text(promise: Promise) -> &'static str {
     match promise {
         Promise::Memory => "writes may be lost if the process is killed",
+        Promise::Fragile => {
+            "writes survive the end of the process, but a loss of power may damage the store"
+        }
         Promise::Process => "writes survive the end of the process, but not a loss of power",
         Promise::Power => "writes survive a loss of power",
     }

@@ -74,6 +74,7 @@ pub(crate) fn row(label: &str, facts: &[String]) -> String {
 fn heading(record: &Record) -> String {
     let survives = record.promise.map(|promise| match promise {
         Promise::Memory => ", writes may be lost if the process is killed",
+        Promise::Fragile => ", a loss of power may damage the store",
         Promise::Process => ", writes survive the end of the process",
         Promise::Power => ", writes survive a loss of power",
     });

@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 pub enum Promise {
     /// It may be lost if the process is killed.
     Memory,
-    /// It survives the end of the process, but not a loss of power.
+    /// It survives the end of the process. A loss of power may damage the whole store, and older
+    /// writes with it.
+    Fragile,
+    /// It survives the end of the process. A loss of power takes the latest writes only, and leaves
+    /// the store as it was before them.
     Process,
     /// It survives a loss of power.
     Power,

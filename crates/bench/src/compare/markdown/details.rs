@@ -4,7 +4,7 @@
 //! Threading: pure functions.
 
 use super::Shown;
-use super::number::{optional, whole};
+use super::number::{NONE, optional, whole};
 use super::table::Table;
 use super::text::paragraph;
 use crate::compare::Spread;
@@ -13,10 +13,11 @@ use crate::record::Record;
 /// What stands above the table.
 pub(super) const HEAD: &str = "What it costs (medians of the rounds). Latencies are those of all \
      calls, in us; *over 1 ms* is the time in calls that took longer. *Written* is what the \
-     engine wrote to log and tables for each byte of the user, and *space* the disk for each \
-     byte of the records, log included. Processor time is that of the whole process until idle. \
-     Memory is the highest anonymous memory, without mapped files and page cache. Sizes are those \
-     after the close.";
+     engine wrote to log and tables for each byte of the user; with a star it is what the kernel \
+     counts, in whole pages, because the engine does not count its bytes. *Space* is the disk \
+     for each byte of the records, log included. Processor time is that of the whole process \
+     until idle. Memory is the highest anonymous memory, without mapped files and page cache. \
+     Sizes are those after the close.";
 
 const HEADS: [&str; 14] = [
     "",
@@ -62,7 +63,17 @@ pub(super) fn table(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Tab
                 median(&|record| record.p999_us),
                 median(&|record| record.max_us),
                 median(&|record| record.slow_s),
-                median(&|record| record.write_amplification),
+                match median(&|record| record.write_amplification) {
+                    nothing if nothing == NONE => {
+                        let kernel = median(&|record| record.amplification.write_device);
+                        if kernel == NONE {
+                            kernel
+                        } else {
+                            kernel + "\\*"
+                        }
+                    }
+                    counted => counted,
+                },
                 median(&|record| record.space_amplification),
                 median(&|record| record.cpu_s),
                 median(&|record| {

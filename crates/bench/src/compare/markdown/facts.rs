@@ -42,6 +42,9 @@ pub(super) fn promises(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> 
         if let Some(promise) = rows.find_map(|row| shown.other_promise(*row, *engine)) {
             let survives = match promise {
                 Promise::Memory => "may be lost if the process is killed",
+                Promise::Fragile => {
+                    "survives the end of the process, but a loss of power may damage the whole store"
+                }
                 Promise::Process => "survives the end of the process and not a loss of power",
                 Promise::Power => "survives a loss of power",
             };

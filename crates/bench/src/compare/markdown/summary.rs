@@ -76,7 +76,10 @@ fn results<'a>(shown: &Shown<'a>) -> Vec<Result<'a>> {
                 let rounds = shown.ratios(row, engine)?;
                 rounds.interval?;
                 Some(Result {
-                    row: format!("{} {}", plan.stores[plan.rows[row].store].name, plan.rows[row].name),
+                    row: format!(
+                        "{} {}",
+                        plan.stores[plan.rows[row].store].name, plan.rows[row].name
+                    ),
                     column: shown.engine_name(engine),
                     rounds,
                 })

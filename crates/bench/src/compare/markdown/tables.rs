@@ -2,10 +2,10 @@
 //!
 //! Threading: pure functions.
 
+use super::Shown;
 use super::number::{three, unit};
 use super::table::Table;
 use super::text::{Notes, quoted};
-use super::Shown;
 use crate::compare::Spread;
 use crate::experiment::Metric;
 use crate::settings::size_text;

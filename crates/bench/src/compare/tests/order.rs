@@ -63,7 +63,10 @@ fn neighbours(plan: &Plan, others: usize) -> Vec<(u32, u32)> {
     let mut found = vec![(0, 0); others];
     for round in all.chunks(others + 1) {
         assert!(round.iter().all(|process| process.round == round[0].round));
-        let first = round.iter().position(|process| process.engine == 0).unwrap();
+        let first = round
+            .iter()
+            .position(|process| process.engine == 0)
+            .unwrap();
         for (position, process) in round.iter().enumerate() {
             if position != first {
                 let (next, before) = &mut found[process.engine - 1];

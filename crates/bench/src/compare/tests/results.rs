@@ -2,7 +2,9 @@ use std::fs;
 use std::path::Path;
 
 use super::small;
-use crate::compare::{Conditions, Manifest, Outcome, PAUSE_MAX_S, Plan, Process, Results, ResultsError, Verdict};
+use crate::compare::{
+    Conditions, Manifest, Outcome, PAUSE_MAX_S, Plan, Process, Results, ResultsError, Verdict,
+};
 use crate::measure::machine::{Build, Machine};
 use crate::record::{Record, SCHEMA_VERSION};
 
