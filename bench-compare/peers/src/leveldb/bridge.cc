@@ -87,8 +87,9 @@ class CountingFile : public leveldb::WritableFile {
   Counters* const counters_;
 };
 
-// Counts the bytes of the log, and the jobs that are scheduled or run, and their processor time. LevelDB schedules one job at
-// a time, and a job that finds more work to do schedules the next one before it ends.
+// Counts the bytes of the log, and the jobs that are scheduled or run, with their processor time.
+// LevelDB schedules one job at a time, and a job that finds more work to do schedules the next one
+// before it ends.
 class CountingEnv : public leveldb::EnvWrapper, public std::enable_shared_from_this<CountingEnv> {
  public:
   explicit CountingEnv(Counters* counters)
