@@ -5,10 +5,12 @@
 //! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
 //! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
 //! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds),
-//! [`page`] (a page with charts) and [`command`] (the command line).
+//! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts)
+//! and [`command`] (the command line).
 
 pub mod command;
 pub mod compare;
+pub mod draw;
 pub mod engine;
 pub mod experiment;
 pub mod generate;

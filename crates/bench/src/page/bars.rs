@@ -2,11 +2,12 @@
 //!
 //! Threading: plain data.
 
-use super::axis::Axis;
-use super::chart::{self, Layer, percent};
-use super::html::{Attribute, Html};
-use super::number::Unit;
+use super::chart::{self, Layer};
 use super::table::{self, Table};
+use crate::draw::axis::Axis;
+use crate::draw::html::{Attribute, Html};
+use crate::draw::number::Unit;
+use crate::draw::plot::{self, percent};
 
 /// A part of a bar.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +84,7 @@ pub fn draw(h: &mut Html, bars: &Bars) {
             draw_bar(h, bars, bar);
         }
         if bars.max > 0.0 {
-            chart::x_labels(h, &bars.axis, "");
+            plot::x_labels(h, &bars.axis, "");
         }
         h.within("details", &[], |h| {
             h.element("summary", &[], "The numbers as a table");

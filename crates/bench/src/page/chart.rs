@@ -1,10 +1,6 @@
 //! Charts: an SVG plot that stretches with the page, HTML labels that do not, and a table with the
 //! same numbers.
 //!
-//! The plot's coordinates go from 0 to 1000 in both directions and are stretched to the available
-//! space. Strokes keep their width (`vector-effect`), and labels lie over the plot at percentages.
-//! So a chart is legible on screens of all sizes, without a script.
-//!
 //! The table is for readers who cannot see the plot or want the numbers. If scripts are enabled, a
 //! script shows the table's numbers under the pointer.
 //!
@@ -12,10 +8,11 @@
 
 use std::fmt::Write;
 
-use super::axis::Axis;
-use super::html::Html;
 use super::table::{self, Table};
 use super::thin::{self, Bin};
+use crate::draw::axis::Axis;
+use crate::draw::html::Html;
+use crate::draw::plot::{self, coordinate};
 
 /// How many styles of lines there are: a colour and a pattern of dashes each.
 pub const LOOKS: usize = 8;
@@ -89,25 +86,15 @@ pub fn colour(look: usize) -> String {
     format!("c-s{}", look % LOOKS)
 }
 
-/// A coordinate of the plot.
-fn unit(at: f64) -> f64 {
-    (at * 10_000.0).round() / 10.0
-}
-
-/// Percent of the plot's width or height.
-pub fn percent(at: f64) -> String {
-    format!("{}%", (at * 10_000.0).round() / 100.0)
-}
-
 /// The outline of values by second. Single seconds are steps; wider bins are a line through their
 /// lowest and highest values, in the order in which these occurred.
 pub fn outline(x: &Axis, y: &Axis, bins: &[Bin]) -> String {
-    let up = |value: f64| unit(1.0 - y.place(value));
+    let up = |value: f64| coordinate(1.0 - y.place(value));
     let mut path = String::new();
     let mut last = None;
     for bin in bins {
         let (first, second) = bin.in_order();
-        let (from, to) = (unit(x.place(bin.from)), unit(x.place(bin.to)));
+        let (from, to) = (coordinate(x.place(bin.from)), coordinate(x.place(bin.to)));
         let (first, second) = (up(first), up(second));
         let command = if last.is_none() { 'M' } else { 'L' };
         // A flat stretch is one line.
@@ -145,15 +132,15 @@ pub fn lines(x: &Axis, y: &Axis, name: &str, look: usize, values: &[f64]) -> Vec
 /// The area between two rows of values that have the same spans: from and to on the x axis, lower
 /// and upper value.
 pub fn area(x: &Axis, y: &Axis, spans: &[(f64, f64, f64, f64)]) -> String {
-    let up = |value: f64| unit(1.0 - y.place(value));
+    let up = |value: f64| coordinate(1.0 - y.place(value));
     let mut path = String::new();
     for (n, (from, to, _, high)) in spans.iter().enumerate() {
         let command = if n == 0 { 'M' } else { 'L' };
-        let (from, to) = (unit(x.place(*from)), unit(x.place(*to)));
+        let (from, to) = (coordinate(x.place(*from)), coordinate(x.place(*to)));
         let _ = write!(path, "{command}{from} {}H{to}", up(*high));
     }
     for (from, to, low, _) in spans.iter().rev() {
-        let (from, to) = (unit(x.place(*from)), unit(x.place(*to)));
+        let (from, to) = (coordinate(x.place(*from)), coordinate(x.place(*to)));
         let _ = write!(path, "L{to} {}H{from}", up(*low));
     }
     if !spans.is_empty() {
@@ -162,28 +149,11 @@ pub fn area(x: &Axis, y: &Axis, spans: &[(f64, f64, f64, f64)]) -> String {
     path
 }
 
-/// A line through points.
-pub fn line(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
-    let mut path = String::new();
-    for (n, (at, value)) in points.enumerate() {
-        let command = if n == 0 { 'M' } else { 'L' };
-        let (at, up) = (unit(x.place(at)), unit(1.0 - y.place(value)));
-        let _ = write!(path, "{command}{at} {up}");
-    }
-    path
-}
-
-/// A dot: a line of length zero is drawn as its round ends.
-pub fn dot(x: &Axis, y: &Axis, at: f64, value: f64) -> String {
-    let (at, up) = (unit(x.place(at)), unit(1.0 - y.place(value)));
-    format!("M{at} {up}h0")
-}
-
 /// Rectangles over the whole height, each from and to a value of the x axis.
 pub fn bands(x: &Axis, spans: impl Iterator<Item = (f64, f64)>) -> String {
     let mut path = String::new();
     for (from, to) in spans {
-        let (from, to) = (unit(x.place(from)), unit(x.place(to)));
+        let (from, to) = (coordinate(x.place(from)), coordinate(x.place(to)));
         let _ = write!(path, "M{from} 0H{to}V1000H{from}Z");
     }
     path
@@ -202,12 +172,12 @@ pub fn draw(h: &mut Html, chart: &Chart) {
         });
         let height = format!("--h:{}rem", chart.height_rem);
         h.within("div", &[("class", &"frame"), ("style", &height)], |h| {
-            y_labels(h, &chart.y);
+            plot::y_labels(h, &chart.y);
             h.within("div", &[("class", &"plot")], |h| svg(h, chart));
             for lane in &chart.lanes {
                 draw_lane(h, lane);
             }
-            x_labels(h, &chart.x, chart.x_name);
+            plot::x_labels(h, &chart.x, chart.x_name);
         });
         numbers(h, &chart.table);
     });
@@ -238,11 +208,7 @@ fn svg(h: &mut Html, chart: &Chart) {
         |h| {
             h.element("title", &[("id", &title_id)], &chart.title);
             h.element("desc", &[("id", &about_id)], &chart.description);
-            let mut grid = String::new();
-            for tick in &chart.y.ticks {
-                let _ = write!(grid, "M0 {}H1000", unit(1.0 - tick.at));
-            }
-            h.empty("path", &[("class", &"grid"), ("d", &grid)]);
+            plot::grid(h, &chart.y);
             for layer in &chart.layers {
                 draw_layer(h, layer);
             }
@@ -283,34 +249,6 @@ fn draw_lane(h: &mut Html, lane: &Lane) {
             h.empty("path", &[("fill-opacity", opacity), ("d", path)]);
         }
     });
-}
-
-fn y_labels(h: &mut Html, y: &Axis) {
-    h.within("div", &[("class", &"ys"), ("aria-hidden", &"true")], |h| {
-        for tick in &y.ticks {
-            let style = format!("top:{}", percent(1.0 - tick.at));
-            let class = if tick.minor { "half" } else { "" };
-            h.element("span", &[("style", &style), ("class", &class)], &tick.label);
-        }
-    });
-}
-
-/// Labels under a plot.
-pub fn x_labels(h: &mut Html, x: &Axis, name: &str) {
-    h.within("div", &[("class", &"xs"), ("aria-hidden", &"true")], |h| {
-        for tick in &x.ticks {
-            let style = format!("left:{}", percent(tick.at));
-            let class = match (tick.minor, tick.at) {
-                (true, _) => "half",
-                (_, at) if at > 0.97 => "last",
-                _ => "",
-            };
-            h.element("span", &[("style", &style), ("class", &class)], &tick.label);
-        }
-    });
-    if !name.is_empty() {
-        h.element("p", &[("class", &"axis")], name);
-    }
 }
 
 /// A legend of the layers that have names.

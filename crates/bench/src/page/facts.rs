@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::html::Html;
 use super::model::{Group, Runs, flat, promise_text};
-use super::number::{DASH, bytes, grouped};
 use super::table::{self, Cell, Row, Table};
+use crate::draw::html::Html;
+use crate::draw::number::{DASH, bytes, grouped};
 use crate::measure::Machine;
 use crate::record::Record;
 
@@ -66,7 +66,7 @@ fn engine_settings(h: &mut Html, runs: &Runs<'_>) {
     let settings = record.engine_settings.iter();
     let settings: Vec<Row> = settings.map(|(n, v)| text((n, v.clone()))).collect();
     let counters = record.engine_counters.iter();
-    let counters = counters.map(|(n, v)| text((n, super::number::count(*v))));
+    let counters = counters.map(|(n, v)| text((n, crate::draw::number::count(*v))));
     let counters: Vec<Row> = counters.collect();
     let tables = [
         (
@@ -196,7 +196,7 @@ fn machine_facts(
     several: bool,
 ) -> Vec<(&'static str, String)> {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| DASH.to_string());
-    let number = |value: Option<u64>| value.map_or(DASH.to_string(), super::number::count);
+    let number = |value: Option<u64>| value.map_or(DASH.to_string(), crate::draw::number::count);
     let is_virtual = match machine.is_virtual {
         Some(true) => "yes",
         Some(false) => "no",

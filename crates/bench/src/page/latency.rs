@@ -4,12 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use super::axis::Axis;
 use super::chart::{self, Chart, Layer};
 use super::model::{Group, Runs};
-use super::number::{DASH, Unit, count, micros};
 use super::table::{Cell, Row, Table};
 use super::throughput::entrants;
+use crate::draw::axis::Axis;
+use crate::draw::number::{DASH, Unit, count, micros};
+use crate::draw::plot;
 use crate::measure::LatencySummary;
 
 /// The figures that are marked on a curve: their parts of all calls, and their names.
@@ -55,7 +56,7 @@ fn distribution(group: &Group<'_>, n: usize, kind: &str) -> Option<Chart> {
         layers.push(Layer {
             name: runs.name.clone(),
             class: chart::line_class(runs.look),
-            path: chart::line(&x, &y, curve(found)),
+            path: plot::line(&x, &y, curve(found)),
             hint: String::new(),
         });
     }
@@ -106,7 +107,7 @@ fn dots(x: &Axis, y: &Axis, runs: &Runs<'_>, found: &LatencySummary) -> Vec<Laye
         .map(|((part, name), us)| Layer {
             name: String::new(),
             class: format!("stroke dots {}", chart::colour(runs.look)),
-            path: chart::dot(x, y, us * 1e3, *part),
+            path: plot::dot(x, y, us * 1e3, *part),
             hint: format!("{}, {name}: {}", runs.name, micros(Some(us))),
         })
         .collect()

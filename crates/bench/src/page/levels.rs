@@ -5,13 +5,13 @@
 //!
 //! Threading: pure functions.
 
-use super::axis::Axis;
 use super::chart::{self, COLUMNS, Chart, Layer};
 use super::model::{Group, Runs};
-use super::number::{DASH, Unit, bytes, count};
 use super::table::{Cell, Row, Table};
 use super::thin;
 use super::throughput::{ROWS, by_second, entrants, time_axis, time_text};
+use crate::draw::axis::Axis;
+use crate::draw::number::{DASH, Unit, bytes, count};
 use crate::engine::Level;
 use crate::record::Record;
 

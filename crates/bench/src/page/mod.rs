@@ -4,8 +4,7 @@
 //! each workload throughput and stalls by second, latencies, levels, amplification, processor time,
 //! memory, bytes and settings. `model` is the grouping. `throughput`, `levels`, `latency`,
 //! `resources`, `summary` and `facts` turn a group into charts and tables, which `chart`, `bars`
-//! and `table` draw. `axis`, `number`, `thin` and `html` are their tools. The notation is
-//! that of the reports of `silt` (`crates/cli/src/report`).
+//! and `table` draw. `thin` and the module [`crate::draw`] are their tools.
 //!
 //! Invariants: the page refers to nothing outside of itself. Every text that is not a literal of
 //! this program is escaped. A chart shows its numbers as a table too. A figure that is missing is a
@@ -14,15 +13,12 @@
 //!
 //! Threading: pure functions.
 
-mod axis;
 mod bars;
 mod chart;
 mod facts;
-mod html;
 mod latency;
 mod levels;
 mod model;
-mod number;
 mod resources;
 mod summary;
 mod table;
@@ -32,10 +28,13 @@ mod throughput;
 #[cfg(test)]
 mod tests;
 
+use crate::draw::html::Html;
+use crate::draw::{SCRIPT, STYLE, number};
 use crate::record::Record;
 use chart::Chart;
-use html::Html;
 use model::{Group, spaced};
+
+pub use table::{Body, Cell, Row, Table};
 
 /// The settings that stand under the name of a workload; the others are folded.
 const MAIN_SETTINGS: [&str; 11] = [
@@ -52,10 +51,28 @@ const MAIN_SETTINGS: [&str; 11] = [
     "engine.cache_bytes",
 ];
 
+/// A part of the page with tables of the caller, such as what a paper has beside these runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Part {
+    /// The name of its place on the page.
+    pub id: &'static str,
+    /// The heading.
+    pub title: String,
+    /// What stands below the heading.
+    pub text: String,
+    /// The tables. Those without rows are not shown.
+    pub tables: Vec<Table>,
+}
+
 /// A page of records, one or more. Records with equal workloads and settings are compared: several
 /// of one engine are rounds, of which the summary shows medians. Nothing is downloaded when the
 /// page is opened.
 pub fn page(records: &[Record], title: &str) -> String {
+    page_with(records, title, None)
+}
+
+/// A page of records with a part of the caller before the charts.
+pub fn page_with(records: &[Record], title: &str, part: Option<&Part>) -> String {
     let groups = model::groups(records);
     let mut h = Html::new();
     h.source("<!DOCTYPE html>\n");
@@ -69,6 +86,9 @@ pub fn page(records: &[Record], title: &str) -> String {
         h.within("body", &[], |h| {
             header(h, title, &groups);
             h.within("main", &[], |h| {
+                if let Some(part) = part {
+                    callers_part(h, part);
+                }
                 for group in &groups {
                     section(h, group);
                 }
@@ -77,7 +97,7 @@ pub fn page(records: &[Record], title: &str) -> String {
                 }
             });
             h.line();
-            h.within("script", &[], |h| h.source(include_str!("script.js")));
+            h.within("script", &[], |h| h.source(SCRIPT));
         });
     });
     h.line();
@@ -91,7 +111,10 @@ fn head(h: &mut Html, title: &str) {
     // The empty icon keeps browsers from requesting one.
     h.source("<link rel=\"icon\" href=\"data:,\"/>");
     h.element("title", &[], title);
-    h.within("style", &[], |h| h.source(include_str!("style.css")));
+    h.within("style", &[], |h| {
+        h.source(STYLE);
+        h.source(include_str!("style.css"));
+    });
 }
 
 fn header(h: &mut Html, title: &str, groups: &[Group<'_>]) {
@@ -126,6 +149,17 @@ fn notices(h: &mut Html, name: &'static str, sentences: &[String]) {
                 h.element("li", &[], sentence);
             }
         });
+    });
+}
+
+fn callers_part(h: &mut Html, part: &Part) {
+    h.line();
+    h.within("section", &[("id", &part.id)], |h| {
+        h.element("h2", &[], &part.title);
+        h.element("p", &[("class", &"note")], &part.text);
+        for table in part.tables.iter().filter(|table| !table.is_empty()) {
+            table::draw(h, "figures", table);
+        }
     });
 }
 

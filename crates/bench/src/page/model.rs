@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::number::{DASH, count};
+use crate::draw::number::{DASH, count};
 use crate::record::Record;
 use crate::settings::{Promise, size_text};
 

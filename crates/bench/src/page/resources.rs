@@ -4,11 +4,11 @@
 //!
 //! Threading: pure functions.
 
-use super::axis::Axis;
 use super::bars::{Bar, Bars, Part};
 use super::model::Group;
-use super::number::{DASH, Unit, bytes, count, or_dash, seconds};
 use super::table::{Cell, Row, Table, with_bars};
+use crate::draw::axis::Axis;
+use crate::draw::number::{DASH, Unit, bytes, count, or_dash, seconds};
 use crate::record::Record;
 
 /// A column: its head, its unit, and its figure.

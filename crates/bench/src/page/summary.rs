@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use super::model::{Group, Runs};
-use super::number::{DASH, Unit, count};
 use super::table::{Body, Cell, Row, Table};
+use crate::draw::number::{DASH, Unit, count};
 use crate::record::Record;
 
 /// A column: its head, its unit, and its figure.
@@ -88,7 +88,7 @@ pub fn table(groups: &[Group<'_>]) -> Table {
 
 fn body(group: &Group<'_>) -> Body {
     Body {
-        title: Some((group.title.clone(), format!("#{}", group.id))),
+        title: Some((group.title.clone(), Some(format!("#{}", group.id)))),
         rows: group.runs.iter().map(|runs| row(group, runs)).collect(),
     }
 }

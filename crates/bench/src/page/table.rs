@@ -5,7 +5,8 @@
 use std::fmt::Display;
 
 use super::chart;
-use super::html::{Attribute, Html};
+use crate::draw::html::{Attribute, Html};
+use crate::draw::plot;
 
 /// A cell.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,8 +46,8 @@ pub struct Row {
 /// Rows under a heading of their own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// The heading, and the place on the page to which it leads.
-    pub title: Option<(String, String)>,
+    /// The heading, and the place on the page to which it leads, if there is one.
+    pub title: Option<(String, Option<String>)>,
     /// The rows.
     pub rows: Vec<Row>,
 }
@@ -117,8 +118,9 @@ fn draw_body(h: &mut Html, table: &Table, body: &Body) {
         h.within("tr", &[("class", &"part")], |h| {
             let columns = table.heads.len();
             let attributes: [Attribute<'_>; 2] = [("scope", &"rowgroup"), ("colspan", &columns)];
-            h.within("th", &attributes, |h| {
-                h.element("a", &[("href", link)], title);
+            h.within("th", &attributes, |h| match link {
+                Some(link) => h.element("a", &[("href", link)], title),
+                None => h.text(title),
             });
         });
     }
@@ -157,7 +159,7 @@ fn draw_cell(h: &mut Html, cell: &Cell) {
             small(h, note);
         }
         if let Some(bar) = cell.bar {
-            let style = format!("width:{}", chart::percent(bar));
+            let style = format!("width:{}", plot::percent(bar));
             h.within("i", &[("class", &"track"), ("aria-hidden", &"true")], |h| {
                 h.within("i", &[("style", &style)], |_| {});
             });

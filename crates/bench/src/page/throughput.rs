@@ -5,12 +5,12 @@
 //!
 //! Threading: pure functions.
 
-use super::axis::Axis;
 use super::chart::{self, COLUMNS, Chart, Lane, Layer};
 use super::model::{Group, Runs};
-use super::number::{DASH, Unit};
 use super::table::{Cell, Row, Table};
 use super::thin::{self, Bin};
+use crate::draw::axis::Axis;
+use crate::draw::number::{DASH, Unit};
 use crate::measure::Second;
 use crate::record::Record;
 

@@ -14,8 +14,9 @@ use crate::failure::Failure;
 use crate::output::count;
 use crate::report::machine;
 use crate::report::model::{DelayTotal, Facts, Headline, Latency, Report};
-use crate::report::number::{Unit, bytes, nanos};
+use crate::report::number::{bytes, nanos};
 use crate::report::record::Recorder;
+use siltstone_bench::draw::number::Unit;
 
 /// The shares at which the demo's own latencies are drawn; they are enough for a smooth line.
 const SHARES: [f64; 13] = [

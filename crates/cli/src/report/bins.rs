@@ -5,7 +5,7 @@
 //! total of the samples.
 
 use super::model::{Counts, Timeline};
-use super::scale::round_step;
+use siltstone_bench::draw::axis::round_step;
 
 /// Equal spans that cover a timeline.
 #[derive(Clone, Copy, Debug, PartialEq)]

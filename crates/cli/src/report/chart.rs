@@ -1,18 +1,16 @@
 //! Charts: an SVG plot that stretches with the page, HTML labels that do not, and a table with the
 //! same numbers.
 //!
-//! The plot's coordinates go from 0 to 1000 in both directions and are stretched to the available
-//! space. Strokes keep their width (`vector-effect`), and labels lie over the plot at percentages.
-//! So a chart is legible on screens of all sizes, without a script.
-//!
 //! The table is for readers who cannot see the plot or want the numbers. If scripts are enabled, a
 //! script shows the table's numbers under the pointer.
 
 use std::fmt::Write;
 
-use super::html::Html;
+use siltstone_bench::draw::axis::Axis;
+use siltstone_bench::draw::html::Html;
+use siltstone_bench::draw::plot::{self, coordinate, percent};
+
 use super::model::Mark;
-use super::scale::Axis;
 
 /// The way in which a layer is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,23 +84,13 @@ pub struct Chart<'a> {
     pub table: Table,
 }
 
-/// A coordinate of the plot.
-fn unit(at: f64) -> f64 {
-    (at * 10_000.0).round() / 10.0
-}
-
-/// Percent of the plot's width or height.
-pub fn percent(at: f64) -> String {
-    format!("{}%", (at * 10_000.0).round() / 100.0)
-}
-
 /// The outline of values in equal spans from 0 to `end`, as steps; with a base, down to it and
 /// back.
 pub fn steps(x: &Axis, y: &Axis, end: f64, values: &[f64], base: Option<&[f64]>) -> String {
     let mut path = String::new();
     let width = end / values.len().max(1) as f64;
-    let right = |n: usize| unit(x.place(n as f64 * width));
-    let up = |value: f64| unit(1.0 - y.place(value));
+    let right = |n: usize| coordinate(x.place(n as f64 * width));
+    let up = |value: f64| coordinate(1.0 - y.place(value));
     for (n, value) in values.iter().enumerate() {
         let _ = match n {
             0 => write!(path, "M0 {}H{}", up(*value), right(1)),
@@ -125,34 +113,11 @@ pub fn steps(x: &Axis, y: &Axis, end: f64, values: &[f64], base: Option<&[f64]>)
     path
 }
 
-/// A line through points.
-pub fn line(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
-    let mut path = String::new();
-    for (n, (at, value)) in points.enumerate() {
-        let command = if n == 0 { 'M' } else { 'L' };
-        let _ = write!(
-            path,
-            "{command}{} {}",
-            unit(x.place(at)),
-            unit(1.0 - y.place(value))
-        );
-    }
-    path
-}
-
 /// Points, each a dot.
 pub fn dots(x: &Axis, y: &Axis, points: impl Iterator<Item = (f64, f64)>) -> String {
-    let mut path = String::new();
-    for (at, value) in points {
-        // A line of length zero is drawn as its round ends.
-        let _ = write!(
-            path,
-            "M{} {}h0",
-            unit(x.place(at)),
-            unit(1.0 - y.place(value))
-        );
-    }
-    path
+    points
+        .map(|(at, value)| plot::dot(x, y, at, value))
+        .collect()
 }
 
 /// Draws a chart. `below` may add something under the plot, with the same width.
@@ -176,13 +141,7 @@ pub fn draw(h: &mut Html, chart: &Chart<'_>, below: impl FnOnce(&mut Html)) {
         });
         let height = format!("--h:{}rem", chart.height_rem);
         h.within("div", &[("class", &"frame"), ("style", &height)], |h| {
-            h.within("div", &[("class", &"ys"), ("aria-hidden", &"true")], |h| {
-                for tick in &chart.y.ticks {
-                    let style = format!("top:{}", percent(1.0 - tick.at));
-                    let class = if tick.minor { "half" } else { "" };
-                    h.element("span", &[("style", &style), ("class", &class)], &tick.label);
-                }
-            });
+            plot::y_labels(h, &chart.y);
             h.within("div", &[("class", &"plot")], |h| {
                 let labelled = format!("{title_id} {about_id}");
                 h.within(
@@ -207,7 +166,7 @@ pub fn draw(h: &mut Html, chart: &Chart<'_>, below: impl FnOnce(&mut Html)) {
                 }
             });
             h.within("div", &[("class", &"below")], below);
-            x_labels(h, &chart.x, chart.x_name);
+            plot::x_labels(h, &chart.x, chart.x_name);
         });
         if !chart.table.rows.is_empty() {
             h.within("details", &[], |h| {
@@ -224,39 +183,17 @@ pub fn draw(h: &mut Html, chart: &Chart<'_>, below: impl FnOnce(&mut Html)) {
 }
 
 fn svg_body(h: &mut Html, chart: &Chart<'_>) {
-    let mut grid = String::new();
-    for tick in &chart.y.ticks {
-        let _ = write!(grid, "M0 {}H1000", unit(1.0 - tick.at));
-    }
-    h.empty("path", &[("class", &"grid"), ("d", &grid)]);
+    plot::grid(h, &chart.y);
     for layer in &chart.layers {
         let class = format!("{} {}", layer.shape.class(), layer.colour);
         h.empty("path", &[("class", &class), ("d", &layer.path)]);
     }
     let mut lines = String::new();
     for mark in chart.marks {
-        let _ = write!(lines, "M{} 0V1000", unit(chart.x.place(mark.at_s)));
+        let _ = write!(lines, "M{} 0V1000", coordinate(chart.x.place(mark.at_s)));
     }
     if !lines.is_empty() {
         h.empty("path", &[("class", &"stroke marks"), ("d", &lines)]);
-    }
-}
-
-/// Labels under a plot.
-pub fn x_labels(h: &mut Html, x: &Axis, name: &str) {
-    h.within("div", &[("class", &"xs"), ("aria-hidden", &"true")], |h| {
-        for tick in &x.ticks {
-            let style = format!("left:{}", percent(tick.at));
-            let class = match (tick.minor, tick.at) {
-                (true, _) => "half",
-                (_, at) if at > 0.97 => "last",
-                _ => "",
-            };
-            h.element("span", &[("style", &style), ("class", &class)], &tick.label);
-        }
-    });
-    if !name.is_empty() {
-        h.element("p", &[("class", &"axis")], name);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! [`model`] is the data, independent of its presentation. [`record`] gathers it during a run, and
 //! [`machine`] describes the machine. [`page`] draws the report. [`timeline`] and [`sections`] are
-//! its parts; they use [`chart`], [`scale`], [`number`], [`bins`], [`png`], and [`html`], which
-//! escapes text and balances elements.
+//! its parts; they use [`chart`], [`number`], [`bins`] and [`png`]. Axes, units, and the HTML that
+//! escapes text and balances elements are those of the benchmark's page ([`siltstone_bench::draw`]).
 //!
 //! Invariants: the file refers to nothing outside of itself; every text that is not a literal of
 //! this program is escaped; every chart also shows its numbers as a table; the data, except the
@@ -14,14 +14,12 @@
 
 mod bins;
 mod chart;
-mod html;
 pub mod machine;
 pub mod model;
 pub mod number;
 mod page;
 mod png;
 pub mod record;
-mod scale;
 mod sections;
 mod timeline;
 

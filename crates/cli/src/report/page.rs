@@ -1,9 +1,10 @@
 //! The page as a whole.
 
-use super::html::Html;
 use super::model::Report;
 use super::{number, sections, timeline};
 use crate::failure::Failure;
+use siltstone_bench::draw::html::Html;
+use siltstone_bench::draw::{SCRIPT, STYLE};
 
 /// A page of the report.
 ///
@@ -22,7 +23,10 @@ pub fn render(report: &Report) -> Result<String, Failure> {
             // The empty icon keeps browsers from requesting one.
             h.source("<link rel=\"icon\" href=\"data:,\">");
             h.element("title", &[], &report.title);
-            h.within("style", &[], |h| h.source(include_str!("style.css")));
+            h.within("style", &[], |h| {
+                h.source(STYLE);
+                h.source(include_str!("style.css"));
+            });
         });
         h.line();
         h.within("body", &[], |h| {
@@ -41,7 +45,7 @@ pub fn render(report: &Report) -> Result<String, Failure> {
             footer(h);
             h.json("data", &data);
             h.line();
-            h.within("script", &[], |h| h.source(include_str!("script.js")));
+            h.within("script", &[], |h| h.source(SCRIPT));
         });
     });
     h.line();

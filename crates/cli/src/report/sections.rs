@@ -2,13 +2,15 @@
 
 use std::fmt::Display;
 
-use super::chart::{self, Chart, Layer, Shape, Table, dots, line, percent};
-use super::html::Html;
+use super::chart::{self, Chart, Layer, Shape, Table, dots};
 use super::model::{Dump, Facts, Kill, Latency, Plasma, Writes};
-use super::number::{Unit, bytes, grouped, micros, nanos};
+use super::number::{bytes, micros, nanos};
 use super::png;
-use super::scale::{Axis, Tick};
 use crate::output::{count, plural};
+use siltstone_bench::draw::axis::{Axis, Tick};
+use siltstone_bench::draw::html::Html;
+use siltstone_bench::draw::number::{Unit, grouped};
+use siltstone_bench::draw::plot::{self, line, percent};
 
 /// The colours of latencies, used in turn.
 const SERIES: [&str; 8] = [
@@ -256,7 +258,7 @@ pub fn writes(h: &mut Html, writes: &[Writes]) {
                     },
                 );
             }
-            chart::x_labels(h, &x, "bytes written for each byte given");
+            plot::x_labels(h, &x, "bytes written for each byte given");
         });
         let rows = some.iter().map(|w| {
             (

@@ -4,12 +4,14 @@
 use std::fmt::Display;
 
 use super::bins::Bins;
-use super::chart::{self, Chart, Layer, Shape, Table, percent, steps};
-use super::html::Html;
+use super::chart::{self, Chart, Layer, Shape, Table, steps};
 use super::model::{Counts, DelayTotal, Delayed, PhaseKind, Timeline};
-use super::number::{Unit, grouped, micros};
-use super::scale::Axis;
+use super::number::micros;
 use crate::output::{count, plural};
+use siltstone_bench::draw::axis::Axis;
+use siltstone_bench::draw::html::Html;
+use siltstone_bench::draw::number::{Unit, grouped};
+use siltstone_bench::draw::plot::{self, percent};
 
 /// The number of delays that are drawn. If there are more, the shortest are only counted.
 const DRAWN_MAX: usize = 500;
@@ -146,7 +148,7 @@ impl Times<'_> {
                         });
                     }
                 });
-                chart::x_labels(h, &self.x, "");
+                plot::x_labels(h, &self.x, "");
             });
         });
     }

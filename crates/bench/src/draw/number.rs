@@ -12,6 +12,8 @@ pub enum Unit {
     PerSecond,
     /// Bytes.
     Bytes,
+    /// Bytes a second.
+    BytesPerSecond,
     /// Nanoseconds.
     Nanoseconds,
     /// Seconds.
@@ -46,6 +48,14 @@ impl Unit {
                 (K * K * K * K, "TiB"),
                 (K * K * K * K * K, "PiB"),
             ],
+            Unit::BytesPerSecond => &[
+                (1.0, "B/s"),
+                (K, "KiB/s"),
+                (K * K, "MiB/s"),
+                (K * K * K, "GiB/s"),
+                (K * K * K * K, "TiB/s"),
+                (K * K * K * K * K, "PiB/s"),
+            ],
             Unit::Nanoseconds => &[(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")],
             Unit::Seconds => &[(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")],
             Unit::Factor => &[(1.0, "×")],
@@ -75,7 +85,7 @@ impl Unit {
             x if x >= 99.95 => 0,
             x if x >= 9.995 => 1,
             x if x >= 0.0995 => 2,
-            _ => 3,
+            _ => 4,
         };
         // A small number of whole things has no decimals.
         let whole = size == 1.0 && !matches!(self, Unit::Factor | Unit::Plain | Unit::Seconds);
@@ -160,6 +170,7 @@ mod tests {
             (Unit::Bytes, 1023.0, "1,023 B"),
             (Unit::Bytes, 1024.0, "1.00 KiB"),
             (Unit::Bytes, u64::MAX as f64, "16,384 PiB"),
+            (Unit::BytesPerSecond, 1536.0, "1.50 KiB/s"),
             (Unit::PerSecond, 1_234_567.0, "1.23 M/s"),
             (Unit::PerSecond, 7.0, "7 /s"),
             (Unit::Nanoseconds, 1_500.0, "1.50 µs"),

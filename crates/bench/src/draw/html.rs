@@ -1,6 +1,6 @@
 //! HTML that is balanced and escaped by construction.
 //!
-//! The page is well-formed XML too, so that a strict parser can check it.
+//! It is well-formed XML too, so that a strict parser can check it.
 //!
 //! Invariants: an element is closed where its closure ends; text and attribute values are always
 //! escaped; only literals of this program ([`Html::source`]) are written without escapes. Names of
@@ -20,8 +20,7 @@ pub struct Html {
 pub type Attribute<'a> = (&'static str, &'a dyn Display);
 
 /// Escapes the text that is written to it. Control characters that HTML forbids, and what XML
-/// forbids, become U+FFFD, so
-/// that nothing is lost silently.
+/// forbids, become U+FFFD, so that nothing is lost silently.
 struct Escaped<'a>(&'a mut String);
 
 impl Write for Escaped<'_> {
@@ -112,6 +111,15 @@ impl Html {
     pub fn line(&mut self) {
         self.out.push('\n');
     }
+
+    /// Writes JSON for scripts. `<` can occur only within strings, where it is written as an
+    /// escape, so nothing in the JSON ends the element.
+    pub fn json(&mut self, id: &'static str, json: &str) {
+        self.begin("script", &[("type", &"application/json"), ("id", &id)]);
+        self.out.push('>');
+        self.out.push_str(&json.replace('<', "\\u003c"));
+        self.out.push_str("</script>");
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +135,13 @@ mod tests {
         assert_eq!(
             h.into_string(),
             format!("<p title=\"{escaped}\">{escaped}</p>")
+        );
+        let mut h = Html::new();
+        h.json("x", "{\"a\":\"</script><!--\"}");
+        assert_eq!(
+            h.into_string(),
+            "<script type=\"application/json\" \
+            id=\"x\">{\"a\":\"\\u003c/script>\\u003c!--\"}</script>"
         );
     }
 }
