@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::OutputArgs;
 use super::{CommandError, Result, file_error};
-use crate::page::page;
+use crate::page::{Part, page_with};
 use crate::record::{Record, number, row, table};
 
 /// The results of a call.
@@ -20,6 +20,7 @@ pub struct Output<'a> {
     html: Option<PathBuf>,
     title: String,
     records: Vec<Record>,
+    part: Option<Part>,
 }
 
 /// The error of standard output.
@@ -45,6 +46,7 @@ impl<'a> Output<'a> {
             html: args.html.clone(),
             title,
             records: Vec::new(),
+            part: None,
         })
     }
 
@@ -114,6 +116,11 @@ impl<'a> Output<'a> {
         self.records.push(record);
     }
 
+    /// Gives the page a part of the caller's own.
+    pub fn set_part(&mut self, part: Part) {
+        self.part = Some(part);
+    }
+
     /// A line for each record, if there are several.
     ///
     /// # Errors
@@ -152,7 +159,7 @@ impl<'a> Output<'a> {
         let Some(file) = self.html.clone().filter(|_| !self.records.is_empty()) else {
             return Ok(());
         };
-        let text = page(&self.records, &self.title);
+        let text = page_with(&self.records, &self.title, self.part.as_ref());
         std::fs::write(&file, text).map_err(file_error(&file))?;
         self.row("page", &[file.display().to_string()])
     }

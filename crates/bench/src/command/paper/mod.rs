@@ -1,7 +1,8 @@
 //! Runs an experiment and prints its figures beside those of the paper.
 //!
-//! [`paper()`] finds the experiment, plans it, carries out its runs, each on its store, and deletes a
-//! store after its last run. `compare` computes what is printed and written as JSON.
+//! [`paper()`] finds the experiment, plans it, carries out its runs, each on its store, and deletes
+//! a store after its last run. `compare` computes what is printed and written as JSON, `show` prints
+//! it, and `tables` is its part of the page of charts.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not
@@ -11,6 +12,7 @@
 
 mod compare;
 mod show;
+mod tables;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -65,6 +67,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
     let result = trial.run(&mut output);
     if !matches!(result, Err(CommandError::OutputClosed)) {
         output.text("\n")?;
+        output.set_part(tables::part(&experiment, &plan, &trial.records));
         output.finish()?;
     }
     result?;
