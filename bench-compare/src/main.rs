@@ -2,7 +2,8 @@
 //!
 //! `bench-compare run PLAN` carries out a plan (`plans/*.toml`), and keeps a record of each process
 //! that has finished, so that it goes on where it was interrupted. `bench-compare page RESULTS`
-//! writes the tables. README.md in this folder tells more.
+//! writes the tables, and `bench-compare pack` puts the records into one file. README.md in this
+//! folder tells more.
 //!
 //! What is compared, in which order, and how the page is computed is in the crate `siltstone-bench`
 //! (its module `compare`). Here are processes: [`run`] carries out a plan, [`child`] is what runs
@@ -39,6 +40,8 @@ const EXAMPLES: &str = "Examples:
   bench-compare run standard --results bench-results/standard
   bench-compare run standard --engines siltstone,rocksdb --rows 128.readrandom
   bench-compare page bench-results/standard --write docs/performance.md
+  bench-compare pack bench-results/standard docs/performance/standard.jsonl.zst
+  bench-compare page docs/performance/standard.jsonl.zst --write docs/performance.md
 
 A comparison that was interrupted goes on when the same command is given again.";
 
@@ -56,6 +59,8 @@ enum Command {
     Run(RunArguments),
     /// Prints the tables of results in Markdown.
     Page(PageArguments),
+    /// Writes all records of a comparison to one small file, from which `page` can read too.
+    Pack(PackArguments),
     /// Lists the plans that are part of the program, and the engines that this build has.
     List,
     /// Runs one workload in this process, and prints its record.
@@ -100,12 +105,21 @@ struct RunArguments {
 /// What `page` is asked to do.
 #[derive(Args)]
 struct PageArguments {
-    /// Folders of results; each is a part of the page.
+    /// Folders of results, or files that `pack` wrote; each is a part of the page.
     #[arg(required = true)]
     results: Vec<PathBuf>,
     /// Writes the page to this file instead of printing it.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
+}
+
+/// What `pack` is asked to do.
+#[derive(Args)]
+struct PackArguments {
+    /// The folder of the results.
+    results: PathBuf,
+    /// The file to write: lines of JSON, compressed with zstd.
+    file: PathBuf,
 }
 
 /// What `child` is asked to do.
@@ -123,6 +137,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Page(arguments) => page::page(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Pack(arguments) => page::pack(&arguments).map(|()| ExitCode::SUCCESS),
         Command::List => {
             plans::list();
             Ok(ExitCode::SUCCESS)

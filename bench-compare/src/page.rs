@@ -1,10 +1,10 @@
-//! Writes the page of results.
+//! Writes the page of results, and packs results into one file.
 //!
 //! Threading: the main thread.
 
 use siltstone_bench::compare::{self, Results};
 
-use crate::{PageArguments, Result};
+use crate::{PackArguments, PageArguments, Result};
 
 /// Prints the page, or writes it to a file.
 pub fn page(arguments: &PageArguments) -> Result<()> {
@@ -18,4 +18,11 @@ pub fn page(arguments: &PageArguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes all records of a comparison to one file.
+pub fn pack(arguments: &PackArguments) -> Result<()> {
+    let results = Results::read(&arguments.results).map_err(|error| error.to_string())?;
+    let written = results.write_archive(&arguments.file);
+    written.map_err(|error| error.to_string())
 }

@@ -229,7 +229,7 @@ fn bench(words: &[&str], names: &Names) -> Result<Bench, String> {
         ["build", word, ..] => {
             return Err(format!("`bench build` takes no arguments, found `{word}`"));
         }
-        ["page" | "list", ..] => {
+        ["page" | "pack" | "list", ..] => {
             return Ok(Bench::Other {
                 words: owned(words),
             });

@@ -42,8 +42,8 @@ impl Conditions {
 }
 
 /// The longest pause between two processes that follow each other, in seconds: from the end of one
-/// to the start of the next. `until_s` is a last point in time, such as now. Outcomes without a time
-/// are left out; `None` if there are fewer than two points in time.
+/// to the start of the next. `until_s` is a last point in time, such as now. Outcomes without a
+/// time are left out; `None` if there are fewer than two points in time.
 pub fn longest_pause_s<'a>(
     outcomes: impl IntoIterator<Item = &'a Outcome>,
     until_s: Option<f64>,

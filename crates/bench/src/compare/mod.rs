@@ -3,8 +3,9 @@
 //! [`Plan`] is a TOML file: which engines, which stores, and which rows the table has. From it
 //! follow the processes in their order, the stores that each of them needs, and an estimate of time
 //! and disk ([`Forecast`]). [`Results`] is a folder with a record of each finished process, so that
-//! a comparison that was interrupted goes on. [`Rounds`] are the figures of two engines, round by
-//! round, with their ratio and its interval. [`page`] writes the table for `docs/performance.md`.
+//! a comparison that was interrupted goes on; it can be packed into one file. [`Rounds`] are the
+//! figures of two engines, round by round, with their ratio and its interval. [`page`] writes the
+//! table for `docs/performance.md`.
 //!
 //! Nothing here starts a process or knows an engine: the program `bench-compare` does. Its README
 //! describes the file of a plan.
@@ -15,6 +16,7 @@
 //!
 //! Threading: plain data; [`Results`] belongs to one thread of one process.
 
+mod archive;
 mod conditions;
 mod forecast;
 mod markdown;

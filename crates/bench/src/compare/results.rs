@@ -4,18 +4,20 @@
 //! files have the names of processes, such as `128.readrandom.rocksdb.2.json`. Each is written
 //! beside its place, synced and renamed, so a file that is there is whole.
 //!
+//! A comparison that is complete can be packed into one file (`archive.rs`).
+//!
 //! Invariant: all results of a folder are of one plan, one program and one machine.
 //!
 //! Threading: one thread of one process writes; the program takes a lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Conditions, PAUSE_MAX_S, Plan, Process, longest_pause_s};
+use super::{Conditions, PAUSE_MAX_S, Plan, Process, archive, longest_pause_s};
 use crate::measure::machine::{Build, Machine};
 use crate::record::Record;
 
@@ -160,6 +162,16 @@ pub enum ResultsError {
         /// What is wrong.
         error: serde_json::Error,
     },
+    /// A file with the results of a whole comparison is not what was written.
+    #[error("{}, line {line} of its unpacked text: {what}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        line: u64,
+        /// What was expected and found there.
+        what: String,
+    },
     /// The folder has no manifest.
     #[error(
         "{0} has no results of a comparison; `bench-compare run PLAN --results {0}` makes some"
@@ -183,6 +195,14 @@ pub enum ResultsError {
         /// What this run has.
         has: String,
     },
+    /// A file with results has a process that its plan does not have.
+    #[error("{} has the process {process}, which its plan does not have", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// The name of the process.
+        process: String,
+    },
     /// The plan in the manifest cannot be read by this program.
     #[error("the plan of {} cannot be read by this program: {error}", folder.display())]
     Plan {
@@ -204,7 +224,7 @@ pub struct Results {
     outcomes: BTreeMap<String, Outcome>,
 }
 
-fn about(path: &Path) -> impl FnOnce(io::Error) -> ResultsError + '_ {
+pub(super) fn about(path: &Path) -> impl FnOnce(io::Error) -> ResultsError + '_ {
     |error| ResultsError::Io {
         path: path.into(),
         error,
@@ -238,6 +258,19 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ResultsError> {
         }
     };
     write().map_err(about(path))
+}
+
+/// The plan of results, with `before` if it takes part.
+fn plan_of(folder: &Path, manifest: &Manifest) -> Result<Plan, ResultsError> {
+    let plan = Plan::parse(&format!("{}.toml", manifest.plan_name), &manifest.plan);
+    let mut plan = plan.map_err(|error| ResultsError::Plan {
+        folder: folder.into(),
+        error,
+    })?;
+    if manifest.before.is_some() {
+        plan.add_before();
+    }
+    Ok(plan)
 }
 
 impl Results {
@@ -279,24 +312,42 @@ impl Results {
         Results::read(folder)
     }
 
-    /// Reads the results in a folder.
+    /// Reads the results in a folder, or those in a file that [`Results::write_archive`] wrote.
     ///
     /// # Errors
     /// If there are none, or if a file is damaged.
-    pub fn read(folder: &Path) -> Result<Results, ResultsError> {
+    pub fn read(path: &Path) -> Result<Results, ResultsError> {
+        match path.is_file() {
+            true => Results::read_file(path),
+            false => Results::read_folder(path),
+        }
+    }
+
+    fn read_file(path: &Path) -> Result<Results, ResultsError> {
+        let (manifest, outcomes) = archive::read(path)?;
+        let plan = plan_of(path, &manifest)?;
+        let names: BTreeSet<String> = plan.processes().into_iter().map(|p| plan.id(p)).collect();
+        match outcomes.keys().find(|process| !names.contains(*process)) {
+            Some(unknown) => Err(ResultsError::Unknown {
+                path: path.into(),
+                process: unknown.clone(),
+            }),
+            None => Ok(Results {
+                folder: path.into(),
+                manifest,
+                plan,
+                outcomes,
+            }),
+        }
+    }
+
+    fn read_folder(folder: &Path) -> Result<Results, ResultsError> {
         let path = folder.join(MANIFEST);
         if !path.exists() {
             return Err(ResultsError::None(folder.into()));
         }
         let manifest: Manifest = read_json(&path)?;
-        let plan = Plan::parse(&format!("{}.toml", manifest.plan_name), &manifest.plan);
-        let mut plan = plan.map_err(|error| ResultsError::Plan {
-            folder: folder.into(),
-            error,
-        })?;
-        if manifest.before.is_some() {
-            plan.add_before();
-        }
+        let plan = plan_of(folder, &manifest)?;
         let mut outcomes = BTreeMap::new();
         for process in plan.processes() {
             let id = plan.id(process);

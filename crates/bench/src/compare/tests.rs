@@ -1,5 +1,7 @@
+mod archive;
 mod order;
 mod page;
+mod performance;
 mod plans;
 mod results;
 
