@@ -16,7 +16,7 @@ macro_rules! plans {
 }
 
 /// Names and texts.
-const PLANS: [(&str, &str); 4] = plans!["memory", "quick", "size", "standard"];
+const PLANS: [(&str, &str); 5] = plans!["memory", "quick", "size", "standard", "sync"];
 
 /// The plan of this name, or the one in this file.
 pub fn find(name: &str) -> Result<Plan> {

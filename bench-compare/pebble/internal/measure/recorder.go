@@ -35,9 +35,7 @@ type Done struct {
 	Kind Kind
 	// Operations is how many operations it counts as: each entry of a batch and of a whole scan is
 	// one.
-	Operations uint64
-	// Published is how many of them Recorder.Publish has counted before.
-	Published               uint64
+	Operations              uint64
 	WrittenBytes, ReadBytes uint64
 }
 
@@ -134,7 +132,7 @@ func (r *Recorder) Lap(done *Done) int64 {
 	latencies.Record(took)
 	r.last = now
 	r.tally.last = now
-	r.tally.counts.add(Counts{done.Operations - done.Published, done.WrittenBytes, done.ReadBytes})
+	r.tally.counts.add(Counts{done.Operations, done.WrittenBytes, done.ReadBytes})
 	return now
 }
 
@@ -143,12 +141,6 @@ func (r *Recorder) Now() int64 { return r.meter.Now() }
 
 // From says that the next call was due at this time, from which its latency counts.
 func (r *Recorder) From(due int64) { r.last = due }
-
-// Publish counts operations of a call that has not ended.
-func (r *Recorder) Publish(operations uint64) {
-	r.turn(r.meter.Now())
-	r.tally.counts.Operations += operations
-}
 
 // Finish hands over what is left. The recorder must not be used after it.
 func (r *Recorder) Finish() {

@@ -166,8 +166,9 @@ func (o *seeks) step(t *tools) (measure.Done, error) {
 		return measure.Done{}, errDone
 	}
 	from := o.pick.Next(o.records)
-	return scan(t, scanRange{from: &from, limit: o.nexts, records: o.records,
+	done, _, err := scan(t, scanRange{from: &from, limit: o.nexts, records: o.records,
 		othersWrite: o.othersWrite})
+	return done, err
 }
 
 // readAll reads the whole store, again and again.
@@ -182,11 +183,12 @@ func (o *readAll) step(t *tools) (measure.Done, error) {
 	if o.entriesLeft == 0 || t.stop.Load() {
 		return measure.Done{}, errDone
 	}
-	done, err := scan(t, scanRange{limit: o.entriesLeft, records: o.records, reverse: o.reverse})
-	if done.Operations == 0 || o.once {
+	all := scanRange{limit: o.entriesLeft, records: o.records, reverse: o.reverse}
+	done, entries, err := scan(t, all)
+	if entries == 0 || o.once {
 		o.entriesLeft = 0
 	}
-	o.entriesLeft -= min(done.Operations, o.entriesLeft)
+	o.entriesLeft -= min(entries, o.entriesLeft)
 	return done, err
 }
 

@@ -6,9 +6,9 @@ import (
 	"siltstone/bench-compare/pebble/internal/measure"
 )
 
-// publishEntries is after how many entries a long scan publishes its progress, and looks whether the
-// run has ended.
-const publishEntries = 1024
+// lapEntries is how many entries of a scan of the whole store are recorded as one call. After each
+// of them the scan looks whether the run has ended.
+const lapEntries = 1024
 
 // scanRange says where a scan begins and how far it goes.
 type scanRange struct {
@@ -30,9 +30,12 @@ type checker struct {
 	before []uint64
 	// next is the record that comes next at the earliest; backward, one more than the record that
 	// comes next at the latest.
-	next           uint64
-	entries, bytes uint64
+	next uint64
+	progress
 }
+
+// progress is how much a scan has read.
+type progress struct{ entries, bytes uint64 }
 
 // expected is the record that the store must give next, as far as it is known.
 func (c *checker) expected() (uint64, bool) {
@@ -82,8 +85,10 @@ func (c *checker) check(key, value []byte) error {
 	return nil
 }
 
-// scan reads entries with a new iterator and checks all of them.
-func scan(t *tools, r scanRange) (measure.Done, error) {
+// scan reads entries with a new iterator and checks all of them. A scan of the whole store is
+// recorded in laps of lapEntries; what is returned to be recorded is what comes after the last one.
+// The number is that of all entries.
+func scan(t *tools, r scanRange) (measure.Done, uint64, error) {
 	c := checker{scanRange: r, tools: t}
 	if r.othersWrite && r.from != nil {
 		t.before = t.before[:0]
@@ -98,7 +103,7 @@ func scan(t *tools, r scanRange) (measure.Done, error) {
 	}
 	iterator, err := t.store.DB.NewIter(nil)
 	if err != nil {
-		return measure.Done{}, fmt.Errorf("scan: %w", err)
+		return measure.Done{}, 0, fmt.Errorf("scan: %w", err)
 	}
 	var isValid bool
 	switch {
@@ -116,7 +121,9 @@ func scan(t *tools, r scanRange) (measure.Done, error) {
 	if r.reverse {
 		step = iterator.Prev
 	}
-	published, isStopped := uint64(0), false
+	isWhole, isStopped := r.from == nil, false
+	// What the recorder knows already.
+	lapped := progress{}
 	for isValid && !isStopped {
 		value, err := iterator.ValueAndErr()
 		if err == nil {
@@ -124,30 +131,34 @@ func scan(t *tools, r scanRange) (measure.Done, error) {
 		}
 		if err != nil {
 			_ = iterator.Close()
-			return measure.Done{}, fmt.Errorf("scan: %w", err)
+			return measure.Done{}, 0, fmt.Errorf("scan: %w", err)
 		}
 		if c.entries >= r.limit {
 			break
 		}
-		if c.entries-published == publishEntries {
-			if r.from == nil {
-				t.recorder.Publish(publishEntries)
-			}
-			published += publishEntries
+		if isWhole && c.entries-lapped.entries == lapEntries {
+			t.recorder.Lap(c.since(&lapped))
+			lapped = c.progress
 			isStopped = t.stop.Load()
 		}
 		isValid = step()
 	}
 	if err := iterator.Close(); err != nil {
-		return measure.Done{}, fmt.Errorf("scan: %w", err)
+		return measure.Done{}, 0, fmt.Errorf("scan: %w", err)
 	}
 	if expected, ok := c.expected(); ok && !isStopped && c.entries < r.limit {
-		return measure.Done{}, wrong("a scan ended before record %d", expected)
+		return measure.Done{}, 0, wrong("a scan ended before record %d", expected)
 	}
-	if r.from != nil {
-		return measure.Done{Kind: measure.Seek, Operations: 1, ReadBytes: c.bytes}, nil
+	if !isWhole {
+		done := measure.Done{Kind: measure.Seek, Operations: 1, ReadBytes: c.bytes}
+		return done, c.entries, nil
 	}
-	// A scan from the end of the store counts each entry as an operation.
-	return measure.Done{Kind: measure.Scan, Operations: c.entries, Published: published,
-		ReadBytes: c.bytes}, nil
+	return *c.since(&lapped), c.entries, nil
+}
+
+// since is what a scan of the whole store has read since an earlier state. Each entry is an
+// operation.
+func (c *checker) since(earlier *progress) *measure.Done {
+	return &measure.Done{Kind: measure.Scan, Operations: c.entries - earlier.entries,
+		ReadBytes: c.bytes - earlier.bytes}
 }
