@@ -180,6 +180,18 @@ func TestReadsOfAbsentKeysUseTheFiltersOfTheLastLevel(t *testing.T) {
 	}
 }
 
+func TestAMissingKeyIsNoByteThatWasRead(t *testing.T) {
+	folder := t.TempDir()
+	bench(t, folder, "--workload", "fillseq", "--records", "1000")
+	for _, filter := range []string{"true", "false"} {
+		record := bench(t, folder, "--workload", "readmissing", "--records", "1000",
+			"--operations", "100", "--own", "UseL6Filters="+filter)[0]
+		if read := number(t, record, "bytes", "user_read_bytes"); read != 0 {
+			t.Errorf("UseL6Filters=%s: %v bytes of 100 keys that are missing", filter, read)
+		}
+	}
+}
+
 func TestEveryCodecStoresAndReads(t *testing.T) {
 	for _, codec := range []string{"none", "snappy", "minlz", "zstd"} {
 		folder := t.TempDir()

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use siltstone_bench::compare::{Contender, Plan};
-use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
-use siltstone_bench::settings::{Settings, nearest};
+use siltstone_bench::engine::{Driver, NullDriver, SETTINGS_ERROR, SiltstoneDriver};
+use siltstone_bench::settings::{Compression, EngineSettings, Settings, nearest};
 
 use crate::Result;
 use crate::child::{PROTOCOL, Task};
@@ -148,6 +148,9 @@ impl Engines {
         let driver = driver.ok_or_else(|| not_built(name))?;
         let refused = settings.check(&driver.abilities());
         refused.map_err(|refusal| refusal.to_string())?;
+        if let Some(reason) = refused_codec(&**driver, settings) {
+            return Err(reason);
+        }
         let program = match (&self.before, engine.name.as_str()) {
             (Some(before), BEFORE) => before,
             _ => &self.own,
@@ -164,6 +167,19 @@ impl Engines {
         command.args(["child", &task]);
         Ok(command)
     }
+}
+
+/// Why the engine refuses the codec of the settings; `None` if it has the codec. An engine that
+/// refuses its settings without a codec too is not left out: the plan has a mistake, with which the
+/// engine's process fails.
+fn refused_codec(driver: &dyn Driver, settings: &Settings) -> Option<String> {
+    let refusal = |engine: &EngineSettings| driver.settings(engine).remove(SETTINGS_ERROR);
+    let asked = settings.engine.for_engine(driver.name());
+    let without = EngineSettings {
+        compression: Compression::None,
+        ..asked.clone()
+    };
+    refusal(&asked).filter(|_| refusal(&without).is_none())
 }
 
 /// The Go program, if it is there.
@@ -200,4 +216,30 @@ fn check_protocol(program: &Path) -> Result<()> {
         "--against {name}: this program gives tasks of the form `{PROTOCOL}`, and {found}. Compare \
          with a commit whose bench-compare has the same form, or run both commits' own comparisons"
     ))
+}
+
+#[cfg(test)]
+#[cfg(feature = "leveldb")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_codec_that_an_engine_lacks_leaves_it_out_and_a_misspelt_setting_does_not() {
+        let leveldb = driver("leveldb").unwrap();
+        let reason = |pairs: &[(&str, &str)]| {
+            let mut settings = Settings::default();
+            for (name, text) in pairs {
+                settings.set(name, text).unwrap();
+            }
+            refused_codec(&*leveldb, &settings)
+        };
+        assert_eq!(reason(&[]), None);
+        assert_eq!(
+            reason(&[("engine.own.leveldb.compression", "snappy")]),
+            None
+        );
+        let refused = reason(&[("engine.compression", "lz4")]).unwrap();
+        assert!(refused.starts_with("LevelDB has no lz4"), "{refused}");
+        assert_eq!(reason(&[("engine.own.leveldb.no_such_setting", "1")]), None);
+    }
 }

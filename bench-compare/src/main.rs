@@ -9,13 +9,14 @@
 //! (its module `compare`). Here are processes: [`run`] carries out a plan, [`child`] is what runs
 //! in each process, [`engines`] knows which programs carry out the workloads of which engine,
 //! [`pebble`] translates settings into the flags of the Go program, [`process`] starts, watches and
-//! stops one process, [`stores`] are the folders of the stores, and [`progress`] are the lines on
-//! standard error.
+//! stops one process, [`lock`] keeps other comparisons away from the results, [`stores`] are the
+//! folders of the stores, and [`progress`] are the lines on standard error.
 //!
 //! Threading: the main thread starts one process at a time. Signals only set a flag.
 
 mod child;
 mod engines;
+mod lock;
 mod page;
 mod pebble;
 mod plans;

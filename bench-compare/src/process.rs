@@ -5,14 +5,17 @@
 //!
 //! Threading: two threads read what the process prints, until it ends.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal,
+};
 
 use crate::Result;
 
@@ -77,9 +80,9 @@ pub fn watch(command: &mut Command, deadline: Duration, stop: &AtomicBool) -> Re
         .process_group(0)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec this makes one system call and allocates nothing.
-    unsafe { command.pre_exec(die_with_us) };
+    let us = getpid();
+    // SAFETY: between fork and exec this makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(move || die_with(us)) };
     let program = command.get_program().to_string_lossy().into_owned();
     let start = Instant::now();
     let child = command.spawn();
@@ -96,6 +99,16 @@ pub fn watch(command: &mut Command, deadline: Duration, stop: &AtomicBool) -> Re
     })
 }
 
+/// Called in a new process: it is killed when its parent ends. If the parent has ended before this
+/// took effect, no signal comes any more, and the process must not begin.
+fn die_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    match getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(Errno::SRCH.into()),
+    }
+}
+
 fn reader(from: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -107,7 +120,7 @@ fn reader(from: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     })
 }
 
-fn wait(child: &mut Child, until: Instant, stop: &AtomicBool) -> std::io::Result<End> {
+fn wait(child: &mut Child, until: Instant, stop: &AtomicBool) -> io::Result<End> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(End::Itself(status));
@@ -126,7 +139,7 @@ fn wait(child: &mut Child, until: Instant, stop: &AtomicBool) -> std::io::Result
 }
 
 /// Tells a process to end, and kills it if it does not.
-fn stop_now(child: &mut Child) -> std::io::Result<()> {
+fn stop_now(child: &mut Child) -> io::Result<()> {
     // It may have ended meanwhile.
     let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
     let told = Instant::now();
@@ -182,5 +195,24 @@ mod tests {
         let mut command = Command::new("/no/such/program");
         let error = watch(&mut command, GRACE, &AtomicBool::new(false)).unwrap_err();
         assert!(error.contains("/no/such/program"), "{error}");
+    }
+
+    #[test]
+    fn a_process_whose_parent_has_ended_does_not_begin() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let start = |parent: Pid| {
+            let mut command = Command::new("touch");
+            command.arg(&file);
+            // SAFETY: between fork and exec this makes two system calls and allocates nothing.
+            unsafe { command.pre_exec(move || die_with(parent)) };
+            command.status()
+        };
+        // To the new process it looks as if this test had ended: its parent is another process.
+        let error = start(Pid::INIT).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
+        assert!(!file.exists());
+        assert!(start(getpid()).unwrap().success());
+        assert!(file.exists());
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Invariants: a process that has finished is kept before the next one begins. A process whose
 //! store has another history than its row needs never runs; the store is prepared first. An engine
-//! that failed in a row does not run in it again, and all others go on.
+//! that failed in a row does not run in it again, and all others go on. No result and no store is
+//! changed before this comparison holds the locks of both folders.
 //!
 //! Threading: the main thread. A signal sets [`STOP`].
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +22,7 @@ use siltstone_bench::settings::Settings;
 
 use crate::child::STOPPED;
 use crate::engines::Engines;
+use crate::lock::lock_results;
 use crate::process::{End, Ended, watch};
 use crate::progress::{self, Progress};
 use crate::selection::Selection;
@@ -68,6 +71,8 @@ struct Comparison {
     engines: Engines,
     selection: Selection,
     progress: Progress,
+    /// The lock of the results, held as long as this program runs.
+    _lock: File,
 }
 
 /// What became of a process.
@@ -100,16 +105,20 @@ impl Comparison {
         };
         let manifest = manifest(&plan, &engines, arguments)?;
         let identity = digest(&format!("{:?}", (&manifest.plan, &manifest.programs)));
+        // Both locks come before anything is deleted.
+        let lock = lock_results(&results)?;
         let mut results = Results::open(&results, manifest).map_err(|e| e.to_string())?;
+        let stores = Stores::open(&folder, identity)?;
         if arguments.retry {
             retry(&mut results, &selection)?;
         }
         Ok(Comparison {
-            stores: Stores::open(&folder, identity)?,
             results,
+            stores,
             engines,
             selection,
             progress: Progress::new(0, 0.0),
+            _lock: lock,
         })
     }
 
@@ -126,8 +135,8 @@ impl Comparison {
             .collect()
     }
 
-    /// Forgets what the processes of a round found that was interrupted for so long that the machine
-    /// may be another one: they run again with the rest of the round.
+    /// Forgets what the processes of a round found that was interrupted for so long that the
+    /// machine may be another one: they run again with the rest of the round.
     fn forget_interrupted(&mut self) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_s = now.map_or(0.0, |now| now.as_secs_f64());

@@ -57,7 +57,8 @@ impl Stores {
             .map_err(about(&mark))?;
         if let Err(error) = lock.try_lock() {
             return Err(format!(
-                "{} is in use by another comparison ({error}); wait for its end",
+                "{} is in use by another comparison ({error}); wait for its end, or give another \
+                 --folder",
                 folder.display()
             ));
         }

@@ -341,6 +341,62 @@ fn an_engine_that_cannot_do_a_row_is_left_out_with_a_sentence() {
 }
 
 #[test]
+fn an_engine_without_the_codec_is_left_out_with_a_sentence() {
+    let codec = "key_bytes = 16\nengine.compression = \"zstd\"";
+    let place = Place::with(&TINY.replace("key_bytes = 16", codec));
+    let output = place.run(&["--engines", "null,leveldb", "--rows", "fillseq"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("left out (note 1)"), "{page}");
+    assert!(page.contains("LevelDB has no zstd"), "{page}");
+    let results = place.results();
+    let mut verdicts = BTreeMap::new();
+    for (process, outcome) in results.all() {
+        if let Some(outcome) = outcome {
+            verdicts.insert(results.plan.id(process), outcome.verdict.clone());
+        }
+    }
+    let left_out = &verdicts["tiny.fillseq.leveldb.1"];
+    assert!(matches!(left_out, Verdict::Skipped(_)), "{left_out:?}");
+    let done = &verdicts["tiny.fillseq.null.1"];
+    assert!(matches!(done, Verdict::Done(_)), "{done:?}");
+}
+
+/// `--retry` deletes results, so a second comparison must not come as far as that while another
+/// one uses the results or the stores.
+#[test]
+fn two_comparisons_share_neither_results_nor_stores() {
+    let plan = TINY.replace("workload = \"fillseq\"", "workload = \"ingest\"");
+    let place = Place::with(&plan);
+    let few = ["--engines", "leveldb", "--rows", "ingest"];
+    let output = place.run(&few);
+    assert!(output.status.success(), "{}", errors(&output));
+    let before = place.files();
+    assert_eq!(before.len(), 1, "LevelDB was left out, and this is kept");
+
+    let stores = place.path("stores");
+    let mark = stores.join("bench-compare.lock");
+    std::fs::create_dir(&stores).unwrap();
+    std::fs::write(&mark, "").unwrap();
+    let folder = stores.display().to_string();
+    let again = [&few[..], &["--retry", "--folder", folder.as_str()]].concat();
+    for (locked, expected) in [
+        (place.path("results"), "give another --results"),
+        (mark, "is in use by another comparison"),
+    ] {
+        let held = std::fs::File::open(&locked).unwrap();
+        held.try_lock().unwrap();
+        let output = place.run(&again);
+        assert_eq!(output.status.code(), Some(1), "{}", locked.display());
+        let said = errors(&output);
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(place.files(), before, "{}", locked.display());
+    }
+    let output = place.run(&again);
+    assert!(output.status.success(), "{}", errors(&output));
+}
+
+#[test]
 fn an_estimate_runs_nothing() {
     let place = Place::with(TINY);
     let output = place.run(&["--estimate"]);

@@ -5,10 +5,10 @@
 //! is followed by `persist(SyncData)`, which waits for `fdatasync`.
 //!
 //! Settings: the memtable, the cache, the workers (at least two, [`MIN_WORKERS`] says why) and the
-//! codec are as asked; fjall has no zstd.
-//! The Bloom filter gets the bits that are asked for below level 0. At level 0 it keeps fjall's own
-//! stronger filter (one false positive in 10,000), which helps reads and costs little. The other
-//! filters and most indexes share the cache with the data, as fjall has it by default; its setting
+//! codec are as asked. fjall has no zstd, so the driver refuses it. The Bloom filter gets the bits
+//! that are asked for below level 0. At level 0 it keeps fjall's own stronger filter (one false
+//! positive in 10,000), which helps reads and costs little. The other filters and most indexes
+//! share the cache with the data, as fjall has it by default; its setting
 //! `pin_filters_and_indexes=true` keeps them in memory beside the cache, as RocksDB does. fjall
 //! reads tables with system calls only. The settings of a keyspace are those of its creation: a
 //! store that is opened again takes only the cache and the workers from the new settings.
@@ -35,12 +35,12 @@ use fjall::{
     AbstractTree, CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode,
 };
 use siltstone_bench::engine::{
-    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result, Session,
-    ThreadClass, Write,
+    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
+    SETTINGS_ERROR, Session, ThreadClass, Write,
 };
 use siltstone_bench::settings::{Compression, EngineSettings};
 
-use crate::own::{NOT_AVAILABLE, Own};
+use crate::own::{NOT_AVAILABLE, Own, no_codec};
 
 /// With one worker, fjall 3.1.13 can stop for ever: writers fill the queue of the workers with
 /// requests to rotate the memtable, and the worker then waits for room in its own queue.
@@ -81,8 +81,12 @@ fn settings_of(settings: &EngineSettings) -> Result<Settings> {
         worker_threads: settings.background_threads.max(MIN_WORKERS) as usize,
         bloom_bits: settings.bloom_bits,
         compression: match settings.compression {
+            Compression::None => CompressionType::None,
             Compression::Lz4 => CompressionType::Lz4,
-            Compression::None | Compression::Zstd => CompressionType::None,
+            codec @ Compression::Zstd => {
+                let others = "engine.compression can be none or lz4";
+                return Err(no_codec("fjall", codec, others));
+            }
         },
         max_journaling_size: own.number("max_journaling_size", 512 << 20)?,
         data_block_size: own.number("data_block_size", 4096)?,
@@ -101,11 +105,8 @@ fn settings_of(settings: &EngineSettings) -> Result<Settings> {
 }
 
 /// The settings by fjall's names.
-fn named(asked: &EngineSettings, settings: &Settings) -> BTreeMap<String, String> {
-    let compression = match asked.compression {
-        Compression::Zstd => format!("none (zstd is {NOT_AVAILABLE})"),
-        _ => settings.compression.to_string(),
-    };
+fn named(settings: &Settings) -> BTreeMap<String, String> {
+    let compression = settings.compression.to_string();
     let filter = match settings.bloom_bits {
         0 => "none".to_string(),
         bits => format!("level 0: FalsePositiveRate(0.0001), below: BitsPerKey({bits})"),
@@ -115,8 +116,8 @@ fn named(asked: &EngineSettings, settings: &Settings) -> BTreeMap<String, String
         ("cache_size", settings.cache_size.to_string()),
         ("worker_threads", settings.worker_threads.to_string()),
         ("filter_policy", filter),
-        ("data_block_compression_policy", compression),
-        ("journal_compression", settings.compression.to_string()),
+        ("data_block_compression_policy", compression.clone()),
+        ("journal_compression", compression),
         ("manual_journal_persist", false.to_string()),
         (
             "max_journaling_size",
@@ -209,8 +210,8 @@ impl Driver for FjallDriver {
 
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String> {
         match settings_of(settings) {
-            Ok(found) => named(settings, &found),
-            Err(error) => BTreeMap::from([("error".into(), error.to_string())]),
+            Ok(found) => named(&found),
+            Err(error) => BTreeMap::from([(SETTINGS_ERROR.into(), error.message)]),
         }
     }
 

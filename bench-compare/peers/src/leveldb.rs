@@ -5,12 +5,12 @@
 //!
 //! Settings: the memtable, the block cache and the bits of the Bloom filter are as asked. LevelDB
 //! has one background thread, which both flushes and compacts, whatever is asked. Of the codecs it
-//! has only Snappy, as its own setting `compression=snappy`. It always reads tables through maps,
-//! up to 1000 files, and with system calls beyond that. One setting differs from LevelDB's default:
-//! `max_open_files` is the highest that LevelDB accepts, as RocksDB keeps all tables open too. With
-//! the default of 1000, tables of more than 2 GiB would be opened again and again. LevelDB keeps a
-//! fifth of the files open that the process may open, and so the driver raises the process's own
-//! limit to the one that the system allows.
+//! has only Snappy, as its own setting `compression=snappy`; LZ4 and zstd are refused. It always
+//! reads tables through maps, up to 1000 files, and with system calls beyond that. One setting
+//! differs from LevelDB's default: `max_open_files` is the highest that LevelDB accepts, as RocksDB
+//! keeps all tables open too. With the default of 1000, tables of more than 2 GiB would be opened
+//! again and again. LevelDB keeps a fifth of the files open that the process may open, and so the
+//! driver raises the process's own limit to the one that the system allows.
 //!
 //! Reads copy a value once, into a string that the session keeps, as a C++ program would do.
 //! Checksums are not verified on reads, which is LevelDB's default.
@@ -31,12 +31,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use siltstone_bench::engine::{
-    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result, Session,
-    ThreadClass, Write,
+    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
+    SETTINGS_ERROR, Session, ThreadClass, Write,
 };
-use siltstone_bench::settings::EngineSettings;
+use siltstone_bench::settings::{Compression, EngineSettings};
 
-use crate::own::{NOT_AVAILABLE, Own};
+use crate::own::{NOT_AVAILABLE, Own, no_codec};
 use database::{Batch, CppString, Database, Settings};
 
 /// LevelDB clips the setting to this value.
@@ -48,6 +48,11 @@ pub struct LevelDbDriver;
 
 /// The settings as the bridge takes them.
 fn settings_of(settings: &EngineSettings) -> Result<Settings> {
+    if settings.compression != Compression::None {
+        let others = "engine.compression can only be none, and LevelDB's own setting compression \
+                      can be snappy";
+        return Err(no_codec("LevelDB", settings.compression, others));
+    }
     let mut own = Own::new("LevelDB", &settings.own);
     let found = Settings {
         write_buffer_size: settings.memtable_bytes as usize,
@@ -136,7 +141,7 @@ impl Driver for LevelDbDriver {
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String> {
         match settings_of(settings) {
             Ok(found) => named(&found),
-            Err(error) => BTreeMap::from([("error".into(), error.to_string())]),
+            Err(error) => BTreeMap::from([(SETTINGS_ERROR.into(), error.message)]),
         }
     }
 

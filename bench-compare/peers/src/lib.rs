@@ -14,7 +14,8 @@
 //! cargo peers test -p bench-peers
 //! ```
 //!
-//! Invariant: a driver refuses a setting of an engine's own that the engine does not have.
+//! Invariant: a driver refuses a codec that the engine does not have, and a setting of the engine's
+//! own that the engine does not have.
 //!
 //! Threading: as the traits of `siltstone_bench::engine` say.
 

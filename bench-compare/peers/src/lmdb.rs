@@ -24,8 +24,9 @@
 //! Reads of data that is larger than memory need `nordahead=true`: LMDB's source calls readahead
 //! harmful then. It stays off by default, because readahead helps scans of data that fits.
 //!
-//! Settings: there are no memtables, filters, codecs or background threads, and the page cache is
-//! the cache. The version is 0.9.24, as in Debian 12; later ones of 0.9 only correct errors.
+//! Settings: there are no memtables, filters or background threads, and the page cache is the
+//! cache. LMDB does not compress, so a codec is refused. The version is 0.9.24, as in Debian 12;
+//! later ones of 0.9 only correct errors.
 //!
 //! An ingest is LMDB's bulk load: `MDB_APPEND`, which fills pages from left to right, if the
 //! entries lie behind all others.
@@ -45,12 +46,12 @@ use lmdb::{
 };
 use lmdb_sys as ffi;
 use siltstone_bench::engine::{
-    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result, Session,
-    Write,
+    Abilities, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
+    SETTINGS_ERROR, Session, Write,
 };
-use siltstone_bench::settings::EngineSettings;
+use siltstone_bench::settings::{Compression, EngineSettings};
 
-use crate::own::{NOT_AVAILABLE, Own};
+use crate::own::{NOT_AVAILABLE, Own, no_codec};
 use gate::{Gate, Passage};
 
 /// The size of the map: more than ten times what the largest standard comparison needs, with 20 GiB
@@ -87,6 +88,10 @@ fn cannot_open(error: Error, map_size: usize) -> EngineError {
 /// The default flags are those of an embedded user who wants the fastest writes that survive the
 /// process. `NOTLS` only allows several sessions in one thread.
 fn settings_of(settings: &EngineSettings) -> Result<Settings> {
+    if settings.compression != Compression::None {
+        let others = "engine.compression can only be none, because LMDB does not compress";
+        return Err(no_codec("LMDB", settings.compression, others));
+    }
     let mut own = Own::new("LMDB", &settings.own);
     let optional = [
         ("writemap", true, EnvironmentFlags::WRITE_MAP),
@@ -131,7 +136,7 @@ impl Driver for LmdbDriver {
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String> {
         let found = match settings_of(settings) {
             Ok(found) => found,
-            Err(error) => return BTreeMap::from([("error".into(), error.to_string())]),
+            Err(error) => return BTreeMap::from([(SETTINGS_ERROR.into(), error.message)]),
         };
         let missing = [
             "memtable_bytes",

@@ -1,4 +1,4 @@
-//! Reads the settings of an engine's own.
+//! Reads the settings of an engine's own, and refuses what the engine does not have.
 //!
 //! Invariant: a name that the engine does not have is refused, with the names that it has.
 //!
@@ -9,9 +9,16 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use siltstone_bench::engine::{EngineError, Result};
+use siltstone_bench::settings::Compression;
 
 /// What [`siltstone_bench::engine::Driver::settings`] says of a setting that the engine lacks.
 pub(crate) const NOT_AVAILABLE: &str = "not available";
+
+/// The refusal of a codec that the engine does not have. With another codec in its place the
+/// engines would not do the same work. `others` says what can be asked for instead.
+pub(crate) fn no_codec(engine: &str, asked: Compression, others: &str) -> EngineError {
+    EngineError::new("open", format!("{engine} has no {asked}; {others}"))
+}
 
 /// The settings of an engine's own, and the names that were asked for.
 pub(crate) struct Own<'a> {

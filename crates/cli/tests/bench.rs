@@ -186,6 +186,33 @@ fn a_page_shows_all_workloads_and_refers_to_nothing() {
 }
 
 #[test]
+fn help_has_a_line_for_each_workload_and_fits_on_a_terminal() {
+    let mut command = Command::new(SILT);
+    command.args(["bench", "--help"]).env("COLUMNS", "100");
+    let ended: Ended = command.output().unwrap().into();
+    let help = ended.fine();
+    let flat = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for workload in Workload::ALL {
+        let start = format!("  {:<24}", workload.name());
+        let line = help.lines().find(|line| line.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("{workload} is not in the help: {help}"));
+        assert!((30..=80).contains(&line.len()), "{line}");
+    }
+    for words in [
+        "silt bench peaks",
+        "silt bench mixgraph",
+        "silt bench queue",
+        "--write-rate 20K",
+        "[default: 16; 48 for mixgraph]",
+        "[default: 128; 1KiB for ycsb-* and peaks; pareto:1KiB for mixgraph]",
+    ] {
+        assert!(flat.contains(words), "{words}: {help}");
+    }
+    let is_short = |line: &str| line.chars().count() <= 100;
+    assert!(help.lines().all(is_short), "{help}");
+}
+
+#[test]
 fn mistakes_are_answered_with_what_was_meant() {
     for (args, expected) in [
         (&["fillrandm"][..], "did you mean `fillrandom`?"),

@@ -25,7 +25,9 @@ type Second struct {
 	CPUS                *float64                 `json:"cpu_s"`
 	ResidentBytes       *uint64                  `json:"resident_bytes"`
 	AnonymousBytes      *uint64                  `json:"anonymous_bytes"`
-	Levels              []store.Level            `json:"levels"`
+	// Levels is the shape of the tree at the end of the second, if it was asked for then. In the
+	// first second it is the shape at the start otherwise.
+	Levels []store.Level `json:"levels"`
 
 	// merged are the latencies of a second that is not complete.
 	merged [kinds]*Latencies
@@ -64,7 +66,12 @@ type collector struct {
 	first, last Reading
 	firstFigure store.Figures
 	lastFigure  store.Figures
-	measured    *Measured
+	firstLevels []store.Level
+	// levelsTook is how long the store took to give the last shape of its tree, and levelsAt is when
+	// that was, in whole seconds since the start.
+	levelsTook time.Duration
+	levelsAt   int64
+	measured   *Measured
 	// position is the second of each recorder; -1 if it has ended.
 	position []int64
 	complete int64
@@ -74,6 +81,14 @@ type collector struct {
 // be nil.
 func StartSampler(meter *Meter, opened *store.Store) *Sampler {
 	s := &Sampler{meter: meter, stop: make(chan struct{}), result: make(chan *Measured, 1)}
+	c := newCollector(meter, opened)
+	meter.start = time.Now()
+	go func() { s.result <- c.run(s.stop) }()
+	return s
+}
+
+// newCollector takes the first sample.
+func newCollector(meter *Meter, opened *store.Store) *collector {
 	c := &collector{
 		meter:     meter,
 		store:     opened,
@@ -87,10 +102,9 @@ func StartSampler(meter *Meter, opened *store.Store) *Sampler {
 	if opened != nil {
 		c.firstFigure = opened.Figures()
 		c.lastFigure = c.firstFigure
+		c.firstLevels = c.levels(0)
 	}
-	meter.start = time.Now()
-	go func() { s.result <- c.run(s.stop) }()
-	return s
+	return c
 }
 
 // Finish takes the last sample. All recorders must have been finished before.
@@ -109,7 +123,7 @@ func (c *collector) run(stop chan struct{}) *Measured {
 			c.take(message)
 		case <-timer.C:
 			now := c.meter.Now() / int64(time.Second)
-			c.sample(max(now-1, 0), now/levelsEvery > (next-1)/levelsEvery)
+			c.sample(max(now-1, 0), c.levelsAreDue(now))
 			next = now + 1
 		case <-stop:
 			timer.Stop()
@@ -204,10 +218,31 @@ func larger(a, b *uint64) *uint64 {
 	return a
 }
 
-// levelsEvery is after how many seconds the shape of the tree is asked for again.
-const levelsEvery = 10
+// The shape of the tree is asked for every second while an answer takes less than quick. Otherwise
+// it is asked for again after slowLevelsEvery seconds.
+const (
+	quick           = 2 * time.Millisecond
+	slowLevelsEvery = 10
+)
 
-// sample reads everything at the end of a second, and the shape of the tree every ten seconds.
+// levelsAreDue says whether the shape of the tree is asked for after this number of seconds.
+func (c *collector) levelsAreDue(now int64) bool {
+	every := int64(slowLevelsEvery)
+	if c.levelsTook < quick {
+		every = 1
+	}
+	return now >= c.levelsAt+every
+}
+
+// levels asks for the shape of the tree after this number of seconds.
+func (c *collector) levels(now int64) []store.Level {
+	begun := time.Now()
+	levels := c.store.Levels()
+	c.levelsTook, c.levelsAt = time.Since(begun), now
+	return levels
+}
+
+// sample reads everything at the end of a second, and the shape of the tree if withLevels says so.
 func (c *collector) sample(second int64, withLevels bool) {
 	before, now := c.last, ReadProcess()
 	c.last = now
@@ -230,7 +265,7 @@ func (c *collector) sample(second int64, withLevels bool) {
 		row.StallS = StallSeconds(grown.Stalls)
 	}
 	if withLevels {
-		row.Levels = c.store.Levels()
+		row.Levels = c.levels(second + 1)
 	}
 }
 
@@ -250,6 +285,9 @@ func (c *collector) finish() *Measured {
 	c.sample(c.meter.Now()/int64(time.Second), true)
 	for _, row := range c.measured.Seconds {
 		row.summarise()
+	}
+	if first := c.measured.Seconds[0]; first.Levels == nil {
+		first.Levels = c.firstLevels
 	}
 	m := c.measured
 	m.Before, m.After = c.first, c.last

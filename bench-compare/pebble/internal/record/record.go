@@ -101,8 +101,6 @@ type Amplification struct {
 	WriteCalls      *float64 `json:"write_calls"`
 	WriteDevice     *float64 `json:"write_device"`
 	ReadDevice      *float64 `json:"read_device"`
-	BlocksPerGet    *float64 `json:"blocks_per_get"`
-	TablesPerGet    *float64 `json:"tables_per_get"`
 	Space           *float64 `json:"space"`
 	SpaceWithoutLog *float64 `json:"space_without_log"`
 }

@@ -116,7 +116,8 @@ func (t *tools) get(record uint64) (measure.Done, error) {
 // an iterator that does is what Pebble offers for reads that will mostly find nothing.
 func (t *tools) getAbsent(record uint64) (measure.Done, error) {
 	t.key = t.keys.Absent(record, t.key)
-	done := measure.Done{Kind: measure.GetMissing, Operations: 1, ReadBytes: uint64(len(t.key))}
+	// Nothing is returned, so no bytes are read.
+	done := measure.Done{Kind: measure.GetMissing, Operations: 1}
 	if !t.store.UseL6Filters {
 		_, closer, err := t.store.DB.Get(t.key)
 		if errors.Is(err, pebble.ErrNotFound) {

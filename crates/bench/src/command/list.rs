@@ -4,6 +4,10 @@
 //! when operations start makes no sense for a workload of a list, that workload ignores it, and the
 //! output says so.
 //!
+//! Some workloads have defaults of their own (`Workload::own_defaults`). Those of records, keys and
+//! values hold for every workload of the store, and for the fill that makes it. The output names
+//! them. A store that an earlier call left keeps what it has.
+//!
 //! Invariants: every run passes [`Settings::check`]; an option that no workload of the list can
 //! follow is refused; a workload that needs a store finds one that has its kind of keys, if the
 //! list alone can say so.
@@ -30,6 +34,9 @@ const DEFAULT_WORKLOADS: [Workload; 5] = [
 /// The settings that a workload of a list may ignore.
 const MAY_BE_IGNORED: [&str; 3] = ["amount", "distribution", "arrival"];
 
+/// The settings that decide what a store has. They are the same for all workloads of a store.
+const OF_THE_STORE: [&str; 3] = ["records", "key_bytes", "value_bytes"];
+
 /// A run of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
@@ -45,7 +52,8 @@ pub struct Step {
 pub struct List {
     /// The runs.
     pub steps: Vec<Step>,
-    /// Which workload ignores which option, in sentences.
+    /// Which workload ignores which option, and which defaults are those of a workload, in
+    /// sentences.
     pub notes: Vec<String>,
 }
 
@@ -82,7 +90,10 @@ impl List {
             notes: Vec::new(),
         };
         if let Some(fill) = fill_needed(named, begin) {
-            let settings = fill_settings(&base, fill);
+            let mut data = base.clone();
+            let own = own_defaults(named, 0, args);
+            own.iter().try_for_each(|own| own.set(&mut data))?;
+            let settings = fill_settings(&data, fill);
             settings
                 .check(&driver.abilities())
                 .map_err(|r| refused(&r))?;
@@ -90,12 +101,21 @@ impl List {
         }
         let mut ignored: Vec<Vec<Refusal>> = Vec::new();
         let mut is_store_given = matches!(begin, Begin::Given(_));
-        for workload in named {
+        for (position, workload) in named.iter().enumerate() {
             is_store_given &= !workload.makes_store();
             let mut settings = Settings {
                 workload: *workload,
                 ..base.clone()
             };
+            let begins_store = position == 0 || workload.makes_store();
+            for own in own_defaults(named, position, args) {
+                own.set(&mut settings)?;
+                let is_of_the_store = OF_THE_STORE.contains(&own.name);
+                if !is_of_the_store || (begins_store && !is_store_given) {
+                    list.notes.push(own.note());
+                }
+            }
+            // What the store has takes the place of the defaults.
             if let (true, Begin::Given(Some(data))) = (is_store_given, begin) {
                 data.apply(&mut settings, |name| args.settings.has(name));
             }
@@ -132,6 +152,58 @@ impl List {
         }
         most
     }
+}
+
+/// A default that a workload has of its own.
+struct OwnDefault {
+    name: &'static str,
+    text: &'static str,
+    workload: Workload,
+}
+
+impl OwnDefault {
+    fn set(&self, settings: &mut Settings) -> Result<()> {
+        let set = settings.set(self.name, self.text);
+        set.map_err(|error| CommandError::Failed(error.to_string()))
+    }
+
+    fn note(&self) -> String {
+        let option = option_of(self.name);
+        format!(
+            "{option} is {}, the default of {}",
+            self.text, self.workload
+        )
+    }
+}
+
+/// The defaults that the workload at this position takes for settings that were not given: those
+/// of its store, and its own. If several workloads have one for the store, the first one decides.
+fn own_defaults(named: &[Workload], position: usize, args: &RunArgs) -> Vec<OwnDefault> {
+    let mut found: Vec<OwnDefault> = Vec::new();
+    for workload in sharing(named, position) {
+        for &(name, text) in workload.own_defaults() {
+            let holds = OF_THE_STORE.contains(&name) || *workload == named[position];
+            let is_first = found.iter().all(|own| own.name != name);
+            if holds && is_first && !args.settings.has(name) {
+                found.push(OwnDefault {
+                    name,
+                    text,
+                    workload: *workload,
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The workloads that share a store with the one at this position: from the fill that makes it
+/// until the next one.
+fn sharing(named: &[Workload], position: usize) -> &[Workload] {
+    let makes_store = |workload: &Workload| workload.makes_store();
+    let first = named[..=position].iter().rposition(makes_store);
+    let next = named[position + 1..].iter().position(makes_store);
+    let end = next.map_or(named.len(), |next| position + 1 + next);
+    &named[first.unwrap_or(0)..end]
 }
 
 /// Settings that the engine can carry out, without what this workload cannot follow.

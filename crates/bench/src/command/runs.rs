@@ -1,10 +1,13 @@
 //! Runs workloads one after the other on one store.
 //!
-//! Threading: one thread calls; each run starts threads of its own.
+//! Threading: one thread calls; each run starts threads of its own. Beside each run, a thread asks
+//! whether a signal came, because a run reports no progress while it prepares or settles.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use super::list::{Begin, List, Step, quoted};
 use super::output::Output;
@@ -16,6 +19,9 @@ use crate::record::{Context, Record, number};
 use crate::run::store::{Fixture, known};
 use crate::run::{Control, RunError, run};
 use crate::settings::{Settings, Workload};
+
+/// How often the program is asked whether a signal came.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What all runs of a call share.
 pub(super) struct Runner<'a> {
@@ -37,13 +43,23 @@ impl Runner<'_> {
         }
         let control = Control::default();
         let shown = Shown::new(label);
-        let found = run(self.driver, folder, settings, &control, &|progress| {
+        let found = std::thread::scope(|scope| {
+            // The sender is dropped at the end of the run, also if the run panics.
+            let (_running, end) = mpsc::channel();
+            scope.spawn(|| self.watch(&control, end));
+            let show = |progress| shown.show(progress);
+            run(self.driver, folder, settings, &control, &show)
+        })?;
+        Ok(Record::of(self.driver, settings, &found, &self.context))
+    }
+
+    /// Stops the run when a signal came. Returns when the sender of `end` is dropped.
+    fn watch(&self, control: &Control, end: Receiver<()>) {
+        while end.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
             if (self.program.stopped)() {
                 control.stop.store(true, Ordering::Release);
             }
-            shown.show(progress);
-        })?;
-        Ok(Record::of(self.driver, settings, &found, &self.context))
+        }
     }
 
     /// Whether stores of the engine take space on disk.
@@ -153,13 +169,15 @@ fn run_step(
 fn interrupted(runner: &Runner<'_>, place: &Place, workload: Workload) -> CommandError {
     let store = Fixture::folder_of(runner.driver, place.folder());
     let store = store.display();
-    let what = match (place.is_kept(), workload.writes()) {
+    // A run that was stopped before its first write leaves the store as it was, too.
+    let is_known = known(runner.driver, place.folder()).is_some();
+    let what = match (place.is_kept(), is_known) {
         (false, _) => String::new(),
-        (true, true) => format!(
+        (true, false) => format!(
             "; the store in {store} stays, but no later run reads it, because nobody knows what \
              was written; a fill makes a new one"
         ),
-        (true, false) => format!("; the store in {store} is as it was"),
+        (true, true) => format!("; the store in {store} is as it was"),
     };
     CommandError::Interrupted(format!("during `{workload}`{what}"))
 }

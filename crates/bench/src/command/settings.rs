@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::{CommandError, Result};
-use crate::settings::{Setting, SettingError, Settings, all_settings};
+use crate::settings::{Setting, SettingError, Settings, Workload, all_settings};
 
 /// The heads under which help lists the options.
 const RUN_HEADING: &str = "Settings of the runs";
@@ -111,8 +111,33 @@ fn default_text(setting: &Setting) -> String {
     match (setting.name, setting.show(&Settings::default())) {
         ("amount", _) => " [default: the workload's own]".into(),
         (_, text) if text.is_empty() || text == "default" => String::new(),
-        (_, text) => format!(" [default: {text}]"),
+        (name, text) => format!(" [default: {text}{}]", other_defaults(name)),
     }
+}
+
+/// The defaults of the workloads that have another one, for example `; 48 for mixgraph`.
+fn other_defaults(name: &str) -> String {
+    let mut by_text: Vec<(&str, Vec<&str>)> = Vec::new();
+    for workload in Workload::ALL {
+        let of = match workload.is_ycsb() {
+            true => "ycsb-*",
+            false => workload.name(),
+        };
+        for &(own, text) in workload.own_defaults() {
+            if own != name {
+                continue;
+            }
+            match by_text.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, names)) if names.contains(&of) => {}
+                Some((_, names)) => names.push(of),
+                None => by_text.push((text, vec![of])),
+            }
+        }
+    }
+    let texts = by_text.iter();
+    texts
+        .map(|(text, names)| format!("; {text} for {}", names.join(" and ")))
+        .collect()
 }
 
 fn option(setting: &'static Setting, name: &'static str) -> Arg {

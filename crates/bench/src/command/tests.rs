@@ -1,5 +1,8 @@
 //! The options, and what a call refuses before it makes a store.
 
+mod defaults;
+mod signals;
+
 use std::path::Path;
 
 use clap::Parser;

@@ -1,9 +1,9 @@
 //! The page of a comparison, in Markdown.
 //!
-//! For each store there is a table of figures (the median of the rounds, lowest and highest), a
-//! table of ratios with their intervals, and a table of what each figure costs. Failures, engines
-//! that were left out, weaker promises and drift of the machine stand below, then how the figures
-//! were made.
+//! For each store there is a list of what each row does, a table of figures (the median of the
+//! rounds, lowest and highest), a table of ratios with their intervals, and a table of what each
+//! figure costs. Failures, engines that were left out, warnings of the records, weaker promises and
+//! drift of the machine stand below, then how the figures were made.
 //!
 //! Invariants: every figure comes from a record. Wins and losses are printed in the same way. Equal
 //! results give equal pages, byte for byte.
@@ -14,10 +14,12 @@ mod details;
 mod drift;
 mod facts;
 mod number;
+mod rows;
 mod summary;
 mod table;
 mod tables;
 mod text;
+mod warned;
 
 use std::collections::BTreeMap;
 
@@ -30,19 +32,24 @@ const HEAD: &str = "This page is written by `bench-compare page` from the record
      and is not edited by hand. `bench-compare/README.md` says how to make it again.";
 
 const READING: &str = "A figure is the median of the rounds, with the lowest and the highest in \
-     parentheses. Rounds are interleaved: in each round every engine runs once, the first one \
-     in the middle of the others, whose order changes. A ratio is that of the two figures of \
-     one round; the tables have the median of these ratios and the interval in which the truth \
-     lies with a probability of 95% (Student's t on the logarithms). Above 1, the first engine \
-     is better. *wins* and *loses* stand where the interval lies on one side of 1, and \
-     *undecided* where it does not. Writes are only judged if both engines promise the same. Of \
-     a hundred such intervals, about five miss the truth. Rows that read share one store, which \
-     each engine filled once, so their intervals are those of the reading alone.";
+     parentheses. Rounds are interleaved: in each round every engine of the row runs once, the \
+     first one in the middle of the others, whose order changes from round to round. A ratio \
+     compares two engines by their figures of one round. Above 1, the first engine is better. \
+     The tables have the median of the ratios and, in parentheses, the interval in which the \
+     true ratio lies with a probability of 95% (Student's t on the logarithms of the ratios). Of \
+     a hundred such intervals, about five miss the truth. *wins* and *loses* stand where all of \
+     the interval is above or below 1, and *undecided* where 1 is in it. A row with one round \
+     has no interval, and is not judged. Rows that write are judged only if both engines promise \
+     the same. All rounds of a row that reads find one store, which each engine filled once, so \
+     their intervals are those of the reading alone.";
 
-const DEFINITIONS: &str = "Fills and overwrites count until the engine is idle, so compactions \
-     that are left behind are part of the figure. Every read is checked: what should be there is \
-     found, what should not be there is not found, and every byte of the value is compared. All \
-     figures of a process are in its record (`docs/bench-record.md`).";
+const DEFINITIONS: &str = "Fills, overwrites, deletes and compactions count until the engine is \
+     idle, so the flushes and compactions that they leave behind are part of the figure. `open` \
+     is judged by the time that the open takes. All other rows count until the last operation \
+     has ended. Where a row is judged by something else, its name in the table says so. Every \
+     read is checked: what should be there is found, what should not be there is not found, and \
+     every byte of the value is compared. All figures of a process are in its record \
+     (`docs/bench-record.md`).";
 
 /// The page of these comparisons, one after the other.
 pub fn page(all: &[Results]) -> String {
@@ -204,7 +211,8 @@ impl<'a> Shown<'a> {
         let mut notes = Notes::default();
         let spec = &self.results.plan.stores[store];
         let mut out = format!("### {}\n\n", spec.title);
-        out.push_str(&paragraph(&facts::data_text(&spec.fill)));
+        out.push_str(&paragraph(&facts::data_text(self, store)));
+        out.push_str(&rows::list(self, &rows));
         out.push_str(&tables::figures(self, &rows, &engines, &mut notes).text());
         let ratios = tables::ratios(self, &rows, &engines);
         if !ratios.is_empty() {

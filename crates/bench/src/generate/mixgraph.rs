@@ -13,8 +13,8 @@
 //!
 //! # The rest
 //!
-//! Sizes of values and lengths of scans have generalised Pareto distributions, operations have
-//! fixed ratios, and the rate of arrivals follows a sine.
+//! Sizes of values and lengths of scans have generalised Pareto distributions, and operations have
+//! fixed ratios.
 //!
 //! The algorithm is that of RocksDB's `tools/db_bench_tool.cc` (`MixGraph`,
 //! `GenerateTwoTermExpKeys`) at 00595931, with these differences:
@@ -29,6 +29,8 @@
 //!   cover all records.
 //! - The hash and the shuffle are others, so the hot keys are other keys. They do not depend on the
 //!   seed, so runs with different seeds have the same hot keys.
+//! - In `db_bench` the rate of arrivals can follow a sine with a period of a day. Here operations
+//!   arrive as those of every other workload.
 //!
 //! Threading: a generator belongs to one thread.
 
@@ -37,7 +39,6 @@ use super::hash::{mix, scale};
 use super::pareto::Pareto;
 use super::permutation::Permutation;
 use super::random::Random;
-use super::rate::Rate;
 use super::sizes::Sizes;
 use super::zipfian::redraw;
 
@@ -72,18 +73,10 @@ pub struct MixgraphParameters {
     pub mix_put_ratio: f64,
     /// The share of seeks.
     pub mix_seek_ratio: f64,
-    /// The amplitude of the rate in operations a second.
-    pub sine_a: f64,
-    /// The angular frequency of the rate; the published one has a period of about a day.
-    pub sine_b: f64,
-    /// The phase of the rate in radians.
-    pub sine_c: f64,
-    /// The mean rate in operations a second.
-    pub sine_d: f64,
 }
 
-/// The published settings with uniform keys. Values, scans, ratios and rates are those that the
-/// paper fits to ZippyDB, with 50 million keys of 48 bytes.
+/// The published settings with uniform keys. Values, scans and ratios are those that the paper fits
+/// to ZippyDB, with 50 million keys of 48 bytes.
 pub const ALL_RANDOM: MixgraphParameters = MixgraphParameters {
     keyrange_dist_a: 0.0,
     keyrange_dist_b: 0.0,
@@ -107,10 +100,6 @@ pub const ALL_RANDOM: MixgraphParameters = MixgraphParameters {
     mix_get_ratio: 0.83,
     mix_put_ratio: 0.14,
     mix_seek_ratio: 0.03,
-    sine_a: 1000.0,
-    sine_b: 0.000_073,
-    sine_c: 0.0,
-    sine_d: 4500.0,
 };
 
 /// The published settings with hot keys that are scattered over all keys.
@@ -147,16 +136,6 @@ impl MixgraphParameters {
             distribution: self.value,
             min: MIN_VALUE_BYTES.min(self.mix_max_value_size),
             max: self.mix_max_value_size,
-        }
-    }
-
-    /// The rate of arrivals of all threads.
-    pub fn rate(&self) -> Rate {
-        Rate::Sine {
-            a: self.sine_a,
-            b: self.sine_b,
-            c: self.sine_c,
-            d: self.sine_d,
         }
     }
 

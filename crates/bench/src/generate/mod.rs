@@ -17,7 +17,6 @@
 pub mod acknowledged;
 pub mod arrival;
 pub mod error;
-pub mod exponential;
 pub mod hash;
 pub mod hotspot;
 pub mod keys;

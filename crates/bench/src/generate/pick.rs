@@ -6,13 +6,12 @@
 //! Threading: a pick belongs to one thread.
 
 use super::error::ParameterError;
-use super::exponential::Exponential;
 use super::hash::mix;
 use super::hotspot::Hotspot;
 use super::mixgraph::{MixgraphParameters, MixgraphRecords};
 use super::permutation::Permutation;
 use super::random::{Random, Stream};
-use super::zipfian::{Latest, ScrambledZipfian, Zipfian};
+use super::zipfian::{Latest, ScrambledZipfian};
 
 /// A distribution of record numbers, with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,16 +25,12 @@ pub enum Distribution {
     /// those of `Sequential` do, and each pass has another order. Records that are inserted during
     /// a pass come in the next one.
     Permutation,
-    /// The first records are the most frequent ones, by Zipf's law.
-    Zipfian {
-        /// The skew, above 0 and below 1; YCSB's is 0.99.
-        theta: f64,
-    },
-    /// Like `Zipfian`, but the frequent records are scattered over all records.
+    /// Some records are more frequent than others, by Zipf's law. The frequent ones are scattered
+    /// over all records.
     ScrambledZipfian {
         /// The skew, above 0 and below 1; YCSB's is 0.99.
         theta: f64,
-        /// How many records the run will have at its end, so that hot records stay where they are.
+        /// How many records the run may have at its end, so that hot records stay where they are.
         expected_records: u64,
     },
     /// The newest records are the most frequent ones, by Zipf's law.
@@ -49,13 +44,6 @@ pub enum Distribution {
         data_fraction: f64,
         /// The share of operations on hot records, from 0 to 1; YCSB's is 0.8.
         operation_fraction: f64,
-    },
-    /// The newest records are the most frequent ones, exponentially.
-    Exponential {
-        /// The percentage of operations on the newest records, above 0 and below 100; YCSB's is 95.
-        percentile: f64,
-        /// Which fraction of the records gets this percentage; YCSB's is 0.8571428571.
-        fraction: f64,
     },
     /// The records of mixgraph.
     Mixgraph {
@@ -73,11 +61,9 @@ impl Distribution {
             Distribution::Sequential => "sequential",
             Distribution::Uniform => "uniform",
             Distribution::Permutation => "permutation",
-            Distribution::Zipfian { .. } => "zipfian",
             Distribution::ScrambledZipfian { .. } => "scrambled_zipfian",
             Distribution::Latest { .. } => "latest",
             Distribution::Hotspot { .. } => "hotspot",
-            Distribution::Exponential { .. } => "exponential",
             Distribution::Mixgraph { .. } => "mixgraph",
         }
     }
@@ -95,11 +81,9 @@ enum Records {
     Sequential(Share),
     Uniform,
     Permutation(Passes),
-    Zipfian(Zipfian),
     ScrambledZipfian(ScrambledZipfian),
     Latest(Latest),
     Hotspot(Hotspot),
-    Exponential(Exponential),
     Mixgraph(MixgraphRecords),
 }
 
@@ -113,7 +97,6 @@ impl Pick {
             Distribution::Permutation => {
                 Records::Permutation(Passes::new(share, order_seed(stream)))
             }
-            Distribution::Zipfian { theta } => Records::Zipfian(Zipfian::new(theta)?),
             Distribution::ScrambledZipfian {
                 theta,
                 expected_records,
@@ -123,10 +106,6 @@ impl Pick {
                 data_fraction,
                 operation_fraction,
             } => Records::Hotspot(Hotspot::new(data_fraction, operation_fraction)?),
-            Distribution::Exponential {
-                percentile,
-                fraction,
-            } => Records::Exponential(Exponential::new(percentile, fraction)?),
             Distribution::Mixgraph {
                 parameters,
                 expected_records,
@@ -146,11 +125,9 @@ impl Pick {
             Records::Sequential(share) => share.next(items).0,
             Records::Uniform => random.below(items),
             Records::Permutation(passes) => passes.next(items),
-            Records::Zipfian(zipfian) => zipfian.next(random, items),
             Records::ScrambledZipfian(scrambled) => scrambled.next(random, items),
             Records::Latest(latest) => latest.next(random, items),
             Records::Hotspot(hotspot) => hotspot.next(random, items),
-            Records::Exponential(exponential) => exponential.next(random, items),
             Records::Mixgraph(mixgraph) => mixgraph.next(random, items),
         }
     }

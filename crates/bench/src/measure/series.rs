@@ -1,9 +1,10 @@
 //! What a run did, second by second and in total.
 //!
 //! A [`Sampler`] has a thread of its own. It takes what the recorders send, and once a second it
-//! reads the process and asks the engine for its counters. The shape of the tree is asked for every
-//! ten seconds and at the end, because some engines make a list of all their tables for it. Only that
-//! thread waits if the engine answers slowly.
+//! reads the process and asks the engine for its counters. It also asks for the shape of the tree:
+//! once a second while an answer takes less than 2 ms, and otherwise every ten seconds, because
+//! some engines make a list of all their tables for it. The last sample always has the shape. Only
+//! that thread waits if the engine answers slowly.
 //!
 //! Invariants:
 //! - Every second from the start to the end is in the series. A second in which nothing was
@@ -11,6 +12,8 @@
 //! - An operation is counted in the second in which it ended.
 //! - What is sampled belongs to the second before the sample. If a sample is late by whole seconds,
 //!   the seconds without one have `None`, and the next one has the sums of all.
+//! - The first second has a shape of the tree if the store was open at the start: that at its end,
+//!   or that at the start if the engine was not asked at its end.
 //!
 //! Threading: one sampler for each [`Meter`]. The caller keeps the handle and finishes it after the
 //! recorders were dropped.
@@ -39,8 +42,11 @@ mod tests;
 use collect::Collector;
 use gauges::Gauges;
 
-/// After how many seconds the shape of the tree is asked for again.
-const LEVELS_EVERY: u64 = 10;
+/// The shape of the tree is asked for every second while an answer takes less than this.
+const QUICK: Duration = Duration::from_millis(2);
+
+/// After how many seconds it is asked for again if the last answer took longer.
+const SLOW_LEVELS_EVERY_S: u64 = 10;
 
 /// What the sampler wants to know of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +64,20 @@ pub struct Probe {
     pub figures: Figures,
     /// The shape of its tree, if it was asked for.
     pub levels: Option<Vec<Level>>,
+    /// How long the engine took to give that shape.
+    pub levels_took: Duration,
 }
 
 impl Probe {
     /// Asks an open engine.
     pub fn of(engine: &dyn Engine, ask: Ask) -> Probe {
+        let figures = engine.figures();
+        let begun = Instant::now();
+        let levels = (ask == Ask::FiguresAndLevels).then(|| engine.levels());
         Probe {
-            figures: engine.figures(),
-            levels: (ask == Ask::FiguresAndLevels).then(|| engine.levels()),
+            figures,
+            levels,
+            levels_took: begun.elapsed(),
         }
     }
 }
@@ -120,7 +132,8 @@ pub struct Second {
     pub resident_bytes: Option<u64>,
     /// The anonymous part of the resident memory at its end, in bytes.
     pub anonymous_bytes: Option<u64>,
-    /// The shape of the tree at its end, every ten seconds and in the last second.
+    /// The shape of the tree at its end, if it was asked for then. In the first second it is the
+    /// shape at the start otherwise.
     pub levels: Option<Vec<Level>>,
 }
 
@@ -266,7 +279,7 @@ fn run(
     probe: &mut dyn FnMut(Ask) -> Option<Probe>,
 ) {
     let start = meter.start();
-    let (mut next, mut asked) = (1, 0);
+    let mut next = 1;
     loop {
         let due = start + Duration::from_secs(next);
         match receiver.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -274,11 +287,7 @@ fn run(
             Ok(message) => collector.take(message),
             Err(RecvTimeoutError::Timeout) => {
                 let now = start.elapsed().as_secs();
-                let ask = match now / LEVELS_EVERY > asked / LEVELS_EVERY {
-                    true => Ask::FiguresAndLevels,
-                    false => Ask::Figures,
-                };
-                asked = now;
+                let ask = gauges.ask(now);
                 gauges.sample(now.saturating_sub(1), probe(ask));
                 next = now + 1;
                 let cpu_ns = process::thread_cpu_s().unwrap_or_default() * 1e9;

@@ -1,7 +1,8 @@
 //! The charts of the levels over time: bytes by level, a chart for each entrant with levels, and
 //! the runs of level 0 of all of them.
 //!
-//! A second without a sample shows the shape of the one before.
+//! A second without a sample shows the shape of the one before. The first second of a record has a
+//! shape. Records of earlier programs lack it, and their charts begin with an empty tree.
 //!
 //! Threading: pure functions.
 

@@ -22,7 +22,7 @@ fn size(bytes: Option<u64>) -> Option<f64> {
     bytes.map(|bytes| bytes as f64)
 }
 
-const AMPLIFICATION: [Column; 9] = [
+const AMPLIFICATION: [Column; 7] = [
     ("write, with log", Unit::Factor, |r| {
         r.amplification.write_with_log
     }),
@@ -35,12 +35,6 @@ const AMPLIFICATION: [Column; 9] = [
     }),
     ("device reads", Unit::Factor, |r| {
         r.amplification.read_device
-    }),
-    ("blocks a get", Unit::Plain, |r| {
-        r.amplification.blocks_per_get
-    }),
-    ("tables a get", Unit::Plain, |r| {
-        r.amplification.tables_per_get
     }),
     ("space, with log", Unit::Factor, |r| r.amplification.space),
     ("space, without", Unit::Factor, |r| {
@@ -120,7 +114,7 @@ fn rows(group: &Group<'_>, cells: impl Fn(&Record) -> Vec<Cell>) -> Vec<Row> {
 
 /// Write, read and space amplification.
 pub fn amplification(group: &Group<'_>) -> Table {
-    columns(group, "Amplification", &AMPLIFICATION, &[0, 7])
+    columns(group, "Amplification", &AMPLIFICATION, &[0, 5])
 }
 
 /// Memory.
@@ -186,6 +180,7 @@ pub fn open_loop(group: &Group<'_>) -> Option<Table> {
             rate(open.and_then(|open| open.achieved_ops_per_s)),
             number(open.map(|open| open.due_operations)),
             number(open.map(|open| open.backlog_operations)),
+            number(open.map(|open| open.censored_operations)),
         ]
     };
     let heads = [
@@ -194,6 +189,7 @@ pub fn open_loop(group: &Group<'_>) -> Option<Table> {
         "achieved",
         "due",
         "not done at the end",
+        "never begun",
     ];
     Some(Table::new("Open loop", &heads, rows(group, cells)))
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::model::{Group, Runs};
 use super::table::{Body, Cell, Row, Table};
 use crate::draw::number::{DASH, Unit, count};
-use crate::record::Record;
+use crate::record::{Record, merged};
 
 /// A column: its head, its unit, and its figure.
 type Column = (&'static str, Unit, fn(&Record) -> Option<f64>);
@@ -148,7 +148,8 @@ pub fn rounds_table(group: &Group<'_>) -> Table {
     Table::new("Figures of each round", &heads, rows)
 }
 
-/// Sentences about what makes figures doubtful: failures, debug builds, several machines.
+/// Sentences about what makes figures doubtful: failures, warnings of the records, debug builds,
+/// several machines.
 pub fn warnings(groups: &[Group<'_>]) -> Vec<String> {
     let mut warnings = Vec::new();
     for group in groups {
@@ -157,6 +158,7 @@ pub fn warnings(groups: &[Group<'_>]) -> Vec<String> {
                 let run = format!("{} on {}, round {}", group.title, runs.name, n + 1);
                 warnings.extend(failures(&run, record));
             }
+            warnings.extend(warnings_of_records(group, runs));
         }
     }
     let records = || {
@@ -194,6 +196,21 @@ fn failures(run: &str, record: &Record) -> Option<String> {
         count(record.errors),
         count(record.verification_failures)
     ))
+}
+
+/// The warnings of an entrant's records, each with the number of rounds that have it. Those that
+/// differ in their numbers only are one.
+fn warnings_of_records(group: &Group<'_>, runs: &Runs<'_>) -> Vec<String> {
+    let all = runs.rounds.iter().flat_map(|record| &record.warnings);
+    let all = merged(all.map(|text| ((), text.as_str())));
+    let sentence = |(text, places): (String, Vec<()>)| {
+        let rounds = match runs.rounds.len() {
+            1 => String::new(),
+            rounds => format!(", {} of {rounds} rounds", places.len()),
+        };
+        format!("{} on {}{rounds}: {text}", group.title, runs.name)
+    };
+    all.into_iter().map(sentence).collect()
 }
 
 /// The hardware that something else stood in for, each with the runs that say so.

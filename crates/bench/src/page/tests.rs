@@ -7,6 +7,7 @@ use super::*;
 use crate::engine::Level;
 use crate::measure::series::SecondLatency;
 use crate::measure::{LatencySummary, Second};
+use crate::record::OpenLoop;
 use crate::settings::Promise;
 
 /// Seconds of which the fourth stalls.
@@ -330,6 +331,33 @@ fn a_weaker_promise_failures_and_stand_ins_are_said() {
         ] {
             assert!(notices.contains(said), "{said} in {notices}");
         }
+    });
+}
+
+#[test]
+fn warnings_of_records_and_operations_that_never_began_are_said() {
+    let mut records = [full("one", 20), full("one", 20), full("two", 20)];
+    for (record, bytes) in records.iter_mut().zip([1_000, 2_500]) {
+        record.warnings = vec![format!("The engine compacted {bytes} bytes.")];
+    }
+    records[2].warnings = vec!["The quantiles are lower bounds.".into()];
+    records[2].open_loop = Some(OpenLoop {
+        censored_operations: 4_321,
+        ..OpenLoop::default()
+    });
+    parsed(&records, |document| {
+        let notices = elements(document, "div", "notices");
+        let notices: String = notices.into_iter().map(text).collect();
+        for said in [
+            "fillrandom on one, 2 of 2 rounds: The engine compacted 1000 to 2500 bytes.",
+            "fillrandom on two: The quantiles are lower bounds.",
+        ] {
+            assert!(notices.contains(said), "{said} in {notices}");
+        }
+        let tables = elements(document, "table", "");
+        let mut tables = tables.into_iter().map(text);
+        let open_loop = tables.find(|table| table.contains("never begun")).unwrap();
+        assert!(open_loop.contains("4,321"), "{open_loop}");
     });
 }
 

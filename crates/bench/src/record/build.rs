@@ -11,7 +11,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use super::parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, OpenTimes, System};
 use super::{Record, SCHEMA_VERSION};
 use crate::engine::{Driver, ThreadClass};
-use crate::measure::files::Sizes;
+use crate::measure::files::{Kept, Sizes};
 use crate::measure::machine::{Build, Machine};
 use crate::measure::process::Reading;
 use crate::measure::{Latencies, LatencySummary, Measured, Second, ratio};
@@ -38,14 +38,12 @@ pub struct Found {
     pub cached_before: Option<f64>,
     /// The same at the end.
     pub cached_after: Option<f64>,
+    /// What stayed in the page cache of a store that was dropped from it.
+    pub kept_in_cache: Option<Kept>,
     /// What was due, in an open loop.
     pub open_loop: Option<OpenLoopFound>,
     /// What an open of the store took, in the workload that is about this.
     pub open: Option<OpenFound>,
-    /// Blocks that a get looked into, on average, if the engine counts them.
-    pub blocks_per_get: Option<f64>,
-    /// Tables that a get looked into, on average, if the engine counts them.
-    pub tables_per_get: Option<f64>,
 }
 
 /// What was due in an open loop.
@@ -254,8 +252,6 @@ impl Record {
             write_calls: written(bytes.write_call_bytes),
             write_device: written(bytes.device_write_bytes),
             read_device: by(bytes.device_read_bytes, bytes.user_read_bytes),
-            blocks_per_get: found.blocks_per_get.filter(|blocks| blocks.is_finite()),
-            tables_per_get: found.tables_per_get.filter(|tables| tables.is_finite()),
             space: kept(all),
             space_without_log: kept(all.saturating_sub(log)),
         };
@@ -280,6 +276,9 @@ fn promise(driver: &dyn Driver, found: &Found) -> Promise {
     }
 }
 
+/// The part of a store that may stay in the page cache of a cold run without a warning.
+const KEPT_PART_MAX: f64 = 0.02;
+
 /// What a reader of the figures has to know beforehand, in sentences.
 fn warnings(settings: &Settings, found: &Found) -> Vec<String> {
     let workload = settings.workload;
@@ -298,6 +297,15 @@ fn warnings(settings: &Settings, found: &Found) -> Vec<String> {
             "{} operations were due and never begun. What they had waited at the end is in the \
              latencies, whose quantiles are lower bounds.",
             found.measured.censored_operations
+        ));
+    }
+    let kept = found.kept_in_cache.as_ref();
+    if let Some(kept) = kept.filter(|kept| kept.part() > KEPT_PART_MAX) {
+        all.push(format!(
+            "The run should have begun with a cold page cache, but {} of {} bytes of the store \
+             stayed in it. A process has the files mapped or writes them, or their file system \
+             cannot drop pages, as a tmpfs.",
+            kept.bytes, kept.of_bytes
         ));
     }
     all

@@ -12,6 +12,7 @@
 mod build;
 mod parts;
 mod text;
+mod warned;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use build::{Context, Found, OpenFound, OpenLoopFound, date};
 pub use parts::{Amplification, Bytes, Cpu, Disk, Memory, OpenLoop, OpenTimes, System};
 pub use text::table;
 pub(crate) use text::{number, row};
+pub(crate) use warned::merged;
 
 /// The version of the record's keys.
 pub const SCHEMA_VERSION: u32 = 1;

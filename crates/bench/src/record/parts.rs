@@ -45,12 +45,8 @@ pub struct Amplification {
     pub write_calls: Option<f64>,
     /// Bytes of dirty pages, by the user's bytes that were written.
     pub write_device: Option<f64>,
-    /// Bytes read from the device, by the user's bytes that were returned.
+    /// Bytes read from the device, by the user's bytes that were returned: the read amplification.
     pub read_device: Option<f64>,
-    /// Blocks that a get looked into, on average.
-    pub blocks_per_get: Option<f64>,
-    /// Tables that a get looked into, on average.
-    pub tables_per_get: Option<f64>,
     /// Bytes of all files of the closed store, by the raw bytes of all records.
     pub space: Option<f64>,
     /// The same without the log.

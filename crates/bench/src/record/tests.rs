@@ -175,6 +175,7 @@ fn found() -> Found {
         live_bytes: Some(1_000),
         cached_before: Some(0.5),
         cached_after: Some(1.0),
+        kept_in_cache: None,
         open_loop: Some(OpenLoopFound {
             due_operations: 150,
             duration: Duration::from_secs(3),
@@ -184,8 +185,6 @@ fn found() -> Found {
             log_bytes: 48,
         }),
         is_synced: false,
-        blocks_per_get: Some(1.5),
-        tables_per_get: Some(2.5),
     }
 }
 
@@ -414,12 +413,10 @@ fn numbers_that_are_not_finite_do_not_get_into_a_record() {
     let mut torn = found();
     torn.cached_before = Some(f64::NAN);
     torn.cached_after = Some(f64::INFINITY);
-    torn.blocks_per_get = Some(f64::NAN);
     torn.measured.after.cpu_s = Some(f64::NAN);
     let record = record_of(&torn);
     assert_eq!(record.disk.cached_before, None);
     assert_eq!(record.disk.cached_after, None);
-    assert_eq!(record.amplification.blocks_per_get, None);
     assert_eq!(record.cpu_s, None);
     assert_eq!(record.cpu.other_background_s, None);
     let text = record.to_json().unwrap();
@@ -443,6 +440,19 @@ fn unknown_keys_are_ignored_and_missing_ones_are_not_known() {
     assert_eq!(record.workload, "fillseq");
     assert_eq!(record.cpu.process_s, Some(2.0));
     assert_eq!(record.p50_us, None);
+}
+
+/// Earlier programs wrote these two keys, always as null.
+#[test]
+fn a_record_of_an_earlier_program_is_read_without_the_keys_that_are_gone() {
+    let mut json: Value = serde_json::from_str(&record_of(&found()).to_json().unwrap()).unwrap();
+    for key in ["blocks_per_get", "tables_per_get"] {
+        let amplification = json["amplification"].as_object_mut().unwrap();
+        assert!(!amplification.contains_key(key), "{key} is written");
+        amplification.insert(key.into(), Value::Null);
+    }
+    let record = Record::from_json(&json.to_string()).unwrap();
+    assert_eq!(record.amplification.read_device, Some(2.5));
 }
 
 #[test]

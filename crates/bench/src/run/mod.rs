@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crate::engine::Driver;
 use crate::generate::keys::MAX_KEY_BYTES;
-use crate::measure::files;
+use crate::measure::files::{self, Kept};
 use crate::record::Found;
 use crate::settings::{Cache, Settings, Workload};
 
@@ -45,6 +45,16 @@ pub use error::RunError;
 pub struct Control {
     /// Set by the user interface to end the run, for example by a signal.
     pub stop: AtomicBool,
+}
+
+impl Control {
+    /// Ends the run here if the user wants to end it.
+    fn check(&self) -> Result<(), RunError> {
+        match self.stop.load(Ordering::Acquire) {
+            true => Err(RunError::Interrupted),
+            false => Ok(()),
+        }
+    }
 }
 
 /// What a run tells while it runs.
@@ -111,7 +121,8 @@ fn carry_out(
     control: &Control,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Found, RunError> {
-    prepare_cache(fixture, settings, control)?;
+    let kept_in_cache = prepare_cache(fixture, settings, control)?;
+    control.check()?;
     let cached_before = files::cached_part(fixture.folder()).ok().flatten();
     if settings.workload.writes() {
         fixture.begin_writing()?;
@@ -127,8 +138,10 @@ fn carry_out(
         }
         _ => threads::measure(fixture, settings, control, progress)?,
     };
+    // The workload `open` has looked at the copy that it opened.
     Ok(Found {
-        cached_before,
+        cached_before: found.cached_before.or(cached_before),
+        kept_in_cache: found.kept_in_cache.or(kept_in_cache),
         ..found
     })
 }
@@ -164,26 +177,39 @@ fn sizes_of(fixture: &Fixture<'_>) -> Result<files::Sizes, RunError> {
 }
 
 /// Waits until the store that was opened is idle, and brings the page cache into the state that the
-/// run asks for.
+/// run asks for. Returns what stayed in a cache that should be cold.
 fn prepare_cache(
     fixture: &mut Fixture<'_>,
     settings: &Settings,
     control: &Control,
-) -> Result<(), RunError> {
+) -> Result<Option<Kept>, RunError> {
     let idle = Wait::after_open(&control.stop);
     idle.wait(fixture)?;
-    match settings.cache {
-        Cache::AsIs => Ok(()),
-        Cache::Warm => files::warm(fixture.folder())
-            .map(drop)
+    if settings.workload == Workload::Open {
+        // It opens a copy of the store. `run/open.rs` prepares the cache when the copy is complete.
+        return Ok(None);
+    }
+    if settings.cache != Cache::Cold {
+        return bring_cache(fixture.folder(), settings.cache);
+    }
+    fixture.close()?;
+    let kept = bring_cache(fixture.folder(), Cache::Cold)?;
+    fixture.open(&settings.engine)?;
+    idle.wait(fixture)?;
+    Ok(kept)
+}
+
+/// Brings the files of a store into this state of the page cache. The store must be closed if it
+/// should be cold. Returns what stayed in a cache that should be cold.
+fn bring_cache(folder: &Path, cache: Cache) -> Result<Option<Kept>, RunError> {
+    match cache {
+        Cache::AsIs => Ok(None),
+        Cache::Warm => files::warm(folder)
+            .map(|_| None)
             .map_err(store::system("read the store's files to warm the cache")),
-        Cache::Cold => {
-            fixture.close()?;
-            files::drop_from_cache(fixture.folder())
-                .map_err(store::system("drop the store's files from the page cache"))?;
-            fixture.open(&settings.engine)?;
-            idle.wait(fixture).map(drop)
-        }
+        Cache::Cold => files::drop_from_cache(folder)
+            .map(Some)
+            .map_err(store::system("drop the store's files from the page cache")),
     }
 }
 

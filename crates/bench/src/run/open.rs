@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::error::RunError;
@@ -23,11 +23,11 @@ use super::operations::{Failure, Result, Versions};
 use super::settle::Wait;
 use super::store::{self, Fixture, Scratch};
 use super::team::{self, Member};
-use super::{Control, sizes_of};
+use super::{Control, bring_cache, sizes_of};
 use crate::engine::{Engine, Session};
 use crate::generate::keys::{KeyBuffer, Keys, MAX_KEY_BYTES};
 use crate::generate::values::Values;
-use crate::measure::files::{Purpose, purpose_by_name};
+use crate::measure::files::{self, Purpose, purpose_by_name};
 use crate::measure::{Meter, Role, Sampler};
 use crate::record::{Found, OpenFound};
 use crate::settings::{EngineSettings, Kind, Settings};
@@ -55,14 +55,22 @@ pub(super) fn open(
     let copy = Scratch::beside(fixture.folder(), "opened")?;
     let to = copy.folder();
     let failed = store::system(format!("copy the store to {}", to.display()));
-    copy_store(fixture.folder(), to).map_err(failed)?;
+    copy_store(fixture.folder(), to, &control.stop).map_err(failed)?;
+    control.check()?;
     fixture.close()?;
+    // The copy is in the page cache, because it was just written. Its tables are the store's own
+    // files, which are closed now.
+    let kept_in_cache = bring_cache(to, settings.cache)?;
+    control.check()?;
+    let cached_before = files::cached_part(to).ok().flatten();
     let found = measure(&mut fixture.copied(to), settings, control, &records)?;
     copy.remove()?;
     fixture.open(&settings.engine)?;
     Wait::after_open(&control.stop).wait(fixture)?;
     Ok(Found {
         open: found.open.map(|open| OpenFound { log_bytes, ..open }),
+        cached_before,
+        kept_in_cache,
         ..found
     })
 }
@@ -273,14 +281,18 @@ fn collect_tables(folder: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()
     Ok(())
 }
 
-/// Copies a store. Tables are linked if the file system can do that.
-fn copy_store(from: &Path, to: &Path) -> io::Result<()> {
+/// Copies a store. Tables are linked if the file system can do that. The copy is incomplete if
+/// `stop` is set.
+fn copy_store(from: &Path, to: &Path, stop: &AtomicBool) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let entry = entry?;
         let (source, target): (PathBuf, PathBuf) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            copy_store(&source, &target)?;
+            copy_store(&source, &target, stop)?;
             continue;
         }
         let is_table = purpose_by_name(&source) == Purpose::Table

@@ -79,16 +79,28 @@ pub(super) fn values(settings: &Settings) -> Result<Values, ParameterError> {
     Values::new(sizes, settings.compression_ratio, settings.seed)
 }
 
-/// How the records of a run are drawn.
-fn draw(settings: &Settings) -> Draw {
-    // Hot records stay where they are while records are added: as YCSB, this expects twice as many
-    // inserts as there will be on average.
-    let inserts = if settings.workload.inserts() {
-        total_operations(settings) / 10
-    } else {
-        0
+/// The number of records for which hot records are chosen. They stay where they are while records
+/// are inserted, until there are more than this.
+fn expected_records(settings: &Settings, shared: &Shared) -> u64 {
+    if !settings.workload.is_ycsb() {
+        return settings.records;
+    }
+    // An earlier run may have inserted records, and a load may have left some out.
+    let existing = shared.records.count();
+    let inserts = match settings.amount() {
+        _ if !settings.workload.inserts() => 0,
+        // As in YCSB, twice as many as there will be on average: 5% of the operations insert.
+        Amount::Operations(count) => count / 10,
+        // Nobody knows how many there will be, so the store may grow to twice its size.
+        Amount::Seconds(_) | Amount::EveryRecord => existing,
     };
-    let expected_records = settings.records.saturating_add(inserts);
+    // YCSB's generator covers the numbers from 0 to the number of records, both included.
+    existing.saturating_add(inserts).saturating_add(1)
+}
+
+/// How the records of a run are drawn.
+fn draw(settings: &Settings, shared: &Shared) -> Draw {
+    let expected_records = expected_records(settings, shared);
     match settings.distribution() {
         Distribution::Sequential => Draw::Sequential,
         Distribution::Permutation => Draw::Permutation,
@@ -154,6 +166,20 @@ impl Member {
     }
 }
 
+/// The draws of one thread from the records that the store has at the start, and from those that
+/// are inserted.
+///
+/// # Errors
+/// Parameters that make no sense.
+pub(super) fn pick(
+    settings: &Settings,
+    shared: &Shared,
+    member: Member,
+) -> Result<Pick, ParameterError> {
+    let stream = member.stream(settings, lane::RECORDS)?;
+    Pick::new(&draw(settings, shared), stream)
+}
+
 /// The operations of one thread.
 ///
 /// # Errors
@@ -165,7 +191,7 @@ pub(super) fn operation<'a>(
     member: Member,
 ) -> Result<Box<dyn Operation + Send + 'a>, RunError> {
     use Workload as W;
-    let pick = Pick::new(&draw(settings), member.stream(settings, lane::RECORDS)?)?;
+    let pick = pick(settings, shared, member)?;
     let records = settings.records;
     let left = member.share(total_operations(settings));
     let fill = |pick| Fill {
@@ -177,7 +203,7 @@ pub(super) fn operation<'a>(
         return Ok(Box::new(fill(pick)));
     }
     Ok(match settings.workload {
-        W::FillSeq | W::FillRandom | W::FillSync | W::Overwrite | W::YcsbLoad | W::Peaks => {
+        W::FillSeq | W::FillRandom | W::FillSync | W::Overwrite | W::YcsbLoad => {
             Box::new(fill(pick))
         }
         W::FillBatch => Box::new(Batches::new(fill(pick), settings.batch as usize)),
@@ -205,7 +231,7 @@ pub(super) fn operation<'a>(
             nexts: u64::from(settings.nexts),
             others_write: settings.workload == W::SeekRandomWhileWriting,
         }),
-        W::ReadRandomWriteRandom => Box::new(ReadsAndWrites {
+        W::ReadRandomWriteRandom | W::Peaks => Box::new(ReadsAndWrites {
             pick,
             records,
             left,

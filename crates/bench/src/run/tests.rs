@@ -1,7 +1,10 @@
 //! Every workload in small, on the map in memory and on a real store, and engines that answer
 //! wrongly.
 
+mod cold;
+mod draws;
 mod opens;
+mod panics;
 mod rest;
 mod scans;
 mod spy;

@@ -1,11 +1,13 @@
 //! The threads of a workload: starts them, waits for them, and brings the store to rest.
 //!
 //! Invariants: everything that can be refused is made before a thread starts. All threads begin at
-//! a barrier, and all have ended when the figures are collected.
+//! a barrier, and all have ended when the figures are collected. A thread that panics passes the
+//! barrier too, and ends the others.
 //!
 //! Threading: [`measure`] starts the threads of the workload and a sampler, and ends all of them
 //! before it returns.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
@@ -221,14 +223,15 @@ impl<'a> Run<'a> {
             true => Role::Beside,
             false => Role::Measured,
         };
-        let session = match engine.session() {
-            Ok(session) => session,
-            Err(error) => {
-                self.stop.store(true, Ordering::Release);
-                // The barrier is passed by every thread, also by one that failed before it.
-                self.ready.wait();
-                return Err(Failure::Engine(error));
-            }
+        let session = catch_unwind(AssertUnwindSafe(|| engine.session()));
+        if !matches!(session, Ok(Ok(_))) {
+            self.stop.store(true, Ordering::Release);
+            // Every thread passes the barrier, also one that failed or panicked before it.
+            self.ready.wait();
+        }
+        let session = match session {
+            Ok(session) => session?,
+            Err(panic) => resume_unwind(panic),
         };
         let tools = Tools {
             session,
@@ -254,6 +257,10 @@ struct Ending<'a>(&'a Run<'a>);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The thread did not come to the end of its loop, where it would have ended the others.
+            self.0.stop.store(true, Ordering::Release);
+        }
         self.0.running.fetch_sub(1, Ordering::AcqRel);
         self.0.waiting.unpark();
     }

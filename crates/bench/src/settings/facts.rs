@@ -7,6 +7,9 @@ use super::{Amount, Arrival, Distribution, Settings, ValueBytes, Workload};
 const DEFAULT_SECONDS: f64 = 10.0;
 /// Two peaks and two valleys of SILK's `LongPeakTest`, in seconds.
 const PEAKS_SECONDS: f64 = 120.0;
+/// How much faster than in SILK operations arrive in `peaks`. Half of them are reads, so the writes
+/// alone have the rate of SILK's operations: about 74 MB/s of records of 1 KiB in a peak.
+const PEAKS_RATE_FACTOR: f64 = 2.0;
 
 impl Workload {
     /// Whether the workload begins with an empty store. All others need one that was filled, whose
@@ -151,11 +154,31 @@ impl Workload {
     }
 
     /// When operations start, for the workload that is about this. The phases are those of SILK's
-    /// `LongPeakTest`.
+    /// `LongPeakTest`, with a higher rate.
     pub fn default_arrival(self) -> Option<Arrival> {
-        use crate::generate::rate::{SILK_PEAK, SILK_VALLEY};
-        let phases = [SILK_PEAK, SILK_VALLEY].map(|phase| (phase.seconds, phase.per_second));
+        use crate::generate::rate::{Phase, SILK_PEAK, SILK_VALLEY};
+        let faster = |phase: Phase| (phase.seconds, PEAKS_RATE_FACTOR * phase.per_second);
+        let phases = [SILK_PEAK, SILK_VALLEY].map(faster);
         (self == Workload::Peaks).then(|| Arrival::Phases(phases.to_vec()))
+    }
+
+    /// Settings that a call of `silt bench` gives the workload if the user does not: their names,
+    /// and their values as texts. Those of records, keys and values hold for all workloads of the
+    /// store. Experiments and comparisons say what they measure, and do not have them.
+    pub fn own_defaults(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Workload::YcsbLoad
+            | Workload::YcsbA
+            | Workload::YcsbB
+            | Workload::YcsbC
+            | Workload::YcsbD
+            | Workload::YcsbE
+            | Workload::YcsbF => &[("value_bytes", "1KiB")],
+            Workload::Peaks => &[("value_bytes", "1KiB"), ("read_ratio", "0.5")],
+            Workload::Mixgraph => &[("value_bytes", "pareto:1KiB"), ("key_bytes", "48")],
+            Workload::Queue => &[("records", "10000")],
+            _ => &[],
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Kind {
     MultiGet,
     /// A seek with a new iterator, and the entries that are read after it.
     Seek,
-    /// A scan of the whole store.
+    /// Up to 1024 entries of a scan of the whole store.
     Scan,
     /// An insert of a new record (YCSB).
     Insert,

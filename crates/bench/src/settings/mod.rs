@@ -94,7 +94,9 @@ pub enum Amount {
     Operations(u64),
     /// Until this number of seconds has passed.
     Seconds(f64),
-    /// Every record once: what a fill does if it is given nothing else.
+    /// Every record once: what a fill does if it is given nothing else. `readrandom` reads as many
+    /// records as the setting says. If the store lacks some of them, as after a random fill, it
+    /// reads others twice.
     EveryRecord,
 }
 
@@ -149,7 +151,8 @@ pub enum Cache {
     AsIs,
     /// All files are read once before.
     Warm,
-    /// The store is closed, its files are dropped from the page cache, and it is opened again.
+    /// The store is closed, its files are dropped from the page cache, and it is opened again. The
+    /// workload `open` drops those of the copy that it opens.
     Cold,
 }
 
@@ -186,7 +189,7 @@ pub struct Settings {
     /// Entries that a scan reads after its seek.
     #[serde(deserialize_with = "text::count")]
     pub nexts: u32,
-    /// The part of reads among the operations of readrandomwriterandom, from 0 to 1.
+    /// The part of reads among the operations of readrandomwriterandom and peaks, from 0 to 1.
     pub read_ratio: f64,
     /// Whether each write waits until it is durable. `fillsync` waits whatever this says.
     pub sync: bool,

@@ -203,7 +203,7 @@ static SETTINGS: [Setting; 24] = [
     number!(
         "read_ratio",
         read_ratio,
-        "The part of reads among the operations of readrandomwriterandom, from 0 to 1."
+        "The part of reads in readrandomwriterandom and peaks, from 0 to 1."
     ),
     Setting {
         name: "sync",

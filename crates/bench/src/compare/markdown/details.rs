@@ -10,14 +10,15 @@ use super::text::paragraph;
 use crate::compare::Spread;
 use crate::record::Record;
 
-/// What stands above the table.
+/// What stands above the table. The number of entries is `LAP_ENTRIES` of `run/operations/read.rs`.
 pub(super) const HEAD: &str = "What it costs (medians of the rounds). Latencies are those of all \
-     calls, in us; *over 1 ms* is the time in calls that took longer. *Written* is what the \
-     engine wrote to log and tables for each byte of the user; with a star it is what the kernel \
-     counts, in whole pages, because the engine does not count its bytes. *Space* is the disk \
-     for each byte of the records, log included. Processor time is that of the whole process \
-     until idle. Memory is the highest anonymous memory, without mapped files and page cache. \
-     Sizes are those after the close.";
+     calls, in us. A batch is one call. Of `readseq` and `readreverse`, each latency is that of \
+     up to 1,024 entries. *Over 1 ms* is the time in calls that took longer. *Written* is what \
+     the engine wrote to log and tables for each byte of the user; with a star it is what the \
+     kernel counts, in whole pages, because the engine does not count its bytes. *Space* is the \
+     disk for each byte of the records, log included. Processor time is that of the whole \
+     process until idle. Memory is the highest anonymous memory, without mapped files and page \
+     cache. Sizes are those after the close.";
 
 const HEADS: [&str; 14] = [
     "",

@@ -5,32 +5,78 @@
 use std::collections::BTreeMap;
 
 use super::Shown;
-use super::number::{three, whole};
+use super::number::{count, three};
 use super::table::Table;
 use super::text::{bullet, paragraph, quoted};
-use crate::compare::Spread;
+use crate::compare::{Spread, Step};
 use crate::measure::machine::Machine;
 use crate::record::Record;
-use crate::settings::{Promise, Settings, ValueBytes};
+use crate::settings::{Distribution, Promise, Settings, ValueBytes, Workload};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// The data of a store in a sentence.
-pub(super) fn data_text(fill: &Settings) -> String {
-    let bytes = fill.records as f64 * fill.entry_bytes();
-    let values = match fill.value_bytes {
-        ValueBytes::Fixed(bytes) => format!("{bytes} bytes"),
-        other => other.to_string(),
+/// The data of a store: how it is filled, and what it has then.
+pub(super) fn data_text(shown: &Shown<'_>, store: usize) -> String {
+    let fill = &shown.results.plan.stores[store].fill;
+    let keys = match fill.workload.has_hashed_keys() {
+        true => "Keys are `user` and a hash".to_string(),
+        false => format!("Keys have {} bytes", fill.key_bytes),
     };
-    let count = i64::try_from(fill.records).unwrap_or(i64::MAX);
+    let values = match fill.value_bytes {
+        ValueBytes::Fixed(bytes) => format!("values have {bytes} bytes"),
+        other => format!("the sizes of values are `{other}`"),
+    };
+    let left = left_by_fill(shown, store).map(|(records, bytes)| {
+        format!(
+            "The store then has {} records, which are {} MB of keys and values. ",
+            count(records),
+            three(bytes as f64 / 1e6)
+        )
+    });
     format!(
-        "{} records, keys of {} bytes, values of {values}, {} MB; rows that read find \
-         what `{}` left.",
-        whole(count),
-        fill.key_bytes,
-        three(bytes / 1e6),
-        fill.workload
+        "{}. {keys}, and {values}. {}Rows that read find this store.",
+        fill_text(fill),
+        left.unwrap_or_default()
     )
+}
+
+/// What a fill puts.
+fn fill_text(fill: &Settings) -> String {
+    let records = count(fill.records);
+    let what = match fill.workload {
+        Workload::Queue => "puts and deletes",
+        _ => "puts",
+    };
+    let much = match fill.operations() {
+        Some(number) => format!("does {} {what}", count(number)),
+        None => format!("does {what} for {}", fill.amount()),
+    };
+    let is_each = fill.operations() == Some(fill.records);
+    let drawn = match fill.distribution() {
+        Distribution::Sequential | Distribution::Permutation if is_each => {
+            format!("one for each of {records} records")
+        }
+        Distribution::Sequential => format!("of {records} records, one after the other"),
+        Distribution::Permutation => format!("of {records} records in random order"),
+        Distribution::Uniform => format!(
+            "each of a record drawn at random from {records}, so some records are put several \
+             times and others never"
+        ),
+        other => format!("each of a record drawn from {records} by `{other}`"),
+    };
+    format!("`{}` {much}, {drawn}", fill.workload)
+}
+
+/// The records of a store and the bytes of their keys and values after its fill, by the record of a
+/// process that filled it or only read it. They are the same for all engines.
+fn left_by_fill(shown: &Shown<'_>, store: usize) -> Option<(u64, u64)> {
+    let plan = &shown.results.plan;
+    shown.results.all().find_map(|(process, outcome)| {
+        let disk = outcome?.record()?.disk;
+        let is_as_filled =
+            plan.rows[process.row].store == store && plan.leaves(process) == Some(vec![Step::Fill]);
+        disk.records.zip(disk.live_bytes).filter(|_| is_as_filled)
+    })
 }
 
 /// Sentences about engines with another promise than the first one, and the notes of the plan.
@@ -210,7 +256,50 @@ fn engines(shown: &Shown<'_>) -> String {
     if table.is_empty() {
         return String::new();
     }
-    let text = "Versions, and all settings of the engines by their own names. The settings of each \
-                process, its workload's included, are in its record.";
+    let text = "Versions, and the settings that each engine was given, by its own names. What is \
+                not listed is the engine's default. The settings of each process, its workload's \
+                included, are in its record.";
     paragraph(text) + &table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_says_whether_it_puts_each_record() {
+        for (workload, amount, expected) in [
+            (
+                "fillseq",
+                "default",
+                "`fillseq` does 1,000 puts, one for each of 1,000 records",
+            ),
+            (
+                "fillrandom",
+                "every-record",
+                "`fillrandom` does 1,000 puts, one for each of 1,000 records",
+            ),
+            (
+                "fillrandom",
+                "5",
+                "`fillrandom` does 5 puts, each of a record drawn at random from 1,000, so some \
+                 records are put several times and others never",
+            ),
+            (
+                "fillseq",
+                "5",
+                "`fillseq` does 5 puts, of 1,000 records, one after the other",
+            ),
+        ] {
+            let mut fill = Settings::default();
+            for (name, text) in [
+                ("records", "1000"),
+                ("workload", workload),
+                ("amount", amount),
+            ] {
+                fill.set(name, text).unwrap();
+            }
+            assert_eq!(fill_text(&fill), expected);
+        }
+    }
 }

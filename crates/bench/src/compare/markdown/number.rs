@@ -32,6 +32,11 @@ pub(super) fn whole(value: i64) -> String {
     text
 }
 
+/// A number of things, with commas.
+pub(super) fn count(number: u64) -> String {
+    whole(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
 /// A number that may not be known.
 pub(super) fn optional(value: Option<f64>) -> String {
     value.map_or(NONE.into(), three)

@@ -6,6 +6,7 @@ use super::Shown;
 use super::number::{three, unit};
 use super::table::Table;
 use super::text::{Notes, quoted};
+use super::warned::{Warning, warnings};
 use crate::compare::Spread;
 use crate::experiment::Metric;
 use crate::settings::size_text;
@@ -42,10 +43,17 @@ pub(super) fn figures(
         format!("{}{promise}", shown.engine_name(*engine))
     });
     let mut table = Table::new(std::iter::once(String::new()).chain(names));
+    let warned = engines.iter().map(|e| warnings(shown, rows, *e));
+    let warned: Vec<Vec<Warning>> = warned.collect();
     for row in rows {
-        let cells = engines
-            .iter()
-            .map(|engine| figure(shown, *row, *engine, notes));
+        let cells = engines.iter().zip(&warned).map(|(engine, warned)| {
+            let mut cell = figure(shown, *row, *engine, notes);
+            for warning in warned.iter().filter(|warning| warning.rows.contains(row)) {
+                let number = notes.number(warning.note.clone());
+                cell.push_str(&format!(" (note {number})"));
+            }
+            cell
+        });
         let cells: Vec<String> = cells.collect();
         table.line(std::iter::once(row_name(shown, *row)).chain(cells));
     }

@@ -34,6 +34,12 @@ fn record(results: &Results, process: Process) -> Record {
         cpu_s: Some(0.5),
         ..Second::default()
     });
+    let is_warned = engine.name == "rocksdb"
+        && (row.name == "seekrandom-10" || (row.name == "seekrandom-100" && process.round == 2));
+    let warning = || {
+        let bytes = 1000 * process.round;
+        format!("The engine compacted {bytes} bytes while the workload only read.")
+    };
     Record {
         workload: row.settings.workload.to_string(),
         engine: engine.driver.clone(),
@@ -54,6 +60,7 @@ fn record(results: &Results, process: Process) -> Record {
         cpu_s: Some(12.0),
         rss_bytes: Some(140_000_000),
         operations: 1_000_000,
+        warnings: is_warned.then(warning).into_iter().collect(),
         bytes: Bytes::default(),
         disk: Disk {
             files_closed: Sizes {
@@ -61,6 +68,8 @@ fn record(results: &Results, process: Process) -> Record {
                 log: part(64_000_000),
                 other: Part::default(),
             },
+            records: Some(6_321),
+            live_bytes: Some(910_224),
             ..Disk::default()
         },
         series: seconds.collect(),
@@ -157,12 +166,72 @@ fn nothing_is_hidden() {
         "this build has no rocksdb",
         "1 of 2 rounds",
         "rocksdb has another promise than siltstone",
-        "fillrandom round 2 (10.0 to 13.0 GB/s)",
+        "rocksdb (seekrandom-10, 2 of 2 rounds; seekrandom-100, 1 of 2 rounds): The engine \
+         compacted 1000 to 2000 bytes",
+        "fillrandom (1 of 3 rounds, 10.0 to 13.0 GB/s)",
+        "The store then has 6,321 records, which are 0.91 MB",
+        "is that of up to 1,024 entries",
+        "deletes and compactions count until the engine is idle",
+        "What is not listed is the engine's default",
         "is not complete",
         "those of the plan `small`, not of the standard comparison",
         "a\\|b",
     ] {
         assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn a_figure_whose_record_warns_has_a_note() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = page(&[results(folder.path())]);
+    let line = |name: &str| page.lines().find(|line| line.starts_with(name)).unwrap();
+    for row in ["| seekrandom-10, ", "| seekrandom-100, "] {
+        let cells: Vec<&str> = line(row).split(" | ").collect();
+        assert_eq!(cells[2], "112 (111 to 112) (note 2)");
+        assert!(!cells[1].contains("note") && !cells[3].contains("note"));
+    }
+    assert!(line("Note 2: ").contains("rocksdb (seekrandom-10"));
+}
+
+/// With many rows and rounds, a list of all rounds would be longer than the tables.
+#[test]
+fn rounds_in_which_the_machine_changed_are_counted_by_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut results = results(folder.path());
+    for process in results.plan.processes() {
+        let Some(mut outcome) = results.get(process).cloned() else {
+            continue;
+        };
+        if process.round > 1 {
+            let round = f64::from(process.round);
+            outcome.conditions.probe_before_gb_per_s = Some(10.0);
+            outcome.conditions.probe_after_gb_per_s = Some(10.0 * round);
+            outcome.conditions.stolen = Some(0.02 * round);
+            // Each process lasts 1.5 seconds, so that two follow each other after an hour.
+            let engine = process.engine as f64;
+            outcome.conditions.ended_unix_s = Some(engine * 3601.5);
+            results.save(process, outcome).unwrap();
+        }
+    }
+    let page = page(&[results]).replace('\n', " ");
+    for (sentence, rows) in [
+        (
+            "each with its widest range",
+            "fillrandom (2 of 3 rounds, 10.0 to 30.0 GB/s), seekrandom-10 (1 of 2 rounds, 10.0 to \
+             20.0 GB/s), ",
+        ),
+        (
+            "Other machines took more than 2% of the processors from a process in these rows",
+            "fillrandom (2 of 3 rounds, up to 6.00%), seekrandom-10 (1 of 2 rounds, up to 4.00%), ",
+        ),
+        (
+            "More than half an hour lies between two processes of one round in these rows",
+            "fillrandom (2 of 3 rounds, up to 60.0 minutes), ",
+        ),
+    ] {
+        let expected = format!("{sentence}: {rows}");
+        assert!(page.contains(&expected), "{expected}");
     }
 }
 

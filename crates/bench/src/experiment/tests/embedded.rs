@@ -97,3 +97,39 @@ fn values_of_the_papers_are_those_of_their_tables() {
     assert_eq!(a.values.len(), 4);
     assert_eq!(a.settings.records, 20 << 20);
 }
+
+/// LevelDB and HPDK flush and compact with one thread. Of several threads of siltstone the first
+/// one only flushes, so there is one more than the paper has for compactions. A divided compaction
+/// would take yet another one.
+#[test]
+fn compactions_have_as_many_threads_as_in_the_paper() {
+    let mut checked = 0;
+    for name in embedded_names() {
+        let expected: &[u32] = match name {
+            _ if name.starts_with("gpu-compaction-") || name.starts_with("hpdk-") => &[1],
+            _ if name.starts_with("kv-csd-") => &[3],
+            "kvaccel-table4" => &[2, 3, 5],
+            _ => continue,
+        };
+        let mut found = BTreeSet::new();
+        for run in Experiment::named(name).unwrap().runs {
+            let engine = &run.settings.engine;
+            let subjobs_max = engine.own.get("subjobs_max").map(String::as_str);
+            assert_eq!(subjobs_max, Some("1"), "{name}, run `{}`", run.label);
+            found.insert(engine.background_threads);
+        }
+        assert!(found.iter().eq(expected), "{name}: {found:?}");
+        checked += 1;
+    }
+    assert_eq!(checked, 9);
+}
+
+#[test]
+fn mixes_have_the_ratios_of_the_paper() {
+    let experiment = Experiment::named("kvaccel-table4").unwrap();
+    for (workload, read_ratio) in [("B", 0.1), ("C", 0.2)] {
+        let label = format!("{workload}, flush and compaction threads: 5");
+        let settings = &experiment.run(&label).unwrap().settings;
+        assert_eq!((settings.read_ratio, settings.threads), (read_ratio, 2));
+    }
+}

@@ -115,18 +115,6 @@ fn the_published_values_have_a_mean_of_about_35_bytes() {
 }
 
 #[test]
-fn the_published_rate_has_a_period_of_a_day() {
-    let rate = PREFIX_DIST.rate();
-    assert!(rate.check().is_ok());
-    assert_eq!(rate.mean_per_second(), 4500.0);
-    assert!(
-        (rate.at(21_517.0) - 5500.0).abs() < 1.0,
-        "{}",
-        rate.at(21_517.0)
-    );
-}
-
-#[test]
 fn hot_records_stay_while_the_records_grow() {
     let hottest = |records: u64| {
         let mixgraph = MixgraphRecords::new(&PREFIX_DIST, 4000).unwrap();

@@ -6,8 +6,9 @@
 //! Threading: belongs to the sampler.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::{Measured, Probe, Second};
+use super::{Ask, Measured, Probe, QUICK, SLOW_LEVELS_EVERY_S, Second};
 use crate::engine::{Figures, Level};
 use crate::measure::process::{self, Reading};
 
@@ -21,7 +22,13 @@ pub(super) struct Gauges {
     figures: Figures,
     /// How much the counters grew since the beginning.
     growth: Figures,
+    /// The shape of the tree at the beginning, if the store was open.
+    first_levels: Option<Vec<Level>>,
     levels: Vec<Level>,
+    /// How long the engine took to give the last shape.
+    levels_took: Duration,
+    /// When that was, in whole seconds since the start.
+    levels_at_s: u64,
     peak_anonymous_bytes: Option<u64>,
     peak_resident_bytes: Option<u64>,
     /// The processor time of each thread at the last sample, by number and name.
@@ -44,12 +51,27 @@ impl Gauges {
             last: reading,
             growth: Figures::default(),
             figures: probe.figures,
-            levels: probe.levels.unwrap_or_default(),
+            levels: probe.levels.clone().unwrap_or_default(),
+            first_levels: probe.levels,
+            levels_took: probe.levels_took,
+            levels_at_s: 0,
             peak_anonymous_bytes: reading.anonymous_bytes,
             peak_resident_bytes: reading.resident_bytes,
             threads: thread_times(),
             thread_cpu_s: BTreeMap::new(),
             seconds: BTreeMap::new(),
+        }
+    }
+
+    /// What the engine is asked for when this number of seconds has passed.
+    pub(super) fn ask(&self, now_s: u64) -> Ask {
+        let every_s = match self.levels_took < QUICK {
+            true => 1,
+            false => SLOW_LEVELS_EVERY_S,
+        };
+        match now_s >= self.levels_at_s + every_s {
+            true => Ask::FiguresAndLevels,
+            false => Ask::Figures,
         }
     }
 
@@ -88,6 +110,8 @@ impl Gauges {
         self.figures = probe.figures;
         if let Some(levels) = probe.levels {
             self.levels.clone_from(&levels);
+            self.levels_took = probe.levels_took;
+            self.levels_at_s = row.second + 1;
             row.levels = Some(levels);
         }
     }
@@ -121,6 +145,11 @@ impl Gauges {
             whole(second, sampled, recorded.remove(&second))
         };
         measured.seconds = (0..=last).map(row).collect();
+        if let Some(first) = measured.seconds.first_mut()
+            && first.levels.is_none()
+        {
+            first.levels = self.first_levels;
+        }
     }
 }
 

@@ -1,9 +1,14 @@
 //! The core workloads of YCSB, A to F (Cooper et al., SoCC 2010; brianfrankcooper/YCSB,
 //! `workloads/workload[a-f]` and `core/src/main/java/site/ycsb/workloads/CoreWorkload.java`).
 //!
-//! YCSB's records have ten fields of 100 bytes, and an update writes one of them. A key-value store
-//! has no fields: a record is one value, and an update writes all of it, as YCSB's own bindings for
-//! RocksDB and LevelDB do.
+//! YCSB's records have ten fields of 100 bytes, and an update changes one of them. A key-value
+//! store has no fields: a record is one value, and an update overwrites it without a read. YCSB's
+//! binding for RocksDB (`RocksDBClient.update`) reads the record, changes the field, and then puts
+//! the whole record, so an update there costs one more read. Here only the read-modify-writes of
+//! workload F read before they write.
+//!
+//! With the distribution `uniform`, records that were inserted in the run are drawn like all
+//! others. YCSB's `uniform` draws only from the records that were loaded before the run.
 
 use super::read::{Range, scan};
 use super::{Operation, Result, Tools};

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::engine::{
     Abilities, Driver, Engine, Entries, Figures, Level, Result, Session, SiltstoneDriver, Write,
 };
+use crate::measure::files;
 use crate::settings::EngineSettings;
 
 /// One call.
@@ -40,6 +42,10 @@ pub(super) enum Habit {
     FlushAfter(usize),
     /// It leaves one more table when it is closed.
     TableAtClose,
+    /// Every get panics.
+    PanicsInGet,
+    /// The first session panics.
+    PanicsInSession,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +55,8 @@ pub(super) struct Spy {
     pub version: &'static str,
     /// When it last said that it is idle.
     pub idle_since: Arc<Mutex<Option<Instant>>>,
+    /// The part of the files in the page cache before each open.
+    pub cached_at_open: Mutex<Vec<Option<f64>>>,
 }
 
 impl Spy {
@@ -71,6 +79,7 @@ struct Engaged {
     habit: Habit,
     folder: PathBuf,
     puts: Mutex<usize>,
+    sessions: AtomicUsize,
     idle_since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -96,12 +105,15 @@ impl Driver for Spy {
         SiltstoneDriver.settings(settings)
     }
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
+        let cached = files::cached_part(folder).ok().flatten();
+        self.cached_at_open.lock().unwrap().push(cached);
         let engaged = Engaged {
             inner: SiltstoneDriver.open(folder, settings)?,
             events: self.events.clone(),
             habit: self.habit,
             folder: folder.to_path_buf(),
             puts: Mutex::new(0),
+            sessions: AtomicUsize::new(0),
             idle_since: self.idle_since.clone(),
         };
         engaged.note(Event::Open(settings.clone()));
@@ -111,6 +123,10 @@ impl Driver for Spy {
 
 impl Engine for Engaged {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
+        let is_first = self.sessions.fetch_add(1, Ordering::Relaxed) == 0;
+        if is_first && self.habit == Habit::PanicsInSession {
+            panic!("a test lets a session panic");
+        }
         Ok(Box::new(SpySession(self, self.inner.session()?)))
     }
     fn wait_until_idle(&self) -> Result<bool> {
@@ -181,6 +197,9 @@ impl Session for SpySession<'_> {
         self.1.write(writes, sync)
     }
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        if self.0.habit == Habit::PanicsInGet {
+            panic!("a test lets a get panic");
+        }
         self.0.note(Event::Get(key.to_vec()));
         self.1.get(key, found)
     }
