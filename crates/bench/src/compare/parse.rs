@@ -13,7 +13,7 @@ use crate::experiment::error::{Source, did_you_mean};
 use crate::experiment::product::{Assigned, Assignment, assignments, fill_in, product};
 use crate::experiment::section::{At, Section};
 use crate::experiment::stores::DATA;
-use crate::settings::{Abilities, Settings, nearest, parse_size};
+use crate::settings::{Abilities, Settings, ValueBytes, nearest, parse_size};
 
 type Read<T> = Result<T, PlanFileError>;
 
@@ -253,7 +253,10 @@ fn read_stores(
         plan.stores.push(Store {
             title: match section.text("title")? {
                 Some((title, _)) => title,
-                None => format!("Values of {} bytes", assigned.settings.value_bytes),
+                None => match assigned.settings.value_bytes {
+                    ValueBytes::Fixed(bytes) => format!("Values of {bytes} bytes"),
+                    other => format!("Values of {other}"),
+                },
             },
             name: name.0,
             fill: assigned.settings,
