@@ -5,7 +5,7 @@
 //! has finished its name and its outcome, in the order of the plan. `zstdcat` shows them.
 //!
 //! Invariants: equal results give equal files. A file that is cut off, damaged, or has other lines
-//! is refused, never read in part. No more than [`UNPACKED_MAX`] bytes are unpacked, whatever the
+//! is refused as a whole. No more than [`UNPACKED_MAX`] bytes are unpacked, whatever the
 //! file claims.
 //!
 //! Threading: pure functions on files.

@@ -50,6 +50,15 @@ pub fn round_step(least: f64) -> f64 {
     step.unwrap_or(10.0 * power)
 }
 
+/// The largest value of an axis, which is 1 if `max` is not a number above 0, and the distance of
+/// its ticks, which divides it into about `count` parts.
+fn max_and_step(max: f64, count: usize, unit: Unit) -> (f64, f64) {
+    let is_usable = max.is_finite() && max > 0.0;
+    let max = if is_usable { max } else { 1.0 };
+    let size = unit.step(max).0;
+    (max, round_step(max / size / count.max(1) as f64) * size)
+}
+
 /// The number of decimals that distinguish multiples of a step.
 fn decimals(step: f64) -> usize {
     (-step.log10().floor()).clamp(0.0, 6.0) as usize
@@ -58,25 +67,13 @@ fn decimals(step: f64) -> usize {
 impl Axis {
     /// An axis from 0 to a tick at or above `max`, with about `count` ticks beyond 0.
     pub fn from_zero(max: f64, count: usize, unit: Unit) -> Axis {
-        let max = if max.is_finite() && max > 0.0 {
-            max
-        } else {
-            1.0
-        };
-        let size = unit.step(max).0;
-        let step = round_step(max / size / count.max(1) as f64) * size;
+        let (max, step) = max_and_step(max, count, unit);
         Axis::linear(0.0, (max / step - 1e-9).ceil().max(1.0) * step, step, unit)
     }
 
     /// An axis from 0 to exactly `max`, with about `count` ticks.
     pub fn span(max: f64, count: usize, unit: Unit) -> Axis {
-        let max = if max.is_finite() && max > 0.0 {
-            max
-        } else {
-            1.0
-        };
-        let size = unit.step(max).0;
-        let step = round_step(max / size / count.max(1) as f64) * size;
+        let (max, step) = max_and_step(max, count, unit);
         Axis::linear(0.0, max, step, unit)
     }
 

@@ -4,7 +4,7 @@
 //! The page of `silt bench` ([`crate::page`]) and the report of `silt demo` (in the crate
 //! `siltstone-cli`) are made with it, so that they look and work alike.
 //!
-//! Invariant: nothing here knows what is drawn.
+//! Invariant: this module does not know records or stores. It draws what it is given.
 //!
 //! Threading: plain data and pure functions.
 

@@ -12,8 +12,8 @@
 //! - An operation is counted in the second in which it ended.
 //! - What is sampled belongs to the second before the sample. If a sample is late by whole seconds,
 //!   the seconds without one have `None`, and the next one has the sums of all.
-//! - The first second has a shape of the tree if the store was open at the start: that at its end,
-//!   or that at the start if the engine was not asked at its end.
+//! - If the store was open at the start, the first second has the shape of the tree at its end. If
+//!   the engine was not asked then, it has the shape at the start.
 //!
 //! Threading: one sampler for each [`Meter`]. The caller keeps the handle and finishes it after the
 //! recorders were dropped.

@@ -1,8 +1,9 @@
 //! The charts of the levels over time: bytes by level, a chart for each entrant with levels, and
 //! the runs of level 0 of all of them.
 //!
-//! A second without a sample shows the shape of the one before. The first second of a record has a
-//! shape. Records of earlier programs lack it, and their charts begin with an empty tree.
+//! A second without a sample shows the levels of the second before it. The first second of a record
+//! has levels. Records of earlier programs have none there, so their charts begin with an empty
+//! tree.
 //!
 //! Threading: pure functions.
 

@@ -3,7 +3,8 @@
 //! [`model`] is the data, independent of its presentation. [`record`] gathers it during a run, and
 //! [`machine`] describes the machine. [`page`] draws the report. [`timeline`] and [`sections`] are
 //! its parts; they use [`chart`], [`number`], [`bins`] and [`png`]. Axes, units, and the HTML that
-//! escapes text and balances elements are those of the benchmark's page ([`siltstone_bench::draw`]).
+//! escapes text and balances elements come from [`siltstone_bench::draw`], as in the benchmark's
+//! page.
 //!
 //! Invariants: the file refers to nothing outside of itself; every text that is not a literal of
 //! this program is escaped; every chart also shows its numbers as a table; the data, except the

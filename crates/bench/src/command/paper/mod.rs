@@ -1,8 +1,8 @@
 //! Runs an experiment and prints its figures beside those of the paper.
 //!
 //! [`paper()`] finds the experiment, plans it, carries out its runs, each on its store, and deletes
-//! a store after its last run. `compare` computes what is printed and written as JSON, `show` prints
-//! it, and `tables` is its part of the page of charts.
+//! a store after its last run. `compare` computes what is printed and written as JSON, `show`
+//! prints it, and `tables` is its part of the page of charts.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not

@@ -1,7 +1,7 @@
 //! Rounds whose figures are worth less, because the machine changed meanwhile.
 //!
-//! A plan of many rows can have many such rounds, so each row stands in a sentence once, with the
-//! number of its rounds and the worst of them.
+//! A plan of many rows can have many such rounds. So a sentence names each row once, with the
+//! number of such rounds and their widest range.
 //!
 //! Threading: pure functions.
 

@@ -60,7 +60,7 @@ fn text(shown: &Shown<'_>, row: usize) -> String {
     format!("`{}`: {}.", spec.name, parts.join("; "))
 }
 
-/// A number of things, which are called `one` or `many`.
+/// The number and its noun: `one` is the singular of the noun, and `many` its plural.
 fn counted(number: u64, one: &str, many: &str) -> String {
     match number {
         1 => format!("1 {one}"),
