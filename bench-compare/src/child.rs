@@ -89,13 +89,14 @@ fn check_limit(limit: &Limit, record: &mut Record) -> Result<()> {
     };
     if !nearness.is_near {
         return Err(format!(
-            "the run did not come near its limit of {bytes}: page cache and heap took {:.0}% of \
-             it, so it does not show what limited memory costs. Give it more data or more time",
+            "the run did not come near its limit of {bytes}: it used at most {:.0}% of it, so it \
+             does not show what limited memory costs. Give it more data or more time",
             nearness.part * 100.0
         ));
     }
     let figures = [
         ("limit.bytes", Some(nearness.limit_bytes)),
+        ("limit.highest_bytes", Some(nearness.highest_bytes)),
         ("limit.cache_bytes", Some(nearness.cache_bytes)),
         ("limit.anonymous_bytes", Some(nearness.anonymous_bytes)),
         ("limit.kernel_bytes", nearness.kernel_bytes),

@@ -103,15 +103,20 @@ impl Reading {
         }
     }
 
-    /// Whether the group came near its limit. `None` if the kernel does not say what it uses.
+    /// Whether the group came near its limit at any time. `None` if the kernel does not say what it
+    /// uses.
     ///
     /// A run with limited memory means something only if it did: otherwise the store fitted, or its
-    /// pages were charged to somebody else.
+    /// pages were charged to somebody else. The highest usage counts, because an engine gives its
+    /// heap back when it is closed, and nobody fills that room with page cache again.
     pub fn nearness(&self) -> Option<Nearness> {
         let (cache_bytes, anonymous_bytes) = (self.cache_bytes?, self.anonymous_bytes?);
-        let part = (cache_bytes + anonymous_bytes) as f64 / self.limit_bytes as f64;
+        let now_bytes = cache_bytes + anonymous_bytes;
+        let highest_bytes = self.peak_bytes.unwrap_or(0).max(now_bytes);
+        let part = highest_bytes as f64 / self.limit_bytes as f64;
         Some(Nearness {
             limit_bytes: self.limit_bytes,
+            highest_bytes,
             cache_bytes,
             anonymous_bytes,
             kernel_bytes: self.kernel_bytes,
@@ -127,15 +132,18 @@ impl Reading {
 pub struct Nearness {
     /// The limit in bytes.
     pub limit_bytes: u64,
-    /// The page cache in bytes.
+    /// The highest usage in bytes, the kernel's memory included. Where the kernel does not count
+    /// it, it is the page cache, heap and stacks of now.
+    pub highest_bytes: u64,
+    /// The page cache of now in bytes.
     pub cache_bytes: u64,
-    /// Heap and stacks in bytes.
+    /// Heap and stacks of now in bytes.
     pub anonymous_bytes: u64,
-    /// Memory of the kernel in bytes. It counts against the limit, but is not in `part`.
+    /// Memory of the kernel in bytes, which counts against the limit.
     pub kernel_bytes: Option<u64>,
     /// How often the limit was hit.
     pub limit_hits: Option<u64>,
-    /// Page cache, heap and stacks as a part of the limit.
+    /// The highest usage as a part of the limit.
     pub part: f64,
     /// Whether that is at least [`NEAR`].
     pub is_near: bool,
@@ -146,11 +154,13 @@ impl std::fmt::Display for Nearness {
         let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
         write!(
             f,
-            "page cache {:.1} MiB and heap {:.1} MiB are {:.1}% of the limit of {:.1} MiB",
-            mib(self.cache_bytes),
-            mib(self.anonymous_bytes),
+            "at most {:.1} MiB were used, {:.1}% of the limit of {:.1} MiB; at the end the page \
+             cache has {:.1} MiB and the heap {:.1} MiB",
+            mib(self.highest_bytes),
             100.0 * self.part,
-            mib(self.limit_bytes)
+            mib(self.limit_bytes),
+            mib(self.cache_bytes),
+            mib(self.anonymous_bytes)
         )?;
         if let Some(bytes) = self.kernel_bytes {
             write!(f, "; the kernel has {:.1} MiB for the group", mib(bytes))?;

@@ -140,7 +140,25 @@ fn a_run_is_near_its_limit_from_nine_tenths_on() {
     assert!(!near(106).is_near);
     assert_eq!(
         near(100).to_string(),
-        "page cache 90.0 MiB and heap 5.0 MiB are 95.0% of the limit of 100.0 MiB; the kernel has \
-         2.0 MiB for the group; the limit was hit 7 times"
+        "at most 95.0 MiB were used, 95.0% of the limit of 100.0 MiB; at the end the page cache \
+         has 90.0 MiB and the heap 5.0 MiB; the kernel has 2.0 MiB for the group; the limit was \
+         hit 7 times"
     );
+}
+
+#[test]
+fn memory_that_was_given_back_counts() {
+    let (peak, current) = ("memory.peak", "memory.current");
+    for (highest, is_near) in [(180u64 << 20, true), (179 << 20, false)] {
+        let text = highest.to_string();
+        let folder = group(&[
+            ("memory.stat", V2_STAT),
+            (current, "103809024\n"),
+            (peak, &text),
+        ]);
+        let reading = Reading::of(folder.path(), Version::Two, 200 << 20);
+        let nearness = reading.nearness().unwrap();
+        assert_eq!(nearness.is_near, is_near, "{nearness}");
+        assert_eq!(nearness.highest_bytes, highest);
+    }
 }
