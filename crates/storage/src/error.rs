@@ -60,7 +60,7 @@ pub struct StorageError {
 }
 
 /// Whether the process or the system has no free file handle. std has no error kind for it.
-fn is_too_many_open(error: &io::Error) -> bool {
+pub(crate) fn is_too_many_open(error: &io::Error) -> bool {
     use rustix::io::Errno;
     error
         .raw_os_error()

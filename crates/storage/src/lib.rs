@@ -8,6 +8,7 @@ mod direct;
 pub mod error;
 pub mod fault;
 pub mod files;
+pub mod link;
 pub mod map;
 pub mod memory;
 pub mod name;

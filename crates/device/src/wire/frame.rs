@@ -1,0 +1,341 @@
+//! Frames: a header, fields, bulk bytes.
+//!
+//! ```text
+//! header 32 bytes: fields length u32 | bulk length u32 | number u64 | stream u32 | kind u16
+//!                  | flags u16 | crc32c of fields and bulk u32 | crc32c of the header's first 28 u32
+//! fields           tagged fields (docs/format/job.md)
+//! bulk             bytes of files
+//! ```
+//!
+//! Invariants: a header's lengths are checked before anything is allocated for them. After a wrong
+//! checksum nothing of the connection can be trusted, so it ends.
+
+use siltstone_table::Damage;
+use siltstone_table::checksum::crc32c;
+use siltstone_table::fields::{Decoded, FieldReader};
+
+/// The bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+
+/// The bytes of a header that its own checksum covers.
+const CHECKED_BYTES: usize = 28;
+
+/// The most bytes of fields.
+pub const FIELDS_MAX: usize = 64 << 10;
+
+/// The most bulk bytes.
+pub const BULK_MAX: usize = 1 << 20;
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// The number of bytes of fields.
+    pub fields_len: u32,
+    /// The number of bulk bytes.
+    pub bulk_len: u32,
+    /// The number of the request, within its stream.
+    pub number: u64,
+    /// The stream of the request.
+    pub stream: u32,
+    /// What the frame is.
+    pub kind: u16,
+    /// Bits whose meaning depends on the kind.
+    pub flags: u16,
+    /// The checksum of fields and bulk bytes.
+    pub body_crc: u32,
+}
+
+impl FrameHeader {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
+        put(0, &self.fields_len.to_le_bytes());
+        put(4, &self.bulk_len.to_le_bytes());
+        put(8, &self.number.to_le_bytes());
+        put(16, &self.stream.to_le_bytes());
+        put(20, &self.kind.to_le_bytes());
+        put(22, &self.flags.to_le_bytes());
+        put(24, &self.body_crc.to_le_bytes());
+        let crc = crc32c(&bytes[..CHECKED_BYTES]);
+        bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a header and checks its checksum and its lengths.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Decoded<FrameHeader> {
+        let found = crc32c(&bytes[..CHECKED_BYTES]);
+        let mut i = FieldReader::new(bytes);
+        let header = FrameHeader {
+            fields_len: i.u32("length of fields")?,
+            bulk_len: i.u32("length of bulk bytes")?,
+            number: i.u64("number")?,
+            stream: i.u32("stream")?,
+            kind: i.u16("kind")?,
+            flags: i.u16("flags")?,
+            body_crc: i.u32("checksum of a frame's body")?,
+        };
+        let expected = i.u32("checksum of a frame's header")?;
+        if expected != found {
+            let (expected, found) = (expected.into(), found.into());
+            let what = "checksum of a frame's header";
+            return Err(Damage::new(what, CHECKED_BYTES as u64, expected, found));
+        }
+        let bound = |what, at, len: u32, most: usize| match len as usize > most {
+            true => Err(Damage::new(what, at, most as u64, len.into())),
+            false => Ok(()),
+        };
+        bound("length of fields", 0, header.fields_len, FIELDS_MAX)?;
+        bound("length of bulk bytes", 4, header.bulk_len, BULK_MAX)?;
+        Ok(header)
+    }
+
+    /// The bytes behind the header.
+    pub fn body_len(&self) -> usize {
+        self.fields_len as usize + self.bulk_len as usize
+    }
+}
+
+/// A frame that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its header.
+    pub header: FrameHeader,
+    body: Vec<u8>,
+}
+
+impl Frame {
+    /// The bytes of the fields.
+    pub fn fields(&self) -> &[u8] {
+        &self.body[..self.header.fields_len as usize]
+    }
+
+    /// The bulk bytes.
+    pub fn bulk(&self) -> &[u8] {
+        &self.body[self.header.fields_len as usize..]
+    }
+}
+
+/// The checksum of a body.
+fn body_crc(fields: &[u8], bulk: &[&[u8]]) -> u32 {
+    let parts = bulk.iter();
+    parts.fold(crc32c(fields), |crc, part| crc32c::crc32c_append(crc, part))
+}
+
+/// What a frame says beside its body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// The number of the request, within its stream.
+    pub number: u64,
+    /// The stream of the request.
+    pub stream: u32,
+    /// What the frame is.
+    pub kind: u16,
+    /// Bits whose meaning depends on the kind.
+    pub flags: u16,
+}
+
+/// The header of a frame with these fields and these bulk bytes, which are sent behind it.
+///
+/// # Panics
+/// If there are more bytes than a frame may have. The sender splits what is larger.
+pub fn header_of(label: Label, fields: &[u8], bulk: &[&[u8]]) -> FrameHeader {
+    let bulk_len: usize = bulk.iter().map(|part| part.len()).sum();
+    assert!(
+        fields.len() <= FIELDS_MAX,
+        "{} bytes of fields",
+        fields.len()
+    );
+    assert!(bulk_len <= BULK_MAX, "{bulk_len} bulk bytes");
+    FrameHeader {
+        fields_len: fields.len() as u32,
+        bulk_len: bulk_len as u32,
+        number: label.number,
+        stream: label.stream,
+        kind: label.kind,
+        flags: label.flags,
+        body_crc: body_crc(fields, bulk),
+    }
+}
+
+/// Cuts the bytes of a connection into frames.
+///
+/// The caller receives into [`FrameReader::space`], says how much came with
+/// [`FrameReader::filled`], and takes frames with [`FrameReader::next_frame`]. A body is received
+/// into the buffer that the frame keeps, so bulk bytes are not copied.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    head: [u8; HEADER_BYTES],
+    head_len: usize,
+    header: Option<FrameHeader>,
+    body: Vec<u8>,
+    body_len: usize,
+}
+
+impl FrameReader {
+    /// A reader at the beginning of a frame.
+    pub fn new() -> FrameReader {
+        FrameReader::default()
+    }
+
+    /// Whether a part of a frame has been received.
+    pub fn is_within_frame(&self) -> bool {
+        self.head_len > 0
+    }
+
+    /// Where the next bytes go. It is empty only if a whole frame waits to be taken.
+    pub fn space(&mut self) -> &mut [u8] {
+        match self.header {
+            None => &mut self.head[self.head_len..],
+            Some(_) => &mut self.body[self.body_len..],
+        }
+    }
+
+    /// The first `len` bytes of the space were filled.
+    ///
+    /// # Errors
+    /// If they complete a header that is wrong.
+    ///
+    /// # Panics
+    /// If `len` is larger than the space.
+    pub fn filled(&mut self, len: usize) -> Decoded<()> {
+        if self.header.is_some() {
+            self.body_len += len;
+            assert!(self.body_len <= self.body.len(), "more bytes than space");
+            return Ok(());
+        }
+        self.head_len += len;
+        assert!(self.head_len <= HEADER_BYTES, "more bytes than space");
+        if self.head_len == HEADER_BYTES {
+            let header = FrameHeader::decode(&self.head)?;
+            self.body = vec![0; header.body_len()];
+            self.body_len = 0;
+            self.header = Some(header);
+        }
+        Ok(())
+    }
+
+    /// The frame that was received, if it is whole.
+    ///
+    /// # Errors
+    /// If its body has another checksum.
+    pub fn next_frame(&mut self) -> Decoded<Option<Frame>> {
+        let Some(header) = self.header.filter(|_| self.body_len == self.body.len()) else {
+            return Ok(None);
+        };
+        let body = std::mem::take(&mut self.body);
+        (self.header, self.head_len, self.body_len) = (None, 0, 0);
+        let found = crc32c(&body);
+        if found != header.body_crc {
+            let (expected, found) = (header.body_crc.into(), found.into());
+            return Err(Damage::new(
+                "checksum of a frame's body",
+                24,
+                expected,
+                found,
+            ));
+        }
+        Ok(Some(Frame { header, body }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn label() -> Label {
+        Label {
+            number: 7,
+            stream: 3,
+            kind: 0x8002,
+            flags: 1,
+        }
+    }
+
+    /// A frame as it is sent.
+    fn sent(label: Label, fields: &[u8], bulk: &[&[u8]]) -> Vec<u8> {
+        let header = header_of(label, fields, bulk).encode();
+        [&header[..], fields, &bulk.concat()].concat()
+    }
+
+    /// Receives bytes in pieces of the given sizes.
+    fn received(bytes: &[u8], mut piece: impl FnMut() -> usize) -> Decoded<Vec<Frame>> {
+        let (mut reader, mut frames, mut at) = (FrameReader::new(), Vec::new(), 0);
+        loop {
+            while let Some(frame) = reader.next_frame()? {
+                frames.push(frame);
+            }
+            if at == bytes.len() {
+                return Ok(frames);
+            }
+            let space = reader.space();
+            let len = piece().clamp(1, space.len()).min(bytes.len() - at);
+            space[..len].copy_from_slice(&bytes[at..at + len]);
+            at += len;
+            reader.filled(len)?;
+        }
+    }
+
+    #[test]
+    fn an_empty_body_is_a_frame() {
+        let bytes = sent(label(), b"", &[]).repeat(2);
+        let frames = received(&bytes, || 1000).unwrap();
+        assert_eq!(frames.len(), 2);
+        assert!(frames[1].fields().is_empty() && frames[1].bulk().is_empty());
+    }
+
+    #[test]
+    fn lengths_are_bounded_before_memory_is_allocated() {
+        for (fields_len, bulk_len, what) in [
+            (FIELDS_MAX as u32 + 1, 0, "length of fields"),
+            (u32::MAX, u32::MAX, "length of fields"),
+            (0, BULK_MAX as u32 + 1, "length of bulk bytes"),
+        ] {
+            let header = FrameHeader {
+                fields_len,
+                bulk_len,
+                ..header_of(label(), b"", &[])
+            };
+            let damage = received(&header.encode(), || 1000).unwrap_err();
+            assert_eq!(damage.what, what);
+        }
+        let largest = sent(label(), &[1; FIELDS_MAX], &[&[2; BULK_MAX]]);
+        assert_eq!(received(&largest, || 1 << 30).unwrap().len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_received_in_pieces_of_any_size(
+            frames in prop::collection::vec(
+                (any::<u64>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..200),
+                 prop::collection::vec(any::<u8>(), 0..500)), 1..5),
+            pieces in prop::collection::vec(1usize..100, 1..20),
+        ) {
+            let mut bytes = Vec::new();
+            for (number, stream, fields, bulk) in &frames {
+                let label = Label { number: *number, stream: *stream, ..label() };
+                bytes.extend(sent(label, fields, &[bulk]));
+            }
+            let mut sizes = pieces.iter().cycle();
+            let got = received(&bytes, || *sizes.next().unwrap()).unwrap();
+            prop_assert_eq!(got.len(), frames.len());
+            for (got, (number, stream, fields, bulk)) in got.iter().zip(&frames) {
+                prop_assert_eq!((got.header.number, got.header.stream), (*number, *stream));
+                prop_assert_eq!((got.fields(), got.bulk()), (&fields[..], &bulk[..]));
+            }
+        }
+
+        #[test]
+        fn a_flipped_bit_is_found(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let mut bytes = sent(label(), b"some fields", &[b"and bulk bytes"]);
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(received(&bytes, || 1000).is_err());
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The hellos with which a connection begins. Their form is the same in all versions, so that sides
+//! of any two versions can tell each other that they do not match.
+//!
+//! ```text
+//! magic 8 bytes | lowest version u16 | highest version u16 | length u32 | fields | crc32c u32
+//! ```
+//! The server answers with the version that it chose as both its lowest and its highest one, or
+//! with a refusal and its own range.
+//!
+//! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet can
+//! make the other side keep no more than that.
+
+use siltstone_table::Damage;
+use siltstone_table::checksum::crc32c;
+use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
+
+use super::{Shown, WireError};
+
+/// The first bytes of every connection.
+pub const MAGIC: [u8; 8] = *b"siltlink";
+
+/// The lowest and the highest version of the protocol that this program speaks.
+pub const VERSIONS: (u16, u16) = (1, 1);
+
+/// The bytes before the fields of a hello.
+pub const HELLO_HEAD_BYTES: usize = 16;
+
+/// The most bytes of a hello.
+pub const HELLO_MAX: usize = 4096;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// Leases, jobs, and signs of life.
+    Control = 0,
+    /// Changes and reads of the files that a store works with.
+    Files = 1,
+    /// Large transfers, for which nobody waits.
+    Bulk = 2,
+}
+
+/// What a host says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientHello {
+    /// What the connection is for.
+    pub role: Role,
+    /// The session that it belongs to: a secret of the host.
+    pub token: [u8; 16],
+    /// The session's generation: connections of lower ones end.
+    pub generation: u64,
+    /// The folder that the session uses. `None` for lent or shared work.
+    pub folder: Option<String>,
+    /// The host, for messages: its name and the number of its process.
+    pub host: String,
+}
+
+/// What a device answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerHello {
+    /// The session goes on, or begins.
+    Welcome(Welcome),
+    /// It does not, for this reason, with advice.
+    Refused(String),
+}
+
+/// The device, and its state of the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The id of the device's state of the session. Another id than before means that the device
+    /// has forgotten the session.
+    pub state: [u8; 16],
+    /// What tells one running time of the device's machine and file system from another.
+    pub boot: Vec<u8>,
+    /// The device, for messages.
+    pub device: String,
+    /// The bytes of requests and answers that may be outstanding on connections for files.
+    pub files_window_bytes: u64,
+    /// The same for connections for large transfers.
+    pub bulk_window_bytes: u64,
+}
+
+/// The tags of fields.
+mod tag {
+    pub const ROLE: u16 = 1;
+    pub const TOKEN: u16 = 2;
+    pub const GENERATION: u16 = 3;
+    pub const FOLDER: u16 = 4;
+    pub const HOST: u16 = 5;
+    pub const REFUSED: u16 = 1;
+    pub const STATE: u16 = 2;
+    pub const BOOT: u16 = 3;
+    pub const DEVICE: u16 = 4;
+    pub const WINDOWS: u16 = 5;
+}
+
+/// The bytes of a hello.
+fn hello(versions: (u16, u16), fields: FieldWriter) -> Vec<u8> {
+    let fields = fields.into_bytes();
+    let mut out = MAGIC.to_vec();
+    out.extend(versions.0.to_le_bytes());
+    out.extend(versions.1.to_le_bytes());
+    out.extend((fields.len() as u32).to_le_bytes());
+    out.extend(fields);
+    let crc = crc32c(&out);
+    out.extend(crc.to_le_bytes());
+    out
+}
+
+/// The number of bytes of a whole hello that begins with these bytes.
+///
+/// # Errors
+/// If it is no hello, or too large.
+pub fn hello_len(head: &[u8; HELLO_HEAD_BYTES]) -> Result<usize, WireError> {
+    if head[..8] != MAGIC {
+        return Err(WireError::Foreign(Shown(head.to_vec())));
+    }
+    let mut i = FieldReader::new(&head[12..]);
+    let len = i.u32("length of a hello")? as usize;
+    let most = HELLO_MAX - HELLO_HEAD_BYTES - 4;
+    if len > most {
+        let damage = Damage::new("length of a hello", 12, most as u64, len as u64);
+        return Err(damage.into());
+    }
+    Ok(HELLO_HEAD_BYTES + len + 4)
+}
+
+/// The versions of a hello, and a reader of its fields.
+fn open(bytes: &[u8]) -> Result<((u16, u16), FieldReader<'_>), WireError> {
+    let short = || Damage::new("length of a hello", 0, 20, bytes.len() as u64);
+    let head = bytes.first_chunk().ok_or_else(short)?;
+    let len = hello_len(head)?;
+    if bytes.len() != len {
+        return Err(Damage::new("length of a hello", 12, len as u64, bytes.len() as u64).into());
+    }
+    let (covered, crc) = bytes.split_at(len - 4);
+    let found = crc32c(covered);
+    let expected = FieldReader::new(crc).u32("checksum of a hello")?;
+    if expected != found {
+        let at = covered.len() as u64;
+        let damage = Damage::new("checksum of a hello", at, expected.into(), found.into());
+        return Err(damage.into());
+    }
+    let mut i = FieldReader::new(&covered[8..12]);
+    let versions = (i.u16("lowest version")?, i.u16("highest version")?);
+    Ok((versions, FieldReader::new(&covered[HELLO_HEAD_BYTES..])))
+}
+
+fn get_id(i: &mut FieldReader<'_>, what: &'static str) -> Decoded<[u8; 16]> {
+    let at = i.position();
+    let bytes = i.bytes(what)?;
+    let wrong = || Damage::new(what, at, 16, bytes.len() as u64);
+    bytes.try_into().map_err(|_| wrong())
+}
+
+fn get_role(i: &mut FieldReader<'_>) -> Decoded<Role> {
+    let at = i.position();
+    Ok(match i.u8("role")? {
+        0 => Role::Control,
+        1 => Role::Files,
+        2 => Role::Bulk,
+        x => return Err(Damage::new("role", at, 2, x.into())),
+    })
+}
+
+impl ClientHello {
+    /// The hello as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = FieldWriter::new();
+        out.field(tag::ROLE, |o| o.u8(self.role as u8));
+        out.field(tag::TOKEN, |o| o.bytes(&self.token));
+        out.field(tag::GENERATION, |o| o.u64(self.generation));
+        out.field(tag::FOLDER, |o| {
+            o.option(self.folder.as_deref().map(str::as_bytes));
+        });
+        out.field(tag::HOST, |o| o.bytes(self.host.as_bytes()));
+        hello(VERSIONS, out)
+    }
+
+    /// Decodes a hello, and the version that both sides speak.
+    ///
+    /// # Errors
+    /// [`WireError`]. After [`WireError::Version`] the server answers with a refusal.
+    pub fn decode(bytes: &[u8]) -> Result<(u16, ClientHello), WireError> {
+        let (theirs, mut i) = open(bytes)?;
+        let common = theirs.1.min(VERSIONS.1);
+        if common < theirs.0.max(VERSIONS.0) {
+            let ours = VERSIONS;
+            return Err(WireError::Version { theirs, ours });
+        }
+        let folder = |i: &mut FieldReader<'_>| match i.flag("folder")? {
+            true => Ok(Some(i.text("folder")?)),
+            false => Ok(None),
+        };
+        let hello = ClientHello {
+            role: i.field(tag::ROLE, "role", get_role)?,
+            token: i.field(tag::TOKEN, "token", |i| get_id(i, "token"))?,
+            generation: i.field(tag::GENERATION, "generation", |i| i.u64("generation"))?,
+            folder: i.field(tag::FOLDER, "folder", folder)?,
+            host: i.field(tag::HOST, "host", |i| i.text("host"))?,
+        };
+        i.end("hello of a host")?;
+        Ok((common, hello))
+    }
+}
+
+impl ServerHello {
+    /// The answer as bytes. `version` is the version that was chosen. A refusal has the server's
+    /// range instead.
+    pub fn encode(&self, version: u16) -> Vec<u8> {
+        let mut out = FieldWriter::new();
+        match self {
+            ServerHello::Refused(reason) => {
+                out.field(tag::REFUSED, |o| o.option(Some(reason.as_bytes())));
+                hello(VERSIONS, out)
+            }
+            ServerHello::Welcome(welcome) => {
+                out.field(tag::REFUSED, |o| o.option(None));
+                out.field(tag::STATE, |o| o.bytes(&welcome.state));
+                out.field(tag::BOOT, |o| o.bytes(&welcome.boot));
+                out.field(tag::DEVICE, |o| o.bytes(welcome.device.as_bytes()));
+                out.field(tag::WINDOWS, |o| {
+                    o.u64(welcome.files_window_bytes);
+                    o.u64(welcome.bulk_window_bytes);
+                });
+                hello((version, version), out)
+            }
+        }
+    }
+
+    /// Decodes an answer, and the version that the server chose. A refusal is decoded whatever the
+    /// server's versions are, if it has the form of version 1.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(bytes: &[u8]) -> Result<(u16, ServerHello), WireError> {
+        let (theirs, mut i) = open(bytes)?;
+        let refused = i.field(tag::REFUSED, "refusal", |i| match i.flag("refusal")? {
+            true => Ok(Some(i.text("refusal")?)),
+            false => Ok(None),
+        })?;
+        let is_known = (VERSIONS.0..=VERSIONS.1).contains(&theirs.1);
+        match refused {
+            Some(reason) if theirs.0 <= VERSIONS.1 && theirs.1 >= VERSIONS.0 => {
+                return Ok((theirs.1.min(VERSIONS.1), ServerHello::Refused(reason)));
+            }
+            None if is_known && theirs.0 == theirs.1 => {}
+            _ => {
+                let ours = VERSIONS;
+                return Err(WireError::Version { theirs, ours });
+            }
+        }
+        let windows = |i: &mut FieldReader<'_>| Ok((i.u64("window")?, i.u64("window")?));
+        let state = i.field(tag::STATE, "session state", |i| get_id(i, "session state"))?;
+        let boot = i.field(tag::BOOT, "boot", |i| Ok(i.bytes("boot")?.to_vec()))?;
+        let device = i.field(tag::DEVICE, "device", |i| i.text("device"))?;
+        let (files, bulk) = i.field(tag::WINDOWS, "windows", windows)?;
+        i.end("hello of a device")?;
+        let welcome = Welcome {
+            state,
+            boot,
+            device,
+            files_window_bytes: files,
+            bulk_window_bytes: bulk,
+        };
+        Ok((theirs.1, ServerHello::Welcome(welcome)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn client() -> ClientHello {
+        ClientHello {
+            role: Role::Files,
+            token: *b"0123456789abcdef",
+            generation: 5,
+            folder: Some("db".into()),
+            host: "box, pid 12".into(),
+        }
+    }
+
+    fn welcome() -> ServerHello {
+        ServerHello::Welcome(Welcome {
+            state: *b"fedcba9876543210",
+            boot: vec![1, 2, 3],
+            device: "dpu0".into(),
+            files_window_bytes: 1 << 24,
+            bulk_window_bytes: 1 << 25,
+        })
+    }
+
+    /// The bytes with other versions and the checksum that fits.
+    fn with_versions(bytes: &[u8], versions: (u16, u16)) -> Vec<u8> {
+        let mut bytes = bytes[..bytes.len() - 4].to_vec();
+        bytes[8..10].copy_from_slice(&versions.0.to_le_bytes());
+        bytes[10..12].copy_from_slice(&versions.1.to_le_bytes());
+        let crc = crc32c(&bytes);
+        bytes.extend(crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn hellos_are_read_as_they_are_written() {
+        for folder in [None, Some("db".to_string())] {
+            for role in [Role::Control, Role::Files, Role::Bulk] {
+                let hello = ClientHello {
+                    folder: folder.clone(),
+                    role,
+                    ..client()
+                };
+                let bytes = hello.encode();
+                assert_eq!(hello_len(bytes.first_chunk().unwrap()), Ok(bytes.len()));
+                assert_eq!(ClientHello::decode(&bytes), Ok((1, hello)));
+            }
+        }
+        for hello in [welcome(), ServerHello::Refused("no such folder".into())] {
+            assert_eq!(ServerHello::decode(&hello.encode(1)), Ok((1, hello)));
+        }
+    }
+
+    #[test]
+    fn versions_that_do_not_meet_are_refused_by_name() {
+        let bytes = client().encode();
+        assert!(ClientHello::decode(&with_versions(&bytes, (1, 9))).is_ok());
+        for theirs in [(2, 9), (0, 0), (5, 1)] {
+            let error = ClientHello::decode(&with_versions(&bytes, theirs)).unwrap_err();
+            let ours = VERSIONS;
+            assert_eq!(error, WireError::Version { theirs, ours });
+        }
+        let bytes = with_versions(&welcome().encode(1), (2, 2));
+        let error = ServerHello::decode(&bytes).unwrap_err();
+        assert!(error.to_string().contains("versions 2 to 2"), "{error}");
+        let refusal = ServerHello::Refused("go away".into()).encode(1);
+        let error = ServerHello::decode(&with_versions(&refusal, (3, 4))).unwrap_err();
+        assert!(error.to_string().contains("versions 3 to 4"), "{error}");
+    }
+
+    #[test]
+    fn another_protocol_is_told_from_a_broken_hello() {
+        let error = hello_len(b"GET / HTTP/1.1\r\n").unwrap_err();
+        assert!(
+            error.to_string().contains("`GET / HTTP/1.1\\r\\n`"),
+            "{error}"
+        );
+        let mut bytes = client().encode();
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = hello_len(bytes.first_chunk().unwrap()).unwrap_err();
+        assert!(matches!(error, WireError::Damage(_)), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_hellos_are_refused(
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+            fix in any::<bool>(),
+        ) {
+            for (whole, is_client) in [(client().encode(), true), (welcome().encode(1), false)] {
+                let mut bytes = whole.clone();
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                if fix && bytes.len() > 20 {
+                    let end = bytes.len() - 4;
+                    let crc = crc32c(&bytes[..end]);
+                    bytes[end..].copy_from_slice(&crc.to_le_bytes());
+                }
+                // With a fitting checksum there is no panic, whatever the result is.
+                let is_refused = match is_client {
+                    true => ClientHello::decode(&bytes).is_err(),
+                    false => ServerHello::decode(&bytes).is_err(),
+                };
+                prop_assert!(fix || bytes == whole || is_refused);
+                prop_assert!(ClientHello::decode(&whole[..at]).is_err());
+                prop_assert!(ServerHello::decode(&whole[..at]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What crosses a link, as bytes: the two hellos with which a connection begins, and the frames
+//! after them.
+//!
+//! Invariants: decoding never panics, and allocates no more than the limits that are checked
+//! before. Nothing that was decoded is believed to be true, only to be well formed.
+//!
+//! Threading: pure functions. [`FrameReader`] has one owner.
+
+pub mod frame;
+pub mod hello;
+
+pub use frame::{Frame, FrameHeader, FrameReader};
+pub use hello::{ClientHello, ServerHello};
+
+use std::fmt;
+
+use siltstone_table::Damage;
+
+/// Bytes of a peer that break the protocol. The connection ends with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The bytes are not what the protocol says.
+    #[error("the peer broke the protocol: {0}")]
+    Damage(#[from] Damage),
+    /// The peer does not speak this protocol at all.
+    #[error("the peer is no siltstone device or host: it began with {0}")]
+    Foreign(Shown),
+    /// There is no common version.
+    #[error(
+        "the peer speaks versions {} to {} of the protocol, this program {} to {}; bring both sides \
+         to the same release",
+        theirs.0, theirs.1, ours.0, ours.1
+    )]
+    Version {
+        /// The lowest and the highest version of the peer.
+        theirs: (u16, u16),
+        /// Those of this program.
+        ours: (u16, u16),
+    },
+}
+
+/// The first bytes of something unknown, for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown(pub Vec<u8>);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.0.escape_ascii())
+    }
+}

@@ -1,0 +1,636 @@
+//! Sockets of the operating system: TCP, and Unix sockets.
+//!
+//! Invariants: descriptors are non-blocking; a call that would block waits in `poll` for the time
+//! that is left. A Unix socket's file belongs to its listener: it may be opened by its owner only,
+//! and is removed when the listener ends.
+//!
+//! Threading: as in the parent module. `close` shuts the socket down, which wakes calls in `poll`.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{
+    Address, Connection, LinkError, LinkErrorKind, LinkResult, Listener, Network, Received,
+};
+use crate::runtime::{Instant, Runtime};
+
+/// The network of the operating system.
+#[derive(Clone, Debug)]
+pub struct SocketNetwork {
+    clock: Clock,
+}
+
+impl SocketNetwork {
+    /// The network, with deadlines on the clock of this runtime.
+    ///
+    /// # Panics
+    /// On the simulated runtime, where a task must not wait in the operating system.
+    pub fn new(runtime: &Runtime) -> SocketNetwork {
+        assert!(
+            !runtime.is_simulated(),
+            "a simulated task would block the whole run"
+        );
+        let clock = Clock(runtime.clone());
+        SocketNetwork { clock }
+    }
+}
+
+/// The clock of deadlines.
+#[derive(Clone, Debug)]
+struct Clock(Runtime);
+
+/// How long a connection to a Unix socket whose queue is full waits before it tries again.
+const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
+
+/// The number of connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+impl Clock {
+    /// The time that is left until the deadline, or `None` if it has come.
+    fn left(&self, deadline: Instant) -> Option<Duration> {
+        let left = deadline.since(self.0.now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Waits until the descriptor is ready. Returns false if the deadline comes first.
+    fn wait_ready(
+        &self,
+        fd: BorrowedFd<'_>,
+        flags: PollFlags,
+        deadline: Instant,
+    ) -> io::Result<bool> {
+        loop {
+            let Some(left) = self.left(deadline) else {
+                return Ok(false);
+            };
+            let timeout = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => {}
+                // An error or an end of the connection is shown by the call that follows.
+                Ok(_) => return Ok(true),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&*socket).read(buf),
+            Socket::Unix(socket) => (&*socket).read(buf),
+        }
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&*socket).write_vectored(parts),
+            Socket::Unix(socket) => (&*socket).write_vectored(parts),
+        }
+    }
+
+    fn shut_down(&self) {
+        // The peer may have ended the connection already.
+        let _ = match self {
+            Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
+            Socket::Unix(socket) => socket.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+struct SocketConnection {
+    clock: Clock,
+    socket: Socket,
+    peer: String,
+    is_local: bool,
+    /// The connection was closed here, or a send failed in the middle.
+    is_over: AtomicBool,
+}
+
+impl SocketConnection {
+    fn tcp(clock: &Clock, socket: TcpStream, peer: &SocketAddr) -> io::Result<SocketConnection> {
+        socket.set_nonblocking(true)?;
+        // Frames are sent as a whole, so nothing is gained by waiting for more bytes.
+        socket.set_nodelay(true)?;
+        Ok(SocketConnection {
+            clock: clock.clone(),
+            socket: Socket::Tcp(socket),
+            peer: peer.to_string(),
+            is_local: peer.ip().to_canonical().is_loopback(),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    fn unix(clock: &Clock, socket: UnixStream, peer: String) -> io::Result<SocketConnection> {
+        socket.set_nonblocking(true)?;
+        Ok(SocketConnection {
+            clock: clock.clone(),
+            socket: Socket::Unix(socket),
+            peer,
+            is_local: true,
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    fn check(&self, op: &'static str) -> LinkResult<()> {
+        match self.is_over.load(Ordering::Acquire) {
+            true => Err(LinkError::closed(op, &self.peer)),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the connection after a failed call (N4).
+    fn fail(&self, error: LinkError) -> LinkError {
+        self.close();
+        error
+    }
+}
+
+impl Connection for SocketConnection {
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
+        const OP: &str = "send to";
+        self.check(OP)?;
+        let mut slices: Vec<IoSlice<'_>> = parts
+            .iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| IoSlice::new(part))
+            .collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            match self.socket.write(rest) {
+                Ok(0) => return Err(self.fail(LinkError::closed(OP, &self.peer))),
+                Ok(n) => IoSlice::advance_slices(&mut rest, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let is_ready = self
+                        .clock
+                        .wait_ready(self.socket.as_fd(), PollFlags::OUT, deadline)
+                        .map_err(|e| self.fail(LinkError::from_io(OP, &*self.peer, &e)))?;
+                    if !is_ready {
+                        return Err(self.fail(LinkError::timed_out(OP, &self.peer)));
+                    }
+                }
+                Err(e) => return Err(self.fail(LinkError::from_io(OP, &*self.peer, &e))),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, buf: &mut [u8], deadline: Instant) -> LinkResult<Received> {
+        const OP: &str = "receive from";
+        self.check(OP)?;
+        loop {
+            match self.socket.read(buf) {
+                Ok(0) => {
+                    // A shutdown by this side looks like an end of the peer.
+                    self.check(OP)?;
+                    return Ok(Received::End);
+                }
+                Ok(n) => return Ok(Received::Bytes(n)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let is_ready = self
+                        .clock
+                        .wait_ready(self.socket.as_fd(), PollFlags::IN, deadline)
+                        .map_err(|e| self.fail(LinkError::from_io(OP, &*self.peer, &e)))?;
+                    if !is_ready {
+                        return Ok(Received::Nothing);
+                    }
+                }
+                Err(e) => return Err(self.fail(LinkError::from_io(OP, &*self.peer, &e))),
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.socket.shut_down();
+    }
+}
+
+fn connect_tcp(
+    clock: &Clock,
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> io::Result<SocketConnection> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let Some(left) = clock.left(deadline) else {
+            return Err(io::ErrorKind::TimedOut.into());
+        };
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(socket) => return SocketConnection::tcp(clock, socket, &address),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+fn connect_unix(clock: &Clock, path: &Path, deadline: Instant) -> io::Result<SocketConnection> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            // The listener's queue is full.
+            Err(rustix::io::Errno::AGAIN) if clock.left(deadline).is_some() => {
+                std::thread::sleep(QUEUE_IS_FULL);
+            }
+            Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    SocketConnection::unix(clock, socket.into(), format!("unix:{}", path.display()))
+}
+
+fn other_network(op: &'static str, address: &Address) -> LinkError {
+    let detail = "this network has addresses HOST:PORT and unix:PATH only";
+    LinkError::new(
+        LinkErrorKind::InvalidAddress,
+        op,
+        address.to_string(),
+        detail,
+    )
+}
+
+impl Network for SocketNetwork {
+    fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
+        const OP: &str = "connect to";
+        let connected = match address {
+            Address::Tcp { host, port } => connect_tcp(&self.clock, host, *port, deadline),
+            Address::Unix(path) => connect_unix(&self.clock, path, deadline),
+            Address::Memory(_) => return Err(other_network(OP, address)),
+        };
+        match connected {
+            Ok(connection) => Ok(Arc::new(connection)),
+            Err(e) => Err(LinkError::from_io(OP, address.to_string(), &e)),
+        }
+    }
+
+    fn listen(&self, address: &Address) -> LinkResult<Arc<dyn Listener>> {
+        const OP: &str = "listen at";
+        let bound = match address {
+            Address::Tcp { host, port } => listen_tcp(&self.clock, host, *port),
+            Address::Unix(path) => listen_unix(&self.clock, path),
+            Address::Memory(_) => return Err(other_network(OP, address)),
+        };
+        match bound {
+            Ok(listener) => Ok(Arc::new(listener)),
+            Err(e) => Err(LinkError::from_io(OP, address.to_string(), &e)),
+        }
+    }
+}
+
+enum Acceptor {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Acceptor::Tcp(listener) => listener.as_fd(),
+            Acceptor::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+struct SocketListener {
+    clock: Clock,
+    acceptor: Acceptor,
+    address: Address,
+    is_over: AtomicBool,
+}
+
+fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener> {
+    let listener = TcpListener::bind((host, port))?;
+    listener.set_nonblocking(true)?;
+    let bound = listener.local_addr()?;
+    Ok(SocketListener {
+        clock: clock.clone(),
+        address: Address::Tcp {
+            host: match host.parse::<std::net::IpAddr>() {
+                Ok(_) => bound.ip().to_string(),
+                Err(_) => host.to_string(),
+            },
+            port: bound.port(),
+        },
+        acceptor: Acceptor::Tcp(listener),
+        is_over: AtomicBool::new(false),
+    })
+}
+
+/// Removes the file of a socket at which nobody listens any more.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+    if is_socket && UnixStream::connect(path).is_err_and(is_refused) {
+        return std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
+fn is_refused(error: io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
+fn listen_unix(clock: &Clock, path: &Path) -> io::Result<SocketListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The mode of the socket is the mode of its file, so nobody else can connect, not even between
+    // these calls.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    let address = SocketAddrUnix::new(path)?;
+    match rustix::net::bind(&socket, &address) {
+        Err(rustix::io::Errno::ADDRINUSE) => {
+            remove_stale(path)?;
+            rustix::net::bind(&socket, &address)?;
+        }
+        bound => bound?,
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(SocketListener {
+        clock: clock.clone(),
+        acceptor: Acceptor::Unix(socket.into(), path.to_path_buf()),
+        address: Address::Unix(path.to_path_buf()),
+        is_over: AtomicBool::new(false),
+    })
+}
+
+impl SocketListener {
+    fn accept_one(&self) -> io::Result<SocketConnection> {
+        match &self.acceptor {
+            Acceptor::Tcp(listener) => {
+                let (socket, peer) = listener.accept()?;
+                SocketConnection::tcp(&self.clock, socket, &peer)
+            }
+            Acceptor::Unix(listener, _) => {
+                let (socket, _) = listener.accept()?;
+                let peer = match rustix::net::sockopt::socket_peercred(&socket) {
+                    Ok(who) => format!("pid {}", who.pid.as_raw_nonzero()),
+                    Err(_) => "a process of this machine".to_string(),
+                };
+                SocketConnection::unix(&self.clock, socket, peer)
+            }
+        }
+    }
+}
+
+impl Listener for SocketListener {
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn accept(&self, deadline: Instant) -> LinkResult<Option<Arc<dyn Connection>>> {
+        const OP: &str = "accept at";
+        let failed = |e: &io::Error| LinkError::from_io(OP, self.address.to_string(), e);
+        loop {
+            if self.is_over.load(Ordering::Acquire) {
+                return Err(LinkError::closed(OP, &self.address.to_string()));
+            }
+            match self.accept_one() {
+                Ok(connection) => return Ok(Some(Arc::new(connection))),
+                // A peer that connected and went away is no failure of the listener.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let ready =
+                        self.clock
+                            .wait_ready(self.acceptor.as_fd(), PollFlags::IN, deadline);
+                    if !ready.map_err(|e| failed(&e))? {
+                        return Ok(None);
+                    }
+                }
+                Err(e) => return Err(failed(&e)),
+            }
+        }
+    }
+
+    fn close(&self) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // This wakes a task that waits in `accept`. Where the system refuses, the task wakes at
+        // its deadline.
+        let _ = rustix::net::shutdown(&self.acceptor, rustix::net::Shutdown::Both);
+        if let Acceptor::Unix(_, path) = &self.acceptor {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for SocketListener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The production runtime, with its network.
+    #[derive(Clone)]
+    struct World {
+        rt: Runtime,
+        network: SocketNetwork,
+    }
+
+    impl World {
+        fn new() -> World {
+            let rt = Runtime::threads();
+            let network = SocketNetwork::new(&rt);
+            World { rt, network }
+        }
+
+        fn within_ms(&self, ms: u64) -> Instant {
+            self.rt.now() + Duration::from_millis(ms)
+        }
+
+        fn soon(&self) -> Instant {
+            self.within_ms(10_000)
+        }
+
+        fn receive(&self, from: &dyn Connection) -> LinkResult<Received> {
+            from.receive(&mut [0; 8], self.soon())
+        }
+
+        fn receive_all(&self, from: &dyn Connection, len: usize) -> Vec<u8> {
+            let (mut got, mut buf) = (Vec::new(), [0; 70_000]);
+            while got.len() < len {
+                match from.receive(&mut buf, self.soon()).unwrap() {
+                    Received::Bytes(n) => got.extend_from_slice(&buf[..n]),
+                    other => panic!("{other:?} after {} bytes", got.len()),
+                }
+            }
+            got
+        }
+    }
+
+    type Ends = (Arc<dyn Listener>, Arc<dyn Connection>, Arc<dyn Connection>);
+
+    /// Runs the test over TCP and over a Unix socket.
+    fn both(test: impl Fn(&World, Ends)) {
+        let world = World::new();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for address in [
+            "127.0.0.1:0".to_string(),
+            format!("unix:{}", path.display()),
+        ] {
+            let network = &world.network;
+            let listener = network.listen(&address.parse().unwrap()).unwrap();
+            let near = network.connect(&listener.address(), world.soon()).unwrap();
+            let far = listener.accept(world.soon()).unwrap().unwrap();
+            assert!(near.is_local() && far.is_local());
+            test(&world, (listener, near, far));
+        }
+        assert!(!path.exists(), "the socket's file is removed");
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_in_both_directions() {
+        both(|world, (_, near, far)| {
+            let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
+            let sender = std::thread::spawn({
+                let (world, near, bytes) = (world.clone(), near.clone(), bytes.clone());
+                move || near.send(&[&bytes[..5], &[], &bytes[5..]], world.soon())
+            });
+            assert!(world.receive_all(&*far, bytes.len()) == bytes);
+            sender.join().unwrap().unwrap();
+            far.send(&[b"answer"], world.soon()).unwrap();
+            assert_eq!(world.receive_all(&*near, 6), b"answer");
+        });
+    }
+
+    #[test]
+    fn no_call_waits_longer_than_its_deadline() {
+        both(|world, (listener, near, far)| {
+            assert!(listener.accept(world.within_ms(1)).unwrap().is_none());
+            let nothing = near.receive(&mut [0; 8], world.within_ms(1)).unwrap();
+            assert_eq!(nothing, Received::Nothing);
+            far.send(&[b"late"], world.soon()).unwrap();
+            let late = world.receive_all(&*near, 4);
+            assert_eq!(late, b"late", "a deadline ends no connection");
+            // Nobody reads, so the buffers fill.
+            let bytes = vec![0; 64 << 20];
+            let error = near.send(&[&bytes], world.within_ms(50)).unwrap_err();
+            assert_eq!(error.kind, LinkErrorKind::TimedOut);
+            let error = near.send(&[b"x"], world.soon()).unwrap_err();
+            assert_eq!(error.kind, LinkErrorKind::Closed, "a part was sent");
+        });
+    }
+
+    #[test]
+    fn closing_wakes_both_sides() {
+        both(|world, (listener, near, far)| {
+            let waiting = std::thread::spawn({
+                let (world, near) = (world.clone(), near.clone());
+                move || world.receive(&*near)
+            });
+            far.send(&[b"last"], world.soon()).unwrap();
+            far.close();
+            assert_eq!(waiting.join().unwrap().unwrap(), Received::Bytes(4));
+            assert_eq!(world.receive(&*near).unwrap(), Received::End);
+            let over = world.receive(&*far).unwrap_err();
+            assert_eq!(over.kind, LinkErrorKind::Closed);
+            let closed_here = std::thread::spawn({
+                let (world, near) = (world.clone(), near.clone());
+                move || {
+                    near.close();
+                    world.receive(&*near)
+                }
+            });
+            let over = closed_here.join().unwrap().unwrap_err();
+            assert_eq!(over.kind, LinkErrorKind::Closed);
+            let accepting = std::thread::spawn({
+                let (world, listener) = (world.clone(), listener.clone());
+                move || listener.accept(world.soon()).map(|_| ())
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            listener.close();
+            let over = accepting.join().unwrap().unwrap_err();
+            assert_eq!(over.kind, LinkErrorKind::Closed);
+        });
+    }
+
+    #[test]
+    fn nobody_else_may_listen_and_a_stale_socket_is_replaced() {
+        use std::os::unix::fs::PermissionsExt;
+        let World { rt, network } = World::new();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let nobody = network.connect(&address, rt.now()).err().unwrap();
+        assert_eq!(nobody.kind, LinkErrorKind::Refused);
+        let listener = network.listen(&address).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let taken = |address: &Address| network.listen(address).err().unwrap().kind;
+        assert_eq!(taken(&address), LinkErrorKind::AddressInUse);
+        let tcp = network.listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_eq!(taken(&tcp.address()), LinkErrorKind::AddressInUse);
+        drop(listener);
+        // A process that was killed leaves its socket's file.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(network.listen(&address).unwrap());
+        // A file that is no socket stays.
+        std::fs::write(&path, "data").unwrap();
+        assert_eq!(taken(&address), LinkErrorKind::AddressInUse);
+        assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    }
+
+    #[test]
+    fn other_addresses_are_refused() {
+        let world = World::new();
+        for text in ["memory:device", "no.such.host.invalid:1"] {
+            let address = text.parse().unwrap();
+            let error = world.network.connect(&address, world.soon()).err().unwrap();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What an attempt has finished of one subjob, and where the next attempt goes on, as data and as
+//! bytes. `docs/format/job.md` describes the bytes.
+//!
+//! Invariants: a part belongs to one job, which its bytes name. Decoding never panics, and what was
+//! decoded is not believed yet: whoever adopts the tables verifies them.
+//!
+//! Threading: plain data.
+
+use crate::error::Damage;
+use crate::fields::{Decoded, FieldReader, FieldWriter};
+use crate::job::coding::{
+    CODING_VERSION, get_counters, get_identity, get_table, put_counters, put_identity, put_table,
+};
+use crate::job::outcome::{Counters, OutputTable};
+use crate::layout::LayoutState;
+
+/// The first bytes of a part.
+pub const PART_MAGIC: [u8; 8] = *b"siltpart";
+
+/// The tags of a part's fields.
+mod tag {
+    pub const JOB: u16 = 1;
+    pub const SUBJOB: u16 = 2;
+    pub const TABLES: u16 = 3;
+    pub const NEXT: u16 = 4;
+}
+
+/// The least bytes of an encoded table.
+const TABLE_BYTES_MIN: usize = 94;
+
+/// The point at which a subjob continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// At the subjob's first entry.
+    Start,
+    /// At the first entry of a new table.
+    Table {
+        /// The layout at that entry.
+        layout: LayoutState,
+        /// The start of the table's range.
+        left_bound: Vec<u8>,
+        /// The counts of entries read and dropped before it.
+        counters: Counters,
+    },
+    /// The subjob is complete. These are the counts of all entries that it read and dropped.
+    End(Counters),
+}
+
+/// The finished tables of a subjob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The subjob's number.
+    pub subjob: u32,
+    /// Its finished and synced tables, in order.
+    pub tables: Vec<OutputTable>,
+    /// Where the next attempt goes on.
+    pub next: Point,
+}
+
+impl Part {
+    /// Nothing of a subjob.
+    pub fn new(subjob: u32) -> Part {
+        Part {
+            subjob,
+            tables: Vec::new(),
+            next: Point::Start,
+        }
+    }
+
+    /// Encodes the part of the job with this identity.
+    pub fn encode(&self, job: u128) -> Vec<u8> {
+        let mut out = FieldWriter::document(PART_MAGIC, CODING_VERSION);
+        out.field(tag::JOB, |o| put_identity(o, job));
+        out.field(tag::SUBJOB, |o| o.u32(self.subjob));
+        out.field(tag::TABLES, |o| o.list(&self.tables, put_table));
+        out.field(tag::NEXT, |o| match &self.next {
+            Point::Start => o.u8(0),
+            Point::Table {
+                layout,
+                left_bound,
+                counters,
+            } => {
+                o.u8(1);
+                o.bytes(&layout.first_key);
+                o.u64(layout.earlier_spans_bytes);
+                o.u64(layout.span_bytes);
+                o.u32(layout.table);
+                o.bytes(left_bound);
+                put_counters(o, counters);
+            }
+            Point::End(counters) => {
+                o.u8(2);
+                put_counters(o, counters);
+            }
+        });
+        out.finish_document()
+    }
+
+    /// Decodes a part, and the identity of the job that it belongs to. Nothing of it is believed
+    /// yet.
+    ///
+    /// # Errors
+    /// A description of the damage and its offset.
+    pub fn decode(bytes: &[u8]) -> Result<(u128, Part), Damage> {
+        let mut i = FieldReader::document(bytes, PART_MAGIC, CODING_VERSION, "part of a job")?;
+        let job = i.field(tag::JOB, "job identity", get_identity)?;
+        let part = Part {
+            subjob: i.field(tag::SUBJOB, "subjob", |i| i.u32("subjob"))?,
+            tables: i.field(tag::TABLES, "tables", |i| {
+                i.list("tables", TABLE_BYTES_MIN, get_table)
+            })?,
+            next: i.field(tag::NEXT, "point to go on", get_point)?,
+        };
+        i.end("part of a job")?;
+        Ok((job, part))
+    }
+}
+
+fn get_point(i: &mut FieldReader<'_>) -> Decoded<Point> {
+    let at = i.position();
+    Ok(match i.u8("point to go on")? {
+        0 => Point::Start,
+        1 => Point::Table {
+            layout: LayoutState {
+                first_key: i.bytes("first key")?.to_vec(),
+                earlier_spans_bytes: i.u64("earlier spans")?,
+                span_bytes: i.u64("bytes of the span")?,
+                table: i.u32("table number")?,
+            },
+            left_bound: i.bytes("left bound")?.to_vec(),
+            counters: get_counters(i)?,
+        },
+        2 => Point::End(get_counters(i)?),
+        x => return Err(Damage::new("point to go on", at, 2, x.into())),
+    })
+}
