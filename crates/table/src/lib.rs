@@ -19,6 +19,7 @@ pub mod coding;
 pub mod compress;
 pub mod error;
 pub mod exec;
+pub mod fields;
 pub mod filter;
 pub mod footer;
 pub mod index;

@@ -1,13 +1,15 @@
-//! Compares `docs/format/job.md` with the code. A job and an outcome that are made by hand as the
-//! page says are what the code writes and reads, and the tables of the page have exactly the
+//! Compares `docs/format/job.md` with the code. A job, an outcome and a part that are made by hand
+//! as the page says are what the code writes and reads, and the tables of the page have exactly the
 //! existing fields, in order.
 
 use siltstone_table::Codec;
+use siltstone_table::exec::part::{Part, Point};
 use siltstone_table::job::outcome::{Counters, Outcome, OutputTable};
 use siltstone_table::job::{
     DropRules, Extension, FormatOptions, Input, InputKind, Job, KeyBounds, OutputLimits,
     OutputPrefix,
 };
+use siltstone_table::layout::LayoutState;
 use siltstone_table::retain::{KeyRange, RangeEnd};
 
 const PAGE: &str = include_str!("../../../docs/format/job.md");
@@ -219,85 +221,139 @@ fn a_job_is_encoded_as_the_page_says() {
     );
 }
 
+const IDENTITY: u128 = 0x0102_0304_0506_0708_1112_1314_1516_1718;
+
+fn identity_by_hand() -> Hand {
+    hand().u64(0x1112_1314_1516_1718).u64(0x0102_0304_0506_0708)
+}
+
+fn table() -> OutputTable {
+    OutputTable {
+        name: "t.tbl".into(),
+        subjob: 1,
+        raw_bytes: 2,
+        file_bytes: 3,
+        entries: 4,
+        puts: 5,
+        deletes: 6,
+        fragments: 7,
+        keys: Some((b"k".to_vec(), b"l".to_vec())),
+        left_bound: b"j".to_vec(),
+        right_bound: Some(b"n".to_vec()),
+        bounds: KeyRange {
+            start: b"k".to_vec(),
+            end: RangeEnd::With(b"l".to_vec()),
+        },
+        min_seq: 8,
+        max_seq: 9,
+        digest: 10,
+    }
+}
+
+/// A list with [`table`].
+fn tables_by_hand() -> Hand {
+    let numbers = |from, to| (from..=to).fold(hand(), Hand::u64).0;
+    let mut hand = hand().u32(1).bytes(b"t.tbl").u32(1);
+    hand.0.extend(numbers(2, 7));
+    hand = hand.u8(1).bytes(b"k").bytes(b"l").bytes(b"j");
+    hand = hand.u8(1).bytes(b"n").bytes(b"k").u8(2).bytes(b"l");
+    hand.0.extend(numbers(8, 10));
+    hand
+}
+
+fn counters() -> Counters {
+    Counters {
+        entries_read: 21,
+        shadowed: 22,
+        tombstones: 23,
+        covered: 24,
+        range_deletes_read: 25,
+        fragments_dropped: 26,
+        entries_written: 27,
+        raw_bytes_read: 28,
+        bytes_read: 29,
+        bytes_written: 30,
+        cpu_ns: 31,
+    }
+}
+
+/// Appends [`counters`].
+fn counters_by_hand(hand: Hand) -> Hand {
+    (21..=31).fold(hand, Hand::u64)
+}
+
 #[test]
 fn an_outcome_is_encoded_as_the_page_says() {
     let outcome = Outcome {
-        job: 0x0102_0304_0506_0708_1112_1314_1516_1718,
+        job: IDENTITY,
         output: OutputPrefix {
             epoch: 6,
             attempt: 12,
         },
-        tables: vec![OutputTable {
-            name: "t.tbl".into(),
-            subjob: 1,
-            raw_bytes: 2,
-            file_bytes: 3,
-            entries: 4,
-            puts: 5,
-            deletes: 6,
-            fragments: 7,
-            keys: Some((b"k".to_vec(), b"l".to_vec())),
-            left_bound: b"j".to_vec(),
-            right_bound: Some(b"n".to_vec()),
-            bounds: KeyRange {
-                start: b"k".to_vec(),
-                end: RangeEnd::With(b"l".to_vec()),
-            },
-            min_seq: 8,
-            max_seq: 9,
-            digest: 10,
-        }],
-        counters: Counters {
-            entries_read: 21,
-            shadowed: 22,
-            tombstones: 23,
-            covered: 24,
-            range_deletes_read: 25,
-            fragments_dropped: 26,
-            entries_written: 27,
-            raw_bytes_read: 28,
-            bytes_read: 29,
-            bytes_written: 30,
-            cpu_ns: 31,
-        },
+        tables: vec![table()],
+        counters: counters(),
         dropped_value_bytes: vec![(40, 41)],
     };
     let fields = [
-        (
-            1,
-            hand().u64(0x1112_1314_1516_1718).u64(0x0102_0304_0506_0708),
-        ),
+        (1, identity_by_hand()),
         (2, hand().u64(6).u64(12)),
-        (
-            3,
-            hand()
-                .u32(1)
-                .bytes(b"t.tbl")
-                .u32(1)
-                .u64(2)
-                .u64(3)
-                .u64(4)
-                .u64(5)
-                .u64(6)
-                .u64(7)
-                .u8(1)
-                .bytes(b"k")
-                .bytes(b"l")
-                .bytes(b"j")
-                .u8(1)
-                .bytes(b"n")
-                .bytes(b"k")
-                .u8(2)
-                .bytes(b"l")
-                .u64(8)
-                .u64(9)
-                .u64(10),
-        ),
-        (4, (21..=31).fold(hand(), Hand::u64)),
+        (3, tables_by_hand()),
+        (4, counters_by_hand(hand())),
         (5, hand().u32(1).u64(40).u64(41)),
     ];
     assert_eq!(fields.each_ref().map(|f| f.0).to_vec(), tags("## Outcome"));
     let bytes = whole(b"siltout\0", &fields);
     assert_eq!(outcome.encode(), bytes);
     assert_eq!(Outcome::decode(&bytes).unwrap(), outcome);
+}
+
+#[test]
+fn a_part_is_encoded_as_the_page_says() {
+    let going_on = Point::Table {
+        layout: LayoutState {
+            first_key: b"m".to_vec(),
+            earlier_spans_bytes: 50,
+            span_bytes: 51,
+            table: 1,
+        },
+        left_bound: b"la".to_vec(),
+        counters: counters(),
+    };
+    let going_on_by_hand = hand().u8(1).bytes(b"m").u64(50).u64(51).u32(1).bytes(b"la");
+    for (next, next_by_hand) in [
+        (Point::Start, hand().u8(0)),
+        (going_on, counters_by_hand(going_on_by_hand)),
+        (Point::End(counters()), counters_by_hand(hand().u8(2))),
+    ] {
+        let part = Part {
+            subjob: 1,
+            tables: vec![table()],
+            next,
+        };
+        let fields = [
+            (1, identity_by_hand()),
+            (2, hand().u32(1)),
+            (3, tables_by_hand()),
+            (4, next_by_hand),
+        ];
+        assert_eq!(fields.each_ref().map(|f| f.0).to_vec(), tags("## Part"));
+        let bytes = whole(b"siltpart", &fields);
+        assert_eq!(part.encode(IDENTITY), bytes);
+        assert_eq!(Part::decode(&bytes).unwrap(), (IDENTITY, part));
+        for end in 0..bytes.len() {
+            assert!(Part::decode(&bytes[..end]).is_err(), "cut to {end} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_part_with_another_point_is_refused() {
+    let fields = [
+        (1, identity_by_hand()),
+        (2, hand().u32(0)),
+        (3, hand().u32(0)),
+        (4, hand().u8(3)),
+    ];
+    let damage = Part::decode(&whole(b"siltpart", &fields)).unwrap_err();
+    assert_eq!((damage.what, damage.found), ("point to go on", 3));
 }

@@ -36,7 +36,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 25] = [
     target("batch", engine::batch),
     target("block", table::block),
     target("directories", store::directories),
@@ -51,6 +51,7 @@ pub const TARGETS: [Target; 24] = [
     target("names", engine::names),
     target("options", engine::options),
     target("outcome", table::outcome),
+    target("part", table::part),
     target("pointer", engine::pointer),
     target("properties", table::properties),
     target("range_deletes", table::range_deletes),

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use siltstone_storage::{Mutex, StorageErrorKind};
 
-use super::handover::{Handover, Part};
+use super::handover::Handover;
 use super::output::Created;
+use super::part::Part;
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;

@@ -19,44 +19,7 @@
 
 use siltstone_storage::{Mutex, Runtime};
 
-use crate::job::outcome::{Counters, OutputTable};
-use crate::layout::LayoutState;
-
-/// The point at which a subjob continues.
-#[derive(Clone, Debug)]
-pub(super) enum Point {
-    /// At the subjob's first entry.
-    Start,
-    /// At the first entry of a new table.
-    Table {
-        /// The layout at that entry.
-        layout: LayoutState,
-        /// The start of the table's range.
-        left_bound: Vec<u8>,
-        /// The counts of entries read and dropped before it.
-        counters: Counters,
-    },
-    /// The subjob is complete. These are the counts of all entries that it read and dropped.
-    End(Counters),
-}
-
-/// The finished tables of a subjob.
-#[derive(Clone, Debug)]
-pub(super) struct Part {
-    pub subjob: u32,
-    pub tables: Vec<OutputTable>,
-    pub next: Point,
-}
-
-impl Part {
-    pub fn new(subjob: u32) -> Part {
-        Part {
-            subjob,
-            tables: Vec::new(),
-            next: Point::Start,
-        }
-    }
-}
+use super::part::Part;
 
 #[derive(Default)]
 struct Left {

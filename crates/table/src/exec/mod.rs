@@ -30,6 +30,7 @@
 pub mod cpu;
 mod handover;
 mod output;
+pub mod part;
 mod subjob;
 
 use std::collections::BTreeMap;

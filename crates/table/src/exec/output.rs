@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone_storage::{Mutex, Runtime, WriteFile};
 
-use super::handover::{Part, Point};
+use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
 use crate::error::Damage;
 use crate::job::outcome::{Counters, OutputTable};

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::handover::{Part, Point};
 use super::output::{Created, Output};
+use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
 use crate::error::TableError;
 use crate::job::outcome::Counters;
