@@ -88,6 +88,32 @@ impl World {
 }
 
 #[test]
+fn an_object_that_was_there_before_is_not_deleted() {
+    let w = world();
+    let outcome = CpuExecutor::new().run(&w.job, &w.context()).unwrap();
+    let made = w.outputs();
+    assert!(made.len() > 2);
+    // The same attempt again, as a device does it that was asked twice: its names are taken, by
+    // tables that the store may refer to.
+    let last = &outcome.tables.last().unwrap().name;
+    let before = w.storage.read_small(last).unwrap();
+    for parallel in [1, 2] {
+        let ctx = ExecContext {
+            max_parallel: parallel,
+            ..w.context()
+        };
+        match CpuExecutor::new().run(&w.job, &ctx) {
+            Err(ExecError::Failed(TableError::Storage(error))) => {
+                assert_eq!(error.kind, StorageErrorKind::AlreadyExists, "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(w.outputs(), made);
+    }
+    assert_eq!(w.storage.read_small(last).unwrap(), before);
+}
+
+#[test]
 fn every_failing_call_fails_the_job_and_leaves_nothing() {
     let w = world();
     let error = Fault::Fail(StorageErrorKind::Io);

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use siltstone_storage::{Mutex, Runtime, WriteFile};
+use siltstone_storage::{Mutex, Runtime, StorageError, StorageErrorKind, WriteFile};
 
 use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
@@ -172,9 +172,15 @@ impl<'a> Output<'a> {
 
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
-        // This is noted before the call, because a failed call may have created the object.
-        self.created.note(&name);
-        let file = self.ctx.outputs.create(self.ctx.epoch, &name)?;
+        let created = self.ctx.outputs.create(self.ctx.epoch, &name);
+        // A failed call may have created the object, so its name is noted all the same. If the name
+        // was taken, the object is somebody else's, perhaps a table that the store refers to: it
+        // must not be deleted with the outputs of this run.
+        let is_taken = |error: &StorageError| error.kind == StorageErrorKind::AlreadyExists;
+        if !created.as_ref().is_err_and(is_taken) {
+            self.created.note(&name);
+        }
+        let file = created?;
         let options = WriterOptions {
             block_size_bytes: self.job.limits.block_bytes,
             codec: self.job.format.codec,
