@@ -113,7 +113,7 @@ impl FieldWriter {
     }
 }
 
-/// Reads values from a slice. `what` names the value in errors.
+/// Reads values from a slice. The argument `what` of its methods names the value in errors.
 #[derive(Clone, Debug)]
 pub struct FieldReader<'a>(Cursor<'a>);
 
@@ -254,10 +254,21 @@ impl<'a> FieldReader<'a> {
         })
     }
 
+    /// Text, if there is any.
+    ///
+    /// # Errors
+    /// If the flag before it is neither 0 nor 1, or if it is not UTF-8.
+    pub fn option_text(&mut self, what: &'static str) -> Decoded<Option<String>> {
+        Ok(match self.flag(what)? {
+            true => Some(self.text(what)?),
+            false => None,
+        })
+    }
+
     /// A list whose items take at least `least` bytes each.
     ///
     /// # Errors
-    /// If its count is larger than what is left allows, and those of `each`.
+    /// If the count is larger than the remaining bytes allow. Errors of `each` are passed on.
     pub fn list<T>(
         &mut self,
         what: &'static str,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header 32 bytes: fields length u32 | bulk length u32 | number u64 | stream u32 | kind u16
-//!                  | flags u16 | crc32c of fields and bulk u32 | crc32c of the header's first 28 u32
+//!                  | flags u16 | crc32c of fields and bulk u32 | crc32c of the 28 bytes before u32
 //! fields           tagged fields (docs/format/job.md)
 //! bulk             bytes of files
 //! ```

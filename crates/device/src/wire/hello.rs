@@ -76,7 +76,7 @@ pub struct Welcome {
     pub device: String,
     /// The bytes of requests and answers that may be outstanding on connections for files.
     pub files_window_bytes: u64,
-    /// The same for connections for large transfers.
+    /// The same limit for connections for large transfers, in bytes.
     pub bulk_window_bytes: u64,
 }
 
@@ -188,15 +188,11 @@ impl ClientHello {
             let ours = VERSIONS;
             return Err(WireError::Version { theirs, ours });
         }
-        let folder = |i: &mut FieldReader<'_>| match i.flag("folder")? {
-            true => Ok(Some(i.text("folder")?)),
-            false => Ok(None),
-        };
         let hello = ClientHello {
             role: i.field(tag::ROLE, "role", get_role)?,
             token: i.field(tag::TOKEN, "token", |i| get_id(i, "token"))?,
             generation: i.field(tag::GENERATION, "generation", |i| i.u64("generation"))?,
-            folder: i.field(tag::FOLDER, "folder", folder)?,
+            folder: i.field(tag::FOLDER, "folder", |i| i.option_text("folder"))?,
             host: i.field(tag::HOST, "host", |i| i.text("host"))?,
         };
         i.end("hello of a host")?;
@@ -235,10 +231,7 @@ impl ServerHello {
     /// [`WireError`].
     pub fn decode(bytes: &[u8]) -> Result<(u16, ServerHello), WireError> {
         let (theirs, mut i) = open(bytes)?;
-        let refused = i.field(tag::REFUSED, "refusal", |i| match i.flag("refusal")? {
-            true => Ok(Some(i.text("refusal")?)),
-            false => Ok(None),
-        })?;
+        let refused = i.field(tag::REFUSED, "refusal", |i| i.option_text("refusal"))?;
         let is_known = (VERSIONS.0..=VERSIONS.1).contains(&theirs.1);
         match refused {
             Some(reason) if theirs.0 <= VERSIONS.1 && theirs.1 >= VERSIONS.0 => {

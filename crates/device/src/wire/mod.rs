@@ -27,8 +27,8 @@ pub enum WireError {
     Foreign(Shown),
     /// There is no common version.
     #[error(
-        "the peer speaks versions {} to {} of the protocol, this program {} to {}; bring both sides \
-         to the same release",
+        "the peer speaks versions {} to {} of the protocol, this program {} to {}; bring both to \
+         the same release",
         theirs.0, theirs.1, ours.0, ours.1
     )]
     Version {

@@ -7,11 +7,11 @@
 //! a listener of a killed process is gone.
 //!
 //! Rules:
-//! - N1 to N4 of the parent module hold, and no stronger promises: a cut loses the bytes that were
-//!   on their way, except for a prefix that the seed draws, which may end in the middle of a frame.
-//! - A *frozen* connection is what a half-open one looks like: sends succeed until the buffer is
-//!   full, and nothing arrives. Only a deadline shows it.
-//! - Each direction holds at most [`BUFFER_BYTES`] bytes on their way.
+//! - N1 to N4 of the parent module hold, and no stronger promises: a cut loses the bytes in flight,
+//!   except for a prefix whose length the seed draws. It may end in the middle of a frame.
+//! - A *frozen* connection behaves like a half-open one: sends succeed until the buffer is full,
+//!   and nothing arrives. A caller notices it only because a deadline passes.
+//! - Each direction of a connection has at most [`BUFFER_BYTES`] bytes in flight.
 //!
 //! Threading: one mutex of the runtime for the whole network, never held over a wait or a point, so
 //! a process that is killed never holds it.
@@ -26,22 +26,23 @@ use super::{
 use crate::runtime::{Condvar, Instant, Mutex, MutexGuard, Runtime};
 use crate::sim::GroupId;
 
-/// The bytes that one direction of a connection holds on their way.
-pub const BUFFER_BYTES: usize = 256 << 10;
+/// The largest number of bytes in flight in one direction of a connection.
+const BUFFER_BYTES: usize = 256 << 10;
 
-/// The bytes that are sent as one piece, which arrives as a whole.
+/// The largest number of bytes that arrive together. A longer send arrives in several pieces.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How often a waiting task looks whether the peer's process was killed. A kill wakes nobody.
+/// How often a waiting task checks whether the peer's process was killed, because a kill wakes no
+/// task.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How the connections of a [`MemoryNetwork`] behave from now on. Chances are for each piece that
 /// is sent, in 1/65,536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// The time that every piece takes.
+    /// The time from sending a piece to its arrival.
     pub delay: Duration,
-    /// Each piece takes up to this much longer.
+    /// The largest additional time, which is drawn for each piece.
     pub jitter: Duration,
     /// Bytes a second of each direction of a connection; 0 for no limit.
     pub bytes_per_s: u64,
@@ -49,15 +50,17 @@ pub struct LinkFaults {
     pub cut: u16,
     /// The chance that the connection freezes.
     pub freeze: u16,
-    /// The chance that the piece and all that follow take `stall` longer.
+    /// The chance that the piece, and so all that follow it, arrive later by `stall`.
     pub stall_chance: u16,
     /// How long a stall lasts.
     pub stall: Duration,
 }
 
+/// Bytes in flight that arrive together.
 struct Piece {
     arrives: Instant,
     bytes: Vec<u8>,
+    /// The number of bytes that were received.
     taken: usize,
 }
 
@@ -65,10 +68,10 @@ struct Piece {
 struct End {
     /// The process that it belongs to, in simulation.
     owner: Option<GroupId>,
-    /// What is on its way to this end.
+    /// The bytes in flight to this end.
     inbox: VecDeque<Piece>,
     inbox_bytes: usize,
-    /// When the last piece on its way to this end arrives.
+    /// The time at which the last piece sent to this end arrives.
     last_arrives: Instant,
     is_closed: bool,
 }
@@ -85,16 +88,20 @@ impl End {
     }
 }
 
-struct Wire {
+/// A connection as the network knows it.
+struct Pair {
     ends: [End; 2],
     is_cut: bool,
     is_frozen: bool,
-    /// The references to the ends.
+    /// The number of ends that are held, or wait to be accepted.
     handles: usize,
 }
 
-struct Door {
+/// A listener as the network knows it.
+struct Listening {
+    id: u64,
     owner: Option<GroupId>,
+    /// The connections that wait to be accepted.
     waiting: VecDeque<u64>,
     is_closed: bool,
 }
@@ -105,8 +112,8 @@ struct State {
     /// Nobody can connect, and nobody is told so.
     is_silent: bool,
     next: u64,
-    wires: BTreeMap<u64, Wire>,
-    doors: BTreeMap<String, Door>,
+    pairs: BTreeMap<u64, Pair>,
+    listeners: BTreeMap<String, Listening>,
     sent_bytes: u64,
 }
 
@@ -139,19 +146,19 @@ impl MemoryNetwork {
         self.change(|state| state.faults = faults);
     }
 
-    /// Cuts all connections. Of the bytes on their way a prefix still arrives.
+    /// Cuts all connections. A prefix of the bytes in flight still arrives.
     pub fn cut_all(&self) {
         let runtime = self.inner.runtime.clone();
         self.change(|state| {
-            for wire in state.wires.values_mut() {
-                wire.cut(&runtime);
+            for pair in state.pairs.values_mut() {
+                pair.cut(&runtime);
             }
         });
     }
 
     /// Freezes all connections: nothing arrives any more, and nobody is told so.
     pub fn freeze_all(&self) {
-        self.change(|state| state.wires.values_mut().for_each(|w| w.is_frozen = true));
+        self.change(|state| state.pairs.values_mut().for_each(|w| w.is_frozen = true));
     }
 
     /// Whether attempts to connect get no answer, as if the cable were unplugged. Connections that
@@ -162,7 +169,7 @@ impl MemoryNetwork {
 
     /// The number of connections of which an end is held.
     pub fn connection_count(&self) -> usize {
-        self.inner.state.lock().wires.len()
+        self.inner.state.lock().pairs.len()
     }
 
     /// All bytes that were sent, in both directions.
@@ -209,17 +216,16 @@ impl Inner {
     }
 }
 
-impl Wire {
+impl Pair {
     fn cut(&mut self, runtime: &Runtime) {
         if std::mem::replace(&mut self.is_cut, true) {
             return;
         }
         let now = runtime.now();
         for end in &mut self.ends {
-            let on_their_way: usize = end.inbox.iter().map(Piece::len).sum();
-            let mut kept = match self.is_frozen || on_their_way == 0 {
+            let mut kept = match self.is_frozen {
                 true => 0,
-                false => (runtime.random_u64() % (on_their_way as u64 + 1)) as usize,
+                false => below(runtime, end.inbox_bytes as u64 + 1) as usize,
             };
             for piece in &mut end.inbox {
                 let len = piece.len().min(kept);
@@ -265,22 +271,22 @@ impl Network for MemoryNetwork {
             }
         }
         let state = &mut *state;
-        let door = state.doors.get_mut(name);
-        let Some(door) = door.filter(|d| !d.is_closed && inner.is_alive(d.owner)) else {
+        let listening = state.listeners.get_mut(name);
+        let Some(listening) = listening.filter(|d| !d.is_closed && inner.is_alive(d.owner)) else {
             let detail = "nobody listens there";
             let kind = LinkErrorKind::Refused;
             return Err(LinkError::new(kind, OP, address.to_string(), detail));
         };
         let id = state.next;
         state.next += 1;
-        let wire = Wire {
-            ends: [End::new(owner), End::new(door.owner)],
+        let pair = Pair {
+            ends: [End::new(owner), End::new(listening.owner)],
             is_cut: false,
             is_frozen: false,
             handles: 2,
         };
-        state.wires.insert(id, wire);
-        door.waiting.push_back(id);
+        state.pairs.insert(id, pair);
+        listening.waiting.push_back(id);
         inner.changed.notify_all();
         Ok(Arc::new(MemoryConnection {
             inner: inner.clone(),
@@ -296,20 +302,24 @@ impl Network for MemoryNetwork {
         let name = name_of(OP, address)?;
         let owner = inner.caller();
         let mut state = inner.state.lock();
-        let taken = state.doors.get(name);
-        if taken.is_some_and(|door| !door.is_closed && inner.is_alive(door.owner)) {
+        let taken = state.listeners.get(name);
+        if taken.is_some_and(|listening| !listening.is_closed && inner.is_alive(listening.owner)) {
             let kind = LinkErrorKind::AddressInUse;
             let detail = "somebody listens there";
             return Err(LinkError::new(kind, OP, address.to_string(), detail));
         }
-        let door = Door {
+        let id = state.next;
+        state.next += 1;
+        let listening = Listening {
+            id,
             owner,
             waiting: VecDeque::new(),
             is_closed: false,
         };
-        state.doors.insert(name.to_string(), door);
+        state.listeners.insert(name.to_string(), listening);
         Ok(Arc::new(MemoryListener {
             inner: inner.clone(),
+            id,
             name: name.to_string(),
         }))
     }
@@ -329,7 +339,17 @@ fn name_of<'a>(op: &'static str, address: &'a Address) -> LinkResult<&'a str> {
 
 struct MemoryListener {
     inner: Arc<Inner>,
+    /// Tells it from later listeners at the same address.
+    id: u64,
     name: String,
+}
+
+impl MemoryListener {
+    /// Its state. `None` if it was closed and another one listens at its address now.
+    fn listening<'a>(&self, state: &'a mut State) -> Option<&'a mut Listening> {
+        let listening = state.listeners.get_mut(&self.name);
+        listening.filter(|listening| listening.id == self.id)
+    }
 }
 
 impl Listener for MemoryListener {
@@ -343,13 +363,13 @@ impl Listener for MemoryListener {
         let owner = inner.caller();
         let mut state = inner.state.lock();
         loop {
-            let door = state.doors.get_mut(&self.name);
-            let Some(door) = door.filter(|door| !door.is_closed) else {
+            let listening = self.listening(&mut state);
+            let Some(listening) = listening.filter(|listening| !listening.is_closed) else {
                 return Err(LinkError::closed(OP, &self.address().to_string()));
             };
-            if let Some(id) = door.waiting.pop_front() {
-                if let Some(wire) = state.wires.get_mut(&id) {
-                    wire.ends[1].owner = owner;
+            if let Some(id) = listening.waiting.pop_front() {
+                if let Some(pair) = state.pairs.get_mut(&id) {
+                    pair.ends[1].owner = owner;
                 }
                 return Ok(Some(Arc::new(MemoryConnection {
                     inner: inner.clone(),
@@ -368,14 +388,15 @@ impl Listener for MemoryListener {
     fn close(&self) {
         let mut state = self.inner.state.lock();
         let state = &mut *state;
-        if let Some(door) = state.doors.get_mut(&self.name) {
-            door.is_closed = true;
-            for id in door.waiting.drain(..) {
-                if let Some(wire) = state.wires.get_mut(&id) {
-                    wire.ends[1].is_closed = true;
-                    wire.handles -= 1;
-                    if wire.handles == 0 {
-                        state.wires.remove(&id);
+        let listening = state.listeners.get_mut(&self.name);
+        if let Some(listening) = listening.filter(|listening| listening.id == self.id) {
+            listening.is_closed = true;
+            for id in listening.waiting.drain(..) {
+                if let Some(pair) = state.pairs.get_mut(&id) {
+                    pair.ends[1].is_closed = true;
+                    pair.handles -= 1;
+                    if pair.handles == 0 {
+                        state.pairs.remove(&id);
                     }
                 }
             }
@@ -393,18 +414,18 @@ struct MemoryConnection {
 }
 
 impl MemoryConnection {
-    fn wire<'a>(&self, state: &'a mut State) -> &'a mut Wire {
-        let wire = state.wires.get_mut(&self.id);
-        wire.expect("a wire stays while one of its ends is held")
+    fn pair<'a>(&self, state: &'a mut State) -> &'a mut Pair {
+        let pair = state.pairs.get_mut(&self.id);
+        pair.expect("a pair stays while one of its ends is held")
     }
 
-    /// Puts one piece on its way.
+    /// Sends one piece.
     fn put(&self, state: &mut State, bytes: &[u8]) {
         let runtime = &self.inner.runtime;
         let faults = state.faults;
-        let wire = self.wire(state);
+        let pair = self.pair(state);
         if happens(runtime, faults.freeze) {
-            wire.is_frozen = true;
+            pair.is_frozen = true;
         }
         let mut takes = faults.delay + drawn(runtime, faults.jitter);
         if happens(runtime, faults.stall_chance) {
@@ -412,9 +433,9 @@ impl MemoryConnection {
         }
         let now = runtime.now();
         let is_cut = happens(runtime, faults.cut);
-        let to = &mut wire.ends[1 - self.side];
-        // With a rate, a piece leaves when the one before it has left; without one, it only
-        // overtakes nothing.
+        let to = &mut pair.ends[1 - self.side];
+        // No piece overtakes the one before it. With a rate, it arrives after that one by the time
+        // that its own bytes take.
         let mut arrives = (now + takes).max(to.last_arrives);
         if let Some(nanos) = (bytes.len() as u64 * 1_000_000_000).checked_div(faults.bytes_per_s) {
             arrives = arrives + Duration::from_nanos(nanos);
@@ -427,7 +448,7 @@ impl MemoryConnection {
             taken: 0,
         });
         if is_cut {
-            wire.cut(runtime);
+            pair.cut(runtime);
         }
         state.sent_bytes += bytes.len() as u64;
     }
@@ -454,10 +475,10 @@ impl Connection for MemoryConnection {
         for piece in bytes.chunks(PIECE_BYTES) {
             let mut state = inner.state.lock();
             loop {
-                let wire = self.wire(&mut state);
-                let [here, there] = [self.side, 1 - self.side].map(|side| &wire.ends[side]);
+                let pair = self.pair(&mut state);
+                let [here, there] = [self.side, 1 - self.side].map(|side| &pair.ends[side]);
                 let is_gone = there.is_closed || !inner.is_alive(there.owner);
-                if here.is_closed || wire.is_cut || is_gone && !wire.is_frozen {
+                if here.is_closed || pair.is_cut || is_gone && !pair.is_frozen {
                     return Err(LinkError::closed(OP, &self.peer));
                 }
                 if there.inbox_bytes + piece.len() <= BUFFER_BYTES {
@@ -483,16 +504,16 @@ impl Connection for MemoryConnection {
         let mut state = inner.state.lock();
         loop {
             let now = inner.runtime.now();
-            let wire = self.wire(&mut state);
-            let (is_cut, is_frozen) = (wire.is_cut, wire.is_frozen);
-            let other = &wire.ends[1 - self.side];
+            let pair = self.pair(&mut state);
+            let (is_cut, is_frozen) = (pair.is_cut, pair.is_frozen);
+            let other = &pair.ends[1 - self.side];
             let is_gone = other.is_closed || !inner.is_alive(other.owner);
-            let here = &mut wire.ends[self.side];
+            let here = &mut pair.ends[self.side];
             if here.is_closed {
                 return Err(LinkError::closed(OP, &self.peer));
             }
             let mut next_arrives = None;
-            // A connection that was cut delivers the prefix that is left of what was on its way.
+            // A connection that was cut delivers the prefix that is left of the bytes in flight.
             if !is_frozen || is_cut {
                 match here.inbox.front_mut() {
                     Some(piece) if piece.arrives <= now => {
@@ -521,7 +542,7 @@ impl Connection for MemoryConnection {
 
     fn close(&self) {
         let mut state = self.inner.state.lock();
-        self.wire(&mut state).ends[self.side].is_closed = true;
+        self.pair(&mut state).ends[self.side].is_closed = true;
         self.inner.changed.notify_all();
     }
 }
@@ -529,11 +550,11 @@ impl Connection for MemoryConnection {
 impl Drop for MemoryConnection {
     fn drop(&mut self) {
         let mut state = self.inner.state.lock();
-        let wire = self.wire(&mut state);
-        wire.ends[self.side].is_closed = true;
-        wire.handles -= 1;
-        if wire.handles == 0 {
-            state.wires.remove(&self.id);
+        let pair = self.pair(&mut state);
+        pair.ends[self.side].is_closed = true;
+        pair.handles -= 1;
+        if pair.handles == 0 {
+            state.pairs.remove(&self.id);
         }
         self.inner.changed.notify_all();
     }

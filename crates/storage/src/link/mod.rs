@@ -7,8 +7,8 @@
 //! Invariants that every implementation keeps:
 //! - **N1** Every call that waits has a deadline, and returns soon after it at the latest.
 //! - **N2** What [`Connection::receive`] returns is a prefix of what the peer sent, in its order.
-//! - **N3** After [`Connection::close`], calls of both sides fail or report the end, also those that
-//!   wait already. The peer may still receive what was sent before.
+//! - **N3** After [`Connection::close`], calls of both sides fail or report the end, and so do
+//!   calls that wait already. The peer may still receive what was sent before.
 //! - **N4** After a failed call the connection is over: later calls fail too.
 //!
 //! [`SocketNetwork`] has the sockets of the operating system. [`MemoryNetwork`] is part of a test

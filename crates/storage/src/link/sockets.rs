@@ -26,6 +26,9 @@ use super::{
 use crate::runtime::{Instant, Runtime};
 
 /// The network of the operating system.
+///
+/// A deadline does not hold for the lookup of a host's name, which takes as long as the system's
+/// resolver does.
 #[derive(Clone, Debug)]
 pub struct SocketNetwork {
     clock: Clock,
@@ -50,7 +53,7 @@ impl SocketNetwork {
 #[derive(Clone, Debug)]
 struct Clock(Runtime);
 
-/// How long a connection to a Unix socket whose queue is full waits before it tries again.
+/// The pause between attempts to connect to a Unix socket whose queue is full.
 const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
 
 /// The number of connections that may wait to be accepted.
@@ -169,6 +172,17 @@ impl SocketConnection {
         }
     }
 
+    /// Waits until the socket is ready. Returns false if the deadline comes first.
+    fn wait_ready(
+        &self,
+        op: &'static str,
+        flags: PollFlags,
+        deadline: Instant,
+    ) -> LinkResult<bool> {
+        let is_ready = self.clock.wait_ready(self.socket.as_fd(), flags, deadline);
+        is_ready.map_err(|e| self.fail(LinkError::from_io(op, &*self.peer, &e)))
+    }
+
     /// Ends the connection after a failed call (N4).
     fn fail(&self, error: LinkError) -> LinkError {
         self.close();
@@ -200,11 +214,7 @@ impl Connection for SocketConnection {
                 Ok(n) => IoSlice::advance_slices(&mut rest, n),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let is_ready = self
-                        .clock
-                        .wait_ready(self.socket.as_fd(), PollFlags::OUT, deadline)
-                        .map_err(|e| self.fail(LinkError::from_io(OP, &*self.peer, &e)))?;
-                    if !is_ready {
+                    if !self.wait_ready(OP, PollFlags::OUT, deadline)? {
                         return Err(self.fail(LinkError::timed_out(OP, &self.peer)));
                     }
                 }
@@ -227,11 +237,7 @@ impl Connection for SocketConnection {
                 Ok(n) => return Ok(Received::Bytes(n)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let is_ready = self
-                        .clock
-                        .wait_ready(self.socket.as_fd(), PollFlags::IN, deadline)
-                        .map_err(|e| self.fail(LinkError::from_io(OP, &*self.peer, &e)))?;
-                    if !is_ready {
+                    if !self.wait_ready(OP, PollFlags::IN, deadline)? {
                         return Ok(Received::Nothing);
                     }
                 }
@@ -362,9 +368,10 @@ fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener
 }
 
 /// Removes the file of a socket at which nobody listens any more.
-fn remove_stale(path: &Path) -> io::Result<()> {
+fn remove_stale(clock: &Clock, path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-    if is_socket && UnixStream::connect(path).is_err_and(is_refused) {
+    // With this deadline the call does not wait for a listener whose queue is full.
+    if is_socket && connect_unix(clock, path, clock.0.now()).is_err_and(is_refused) {
         return std::fs::remove_file(path);
     }
     Ok(())
@@ -383,7 +390,7 @@ fn listen_unix(clock: &Clock, path: &Path) -> io::Result<SocketListener> {
     let address = SocketAddrUnix::new(path)?;
     match rustix::net::bind(&socket, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
-            remove_stale(path)?;
+            remove_stale(clock, path)?;
             rustix::net::bind(&socket, &address)?;
         }
         bound => bound?,

@@ -11,6 +11,7 @@ fn address() -> Address {
 struct World {
     rt: Runtime,
     network: MemoryNetwork,
+    listener: Arc<dyn Listener>,
     near: Arc<dyn Connection>,
     far: Arc<dyn Connection>,
 }
@@ -54,6 +55,7 @@ fn simulated<T: Send + 'static>(
         let world = World {
             rt,
             network: network.clone(),
+            listener,
             near,
             far,
         };
@@ -214,4 +216,21 @@ fn faults_by_chance_come_from_the_seed() {
     };
     let whole = (0..40).filter(|seed| simulated(*seed, story).0).count();
     assert!((1..30).contains(&whole), "{whole} of 40 were not cut");
+}
+
+#[test]
+fn a_closed_listener_does_not_end_the_next_one_at_its_address() {
+    simulated(5, |world| {
+        let listen = || world.network.listen(&address());
+        assert!(listen().is_err(), "the first one still listens");
+        world.listener.close();
+        let next = listen().unwrap();
+        assert!(is_over(world.listener.accept(world.soon())));
+        // Closing it again, as dropping it does, changes nothing.
+        world.listener.close();
+        let near = world.network.connect(&address(), world.soon()).unwrap();
+        let far = next.accept(world.soon()).unwrap().unwrap();
+        world.send(&*near, b"x").unwrap();
+        assert_eq!(world.receive(&*far).unwrap(), Received::Bytes(1));
+    });
 }
