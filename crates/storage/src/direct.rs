@@ -50,6 +50,9 @@ impl Storage for DirectStorage {
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         self.0.recycle(epoch, old, new)
     }
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        self.0.reopen(epoch, name, position)
+    }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.0.sync_object(epoch, name)
     }

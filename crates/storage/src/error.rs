@@ -38,6 +38,10 @@ pub enum StorageErrorKind {
     MapFailed,
     /// The owner of the object was closed, and the object has been deleted since.
     Closed,
+    /// The storage is on another machine or in another process, which did not answer within the time
+    /// limit of the call. Nothing is damaged. Whether the call took effect is not known, except
+    /// that a failed append had none. It may be repeated.
+    Unreachable,
     /// Somebody else removed an object, or the folder itself, while it was in use.
     Removed,
     /// Any other I/O error.

@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::map::Map;
 
 /// The number of a writer's lease on a storage. Larger epochs fence smaller ones.
@@ -33,6 +33,18 @@ pub struct Epoch(pub u64);
 pub trait Lease: Send + Sync {
     /// The epoch to pass with every changing call.
     fn epoch(&self) -> Epoch;
+
+    /// Gives the lease back, and returns when somebody else can take it. The holder changes nothing
+    /// afterwards. A storage across a link needs this, because a destructor makes no calls there
+    /// (S5), and the lease would stay until the link's next call. Where dropping a lease ends it,
+    /// this does nothing.
+    ///
+    /// # Errors
+    /// If the storage cannot be reached. The lease then ends when its holder has been silent for
+    /// long enough.
+    fn release(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A reader's share of a lease: while it is held there is no writer. It has no epoch, because a
@@ -42,6 +54,14 @@ pub trait SharedLease: Send + Sync {
     /// file: nobody can write through this mount, but somebody may write through another one.
     fn is_held(&self) -> bool {
         true
+    }
+
+    /// Gives the share back, as [`Lease::release`].
+    ///
+    /// # Errors
+    /// As [`Lease::release`].
+    fn release(&self) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -65,6 +85,9 @@ pub struct Capabilities {
     /// Appended bytes survive a kill of the process (on local files they are in the page cache).
     /// False for a storage across a link.
     pub survives_kill: bool,
+    /// An append may return before the storage has taken it. What makes it fail, a lost lease for
+    /// example, is then the result of a later call on the file, at the latest of its sync.
+    pub pipelined: bool,
 }
 
 /// How an object will be read; a hint.
@@ -129,6 +152,20 @@ pub trait Storage: Send + Sync + 'static {
     /// offset 0. Its bytes and its length stay, and count as *reserved* space. Used for log
     /// segments, and for output files that are still in the page cache.
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>>;
+
+    /// Opens an existing object for writing at `position`. Its bytes and its length stay, and count
+    /// as *reserved* space. This is for a process that goes on writing an object of one that ended;
+    /// the caller knows that nobody else writes to it. Fails with `UnexpectedEof` if the object is
+    /// shorter than `position`.
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        let _ = (epoch, position);
+        Err(StorageError::new(
+            StorageErrorKind::Unsupported,
+            "reopen",
+            name,
+            format!("{} cannot go on writing an object", self.describe()),
+        ))
+    }
 
     /// Makes the bytes of an existing object durable that another process wrote. An inherited log
     /// segment may be in memory only, even though it can be read.
@@ -272,6 +309,16 @@ pub fn copy_object<S: Storage + ?Sized>(
         let _ = to.delete(epoch, name);
     }
     copied
+}
+
+/// Refuses to go on writing behind the end of an object of `len` bytes.
+pub(crate) fn check_position(shown: &str, position: u64, len: u64) -> Result<()> {
+    if position <= len {
+        return Ok(());
+    }
+    let detail = format!("the object has {len} bytes, so writing cannot go on at {position}");
+    let kind = StorageErrorKind::UnexpectedEof;
+    Err(StorageError::new(kind, "reopen", shown, detail).at(position))
 }
 
 /// A fault that a wrapper asks the storage below it to inject; see [`WriteFile::inject`].

@@ -59,6 +59,8 @@ impl Background {
                 }
             }
         });
+        // Only now can no task write any more.
+        env.release_lease();
         result
     }
 
@@ -67,10 +69,11 @@ impl Background {
     pub(crate) fn stop(&self) {
         if refuse_changes(&self.parts.commit) {
             self.end_tasks(|| ());
+            self.parts.env.drop_lease();
         }
     }
 
-    /// Ends the tasks, calls `last` while the store still has the lease, and releases the lease.
+    /// Ends the tasks, and calls `last`. The caller gives the lease back afterwards.
     fn end_tasks(&self, last: impl FnOnce()) {
         let Parts {
             env,
@@ -101,8 +104,6 @@ impl Background {
         tree.tables().readers().set_closed();
         release(catalog);
         env.events().end();
-        // Only now can no task write any more.
-        env.give_lease_back();
     }
 }
 

@@ -234,10 +234,18 @@ impl Env {
         !self.closing.swap(true, Ordering::AcqRel)
     }
 
-    /// Gives the lease back, so that another process may open the store.
-    pub(crate) fn give_lease_back(&self) {
+    /// Drops the lease, so that another process may open the store. This makes no storage call.
+    pub(crate) fn drop_lease(&self) {
         let lease = self.lease.lock().take();
         drop(lease);
+    }
+
+    /// Gives the lease back, and returns when another process may open the store.
+    pub(crate) fn release_lease(&self) {
+        let lease = self.lease.lock().take();
+        if let Some(Err(error)) = lease.map(|lease| lease.release()) {
+            tracing::warn!(%error, "the lease of the closed store could not be given back");
+        }
     }
 
     /// Refuses a call once the store is being closed.

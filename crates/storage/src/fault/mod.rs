@@ -435,6 +435,12 @@ impl Storage for FaultStorage {
         Ok(self.writer(file))
     }
 
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        let call = || self.shared.inner.reopen(epoch, name, position);
+        let file = self.shared.call(OpKind::Open, name, 0, call)?;
+        Ok(self.writer(file))
+    }
+
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.sync_named(name, || self.shared.inner.sync_object(epoch, name))
     }

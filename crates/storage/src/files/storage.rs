@@ -21,7 +21,8 @@ use super::{direct, lease, read, write};
 use crate::error::{Result, StorageError, StorageErrorKind};
 use crate::name::{LEASE_PREFIX, check_lease_name, check_object_name, is_object_name};
 use crate::storage::{
-    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile,
+    check_position, copy_object,
 };
 
 /// The number of bytes that [`FileStorage`] rewrites in place at once.
@@ -77,6 +78,7 @@ impl Storage for FileStorage {
             maps: true,
             links: true,
             survives_kill: true,
+            pipelined: false,
         }
     }
 
@@ -175,6 +177,19 @@ impl Storage for FileStorage {
             file,
             len,
         )))
+    }
+
+    fn reopen(&self, _epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("reopen", name)?;
+        let file = self.folder.open_at("reopen", name, OFlags::RDWR)?;
+        let shown = self.folder.shown(name);
+        let metadata = file.metadata();
+        let len = metadata
+            .map_err(|e| StorageError::from_io("reopen", &shown, &e))?
+            .len();
+        check_position(&shown, position, len)?;
+        let file = write::FileWriter::new(name, shown, file, len);
+        Ok(Arc::new(file.at_position(position)))
     }
 
     fn sync_object(&self, _epoch: Epoch, name: &str) -> Result<()> {

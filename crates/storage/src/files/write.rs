@@ -80,6 +80,12 @@ impl FileWriter {
         }
     }
 
+    /// The same writer at another position.
+    pub(super) fn at_position(self, position: u64) -> FileWriter {
+        self.position.store(position, Ordering::Relaxed);
+        self
+    }
+
     fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock().unwrap_or_else(|e| e.into_inner())
     }

@@ -38,9 +38,10 @@ impl MemoryWriter {
         ino: u64,
         name: &str,
         epoch: Epoch,
+        position: u64,
         handles: (Arc<()>, Arc<()>),
     ) -> MemoryWriter {
-        let position = AtomicU64::new(0);
+        let position = AtomicU64::new(position);
         MemoryWriter {
             inner,
             ino,

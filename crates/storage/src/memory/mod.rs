@@ -34,7 +34,8 @@ use crate::name::{check_lease_name, check_object_name};
 use crate::op::{CallCounts, OpKind};
 use crate::runtime::Runtime;
 use crate::storage::{
-    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile, copy_object,
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, SharedLease, Storage, WriteFile,
+    check_position, copy_object,
 };
 
 mod crash;
@@ -488,6 +489,17 @@ impl MemoryStorage {
     }
 
     fn writer(&self, core: &Core, ino: u64, name: &str, epoch: Epoch) -> Arc<dyn WriteFile> {
+        self.writer_at(core, ino, name, epoch, 0)
+    }
+
+    fn writer_at(
+        &self,
+        core: &Core,
+        ino: u64,
+        name: &str,
+        epoch: Epoch,
+        position: u64,
+    ) -> Arc<dyn WriteFile> {
         let handles = core
             .state
             .inodes
@@ -499,6 +511,7 @@ impl MemoryStorage {
             ino,
             name,
             epoch,
+            position,
             (handles, Arc::clone(&core.open)),
         ))
     }
@@ -523,6 +536,7 @@ impl Storage for MemoryStorage {
             maps: true,
             links: true,
             survives_kill: true,
+            pipelined: false,
         }
     }
 
@@ -609,6 +623,19 @@ impl Storage for MemoryStorage {
             },
         );
         Ok(self.writer(&core, ino, new, epoch))
+    }
+
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        check_object_name("reopen", name)?;
+        let core = self.inner.enter(OpKind::Open);
+        core.check_epoch(OpKind::Open, name, epoch)?;
+        let Some(&ino) = core.state.names.get(name) else {
+            return Err(not_found(OpKind::Open, name));
+        };
+        core.check_handles(OpKind::Open, name)?;
+        let len = core.state.inodes.get(&ino).map_or(0, |inode| inode.len);
+        check_position(name, position, len)?;
+        Ok(self.writer_at(&core, ino, name, epoch, position))
     }
 
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {

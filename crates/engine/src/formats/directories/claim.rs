@@ -33,13 +33,22 @@ pub(crate) fn log_store_id(id: StoreId) -> u64 {
 
 /// The leases of a store: one for its own folder, one for each other folder.
 struct Leases {
-    _others: Vec<Box<dyn Lease>>,
+    others: Vec<Box<dyn Lease>>,
     own: Box<dyn Lease>,
 }
 
 impl Lease for Leases {
     fn epoch(&self) -> Epoch {
         self.own.epoch()
+    }
+
+    /// Gives back the store's own lease last, as it was taken first. The first failure counts.
+    fn release(&self) -> siltstone_storage::Result<()> {
+        let others = self.others.iter().map(|lease| lease.release());
+        let failed = others
+            .filter_map(std::result::Result::err)
+            .reduce(|first, _| first);
+        self.own.release().and(failed.map_or(Ok(()), Err))
     }
 }
 
@@ -58,10 +67,7 @@ pub(crate) fn lease(storages: &Storages) -> Result<Box<dyn Lease>> {
     Ok(if others.is_empty() {
         own
     } else {
-        Box::new(Leases {
-            _others: others,
-            own,
-        })
+        Box::new(Leases { others, own })
     })
 }
 

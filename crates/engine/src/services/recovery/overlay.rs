@@ -78,12 +78,16 @@ pub(crate) fn over(storages: &Storages, runtime: &Runtime, budget: &ReplayBudget
 /// The shared lease of the storage below, and the epoch of the objects in memory.
 struct OverlayLease {
     memory: Box<dyn Lease>,
-    _below: Box<dyn SharedLease>,
+    below: Box<dyn SharedLease>,
 }
 
 impl Lease for OverlayLease {
     fn epoch(&self) -> Epoch {
         self.memory.epoch()
+    }
+
+    fn release(&self) -> siltstone_storage::Result<()> {
+        self.below.release()
     }
 }
 
@@ -179,7 +183,7 @@ impl Storage for Overlay {
         }
         Ok(Box::new(OverlayLease {
             memory: self.memory().lease(name)?,
-            _below: share,
+            below: share,
         }))
     }
 
