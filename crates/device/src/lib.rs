@@ -2,8 +2,17 @@
 //! a store's files.
 //!
 //! `docs/rfc/0009-device.md` has the failure model and the rules, `docs/format/wire.md` the bytes.
-//! So far there is only the form of what crosses the link ([`wire`]).
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod frames;
+pub mod server;
+pub mod url;
 pub mod wire;
+
+pub use client::{ClientOptions, Device, LinkReport};
+pub use frames::ConnectionError;
+pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
+pub use url::DeviceUrl;
+pub use wire::FolderWanted;

@@ -2,8 +2,13 @@
 //! page says are what the code writes and reads, and the tables of the page have exactly the
 //! existing fields, in order.
 
+use proptest::prelude::*;
+use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
-use siltstone_device::wire::hello::{ClientHello, Role, ServerHello, Welcome};
+use siltstone_device::wire::hello::{ClientHello, FolderWanted, Refusal, ServerHello, Welcome};
+use siltstone_device::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use siltstone_device::wire::request::{FileChange, NamesChange, Request};
+use siltstone_storage::{ObjectMeta, StorageError, StorageErrorKind};
 
 const PAGE: &str = include_str!("../../../docs/format/wire.md");
 
@@ -36,34 +41,26 @@ fn bytes_of(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()
 }
 
-/// An *option* of the page.
-fn option_of(bytes: Option<&[u8]>) -> Vec<u8> {
-    match bytes {
-        None => vec![0],
-        Some(bytes) => [vec![1], bytes_of(bytes)].concat(),
-    }
-}
-
 #[test]
 fn the_hello_of_a_host_is_encoded_as_the_page_says() {
-    for (folder, role, number) in [
-        (None, Role::Control, 0),
-        (Some("db"), Role::Files, 1),
-        (Some("db"), Role::Bulk, 2),
+    let named = FolderWanted::Named {
+        name: "db".into(),
+        create: true,
+    };
+    for (folder, field) in [
+        (FolderWanted::None, vec![0]),
+        (named, [vec![1, 1], bytes_of(b"db")].concat()),
+        (FolderWanted::Scratch, vec![2]),
     ] {
         let hello = ClientHello {
-            role,
             token: *b"0123456789abcdef",
-            generation: 0x0102_0304_0506_0708,
-            folder: folder.map(str::to_string),
+            folder,
             host: "box".into(),
         };
         let fields = [
-            (1, vec![number]),
-            (2, bytes_of(b"0123456789abcdef")),
-            (3, vec![8, 7, 6, 5, 4, 3, 2, 1]),
-            (4, option_of(folder.map(str::as_bytes))),
-            (5, bytes_of(b"box")),
+            (1, bytes_of(b"0123456789abcdef")),
+            (2, field),
+            (3, bytes_of(b"box")),
         ];
         assert_eq!(
             fields.each_ref().map(|f| f.0).to_vec(),
@@ -80,16 +77,21 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
     let welcome = ServerHello::Welcome(Welcome {
         state: *b"fedcba9876543210",
         boot: vec![4, 5],
-        device: "dpu0".into(),
-        files_window_bytes: 258,
-        bulk_window_bytes: 3,
+        device: *b"another16letters",
+        name: "dpu0".into(),
+        slots: (2, 3),
+        open_objects_max: 258,
+        keep_bytes: 7,
     });
+    let mut limits = vec![2, 0, 0, 0, 3, 0, 0, 0];
+    limits.extend([2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
     let fields = [
-        (1, option_of(None)),
+        (1, vec![0]),
         (2, bytes_of(b"fedcba9876543210")),
         (3, bytes_of(&[4, 5])),
-        (4, bytes_of(b"dpu0")),
-        (5, vec![2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]),
+        (4, bytes_of(b"another16letters")),
+        (5, bytes_of(b"dpu0")),
+        (6, limits),
     ];
     assert_eq!(
         fields.each_ref().map(|f| f.0).to_vec(),
@@ -98,8 +100,11 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
     let bytes = by_hand(&fields);
     assert_eq!(welcome.encode(1), bytes);
     assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome)));
-    let refused = ServerHello::Refused("no".into());
-    let bytes = by_hand(&[(1, option_of(Some(b"no")))]);
+    let refused = ServerHello::Refused(Refusal {
+        kind: StorageErrorKind::NotFound,
+        reason: "no".into(),
+    });
+    let bytes = by_hand(&[(1, [vec![1], bytes_of(b"no")].concat())]);
     assert_eq!(refused.encode(1), bytes);
     assert_eq!(ServerHello::decode(&bytes), Ok((1, refused)));
 }
@@ -108,14 +113,13 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
 fn a_frame_is_encoded_as_the_page_says() {
     let label = Label {
         number: 0x0102_0304_0506_0708,
-        stream: 0x1112_1314,
         kind: 0x2122,
         flags: 0x3132,
     };
     let header = header_of(label, b"ab", &[b"c", b"de"]);
     let mut bytes = vec![2, 0, 0, 0, 3, 0, 0, 0];
     bytes.extend([8, 7, 6, 5, 4, 3, 2, 1]);
-    bytes.extend([0x14, 0x13, 0x12, 0x11, 0x22, 0x21, 0x32, 0x31]);
+    bytes.extend([0x22, 0x21, 0x32, 0x31]);
     bytes.extend(crc32c::crc32c(b"abcde").to_le_bytes());
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     assert_eq!(bytes.len(), HEADER_BYTES);
@@ -124,4 +128,362 @@ fn a_frame_is_encoded_as_the_page_says() {
         FrameHeader::decode(bytes.first_chunk().unwrap()),
         Ok(header)
     );
+}
+
+/// Values of a message by hand, from a description such as `u64=5 text=db flag=1`.
+fn values(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for value in text.split_whitespace() {
+        let (kind, value) = value.split_once('=').unwrap();
+        let number = || value.parse::<u64>().unwrap().to_le_bytes();
+        match kind {
+            "u8" | "flag" => bytes.push(number()[0]),
+            "u32" | "count" => bytes.extend(&number()[..4]),
+            "u64" => bytes.extend(number()),
+            "text" => bytes.extend(bytes_of(value.as_bytes())),
+            "id" => bytes.extend(value.as_bytes()),
+            other => panic!("{other}"),
+        }
+    }
+    bytes
+}
+
+fn names(number: u64, change: NamesChange) -> Request {
+    Request::Names {
+        number,
+        epoch: 9,
+        change,
+    }
+}
+
+fn file(change: FileChange) -> Request {
+    Request::File {
+        file: 4,
+        number: 5,
+        change,
+    }
+}
+
+/// One request of each kind, with its kind and its values by hand.
+fn requests() -> Vec<(Request, u16, &'static str)> {
+    let id = *b"0123456789abcdef";
+    let name = || "db".to_string();
+    let order = JobOrder {
+        attempt: 1,
+        store: id,
+        place: Place::Shared { path: name() },
+        epoch: 2,
+        max_parallel: 3,
+        bytes_per_s: 4,
+        silence_ms: 5,
+    };
+    vec![
+        (Request::KeepAlive, 1, ""),
+        (Request::Goodbye, 2, ""),
+        (
+            Request::Lease {
+                id,
+                name: name(),
+                shared: true,
+                again: Some(7),
+            },
+            3,
+            "id=0123456789abcdef text=db flag=1 flag=1 u64=7",
+        ),
+        (Request::Release { id }, 4, "id=0123456789abcdef"),
+        (
+            Request::Reopen {
+                name: name(),
+                file: 4,
+                epoch: 9,
+                position: 6,
+            },
+            5,
+            "text=db u64=4 u64=9 u64=6",
+        ),
+        (Request::Close { file: 4 }, 6, "u64=4"),
+        (
+            Request::Open {
+                name: name(),
+                file: 4,
+                direct: true,
+            },
+            7,
+            "text=db u64=4 flag=1",
+        ),
+        (
+            Request::Read {
+                file: 4,
+                ranges: vec![(1, 2), (3, 4)],
+            },
+            8,
+            "u64=4 count=2 u64=1 u32=2 u64=3 u32=4",
+        ),
+        (Request::ReadSmall { name: name() }, 9, "text=db"),
+        (Request::List { after: name() }, 10, "text=db"),
+        (Request::FreeBytes, 11, ""),
+        (Request::CheckDirect, 12, ""),
+        (
+            Request::ProveFolder {
+                name: name(),
+                salt: id,
+            },
+            13,
+            "text=db id=0123456789abcdef",
+        ),
+        (
+            Request::WaitJob {
+                attempt: 1,
+                parts_known: 2,
+                wait_ms: 3,
+            },
+            14,
+            "u64=1 u32=2 u32=3",
+        ),
+        (Request::CancelJob { attempt: 1 }, 15, "u64=1"),
+        (
+            Request::ReadOutcome {
+                attempt: 1,
+                offset: 2,
+            },
+            16,
+            "u64=1 u64=2",
+        ),
+        (Request::ForgetJob { attempt: 1 }, 17, "u64=1"),
+        (
+            names(
+                5,
+                NamesChange::Create {
+                    name: name(),
+                    file: 4,
+                    direct: false,
+                },
+            ),
+            32,
+            "u64=5 u64=9 text=db u64=4 flag=0",
+        ),
+        (
+            names(
+                5,
+                NamesChange::Recycle {
+                    old: name(),
+                    new: "x".into(),
+                    file: 4,
+                },
+            ),
+            33,
+            "u64=5 u64=9 text=db text=x u64=4",
+        ),
+        (
+            names(
+                5,
+                NamesChange::SyncObject {
+                    name: name(),
+                    rewrite: true,
+                },
+            ),
+            34,
+            "u64=5 u64=9 text=db flag=1",
+        ),
+        (
+            names(5, NamesChange::Delete { name: name() }),
+            35,
+            "u64=5 u64=9 text=db",
+        ),
+        (
+            names(
+                5,
+                NamesChange::Rename {
+                    old: name(),
+                    new: "x".into(),
+                },
+            ),
+            36,
+            "u64=5 u64=9 text=db text=x",
+        ),
+        (
+            names(5, NamesChange::Publish { name: name() }),
+            37,
+            "u64=5 u64=9 text=db",
+        ),
+        (
+            names(5, NamesChange::Replace { name: name() }),
+            38,
+            "u64=5 u64=9 text=db",
+        ),
+        (
+            names(
+                5,
+                NamesChange::Import {
+                    name: name(),
+                    from: id,
+                    from_name: "x".into(),
+                },
+            ),
+            39,
+            "u64=5 u64=9 text=db id=0123456789abcdef text=x",
+        ),
+        (names(5, NamesChange::SyncDir), 40, "u64=5 u64=9"),
+        (names(5, NamesChange::SyncParents), 41, "u64=5 u64=9"),
+        (
+            names(5, NamesChange::BeginJob(order)),
+            42,
+            "u64=5 u64=9 u64=1 id=0123456789abcdef u8=1 text=db u64=2 u32=3 u64=4 u64=5",
+        ),
+        (
+            file(FileChange::Append { position: 6 }),
+            64,
+            "u64=4 u64=5 u64=6",
+        ),
+        (
+            file(FileChange::Reserve { len: 6 }),
+            65,
+            "u64=4 u64=5 u64=6",
+        ),
+        (file(FileChange::Truncate), 66, "u64=4 u64=5"),
+        (file(FileChange::Sync), 67, "u64=4 u64=5"),
+    ]
+}
+
+/// The kinds in the table below a heading of the page.
+fn kinds(heading: &str) -> Vec<u16> {
+    let section = PAGE.split(heading).nth(1).unwrap();
+    let section = section.split("\n##").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
+    rows.filter_map(|row| {
+        let kind = row.split(' ').next()?;
+        match kind.strip_prefix("0x") {
+            Some(hex) => u16::from_str_radix(hex, 16).ok(),
+            None => kind.parse().ok(),
+        }
+    })
+    .collect()
+}
+
+#[test]
+fn requests_are_encoded_as_the_page_says() {
+    let requests = requests();
+    let listed: Vec<u16> = requests.iter().map(|(_, kind, _)| *kind).collect();
+    assert_eq!(kinds("## Requests"), listed);
+    for (request, kind, text) in requests {
+        assert_eq!(request.kind(), kind, "{request:?}");
+        let bytes = values(text);
+        assert_eq!(request.encode(), bytes, "{request:?}");
+        assert_eq!(Request::decode(kind, &bytes), Ok(request.clone()));
+        // A byte less or more is damage.
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(Request::decode(kind, &longer).is_err(), "{request:?}");
+        if let Some((_, shorter)) = bytes.split_last() {
+            assert!(Request::decode(kind, shorter).is_err() || shorter.len() == bytes.len());
+        }
+    }
+    assert!(Request::decode(999, b"").is_err());
+}
+
+/// One answer of each kind, with its kind and its values by hand.
+fn answers() -> Vec<(Answer, u16, &'static str)> {
+    let error = StorageError::new(StorageErrorKind::NoSpace, "append", "x", "full").at(7);
+    let objects = vec![ObjectMeta {
+        name: "x".into(),
+        len: 5,
+    }];
+    let status = JobStatus {
+        counts: JobCounts {
+            entries: 1,
+            bytes_in: 2,
+            bytes_out: 3,
+            tables: 4,
+            beats: 5,
+            cpu_ns: 6,
+        },
+        parts: vec![b"p".to_vec()],
+        parts_hold: true,
+        end: Some(JobEnd::Done { outcome_bytes: 8 }),
+    };
+    vec![
+        (Answer::Done, 0x8001, ""),
+        (
+            Answer::Failed(error),
+            0x8002,
+            "u8=3 text=append text=x flag=1 u64=7 text=full",
+        ),
+        (Answer::Ended, 0x8003, ""),
+        (Answer::Leased { epoch: 5 }, 0x8004, "u64=5"),
+        (Answer::Opened { len: 5 }, 0x8005, "u64=5"),
+        (Answer::Bytes, 0x8006, ""),
+        (
+            Answer::Objects {
+                objects,
+                more: true,
+            },
+            0x8007,
+            "count=1 text=x u64=5 flag=1",
+        ),
+        (Answer::FreeBytes(Some(6)), 0x8008, "flag=1 u64=6"),
+        (
+            Answer::Job(status),
+            0x8009,
+            "u64=1 u64=2 u64=3 u64=4 u64=5 u64=6 count=1 text=p flag=1 u8=1 u64=8",
+        ),
+        (
+            Answer::Proof(*b"0123456789abcdef"),
+            0x800a,
+            "id=0123456789abcdef",
+        ),
+    ]
+}
+
+#[test]
+fn answers_are_encoded_as_the_page_says() {
+    let answers = answers();
+    let mut listed: Vec<u16> = answers.iter().map(|(_, kind, _)| *kind).collect();
+    listed.push(WORKING);
+    assert_eq!(kinds("## Answers"), listed);
+    for (answer, kind, text) in answers {
+        assert_eq!(answer.kind(), kind, "{answer:?}");
+        let bytes = values(text);
+        assert_eq!(answer.encode(), bytes, "{answer:?}");
+        let decoded = Answer::decode(kind, &bytes).unwrap();
+        assert_eq!(format!("{decoded:?}"), format!("{answer:?}"));
+        assert!(Answer::decode(kind, &[&bytes[..], &[0]].concat()).is_err());
+    }
+    assert!(Answer::decode(0x8fff, b"").is_err());
+}
+
+#[test]
+fn all_ends_of_jobs_are_read_as_they_are_written() {
+    let storage = StorageError::new(StorageErrorKind::Io, "sync", "x", "bad");
+    for end in [
+        None,
+        Some(JobEnd::Done { outcome_bytes: 1 }),
+        Some(JobEnd::Declined("busy".into())),
+        Some(JobEnd::Cancelled),
+        Some(JobEnd::Storage(storage)),
+        Some(JobEnd::Failed("damaged".into())),
+    ] {
+        let answer = Answer::Job(JobStatus {
+            counts: JobCounts::default(),
+            parts: Vec::new(),
+            parts_hold: false,
+            end,
+        });
+        let decoded = Answer::decode(answer.kind(), &answer.encode()).unwrap();
+        assert_eq!(format!("{decoded:?}"), format!("{answer:?}"));
+    }
+}
+
+proptest! {
+    /// Whatever the bytes are, decoding returns, and what it returns has the same bytes.
+    #[test]
+    fn any_bytes_are_decoded_or_refused(
+        kind in prop_oneof![0u16..80, 0x8000u16..0x8010],
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        if let Ok(request) = Request::decode(kind, &bytes) {
+            prop_assert_eq!(Request::decode(kind, &request.encode()), Ok(request));
+        }
+        if let Ok(answer) = Answer::decode(kind, &bytes) {
+            prop_assert!(Answer::decode(kind, &answer.encode()).is_ok());
+        }
+    }
 }

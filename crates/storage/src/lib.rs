@@ -18,6 +18,7 @@ pub mod planted;
 mod prng;
 mod sigbus;
 pub mod storage;
+pub mod token_bucket;
 
 pub use direct::DirectStorage;
 pub use error::{Result, StorageError, StorageErrorKind};

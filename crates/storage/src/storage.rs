@@ -56,6 +56,11 @@ pub trait SharedLease: Send + Sync {
         true
     }
 
+    /// The epoch of the last writer. Another one later means that a writer was there in between.
+    fn last_epoch(&self) -> Epoch {
+        Epoch(0)
+    }
+
     /// Gives the share back, as [`Lease::release`].
     ///
     /// # Errors

@@ -4,6 +4,8 @@
 #[path = "common/operations.rs"]
 mod operations;
 
+use std::sync::Arc;
+
 use operations::{Side, op};
 use proptest::prelude::*;
 use siltstone_storage::{FileStorage, MemoryStorage, Runtime};
@@ -21,12 +23,12 @@ proptest! {
         let memory = MemoryStorage::new(&Runtime::threads());
         let other_dir = tempfile::tempdir().unwrap();
         let other = MemoryStorage::new(&Runtime::threads());
-        let open_other = || Box::new(FileStorage::open_or_create(other_dir.path()).unwrap());
+        let open_other = || Arc::new(FileStorage::open_or_create(other_dir.path()).unwrap());
         let mut files = Side::new(
-            Box::new(FileStorage::open_or_create(dir.path()).unwrap()),
+            Arc::new(FileStorage::open_or_create(dir.path()).unwrap()),
             open_other(),
         );
-        let mut mem = Side::new(Box::new(memory.clone()), Box::new(other.clone()));
+        let mut mem = Side::new(Arc::new(memory.clone()), Arc::new(other.clone()));
         memory.start_journal();
         for (i, op) in ops.iter().enumerate() {
             let (a, b) = (files.apply(op), mem.apply(op));
@@ -38,13 +40,13 @@ proptest! {
         let mut replay = memory.replay();
         replay.advance_to(u64::MAX);
         let replayed = Side::new(
-            Box::new(replay.kill_in(&Runtime::threads())),
-            Box::new(other),
+            Arc::new(replay.kill_in(&Runtime::threads())),
+            Arc::new(other),
         );
         prop_assert_eq!(&contents, &replayed.contents());
         drop(files);
         let reopened = Side::new(
-            Box::new(FileStorage::open_existing(dir.path()).unwrap()),
+            Arc::new(FileStorage::open_existing(dir.path()).unwrap()),
             open_other(),
         );
         prop_assert_eq!(&contents, &reopened.contents());

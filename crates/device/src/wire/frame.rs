@@ -1,8 +1,8 @@
 //! Frames: a header, fields, bulk bytes.
 //!
 //! ```text
-//! header 32 bytes: fields length u32 | bulk length u32 | number u64 | stream u32 | kind u16
-//!                  | flags u16 | crc32c of fields and bulk u32 | crc32c of the 28 bytes before u32
+//! header 28 bytes: fields length u32 | bulk length u32 | number u64 | kind u16 | flags u16
+//!                  | crc32c of fields and bulk u32 | crc32c of the 24 bytes before u32
 //! fields           tagged fields (docs/format/job.md)
 //! bulk             bytes of files
 //! ```
@@ -15,10 +15,10 @@ use siltstone_table::checksum::crc32c;
 use siltstone_table::fields::{Decoded, FieldReader};
 
 /// The bytes of a header.
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = 28;
 
 /// The bytes of a header that its own checksum covers.
-const CHECKED_BYTES: usize = 28;
+const CHECKED_BYTES: usize = 24;
 
 /// The most bytes of fields.
 pub const FIELDS_MAX: usize = 64 << 10;
@@ -33,10 +33,9 @@ pub struct FrameHeader {
     pub fields_len: u32,
     /// The number of bulk bytes.
     pub bulk_len: u32,
-    /// The number of the request, within its stream.
+    /// The number of the request within its connection, from 1 on. An answer has the number of its
+    /// request.
     pub number: u64,
-    /// The stream of the request.
-    pub stream: u32,
     /// What the frame is.
     pub kind: u16,
     /// Bits whose meaning depends on the kind.
@@ -53,10 +52,9 @@ impl FrameHeader {
         put(0, &self.fields_len.to_le_bytes());
         put(4, &self.bulk_len.to_le_bytes());
         put(8, &self.number.to_le_bytes());
-        put(16, &self.stream.to_le_bytes());
-        put(20, &self.kind.to_le_bytes());
-        put(22, &self.flags.to_le_bytes());
-        put(24, &self.body_crc.to_le_bytes());
+        put(16, &self.kind.to_le_bytes());
+        put(18, &self.flags.to_le_bytes());
+        put(20, &self.body_crc.to_le_bytes());
         let crc = crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -73,7 +71,6 @@ impl FrameHeader {
             fields_len: i.u32("length of fields")?,
             bulk_len: i.u32("length of bulk bytes")?,
             number: i.u64("number")?,
-            stream: i.u32("stream")?,
             kind: i.u16("kind")?,
             flags: i.u16("flags")?,
             body_crc: i.u32("checksum of a frame's body")?,
@@ -128,10 +125,9 @@ fn body_crc(fields: &[u8], bulk: &[&[u8]]) -> u32 {
 /// What a frame says beside its body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Label {
-    /// The number of the request, within its stream.
+    /// The number of the request within its connection, from 1 on. An answer has the number of its
+    /// request.
     pub number: u64,
-    /// The stream of the request.
-    pub stream: u32,
     /// What the frame is.
     pub kind: u16,
     /// Bits whose meaning depends on the kind.
@@ -154,7 +150,6 @@ pub fn header_of(label: Label, fields: &[u8], bulk: &[&[u8]]) -> FrameHeader {
         fields_len: fields.len() as u32,
         bulk_len: bulk_len as u32,
         number: label.number,
-        stream: label.stream,
         kind: label.kind,
         flags: label.flags,
         body_crc: body_crc(fields, bulk),
@@ -233,7 +228,7 @@ impl FrameReader {
             let (expected, found) = (header.body_crc.into(), found.into());
             return Err(Damage::new(
                 "checksum of a frame's body",
-                24,
+                20,
                 expected,
                 found,
             ));
@@ -251,7 +246,6 @@ mod tests {
     fn label() -> Label {
         Label {
             number: 7,
-            stream: 3,
             kind: 0x8002,
             flags: 1,
         }
@@ -312,20 +306,20 @@ mod tests {
         #[test]
         fn frames_are_received_in_pieces_of_any_size(
             frames in prop::collection::vec(
-                (any::<u64>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..200),
+                (any::<u64>(), prop::collection::vec(any::<u8>(), 0..200),
                  prop::collection::vec(any::<u8>(), 0..500)), 1..5),
             pieces in prop::collection::vec(1usize..100, 1..20),
         ) {
             let mut bytes = Vec::new();
-            for (number, stream, fields, bulk) in &frames {
-                let label = Label { number: *number, stream: *stream, ..label() };
+            for (number, fields, bulk) in &frames {
+                let label = Label { number: *number, ..label() };
                 bytes.extend(sent(label, fields, &[bulk]));
             }
             let mut sizes = pieces.iter().cycle();
             let got = received(&bytes, || *sizes.next().unwrap()).unwrap();
             prop_assert_eq!(got.len(), frames.len());
-            for (got, (number, stream, fields, bulk)) in got.iter().zip(&frames) {
-                prop_assert_eq!((got.header.number, got.header.stream), (*number, *stream));
+            for (got, (number, fields, bulk)) in got.iter().zip(&frames) {
+                prop_assert_eq!(got.header.number, *number);
                 prop_assert_eq!((got.fields(), got.bulk()), (&fields[..], &bulk[..]));
             }
         }

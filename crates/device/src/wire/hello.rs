@@ -10,10 +10,12 @@
 //! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet can
 //! make the other side keep no more than that.
 
+use siltstone_storage::StorageErrorKind;
 use siltstone_table::Damage;
 use siltstone_table::checksum::crc32c;
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
+use super::error::{code_of, kind_of};
 use super::{Shown, WireError};
 
 /// The first bytes of every connection.
@@ -28,29 +30,29 @@ pub const HELLO_HEAD_BYTES: usize = 16;
 /// The most bytes of a hello.
 pub const HELLO_MAX: usize = 4096;
 
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Role {
-    /// Leases, jobs, and signs of life.
-    Control = 0,
-    /// Changes and reads of the files that a store works with.
-    Files = 1,
-    /// Large transfers, for which nobody waits.
-    Bulk = 2,
+/// The folder that a session uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FolderWanted {
+    /// None: the session only runs jobs in shared folders.
+    None,
+    /// The folder of this name.
+    Named {
+        /// Its name, which follows the rule for names of objects.
+        name: String,
+        /// Whether it is created if there is none.
+        create: bool,
+    },
+    /// An empty folder that exists as long as the device's state of the session.
+    Scratch,
 }
 
 /// What a host says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello {
-    /// What the connection is for.
-    pub role: Role,
-    /// The session that it belongs to: a secret of the host.
+    /// The session that the connection belongs to: a secret of the host.
     pub token: [u8; 16],
-    /// The session's generation: connections of lower ones end.
-    pub generation: u64,
-    /// The folder that the session uses. `None` for lent or shared work.
-    pub folder: Option<String>,
+    /// The folder that the session uses.
+    pub folder: FolderWanted,
     /// The host, for messages: its name and the number of its process.
     pub host: String,
 }
@@ -60,8 +62,17 @@ pub struct ClientHello {
 pub enum ServerHello {
     /// The session goes on, or begins.
     Welcome(Welcome),
-    /// It does not, for this reason, with advice.
-    Refused(String),
+    /// It does not.
+    Refused(Refusal),
+}
+
+/// Why a device refuses a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The class of the failure.
+    pub kind: StorageErrorKind,
+    /// The reason, with advice.
+    pub reason: String,
 }
 
 /// The device, and its state of the session.
@@ -70,28 +81,31 @@ pub struct Welcome {
     /// The id of the device's state of the session. Another id than before means that the device
     /// has forgotten the session.
     pub state: [u8; 16],
-    /// What tells one running time of the device's machine and file system from another.
+    /// What tells one running time of the device's machine from another.
     pub boot: Vec<u8>,
-    /// The device, for messages.
-    pub device: String,
-    /// The bytes of requests and answers that may be outstanding on connections for files.
-    pub files_window_bytes: u64,
-    /// The same limit for connections for large transfers, in bytes.
-    pub bulk_window_bytes: u64,
+    /// The device's id, which stays the same when it is started again.
+    pub device: [u8; 16],
+    /// The device's name, for messages.
+    pub name: String,
+    /// The number of jobs that the device runs at once, and of subjobs of each.
+    pub slots: (u32, u32),
+    /// The number of objects that the session may have open at once.
+    pub open_objects_max: u64,
+    /// The bytes that the session may keep in a scratch folder.
+    pub keep_bytes: u64,
 }
 
 /// The tags of fields.
 mod tag {
-    pub const ROLE: u16 = 1;
-    pub const TOKEN: u16 = 2;
-    pub const GENERATION: u16 = 3;
-    pub const FOLDER: u16 = 4;
-    pub const HOST: u16 = 5;
+    pub const TOKEN: u16 = 1;
+    pub const FOLDER: u16 = 2;
+    pub const HOST: u16 = 3;
     pub const REFUSED: u16 = 1;
     pub const STATE: u16 = 2;
     pub const BOOT: u16 = 3;
     pub const DEVICE: u16 = 4;
-    pub const WINDOWS: u16 = 5;
+    pub const NAME: u16 = 5;
+    pub const LIMITS: u16 = 6;
 }
 
 /// The bytes of a hello.
@@ -153,13 +167,16 @@ fn get_id(i: &mut FieldReader<'_>, what: &'static str) -> Decoded<[u8; 16]> {
     bytes.try_into().map_err(|_| wrong())
 }
 
-fn get_role(i: &mut FieldReader<'_>) -> Decoded<Role> {
+fn get_folder(i: &mut FieldReader<'_>) -> Decoded<FolderWanted> {
     let at = i.position();
-    Ok(match i.u8("role")? {
-        0 => Role::Control,
-        1 => Role::Files,
-        2 => Role::Bulk,
-        x => return Err(Damage::new("role", at, 2, x.into())),
+    Ok(match i.u8("kind of folder")? {
+        0 => FolderWanted::None,
+        1 => FolderWanted::Named {
+            create: i.flag("whether to create the folder")?,
+            name: i.text("folder")?,
+        },
+        2 => FolderWanted::Scratch,
+        x => return Err(Damage::new("kind of folder", at, 2, x.into())),
     })
 }
 
@@ -167,11 +184,15 @@ impl ClientHello {
     /// The hello as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = FieldWriter::new();
-        out.field(tag::ROLE, |o| o.u8(self.role as u8));
         out.field(tag::TOKEN, |o| o.bytes(&self.token));
-        out.field(tag::GENERATION, |o| o.u64(self.generation));
-        out.field(tag::FOLDER, |o| {
-            o.option(self.folder.as_deref().map(str::as_bytes));
+        out.field(tag::FOLDER, |o| match &self.folder {
+            FolderWanted::None => o.u8(0),
+            FolderWanted::Named { name, create } => {
+                o.u8(1);
+                o.flag(*create);
+                o.bytes(name.as_bytes());
+            }
+            FolderWanted::Scratch => o.u8(2),
         });
         out.field(tag::HOST, |o| o.bytes(self.host.as_bytes()));
         hello(VERSIONS, out)
@@ -189,10 +210,8 @@ impl ClientHello {
             return Err(WireError::Version { theirs, ours });
         }
         let hello = ClientHello {
-            role: i.field(tag::ROLE, "role", get_role)?,
             token: i.field(tag::TOKEN, "token", |i| get_id(i, "token"))?,
-            generation: i.field(tag::GENERATION, "generation", |i| i.u64("generation"))?,
-            folder: i.field(tag::FOLDER, "folder", |i| i.option_text("folder"))?,
+            folder: i.field(tag::FOLDER, "folder", get_folder)?,
             host: i.field(tag::HOST, "host", |i| i.text("host"))?,
         };
         i.end("hello of a host")?;
@@ -206,18 +225,24 @@ impl ServerHello {
     pub fn encode(&self, version: u16) -> Vec<u8> {
         let mut out = FieldWriter::new();
         match self {
-            ServerHello::Refused(reason) => {
-                out.field(tag::REFUSED, |o| o.option(Some(reason.as_bytes())));
+            ServerHello::Refused(refusal) => {
+                out.field(tag::REFUSED, |o| {
+                    o.u8(code_of(refusal.kind));
+                    o.bytes(refusal.reason.as_bytes());
+                });
                 hello(VERSIONS, out)
             }
             ServerHello::Welcome(welcome) => {
-                out.field(tag::REFUSED, |o| o.option(None));
+                out.field(tag::REFUSED, |o| o.u8(0));
                 out.field(tag::STATE, |o| o.bytes(&welcome.state));
                 out.field(tag::BOOT, |o| o.bytes(&welcome.boot));
-                out.field(tag::DEVICE, |o| o.bytes(welcome.device.as_bytes()));
-                out.field(tag::WINDOWS, |o| {
-                    o.u64(welcome.files_window_bytes);
-                    o.u64(welcome.bulk_window_bytes);
+                out.field(tag::DEVICE, |o| o.bytes(&welcome.device));
+                out.field(tag::NAME, |o| o.bytes(welcome.name.as_bytes()));
+                out.field(tag::LIMITS, |o| {
+                    o.u32(welcome.slots.0);
+                    o.u32(welcome.slots.1);
+                    o.u64(welcome.open_objects_max);
+                    o.u64(welcome.keep_bytes);
                 });
                 hello((version, version), out)
             }
@@ -231,11 +256,19 @@ impl ServerHello {
     /// [`WireError`].
     pub fn decode(bytes: &[u8]) -> Result<(u16, ServerHello), WireError> {
         let (theirs, mut i) = open(bytes)?;
-        let refused = i.field(tag::REFUSED, "refusal", |i| i.option_text("refusal"))?;
+        let refused = i.field(tag::REFUSED, "refusal", |i| {
+            Ok(match i.u8("class of a refusal")? {
+                0 => None,
+                code => Some(Refusal {
+                    kind: kind_of(code),
+                    reason: i.text("reason of a refusal")?,
+                }),
+            })
+        })?;
         let is_known = (VERSIONS.0..=VERSIONS.1).contains(&theirs.1);
         match refused {
-            Some(reason) if theirs.0 <= VERSIONS.1 && theirs.1 >= VERSIONS.0 => {
-                return Ok((theirs.1.min(VERSIONS.1), ServerHello::Refused(reason)));
+            Some(refusal) if theirs.0 <= VERSIONS.1 && theirs.1 >= VERSIONS.0 => {
+                return Ok((theirs.1.min(VERSIONS.1), ServerHello::Refused(refusal)));
             }
             None if is_known && theirs.0 == theirs.1 => {}
             _ => {
@@ -243,19 +276,22 @@ impl ServerHello {
                 return Err(WireError::Version { theirs, ours });
             }
         }
-        let windows = |i: &mut FieldReader<'_>| Ok((i.u64("window")?, i.u64("window")?));
         let state = i.field(tag::STATE, "session state", |i| get_id(i, "session state"))?;
         let boot = i.field(tag::BOOT, "boot", |i| Ok(i.bytes("boot")?.to_vec()))?;
-        let device = i.field(tag::DEVICE, "device", |i| i.text("device"))?;
-        let (files, bulk) = i.field(tag::WINDOWS, "windows", windows)?;
+        let device = i.field(tag::DEVICE, "device's id", |i| get_id(i, "device's id"))?;
+        let name = i.field(tag::NAME, "device", |i| i.text("device"))?;
+        let welcome = i.field(tag::LIMITS, "limits", |i| {
+            Ok(Welcome {
+                state,
+                boot,
+                device,
+                name,
+                slots: (i.u32("slots")?, i.u32("subjobs at once")?),
+                open_objects_max: i.u64("open objects")?,
+                keep_bytes: i.u64("bytes to keep")?,
+            })
+        })?;
         i.end("hello of a device")?;
-        let welcome = Welcome {
-            state,
-            boot,
-            device,
-            files_window_bytes: files,
-            bulk_window_bytes: bulk,
-        };
         Ok((theirs.1, ServerHello::Welcome(welcome)))
     }
 }
@@ -268,10 +304,11 @@ mod tests {
 
     fn client() -> ClientHello {
         ClientHello {
-            role: Role::Files,
             token: *b"0123456789abcdef",
-            generation: 5,
-            folder: Some("db".into()),
+            folder: FolderWanted::Named {
+                name: "db".into(),
+                create: true,
+            },
             host: "box, pid 12".into(),
         }
     }
@@ -280,9 +317,18 @@ mod tests {
         ServerHello::Welcome(Welcome {
             state: *b"fedcba9876543210",
             boot: vec![1, 2, 3],
-            device: "dpu0".into(),
-            files_window_bytes: 1 << 24,
-            bulk_window_bytes: 1 << 25,
+            device: *b"another16letters",
+            name: "dpu0".into(),
+            slots: (2, 4),
+            open_objects_max: 1 << 10,
+            keep_bytes: 1 << 25,
+        })
+    }
+
+    fn refusal(reason: &str) -> ServerHello {
+        ServerHello::Refused(Refusal {
+            kind: StorageErrorKind::NotFound,
+            reason: reason.into(),
         })
     }
 
@@ -298,19 +344,13 @@ mod tests {
 
     #[test]
     fn hellos_are_read_as_they_are_written() {
-        for folder in [None, Some("db".to_string())] {
-            for role in [Role::Control, Role::Files, Role::Bulk] {
-                let hello = ClientHello {
-                    folder: folder.clone(),
-                    role,
-                    ..client()
-                };
-                let bytes = hello.encode();
-                assert_eq!(hello_len(bytes.first_chunk().unwrap()), Ok(bytes.len()));
-                assert_eq!(ClientHello::decode(&bytes), Ok((1, hello)));
-            }
+        for folder in [FolderWanted::None, client().folder, FolderWanted::Scratch] {
+            let hello = ClientHello { folder, ..client() };
+            let bytes = hello.encode();
+            assert_eq!(hello_len(bytes.first_chunk().unwrap()), Ok(bytes.len()));
+            assert_eq!(ClientHello::decode(&bytes), Ok((1, hello)));
         }
-        for hello in [welcome(), ServerHello::Refused("no such folder".into())] {
+        for hello in [welcome(), refusal("no such folder")] {
             assert_eq!(ServerHello::decode(&hello.encode(1)), Ok((1, hello)));
         }
     }
@@ -327,7 +367,7 @@ mod tests {
         let bytes = with_versions(&welcome().encode(1), (2, 2));
         let error = ServerHello::decode(&bytes).unwrap_err();
         assert!(error.to_string().contains("versions 2 to 2"), "{error}");
-        let refusal = ServerHello::Refused("go away".into()).encode(1);
+        let refusal = refusal("go away").encode(1);
         let error = ServerHello::decode(&with_versions(&refusal, (3, 4))).unwrap_err();
         assert!(error.to_string().contains("versions 3 to 4"), "{error}");
     }

@@ -1,16 +1,22 @@
 //! What crosses a link, as bytes: the two hellos with which a connection begins, and the frames
-//! after them.
+//! after them, which carry requests and answers.
 //!
 //! Invariants: decoding never panics, and allocates no more than the limits that are checked
 //! before. Nothing that was decoded is believed to be true, only to be well formed.
 //!
 //! Threading: pure functions. [`FrameReader`] has one owner.
 
+pub mod answer;
+pub mod error;
 pub mod frame;
 pub mod hello;
+pub mod job;
+pub mod request;
 
+pub use answer::Answer;
 pub use frame::{Frame, FrameHeader, FrameReader};
-pub use hello::{ClientHello, ServerHello};
+pub use hello::{ClientHello, FolderWanted, ServerHello, Welcome};
+pub use request::Request;
 
 use std::fmt;
 
@@ -25,6 +31,12 @@ pub enum WireError {
     /// The peer does not speak this protocol at all.
     #[error("the peer is no siltstone device or host: it began with {0}")]
     Foreign(Shown),
+    /// A frame has another number than the one after its predecessor.
+    #[error("the peer broke the protocol: expected frame {0}, found frame {1}")]
+    Order(u64, u64),
+    /// A request has a number in its lane that cannot come now.
+    #[error("the peer broke the protocol: a request does not fit its lane")]
+    Lane,
     /// There is no common version.
     #[error(
         "the peer speaks versions {} to {} of the protocol, this program {} to {}; bring both to \

@@ -29,7 +29,7 @@ use std::time::Duration;
 use siltstone_storage::Instant;
 
 use crate::types::pressure::Nearness;
-use crate::types::token_bucket::TokenBucket;
+use siltstone_storage::token_bucket::TokenBucket;
 
 /// The most tokens that a pause saves up, as time at the full rate.
 const BURST: Duration = Duration::from_millis(5);

@@ -19,7 +19,7 @@ use siltstone_storage::{Condvar, Mutex, Runtime};
 use siltstone_table::exec::{Progress, Throttle};
 
 use crate::types::metrics::Counter;
-use crate::types::token_bucket::TokenBucket;
+use siltstone_storage::token_bucket::TokenBucket;
 
 /// The burst that is allowed after a pause, as time at the full rate.
 const BURST: Duration = Duration::from_millis(100);

@@ -14,4 +14,3 @@ pub(crate) mod metrics;
 pub(crate) mod options;
 pub mod pressure;
 pub(crate) mod show;
-pub(crate) mod token_bucket;

@@ -78,6 +78,11 @@ impl SharedLease for FileSharedLease {
     fn is_held(&self) -> bool {
         self.locked.is_some()
     }
+
+    fn last_epoch(&self) -> Epoch {
+        let text = self.file().map(read_text).unwrap_or_default();
+        Epoch(parse_epoch(&text).unwrap_or(0))
+    }
 }
 
 /// The text has a fixed length, so that overwriting an older text needs no space on a full disk.

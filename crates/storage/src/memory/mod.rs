@@ -211,9 +211,14 @@ impl Drop for MemoryLease {
 
 struct MemorySharedLease {
     _share: Arc<()>,
+    last_epoch: Epoch,
 }
 
-impl SharedLease for MemorySharedLease {}
+impl SharedLease for MemorySharedLease {
+    fn last_epoch(&self) -> Epoch {
+        self.last_epoch
+    }
+}
 
 fn not_found(kind: OpKind, name: &str) -> StorageError {
     StorageError::new(
@@ -591,8 +596,12 @@ impl Storage for MemoryStorage {
                 format!("a writer holds it (epoch {epoch} in this process)"),
             ));
         }
+        let last_epoch = core.leases.get(name).map_or(0, |(epoch, _)| *epoch);
         let share = Arc::clone(core.readers.entry(name.to_owned()).or_default());
-        Ok(Box::new(MemorySharedLease { _share: share }))
+        Ok(Box::new(MemorySharedLease {
+            _share: share,
+            last_epoch: Epoch(last_epoch),
+        }))
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {

@@ -11,12 +11,12 @@
 
 use std::time::Duration;
 
-use siltstone_storage::Instant;
+use crate::runtime::Instant;
 
 const NANOS: i128 = 1_000_000_000;
 
 /// See the module.
-pub(crate) struct TokenBucket {
+pub struct TokenBucket {
     /// Bytes times 10^9, so that no time is lost by rounding; negative is debt.
     level: i128,
     filled: Instant,
@@ -26,7 +26,7 @@ pub(crate) struct TokenBucket {
 
 impl TokenBucket {
     /// A bucket that is empty and not in debt.
-    pub(crate) fn new(now: Instant, burst: Duration) -> TokenBucket {
+    pub fn new(now: Instant, burst: Duration) -> TokenBucket {
         TokenBucket {
             level: 0,
             filled: now,
@@ -35,7 +35,7 @@ impl TokenBucket {
     }
 
     /// Adds the bytes that this rate has given since the last call.
-    pub(crate) fn fill(&mut self, now: Instant, bytes_per_s: u64) {
+    pub fn fill(&mut self, now: Instant, bytes_per_s: u64) {
         let rate = i128::from(bytes_per_s);
         let passed = now.since(self.filled).as_nanos() as i128;
         let full = rate * self.burst.as_nanos() as i128;
@@ -44,29 +44,29 @@ impl TokenBucket {
     }
 
     /// Takes bytes out.
-    pub(crate) fn spend(&mut self, bytes: u64) {
+    pub fn spend(&mut self, bytes: u64) {
         self.level -= i128::from(bytes) * NANOS;
     }
 
     /// Forgets the debt and the bytes that were saved up.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.level = 0;
     }
 
     /// Whether bytes that were spent are not paid for.
-    pub(crate) fn is_in_debt(&self) -> bool {
+    pub fn is_in_debt(&self) -> bool {
         self.level < 0
     }
 
     /// How long it takes at this rate, which is not 0, until the debt is paid, but at most a
     /// second.
-    pub(crate) fn debt_takes(&self, bytes_per_s: u64) -> Duration {
+    pub fn debt_takes(&self, bytes_per_s: u64) -> Duration {
         let ns = -self.level.min(0) / i128::from(bytes_per_s) + 1;
         Duration::from_nanos(ns.min(NANOS) as u64)
     }
 
     /// Whether the debt is more than what comes in `time` at this rate.
-    pub(crate) fn owes_more_than(&self, time: Duration, bytes_per_s: u64) -> bool {
+    pub fn owes_more_than(&self, time: Duration, bytes_per_s: u64) -> bool {
         self.level < -(i128::from(bytes_per_s) * time.as_nanos() as i128)
     }
 }

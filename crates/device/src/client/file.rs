@@ -1,0 +1,675 @@
+//! A file that a client writes: its tail, and the lane in which it is sent.
+//!
+//! What the caller appends goes into the *tail*, which keeps all changes since the last answered
+//! sync, and from there onto a connection, in order. An append does not wait for its answer. If the
+//! connection fails, what has no answer is sent again on another one; if the server has forgotten
+//! the session, the whole tail is written again over itself (RFC 9, section 6).
+//!
+//! Invariants:
+//! - The tail takes an append whole or not at all, so an append that failed has had no effect.
+//! - Changes are sent in the order of their numbers, which have no gaps within a state of the server.
+//! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
+//!   nothing.
+//! - `failed` is set once, and every later call gets it.
+//!
+//! Threading: shared. `inner` is held while something is sent, and not while an answer is awaited.
+//! One task at a time receives; others wait for it at `changed`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{
+    Condvar, Epoch, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
+};
+
+use super::pipe::{Pipe, Receiver};
+use super::session::{Limit, Session};
+use crate::frames::ConnectionError;
+use crate::wire::frame::BULK_MAX;
+use crate::wire::request::FileChange;
+use crate::wire::{Answer, Request};
+
+/// The most requests of one file without an answer.
+const UNANSWERED_MAX: usize = 64;
+
+/// How often a task that waits for another one to receive looks at the time limit.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A change in the tail.
+struct Change {
+    /// Its place among all changes of the file, from 1 on.
+    serial: u64,
+    kind: ChangeKind,
+    /// Its number in the lane of the present state of the server; 0 if it was not sent there.
+    number: u64,
+    is_answered: bool,
+}
+
+enum ChangeKind {
+    Append { position: u64, bytes: Vec<u8> },
+    Reserve(u64),
+    Truncate,
+    Sync,
+}
+
+impl ChangeKind {
+    fn len(&self) -> usize {
+        match self {
+            ChangeKind::Append { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+struct Inner {
+    /// The object's present name.
+    name: String,
+    /// The name that it may have instead, because a rename to it has no answer yet.
+    other_name: Option<String>,
+    /// The server's state in which the file is open.
+    state: [u8; 16],
+    /// The boot of the server in which the file was opened, or opened again.
+    boot: Vec<u8>,
+    pipe: Option<Pipe>,
+    /// Counts pipes, so that a receiver notices that its pipe was replaced.
+    pipe_count: u64,
+    is_receiving: bool,
+    tail: VecDeque<Change>,
+    /// Where the tail begins.
+    tail_start: u64,
+    tail_bytes: usize,
+    /// Whether answered changes were dropped from the tail before a sync.
+    is_incomplete: bool,
+    /// The number of changes at the front of the tail that were sent in this state.
+    sent: usize,
+    /// The number of these that are answered.
+    answered: usize,
+    unanswered_bytes: usize,
+    next_number: u64,
+    last_serial: u64,
+    /// Every change up to this serial is durable.
+    synced_serial: u64,
+    position: u64,
+    len: u64,
+    /// Why the last reserve failed.
+    reserve_failed: Option<StorageError>,
+    failed: Option<StorageError>,
+    is_given_up: bool,
+    is_closed: bool,
+}
+
+/// See the module.
+pub(super) struct FileShared {
+    session: Arc<Session>,
+    pub(super) id: u64,
+    epoch: Epoch,
+    first_name: String,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// Nobody has the handle any more.
+    pub(super) is_dropped: AtomicBool,
+    pub(super) drops: Arc<AtomicU64>,
+}
+
+type Guard<'a> = MutexGuard<'a, Inner>;
+
+/// What a task waits for.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// Everything up to this serial is answered.
+    Answered(u64),
+    /// There is room for this many bytes.
+    Room(usize),
+}
+
+impl FileShared {
+    /// A file that was opened for writing on a server's state.
+    pub(super) fn new(
+        session: &Arc<Session>,
+        drops: &Arc<AtomicU64>,
+        id: u64,
+        epoch: Epoch,
+        name: &str,
+        len: u64,
+        state: [u8; 16],
+    ) -> FileShared {
+        let boot = session.welcome().map(|w| w.boot.clone());
+        let inner = Inner {
+            name: name.to_string(),
+            other_name: None,
+            state,
+            boot: boot.unwrap_or_default(),
+            pipe: None,
+            pipe_count: 0,
+            is_receiving: false,
+            tail: VecDeque::new(),
+            tail_start: 0,
+            tail_bytes: 0,
+            is_incomplete: false,
+            sent: 0,
+            answered: 0,
+            unanswered_bytes: 0,
+            next_number: 1,
+            last_serial: 0,
+            synced_serial: 0,
+            position: 0,
+            len,
+            reserve_failed: None,
+            failed: None,
+            is_given_up: false,
+            is_closed: false,
+        };
+        FileShared {
+            session: Arc::clone(session),
+            id,
+            epoch,
+            first_name: name.to_string(),
+            inner: session.runtime.mutex(inner),
+            changed: session.runtime.condvar(),
+            is_dropped: AtomicBool::new(false),
+            drops: Arc::clone(drops),
+        }
+    }
+
+    /// Writing begins at this position.
+    pub(super) fn begin_at(&self, position: u64) {
+        let mut inner = self.inner.lock();
+        (inner.position, inner.tail_start) = (position, position);
+    }
+
+    /// The object's present name.
+    pub(super) fn current_name(&self) -> String {
+        self.inner.lock().name.clone()
+    }
+
+    /// A rename to this name is asked for.
+    pub(super) fn may_be_renamed(&self, name: &str) {
+        self.inner.lock().other_name = Some(name.to_string());
+    }
+
+    /// The rename is settled: the object has this name.
+    pub(super) fn is_named(&self, name: &str) {
+        let mut inner = self.inner.lock();
+        inner.name = name.to_string();
+        inner.other_name = None;
+    }
+
+    /// The object has no name any more, or another file has it, or that is being asked for. It can
+    /// be written as long as the device has it open, and is not opened again.
+    /// Returns whether it was not so before.
+    pub(super) fn give_up(&self) -> bool {
+        !std::mem::replace(&mut self.inner.lock().is_given_up, true)
+    }
+
+    /// The object kept its name after all.
+    pub(super) fn take_back(&self) {
+        self.inner.lock().is_given_up = false;
+    }
+
+    /// Whether something is without an answer.
+    pub(super) fn is_unanswered(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.failed.is_none() && inner.answered < inner.tail.len()
+    }
+
+    /// Waits until everything that was appended so far is answered.
+    pub(super) fn drain(&self, limit: &Limit, op: &'static str) -> Result<()> {
+        let inner = self.inner.lock();
+        let goal = Goal::Answered(inner.last_serial);
+        self.work_until(inner, goal, limit, op).map(drop)
+    }
+
+    /// Sends what was not sent, if that needs no wait for the device, and takes answers that are
+    /// due. The keeper calls it.
+    pub(super) fn go_on(&self, limit: &Limit) {
+        let _ = self.drain(limit, "append");
+    }
+
+    /// Ends the file: its pipe goes back to the pool.
+    pub(super) fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.is_closed = true;
+        self.drop_pipe(&mut inner);
+    }
+
+    fn fail(&self, inner: &mut Inner, error: StorageError) {
+        inner.failed.get_or_insert(error);
+        self.drop_pipe(inner);
+        inner.tail.clear();
+        inner.tail_bytes = 0;
+        (inner.sent, inner.answered, inner.unanswered_bytes) = (0, 0, 0);
+        self.changed.notify_all();
+    }
+
+    /// Gives the pipe back if nothing is without an answer there, and ends it otherwise.
+    fn drop_pipe(&self, inner: &mut Inner) {
+        if let Some(pipe) = inner.pipe.take() {
+            inner.pipe_count += 1;
+            match inner.sent == inner.answered && pipe.receiver.is_some() {
+                true => self.session.give_back(pipe),
+                false => self.session.discard(pipe),
+            }
+        }
+    }
+
+    fn lost(&self, inner: &mut Inner, error: &ConnectionError) {
+        tracing::debug!(file = inner.name, %error, "the connection of a file was lost");
+        if let Some(pipe) = inner.pipe.take() {
+            inner.pipe_count += 1;
+            self.session.discard(pipe);
+        }
+        // What has no answer is sent again, with the same numbers.
+        inner.sent = inner.answered;
+        self.changed.notify_all();
+    }
+
+    fn push(&self, inner: &mut Inner, kind: ChangeKind) -> u64 {
+        inner.last_serial += 1;
+        inner.tail_bytes += kind.len();
+        inner.unanswered_bytes += kind.len();
+        inner.tail.push_back(Change {
+            serial: inner.last_serial,
+            kind,
+            number: 0,
+            is_answered: false,
+        });
+        inner.last_serial
+    }
+
+    /// Sends what may be sent. Returns false if there is no pipe.
+    fn send_some(&self, inner: &mut Inner) -> bool {
+        let Some(mut pipe) = inner.pipe.take() else {
+            return false;
+        };
+        let mut lost = None;
+        while inner.sent < inner.tail.len() && inner.sent - inner.answered < UNANSWERED_MAX {
+            let waits = inner.sent > inner.answered
+                && matches!(inner.tail[inner.sent - 1].kind, ChangeKind::Reserve(_));
+            if waits {
+                break;
+            }
+            let at = inner.sent;
+            if inner.tail[at].number == 0 {
+                inner.tail[at].number = inner.next_number;
+                inner.next_number += 1;
+            }
+            let change = &inner.tail[at];
+            let (change_sent, bulk): (FileChange, &[u8]) = match &change.kind {
+                ChangeKind::Append { position, bytes } => {
+                    let position = *position;
+                    (FileChange::Append { position }, bytes)
+                }
+                ChangeKind::Reserve(len) => (FileChange::Reserve { len: *len }, &[]),
+                ChangeKind::Truncate => (FileChange::Truncate, &[]),
+                ChangeKind::Sync => (FileChange::Sync, &[]),
+            };
+            let request = Request::File {
+                file: self.id,
+                number: change.number,
+                change: change_sent,
+            };
+            if let Err(error) = pipe.send(&request, &[bulk]) {
+                lost = Some(error);
+                break;
+            }
+            inner.sent += 1;
+        }
+        inner.pipe = Some(pipe);
+        if let Some(error) = lost {
+            self.lost(inner, &error);
+            return false;
+        }
+        true
+    }
+
+    /// Takes the answer to the first change without one.
+    fn answered(&self, inner: &mut Inner, answer: Answer) {
+        let at = inner.answered;
+        let Some(change) = inner.tail.get_mut(at).filter(|_| at < inner.sent) else {
+            let error = self.session.wrong_answer("append", &inner.name);
+            return self.fail(inner, error);
+        };
+        match answer {
+            Answer::Done => {}
+            Answer::Failed(error) if matches!(change.kind, ChangeKind::Reserve(_)) => {
+                inner.tail.remove(at);
+                inner.sent -= 1;
+                inner.reserve_failed = Some(error);
+                return;
+            }
+            Answer::Failed(error) => return self.fail(inner, error),
+            _ => {
+                let error = self.session.wrong_answer("append", &inner.name);
+                return self.fail(inner, error);
+            }
+        }
+        change.is_answered = true;
+        let is_sync = matches!(change.kind, ChangeKind::Sync);
+        let serial = change.serial;
+        inner.unanswered_bytes -= change.kind.len();
+        inner.answered += 1;
+        if is_sync {
+            inner.synced_serial = serial;
+            for _ in 0..inner.answered {
+                self.drop_first(inner);
+            }
+            inner.is_incomplete = false;
+        }
+        while inner.tail_bytes > self.session.options.tail_bytes && inner.answered > 0 {
+            self.drop_first(inner);
+            inner.is_incomplete = true;
+        }
+    }
+
+    /// Drops the first change of the tail, which is answered.
+    fn drop_first(&self, inner: &mut Inner) {
+        if let Some(change) = inner.tail.pop_front() {
+            if let ChangeKind::Append { position, bytes } = &change.kind {
+                inner.tail_start = position + bytes.len() as u64;
+            }
+            inner.tail_bytes -= change.kind.len();
+            inner.sent -= 1;
+            inner.answered -= 1;
+        }
+    }
+
+    /// Whether the goal is reached, or cannot be reached any more.
+    fn reached(&self, inner: &Inner, goal: Goal, op: &'static str) -> Result<bool> {
+        if let Some(error) = &inner.failed {
+            return Err(error.clone());
+        }
+        if inner.is_closed {
+            let detail = "the file was closed";
+            let kind = StorageErrorKind::Closed;
+            return Err(StorageError::new(kind, op, &inner.name, detail));
+        }
+        Ok(match goal {
+            Goal::Room(bytes) => {
+                inner.unanswered_bytes == 0
+                    || inner.unanswered_bytes + bytes <= self.session.options.unanswered_bytes
+            }
+            Goal::Answered(serial) => {
+                let next = inner.tail.get(inner.answered);
+                next.is_none_or(|change| change.serial > serial)
+            }
+        })
+    }
+
+    /// Sends and receives until the goal is reached or the limit is over.
+    fn work_until<'a>(
+        &'a self,
+        mut inner: Guard<'a>,
+        goal: Goal,
+        limit: &Limit,
+        op: &'static str,
+    ) -> Result<Guard<'a>> {
+        loop {
+            if self.reached(&inner, goal, op)? {
+                return Ok(inner);
+            }
+            if self.session.is_over(limit) {
+                let name = inner.name.clone();
+                drop(inner);
+                return Err(self.session.unreachable(op, &name));
+            }
+            if inner.pipe.is_none() {
+                let name = inner.name.clone();
+                drop(inner);
+                let pipe = self.session.take(limit, op, &name);
+                inner = self.inner.lock();
+                self.adopt(&mut inner, pipe?);
+                continue;
+            }
+            if !self.send_some(&mut inner) {
+                continue;
+            }
+            inner = self.receive_one(inner);
+        }
+    }
+
+    /// Waits for one answer, or for another task that receives.
+    fn receive_one<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
+        if inner.is_receiving {
+            return self.changed.wait_timeout(inner, LOOK).0;
+        }
+        let pipe = inner.pipe.as_mut();
+        let Some(receiver) = pipe.and_then(|pipe| pipe.receiver.take()) else {
+            return inner;
+        };
+        let pipe_count = inner.pipe_count;
+        inner.is_receiving = true;
+        drop(inner);
+        let (receiver, received) = receive(receiver);
+        inner = self.inner.lock();
+        inner.is_receiving = false;
+        self.changed.notify_all();
+        if inner.pipe_count != pipe_count {
+            return inner;
+        }
+        match received {
+            Ok(Answer::Ended) => self.lost(&mut inner, &ConnectionError::End),
+            Ok(answer) => {
+                if let Some(pipe) = &mut inner.pipe {
+                    pipe.receiver = Some(receiver);
+                }
+                self.answered(&mut inner, answer);
+            }
+            Err(error) => self.lost(&mut inner, &error),
+        }
+        inner
+    }
+
+    /// Binds the file to a pipe. On another state of the server it is opened there again first.
+    fn adopt(&self, inner: &mut Inner, mut pipe: Pipe) {
+        if inner.pipe.is_some() || inner.failed.is_some() || inner.is_closed {
+            return self.session.give_back(pipe);
+        }
+        if pipe.state != inner.state {
+            match self.reopen(inner, &mut pipe) {
+                Ok(true) => {}
+                Ok(false) => return self.session.give_back(pipe),
+                Err(error) => return self.session.lost(pipe, &error),
+            }
+        }
+        inner.sent = inner.answered;
+        inner.pipe = Some(pipe);
+    }
+
+    /// Opens the file on another state of the server. Returns false if the file has failed.
+    fn reopen(
+        &self,
+        inner: &mut Inner,
+        pipe: &mut Pipe,
+    ) -> std::result::Result<bool, ConnectionError> {
+        let welcome = self.session.welcome();
+        let boot = welcome.filter(|w| w.state == pipe.state);
+        let Some(boot) = boot.map(|w| w.boot.clone()) else {
+            // Yet another state began meanwhile.
+            return Err(ConnectionError::End);
+        };
+        if inner.is_given_up {
+            let detail = "the device was started again after the object was deleted or replaced";
+            let kind = StorageErrorKind::Closed;
+            let error = StorageError::new(kind, "append", &inner.name, detail);
+            self.fail(inner, error);
+            return Ok(false);
+        }
+        let syncs = inner.tail.iter().any(|change| {
+            matches!(change.kind, ChangeKind::Sync) && change.number > 0 && !change.is_answered
+        });
+        if inner.is_incomplete && (boot != inner.boot || syncs) {
+            let detail = "the device was started again, and bytes that were not synced are lost";
+            let kind = StorageErrorKind::Io;
+            let error = StorageError::new(kind, "sync", &inner.name, detail);
+            self.fail(inner, error);
+            return Ok(false);
+        }
+        let names = [Some(inner.name.clone()), inner.other_name.clone()];
+        let mut answer = None;
+        for name in names.into_iter().flatten() {
+            let request = Request::Reopen {
+                name: name.clone(),
+                file: self.id,
+                epoch: self.epoch.0,
+                position: inner.tail_start,
+            };
+            match pipe.exchange(&request, &[])?.0 {
+                Answer::Failed(error) if error.kind == StorageErrorKind::NotFound => {
+                    answer.get_or_insert(Answer::Failed(error));
+                }
+                other => {
+                    answer = Some(other);
+                    break;
+                }
+            }
+        }
+        match answer {
+            Some(Answer::Opened { .. }) => {}
+            Some(Answer::Ended) => return Err(ConnectionError::End),
+            Some(Answer::Failed(mut error)) => {
+                if error.kind == StorageErrorKind::NotFound {
+                    error.kind = StorageErrorKind::Closed;
+                }
+                self.fail(inner, error);
+                return Ok(false);
+            }
+            _ => {
+                let error = self.session.wrong_answer("reopen", &inner.name);
+                self.fail(inner, error);
+                return Ok(false);
+            }
+        }
+        (inner.state, inner.boot) = (pipe.state, boot);
+        (inner.sent, inner.answered, inner.next_number) = (0, 0, 1);
+        inner.unanswered_bytes = inner.tail_bytes;
+        for change in &mut inner.tail {
+            change.number = 0;
+            change.is_answered = false;
+        }
+        Ok(true)
+    }
+
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let limit = self.session.limit();
+        let inner = self.inner.lock();
+        let mut inner = self.work_until(inner, Goal::Room(total), &limit, "append")?;
+        if total == 0 {
+            return Ok(());
+        }
+        let mut position = inner.position;
+        let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
+        for part in parts {
+            let mut part = *part;
+            while !part.is_empty() {
+                let take = part.len().min(BULK_MAX - bytes.len());
+                bytes.extend_from_slice(&part[..take]);
+                part = &part[take..];
+                if bytes.len() == BULK_MAX {
+                    let len = bytes.len() as u64;
+                    let bytes = std::mem::take(&mut bytes);
+                    self.push(&mut inner, ChangeKind::Append { position, bytes });
+                    position += len;
+                }
+            }
+        }
+        if !bytes.is_empty() {
+            let len = bytes.len() as u64;
+            self.push(&mut inner, ChangeKind::Append { position, bytes });
+            position += len;
+        }
+        inner.position = position;
+        inner.len = inner.len.max(position);
+        // It is sent now if that needs no wait for the device; otherwise the keeper sends it.
+        if inner.pipe.is_none() {
+            drop(inner);
+            let Some(pipe) = self.session.take_now() else {
+                return Ok(());
+            };
+            inner = self.inner.lock();
+            self.adopt(&mut inner, pipe);
+        }
+        self.send_some(&mut inner);
+        Ok(())
+    }
+
+    /// Adds a change and waits for its answer.
+    fn change_now(&self, kind: ChangeKind, op: &'static str) -> Result<Guard<'_>> {
+        let limit = self.session.limit();
+        let mut inner = self.inner.lock();
+        if let Some(error) = &inner.failed {
+            return Err(error.clone());
+        }
+        let serial = self.push(&mut inner, kind);
+        self.work_until(inner, Goal::Answered(serial), &limit, op)
+    }
+}
+
+/// Receives one answer.
+fn receive(mut receiver: Receiver) -> (Receiver, std::result::Result<Answer, ConnectionError>) {
+    let received = receiver.receive().map(|(answer, _)| answer);
+    (receiver, received)
+}
+
+/// The handle of a file that is written.
+pub(super) struct RemoteFile(pub(super) Arc<FileShared>);
+
+impl Drop for RemoteFile {
+    fn drop(&mut self) {
+        // The keeper closes the file.
+        self.0.is_dropped.store(true, Ordering::Release);
+        self.0.drops.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl WriteFile for RemoteFile {
+    fn name(&self) -> &str {
+        &self.0.first_name
+    }
+
+    fn position(&self) -> u64 {
+        self.0.inner.lock().position
+    }
+
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        self.0.append(parts)
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        {
+            let mut inner = self.0.inner.lock();
+            if len <= inner.len {
+                return inner.failed.clone().map_or(Ok(()), Err);
+            }
+            inner.reserve_failed = None;
+        }
+        let mut inner = self.0.change_now(ChangeKind::Reserve(len), "reserve")?;
+        match inner.reserve_failed.take() {
+            Some(error) => Err(error),
+            None => {
+                inner.len = inner.len.max(len);
+                Ok(())
+            }
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.0.inner.lock().len
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.change_now(ChangeKind::Sync, "sync").map(drop)
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        self.0.inner.lock().tail_bytes as u64
+    }
+
+    fn truncate_to_position(&self) -> Result<()> {
+        let mut inner = self.0.change_now(ChangeKind::Truncate, "truncate")?;
+        inner.len = inner.position;
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! The client: a folder of a device as a [`Storage`](siltstone_storage::Storage), and the device as
+//! an executor.
+//!
+//! ```text
+//! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
+//! session.rs                               connections, and what the server knows of the session
+//! pipe.rs                                  one connection
+//! ```
+//!
+//! Threading: [`Device`] is shared by whatever uses the session. Its keeper task sends a sign of
+//! life each second, sends what files could not send while the link was down, and closes objects
+//! whose handles were dropped.
+
+mod file;
+mod names;
+mod pipe;
+mod read;
+mod session;
+mod storage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::link::{Address, Network};
+use siltstone_storage::{
+    Condvar, JoinHandle, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind,
+};
+
+use file::FileShared;
+use names::NamesLane;
+use read::ReadShared;
+pub use session::ClientOptions;
+use session::{Limit, Session};
+use storage::DeviceStorage;
+
+use crate::wire::Request;
+use crate::wire::hello::FolderWanted;
+
+/// The interval of the keeper's signs of life.
+const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long one attempt of the keeper to reach the device may take, beyond signs of life.
+const KEEPER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a close waits for the device.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the handles of one session share.
+pub(crate) struct Client {
+    session: Arc<Session>,
+    names: NamesLane,
+    /// The files that are open for writing.
+    files: Mutex<BTreeMap<u64, Arc<FileShared>>>,
+    /// The objects that are open for reading.
+    readers: Mutex<BTreeMap<u64, Arc<ReadShared>>>,
+    /// The leases that the session has or may get, and whether their handles were dropped.
+    leases: Mutex<BTreeMap<[u8; 16], Arc<AtomicBool>>>,
+    /// Counts handles that were dropped.
+    drops: Arc<AtomicU64>,
+    is_ending: AtomicBool,
+    ending: Mutex<()>,
+    ended: Condvar,
+}
+
+/// A session with a device.
+pub struct Device {
+    client: Arc<Client>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The state of the link to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// The device's name.
+    pub device: String,
+    /// How long it could not be reached, and why. `None` if it can.
+    pub down: Option<(Duration, String)>,
+    /// The bytes that were sent.
+    pub sent_bytes: u64,
+    /// The bytes that were received.
+    pub received_bytes: u64,
+}
+
+impl Device {
+    /// Connects to a device for the use of a folder. Begins the keeper task.
+    ///
+    /// # Errors
+    /// `Unreachable` if it does not answer within the time limit; the device's reason if it refuses
+    /// the folder.
+    pub fn connect(
+        runtime: &Runtime,
+        network: Arc<dyn Network>,
+        address: Address,
+        folder: FolderWanted,
+        options: ClientOptions,
+    ) -> Result<Arc<Device>> {
+        let session = Session::new(runtime, network, address, folder, options);
+        let session = Arc::new(session);
+        let client = Arc::new(Client {
+            names: NamesLane::new(&session),
+            files: runtime.mutex(BTreeMap::new()),
+            readers: runtime.mutex(BTreeMap::new()),
+            leases: runtime.mutex(BTreeMap::new()),
+            drops: Arc::default(),
+            is_ending: AtomicBool::new(false),
+            ending: runtime.mutex(()),
+            ended: runtime.condvar(),
+            session,
+        });
+        let limit = client.session.limit();
+        let name = client.session.describe();
+        let pipe = client.session.take(&limit, "connect", &name)?;
+        client.session.give_back(pipe);
+        let keeper = Arc::clone(&client);
+        let keeper = runtime.spawn("keeper of a device", move || keep(&keeper));
+        let keeper = keeper.map_err(|e| StorageError::from_io("connect", name, &e))?;
+        Ok(Arc::new(Device {
+            client,
+            keeper: runtime.mutex(Some(keeper)),
+        }))
+    }
+
+    /// The folder as a storage.
+    pub fn storage(self: &Arc<Self>) -> Arc<dyn Storage> {
+        Arc::new(DeviceStorage::new(Arc::clone(&self.client)))
+    }
+
+    /// The state of the link.
+    pub fn report(&self) -> LinkReport {
+        let session = &self.client.session;
+        let now = session.runtime.now();
+        let vital = &session.vital;
+        LinkReport {
+            device: session
+                .welcome()
+                .map_or_else(String::new, |w| w.name.clone()),
+            down: session.down().map(|(since, why)| (now.since(since), why)),
+            sent_bytes: vital.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: vital.received_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the session: what files have is sent, leases are given back, and every later call
+    /// fails. Waits for the device for five seconds at most.
+    pub fn close(&self) {
+        let client = &self.client;
+        {
+            let _ending = client.ending.lock();
+            client.is_ending.store(true, Ordering::Release);
+            client.ended.notify_all();
+        }
+        let keeper = self.keeper.lock().take();
+        if let Some(keeper) = keeper {
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The keeper notices this at its next look. A caller that wants to wait calls `close`.
+        self.client.is_ending.store(true, Ordering::Release);
+    }
+}
+
+impl Client {
+    /// Waits until the bytes that were appended to the object of this name are answered.
+    fn drain(&self, name: &str, limit: &Limit, op: &'static str) -> Result<()> {
+        for file in self.files_named(name) {
+            // A file that has failed has nothing that could still arrive.
+            match file.drain(limit, op) {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Client::drain`], for all files.
+    fn drain_all(&self, limit: &Limit, op: &'static str) -> Result<()> {
+        let files: Vec<_> = self.files.lock().values().cloned().collect();
+        for file in files {
+            match file.drain(limit, op) {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn files_named(&self, name: &str) -> Vec<Arc<FileShared>> {
+        let files: Vec<_> = self.files.lock().values().cloned().collect();
+        let is_named = |file: &Arc<FileShared>| file.current_name() == name;
+        files.into_iter().filter(is_named).collect()
+    }
+
+    /// Closes what was dropped.
+    fn sweep(&self, limit: &Limit) {
+        let dropped: Vec<_> = {
+            let files = self.files.lock();
+            let all = files.values();
+            let is_dropped = |file: &&Arc<FileShared>| file.is_dropped.load(Ordering::Acquire);
+            all.filter(is_dropped).cloned().collect()
+        };
+        for file in dropped {
+            match file.drain(limit, "close") {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return,
+                _ => {}
+            }
+            file.close();
+            if !self.tell(&Request::Close { file: file.id }, limit) {
+                return;
+            }
+            self.files.lock().remove(&file.id);
+        }
+        let dropped: Vec<u64> = {
+            let readers = self.readers.lock();
+            let all = readers.values();
+            let is_dropped = |reader: &&Arc<ReadShared>| reader.is_dropped.load(Ordering::Acquire);
+            all.filter(is_dropped).map(|reader| reader.id).collect()
+        };
+        for id in dropped {
+            if !self.tell(&Request::Close { file: id }, limit) {
+                return;
+            }
+            self.readers.lock().remove(&id);
+        }
+        let dropped: Vec<[u8; 16]> = {
+            let leases = self.leases.lock();
+            let all = leases.iter();
+            let dropped = all.filter(|(_, is_over)| is_over.load(Ordering::Acquire));
+            dropped.map(|(id, _)| *id).collect()
+        };
+        for id in dropped {
+            self.session.forget_lease(id);
+            if !self.tell(&Request::Release { id }, limit) {
+                return;
+            }
+            self.forget_lease(id);
+        }
+    }
+
+    fn add_lease(&self, id: [u8; 16], is_over: Arc<AtomicBool>) {
+        self.leases.lock().insert(id, is_over);
+    }
+
+    fn forget_lease(&self, id: [u8; 16]) {
+        self.leases.lock().remove(&id);
+    }
+
+    /// The handle of a lease is of no use any more. The keeper gives the lease back.
+    fn lease_is_over(&self, is_over: &AtomicBool) {
+        is_over.store(true, Ordering::Release);
+        self.drops.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Makes a request whose answer does not matter. Returns false if it could not be made.
+    fn tell(&self, request: &Request, limit: &Limit) -> bool {
+        let asked = self.session.ask(limit, "close", "", request, &[]);
+        !matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable)
+    }
+}
+
+/// The keeper task.
+fn keep(client: &Arc<Client>) {
+    let session = &client.session;
+    let mut swept = 0;
+    loop {
+        {
+            let ending = client.ending.lock();
+            if !client.is_ending.load(Ordering::Acquire) {
+                drop(client.ended.wait_timeout(ending, KEEPER_INTERVAL));
+            }
+        }
+        if client.is_ending.load(Ordering::Acquire) {
+            break;
+        }
+        if session.ended().is_some() {
+            continue;
+        }
+        let limit = session.limit_of(KEEPER_LIMIT);
+        let alive = session.ask(&limit, "connect", "", &Request::KeepAlive, &[]);
+        if alive.is_err() {
+            continue;
+        }
+        let files: Vec<_> = client.files.lock().values().cloned().collect();
+        for file in files.iter().filter(|file| file.is_unanswered()) {
+            file.go_on(&limit);
+        }
+        let drops = client.drops.load(Ordering::Acquire);
+        if drops != swept {
+            client.sweep(&limit);
+            swept = drops;
+        }
+    }
+    let limit = session.limit_of(CLOSE_LIMIT);
+    let _ = client.drain_all(&limit, "close");
+    let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);
+    let name = session.describe();
+    let kind = StorageErrorKind::Closed;
+    let detail = "the session with the device was closed";
+    session.end(StorageError::new(kind, "call the device", name, detail));
+}

@@ -1,0 +1,518 @@
+//! A client's lane of names: one request without an answer at most.
+//!
+//! Invariants (RFC 9, section 6):
+//! - A request has one number in each state of the server, and the next number is used only when
+//!   its answer is there.
+//! - A request that gave up is settled before the next one is sent. A caller that makes the same
+//!   call again, while nobody changed its names in between, takes over the request or its answer.
+//!   So a call that is repeated until it succeeds takes effect once.
+//! - A sync of names that failed, or whose result is not known, makes all later ones fail.
+//!
+//! Threading: a caller takes the lane ([`NamesLane::turn`]) and puts it back. No lock is held over
+//! a request.
+
+use std::collections::BTreeSet;
+
+use siltstone_storage::{Condvar, Mutex, Result, StorageError, StorageErrorKind};
+
+use super::pipe::Pipe;
+use super::session::{Limit, Session};
+use crate::frames::ConnectionError;
+use crate::wire::request::NamesChange;
+use crate::wire::{Answer, Request};
+
+/// The most answers that are kept for calls that gave up.
+const UNCLAIMED_MAX: usize = 64;
+
+/// A request that may have been sent.
+struct Pending {
+    change: NamesChange,
+    epoch: u64,
+    bulk: Vec<u8>,
+    /// The server's state in which it was sent, and its number there.
+    sent: Option<([u8; 16], u64)>,
+    /// Whether the object was there before the request was sent for the first time: the one that a
+    /// creation makes, or that a rename takes. Without this, a refused request could not be told
+    /// from an executed one after a restart of the server.
+    was_there: Option<bool>,
+}
+
+/// What the lane knows.
+#[derive(Default)]
+pub(super) struct Names {
+    state: [u8; 16],
+    boot: Vec<u8>,
+    next: u64,
+    pending: Option<Pending>,
+    /// Answers to calls that gave up.
+    unclaimed: Vec<(NamesChange, Vec<u8>, Answer)>,
+    /// Names that were made since the last answered sync of names, and are still there.
+    unsynced: BTreeSet<String>,
+    /// Why no sync of names can succeed any more.
+    failed: Option<StorageError>,
+}
+
+/// The lane, which one task has at a time.
+pub(super) struct NamesLane {
+    names: Mutex<Option<Names>>,
+    changed: Condvar,
+}
+
+/// What an answered change of names leaves.
+pub(super) struct Changed {
+    pub(super) answer: Answer,
+    /// The server's state in which it was answered.
+    pub(super) state: [u8; 16],
+}
+
+/// The names that a change gives or takes away.
+fn names_of(change: &NamesChange) -> Vec<&str> {
+    match change {
+        NamesChange::Create { name, .. }
+        | NamesChange::SyncObject { name, .. }
+        | NamesChange::Delete { name }
+        | NamesChange::Publish { name }
+        | NamesChange::Replace { name }
+        | NamesChange::Import { name, .. } => vec![name],
+        NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
+        NamesChange::SyncDir | NamesChange::SyncParents | NamesChange::BeginJob(_) => Vec::new(),
+    }
+}
+
+/// Whether two calls ask for the same. The number of the opened object does not count.
+fn is_same(a: &NamesChange, b: &NamesChange) -> bool {
+    match (a, b) {
+        (
+            NamesChange::Create { name, direct, .. },
+            NamesChange::Create {
+                name: other,
+                direct: other_direct,
+                ..
+            },
+        ) => name == other && direct == other_direct,
+        (
+            NamesChange::Recycle { old, new, .. },
+            NamesChange::Recycle {
+                old: other_old,
+                new: other_new,
+                ..
+            },
+        ) => old == other_old && new == other_new,
+        (a, b) => a == b,
+    }
+}
+
+/// The object that a change opens.
+fn object_of(change: &NamesChange) -> Option<u64> {
+    match change {
+        NamesChange::Create { file, .. } | NamesChange::Recycle { file, .. } => Some(*file),
+        _ => None,
+    }
+}
+
+impl NamesLane {
+    pub(super) fn new(session: &Session) -> NamesLane {
+        NamesLane {
+            names: session.runtime.mutex(Some(Names::default())),
+            changed: session.runtime.condvar(),
+        }
+    }
+
+    /// Makes a change. Returns its answer, and the number of the object that it opened.
+    pub(super) fn change(
+        &self,
+        session: &Session,
+        op: &'static str,
+        epoch: u64,
+        change: NamesChange,
+        bulk: &[u8],
+        limit: &Limit,
+    ) -> Result<(Changed, u64)> {
+        let shown = names_of(&change)
+            .first()
+            .map_or("", |name| name)
+            .to_string();
+        let mut names = self.turn(session, limit, op, &shown)?;
+        let result = names.change(session, op, epoch, change, bulk, limit, &shown);
+        *self.names.lock() = Some(names);
+        self.changed.notify_one();
+        result
+    }
+
+    /// Waits for the lane.
+    fn turn(
+        &self,
+        session: &Session,
+        limit: &Limit,
+        op: &'static str,
+        shown: &str,
+    ) -> Result<Names> {
+        let mut names = self.names.lock();
+        loop {
+            if let Some(names) = names.take() {
+                return Ok(names);
+            }
+            let look = std::time::Duration::from_millis(200);
+            names = self.changed.wait_timeout(names, look).0;
+            if names.is_none() && session.is_over(limit) {
+                drop(names);
+                return Err(session.unreachable(op, shown));
+            }
+        }
+    }
+}
+
+impl Names {
+    #[allow(clippy::too_many_arguments)]
+    fn change(
+        &mut self,
+        session: &Session,
+        op: &'static str,
+        epoch: u64,
+        change: NamesChange,
+        bulk: &[u8],
+        limit: &Limit,
+        shown: &str,
+    ) -> Result<(Changed, u64)> {
+        // A request that gave up comes first, whoever asked for it.
+        if let Some(pending) = &self.pending
+            && !(is_same(&pending.change, &change) && pending.bulk == bulk)
+        {
+            let changed = self.finish(session, op, limit, shown)?;
+            if let Some((pending, changed)) = changed {
+                self.unclaimed
+                    .push((pending.change, pending.bulk, changed.answer));
+                if self.unclaimed.len() > UNCLAIMED_MAX {
+                    self.unclaimed.remove(0);
+                }
+            }
+        }
+        if self.pending.is_none() {
+            let same = self
+                .unclaimed
+                .iter()
+                .position(|(old, old_bulk, _)| is_same(old, &change) && old_bulk == bulk);
+            if let Some(at) = same {
+                let (old, _, answer) = self.unclaimed.remove(at);
+                let object = object_of(&old).unwrap_or(0);
+                let state = self.state;
+                return self.answered(&old, Changed { answer, state }, object);
+            }
+            let touched: Vec<String> = names_of(&change).iter().map(|n| n.to_string()).collect();
+            self.unclaimed.retain(|(old, ..)| {
+                let old = names_of(old);
+                !old.iter().any(|name| touched.iter().any(|t| t == name))
+            });
+            self.pending = Some(Pending {
+                change,
+                epoch,
+                bulk: bulk.to_vec(),
+                sent: None,
+                was_there: None,
+            });
+        }
+        let (pending, changed) = match self.finish(session, op, limit, shown) {
+            Ok(Some(done)) => done,
+            Ok(None) => unreachable!("there is a pending request"),
+            Err(error) => {
+                // A request that was never sent has had no effect.
+                if self.pending.as_ref().is_some_and(|p| p.sent.is_none()) {
+                    self.pending = None;
+                }
+                return Err(error);
+            }
+        };
+        let object = object_of(&pending.change).unwrap_or(0);
+        self.answered(&pending.change, changed, object)
+    }
+
+    /// Notes what a change did to names, and turns its answer into a result.
+    fn answered(
+        &mut self,
+        change: &NamesChange,
+        changed: Changed,
+        object: u64,
+    ) -> Result<(Changed, u64)> {
+        match &changed.answer {
+            Answer::Failed(error) => {
+                let is_sync = match change {
+                    NamesChange::SyncDir => true,
+                    NamesChange::Replace { .. } => !error.changed_nothing(),
+                    _ => false,
+                };
+                let is_refusal = matches!(
+                    error.kind,
+                    StorageErrorKind::Fenced | StorageErrorKind::InvalidInput
+                );
+                if is_sync && !is_refusal {
+                    self.failed.get_or_insert(error.clone());
+                }
+                Err(error.clone())
+            }
+            _ => Ok((changed, object)),
+        }
+    }
+
+    fn note_names(&mut self, change: &NamesChange) {
+        match change {
+            NamesChange::Create { name, .. } | NamesChange::Import { name, .. } => {
+                self.unsynced.insert(name.clone());
+            }
+            NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => {
+                self.unsynced.remove(old);
+                self.unsynced.insert(new.clone());
+            }
+            NamesChange::Delete { name } => {
+                self.unsynced.remove(name);
+            }
+            NamesChange::SyncDir | NamesChange::Replace { .. } => self.unsynced.clear(),
+            _ => {}
+        }
+    }
+
+    /// Gets the answer to the pending request.
+    fn finish(
+        &mut self,
+        session: &Session,
+        op: &'static str,
+        limit: &Limit,
+        shown: &str,
+    ) -> Result<Option<(Pending, Changed)>> {
+        while let Some(mut pending) = self.pending.take() {
+            let pipe = session.take(limit, op, shown);
+            let mut pipe = match pipe {
+                Ok(pipe) => pipe,
+                Err(error) => {
+                    self.pending = Some(pending);
+                    return Err(error);
+                }
+            };
+            if let Err(error) = self.enter(session, &pipe) {
+                self.pending = Some(pending);
+                session.lost(pipe, &error);
+                continue;
+            }
+            match self.try_once(&mut pending, &mut pipe, session) {
+                Ok(answer) => {
+                    let state = pipe.state;
+                    session.give_back(pipe);
+                    if !matches!(answer, Answer::Failed(_)) {
+                        self.note_names(&pending.change);
+                    }
+                    return Ok(Some((pending, Changed { answer, state })));
+                }
+                Err(error) => {
+                    self.pending = Some(pending);
+                    session.lost(pipe, &error);
+                }
+            }
+            if session.is_over(limit) {
+                return Err(session.unreachable(op, shown));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins the lane anew if the pipe belongs to another state of the server.
+    fn enter(
+        &mut self,
+        session: &Session,
+        pipe: &Pipe,
+    ) -> std::result::Result<(), ConnectionError> {
+        if pipe.state == self.state {
+            return Ok(());
+        }
+        let welcome = session.welcome().filter(|w| w.state == pipe.state);
+        let Some(welcome) = welcome else {
+            return Err(ConnectionError::End);
+        };
+        if !self.boot.is_empty() && self.boot != welcome.boot && !self.unsynced.is_empty() {
+            let detail = format!(
+                "the device's machine was started again, and {} names that were not synced may be \
+                 lost",
+                self.unsynced.len()
+            );
+            let kind = StorageErrorKind::Io;
+            let name = session.describe();
+            let error = StorageError::new(kind, "sync_dir", name, detail);
+            self.failed.get_or_insert(error);
+        }
+        self.state = pipe.state;
+        self.boot = welcome.boot.clone();
+        self.next = 1;
+        Ok(())
+    }
+
+    /// Sends the request, or settles it by looking if it was sent in another state.
+    fn try_once(
+        &mut self,
+        pending: &mut Pending,
+        pipe: &mut Pipe,
+        session: &Session,
+    ) -> std::result::Result<Answer, ConnectionError> {
+        if pending.sent.is_some_and(|(state, _)| state != self.state) {
+            match self.settle(pending, pipe, session)? {
+                Settled::Answer(answer) => return Ok(answer),
+                Settled::SendAgain => {}
+            }
+        }
+        let is_sync = matches!(
+            pending.change,
+            NamesChange::SyncDir | NamesChange::Replace { .. }
+        );
+        if let Some(error) = self.failed.as_ref().filter(|_| is_sync) {
+            return Ok(Answer::Failed(error.clone()));
+        }
+        if pending.was_there.is_none()
+            && let NamesChange::Create { name, .. }
+            | NamesChange::Rename { old: name, .. }
+            | NamesChange::Recycle { old: name, .. } = &pending.change
+        {
+            let looked = look_at(session, pipe, name)?;
+            pending.was_there = Some(matches!(looked, Looked::There(_)));
+        }
+        let number = match pending.sent {
+            Some((state, number)) if state == self.state => number,
+            _ => self.next,
+        };
+        pending.sent = Some((self.state, number));
+        let request = Request::Names {
+            number,
+            epoch: pending.epoch,
+            change: pending.change.clone(),
+        };
+        let (answer, _) = pipe.exchange(&request, &[&pending.bulk])?;
+        if matches!(answer, Answer::Ended) {
+            return Err(ConnectionError::End);
+        }
+        self.next = number + 1;
+        Ok(answer)
+    }
+
+    /// Finds out whether a request took effect that was sent in an earlier state of the server.
+    fn settle(
+        &mut self,
+        pending: &mut Pending,
+        pipe: &mut Pipe,
+        session: &Session,
+    ) -> std::result::Result<Settled, ConnectionError> {
+        let (epoch, was_there) = (pending.epoch, pending.was_there);
+        let lost = |kind, op, name: &str, detail: &str| {
+            Settled::Answer(Answer::Failed(StorageError::new(kind, op, name, detail)))
+        };
+        let mut look = |name: &str| look_at(session, pipe, name);
+        let is_done = match &mut pending.change {
+            NamesChange::Create { name, file, .. } => match look(name)? {
+                // The name was free before, and nobody else makes names here.
+                Looked::There(_) if was_there == Some(false) => {
+                    return reopen(pipe, name, *file, epoch).map(Settled::Answer);
+                }
+                Looked::There(_) => {
+                    let kind = StorageErrorKind::AlreadyExists;
+                    return Ok(lost(kind, "create", name, "the name is taken"));
+                }
+                Looked::Missing | Looked::Failed => false,
+            },
+            NamesChange::Recycle { old, new, file } => match look(old)? {
+                Looked::Missing if was_there == Some(true) => {
+                    return reopen(pipe, new, *file, epoch).map(Settled::Answer);
+                }
+                _ => false,
+            },
+            NamesChange::Rename { old, new } => {
+                was_there == Some(true)
+                    && look(old)? == Looked::Missing
+                    && matches!(look(new)?, Looked::There(_))
+            }
+            NamesChange::Delete { name } => look(name)? == Looked::Missing,
+            NamesChange::SyncObject { rewrite, .. } => {
+                *rewrite = true;
+                false
+            }
+            NamesChange::SyncDir | NamesChange::Replace { .. } => {
+                let detail = "the device was started again during a sync of names, whose result \
+                              is not known";
+                let kind = StorageErrorKind::Io;
+                let error = StorageError::new(kind, "sync_dir", session.describe(), detail);
+                self.failed.get_or_insert(error.clone());
+                return Ok(Settled::Answer(Answer::Failed(error)));
+            }
+            NamesChange::Import { name, .. } => {
+                let detail = "the device was started again during the import; delete the object";
+                return Ok(lost(StorageErrorKind::Io, "import", name, detail));
+            }
+            NamesChange::BeginJob(order) => {
+                let detail = "the device was started again when the job began";
+                let name = format!("attempt {}", order.attempt);
+                let kind = StorageErrorKind::Unreachable;
+                return Ok(lost(kind, "run a job", &name, detail));
+            }
+            NamesChange::Publish { .. } | NamesChange::SyncParents => false,
+        };
+        Ok(match is_done {
+            true => Settled::Answer(Answer::Done),
+            false => Settled::SendAgain,
+        })
+    }
+}
+
+/// What is done with a request that was sent in an earlier state of the server.
+enum Settled {
+    /// This is its answer.
+    Answer(Answer),
+    /// It has had no effect, or may have it twice.
+    SendAgain,
+}
+
+/// What a look at an object's name found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    /// An object of this length.
+    There(u64),
+    /// There is no such object.
+    Missing,
+    /// It cannot be opened, for example because the name is none. The request will fail too.
+    Failed,
+}
+
+/// Looks whether there is an object.
+fn look_at(
+    session: &Session,
+    pipe: &mut Pipe,
+    name: &str,
+) -> std::result::Result<Looked, ConnectionError> {
+    let file = session.new_object();
+    let request = Request::Open {
+        name: name.to_string(),
+        file,
+        direct: false,
+    };
+    Ok(match pipe.exchange(&request, &[])?.0 {
+        Answer::Opened { len } => {
+            pipe.exchange(&Request::Close { file }, &[])?;
+            Looked::There(len)
+        }
+        Answer::Failed(error) if error.kind == StorageErrorKind::NotFound => Looked::Missing,
+        Answer::Failed(_) => Looked::Failed,
+        _ => return Err(ConnectionError::End),
+    })
+}
+
+/// Opens an object for writing from its beginning.
+fn reopen(
+    pipe: &mut Pipe,
+    name: &str,
+    file: u64,
+    epoch: u64,
+) -> std::result::Result<Answer, ConnectionError> {
+    let request = Request::Reopen {
+        name: name.to_string(),
+        file,
+        epoch,
+        position: 0,
+    };
+    match pipe.exchange(&request, &[])?.0 {
+        Answer::Ended => Err(ConnectionError::End),
+        answer => Ok(answer),
+    }
+}

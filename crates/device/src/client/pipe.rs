@@ -1,0 +1,153 @@
+//! One connection of a client, on which requests are answered in their order.
+//!
+//! Invariants: answers come in the order of requests, so only the number of those that are not
+//! answered yet is kept. After an error the pipe is of no use.
+//!
+//! Threading: one owner. The receiving half can be taken out, so that another task can send
+//! meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::Runtime;
+use siltstone_storage::link::Connection;
+
+use crate::frames::{ConnectionError, Frames, Next, send_frame};
+use crate::wire::answer::WORKING;
+use crate::wire::frame::Label;
+use crate::wire::{Answer, Frame, Request, WireError};
+
+/// How long a send may take. The server reads no request while it executes one, so this is long;
+/// a connection that is dead is noticed while an answer is awaited.
+const SEND_LIMIT: Duration = Duration::from_secs(60);
+
+/// What all pipes of a client share.
+pub(super) struct Vital {
+    pub(super) runtime: Runtime,
+    /// How long a connection may be silent while an answer is due.
+    pub(super) silence: Duration,
+    /// When a byte of the device came last.
+    pub(super) last_heard_ns: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+}
+
+impl Vital {
+    pub(super) fn heard(&self) {
+        let now = self.runtime.now().as_nanos();
+        self.last_heard_ns.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+/// The receiving half of a pipe.
+pub(super) struct Receiver {
+    frames: Frames,
+    vital: Arc<Vital>,
+    last_answer: u64,
+}
+
+impl Receiver {
+    /// Waits for the next answer. The frame has its bulk bytes.
+    pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
+        loop {
+            let deadline = self.vital.runtime.now() + self.vital.silence;
+            let frame = match self.frames.next(deadline)? {
+                Next::Nothing => return Err(ConnectionError::Silent),
+                Next::Piece => {
+                    self.vital.heard();
+                    continue;
+                }
+                Next::Frame(frame) => frame,
+            };
+            self.vital.heard();
+            let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
+            let received = &self.vital.received_bytes;
+            received.fetch_add(len as u64, Ordering::Relaxed);
+            if frame.header.kind == WORKING {
+                continue;
+            }
+            self.last_answer += 1;
+            if frame.header.number != self.last_answer {
+                let found = frame.header.number;
+                return Err(WireError::Order(self.last_answer, found).into());
+            }
+            let answer = Answer::decode(frame.header.kind, frame.fields());
+            return Ok((answer.map_err(WireError::from)?, frame));
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Pipe {
+    connection: Arc<dyn Connection>,
+    vital: Arc<Vital>,
+    /// The server's state of the session.
+    pub(super) state: [u8; 16],
+    last_sent: u64,
+    /// `None` while a task receives.
+    pub(super) receiver: Option<Receiver>,
+}
+
+impl Pipe {
+    pub(super) fn new(
+        connection: Arc<dyn Connection>,
+        vital: &Arc<Vital>,
+        state: [u8; 16],
+    ) -> Pipe {
+        let receiver = Receiver {
+            frames: Frames::new(Arc::clone(&connection)),
+            vital: Arc::clone(vital),
+            last_answer: 0,
+        };
+        Pipe {
+            connection,
+            vital: Arc::clone(vital),
+            state,
+            last_sent: 0,
+            receiver: Some(receiver),
+        }
+    }
+
+    /// Sends a request.
+    pub(super) fn send(
+        &mut self,
+        request: &Request,
+        bulk: &[&[u8]],
+    ) -> Result<(), ConnectionError> {
+        self.last_sent += 1;
+        let label = Label {
+            number: self.last_sent,
+            kind: request.kind(),
+            ..Label::default()
+        };
+        let fields = request.encode();
+        let len: usize = bulk.iter().map(|part| part.len()).sum();
+        let len = len + fields.len() + crate::wire::frame::HEADER_BYTES;
+        let sent = &self.vital.sent_bytes;
+        sent.fetch_add(len as u64, Ordering::Relaxed);
+        let deadline = self.vital.runtime.now() + SEND_LIMIT;
+        send_frame(&*self.connection, label, &fields, bulk, deadline)
+    }
+
+    /// Sends a request and waits for its answer. There is no other one without an answer.
+    pub(super) fn exchange(
+        &mut self,
+        request: &Request,
+        bulk: &[&[u8]],
+    ) -> Result<(Answer, Frame), ConnectionError> {
+        self.send(request, bulk)?;
+        self.receive()
+    }
+
+    /// Waits for the next answer.
+    pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
+        let receiver = self.receiver.as_mut();
+        receiver.expect("nobody else receives").receive()
+    }
+
+    /// Ends the connection, and wakes a task that receives.
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+}

@@ -1,0 +1,538 @@
+//! A client's session: its connections, and what the server knows of it.
+//!
+//! A caller takes a connection from the pool, makes requests, and gives it back. Whoever connects
+//! and finds that the server has forgotten the session attaches it again before anybody else gets a
+//! connection: it asks for the leases that the session had.
+//!
+//! Invariants:
+//! - Every pipe that is given out belongs to the state that the session is attached to.
+//! - Once the session is fenced or closed, it stays so.
+//! - A call waits as long as the device shows signs of life, and [`ClientOptions::time_limit`]
+//!   beyond the last one.
+//!
+//! Threading: shared. Nobody who waits for a pipe holds a lock. The pool's lock is held over no
+//! call of a link.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::link::{Address, LinkErrorKind, Network};
+use siltstone_storage::{Condvar, Epoch, Instant, Mutex, Runtime, StorageError, StorageErrorKind};
+
+use super::pipe::{Pipe, Vital};
+use crate::frames::{ConnectionError, receive_hello};
+use crate::wire::hello::{ClientHello, FolderWanted, ServerHello, Welcome};
+use crate::wire::{Answer, Frame, Request, WireError};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The host, for messages: its name and the number of its process.
+    pub host: String,
+    /// How long a call waits without a sign of life of the device before it fails as
+    /// `Unreachable`.
+    pub time_limit: Duration,
+    /// How long a connection may be silent while an answer is due before another one is tried.
+    pub silence: Duration,
+    /// The largest number of connections.
+    pub connections_max: usize,
+    /// The bytes of each file that are kept, in case that the device is started again.
+    pub tail_bytes: usize,
+    /// The bytes of each file that may be without an answer.
+    pub unanswered_bytes: usize,
+    /// How long the lease of a folder is tried again while somebody else has it. The lease of a
+    /// host that died becomes free after about ten seconds.
+    pub lease_wait: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            host: format!("pid {}", std::process::id()),
+            time_limit: Duration::from_secs(30),
+            silence: Duration::from_secs(3),
+            connections_max: 16,
+            tail_bytes: 32 << 20,
+            unanswered_bytes: 8 << 20,
+            lease_wait: Duration::ZERO,
+        }
+    }
+}
+
+/// How long one try to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// The pauses between tries to connect: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// How long the end of a wait for the pool is checked at the latest.
+const POOL_LOOK: Duration = Duration::from_millis(200);
+
+/// A lease that the session has.
+#[derive(Clone, Debug)]
+pub(super) struct LeaseRecord {
+    pub(super) id: [u8; 16],
+    pub(super) name: String,
+    pub(super) shared: bool,
+    pub(super) epoch: Epoch,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Pipe>,
+    /// The number of pipes that exist, idle or given out.
+    count: usize,
+    attached: Option<Arc<Welcome>>,
+    is_attaching: bool,
+    leases: Vec<LeaseRecord>,
+    /// Why every call fails from now on.
+    ended: Option<StorageError>,
+    /// Since when the device could not be reached, and why.
+    down: Option<(Instant, String)>,
+}
+
+/// See the module.
+pub(super) struct Session {
+    pub(super) runtime: Runtime,
+    network: Arc<dyn Network>,
+    address: Address,
+    token: [u8; 16],
+    folder: FolderWanted,
+    pub(super) options: ClientOptions,
+    pub(super) vital: Arc<Vital>,
+    pool: Mutex<Pool>,
+    changed: Condvar,
+    next_object: AtomicU64,
+}
+
+/// How long a call may go on.
+pub(super) struct Limit {
+    begun: Instant,
+    limit: Duration,
+}
+
+/// The result of one try.
+pub(super) enum Tried<T> {
+    /// It was answered.
+    Answered(T),
+    /// The connection failed; it may be tried again.
+    Lost(ConnectionError),
+    /// It has failed for good.
+    Failed(StorageError),
+}
+
+impl Session {
+    pub(super) fn new(
+        runtime: &Runtime,
+        network: Arc<dyn Network>,
+        address: Address,
+        folder: FolderWanted,
+        options: ClientOptions,
+    ) -> Session {
+        let vital = Arc::new(Vital {
+            runtime: runtime.clone(),
+            silence: options.silence,
+            last_heard_ns: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+        });
+        Session {
+            runtime: runtime.clone(),
+            network,
+            address,
+            token: crate::server::random_id(runtime),
+            folder,
+            options,
+            vital,
+            pool: runtime.mutex(Pool::default()),
+            changed: runtime.condvar(),
+            next_object: AtomicU64::new(1),
+        }
+    }
+
+    /// The session as people know it.
+    pub(super) fn describe(&self) -> String {
+        match &self.folder {
+            FolderWanted::Named { name, .. } => crate::url::url_of(&self.address, name),
+            FolderWanted::Scratch => format!("a scratch folder of {}", self.address),
+            FolderWanted::None => self.address.to_string(),
+        }
+    }
+
+    pub(super) fn token(&self) -> [u8; 16] {
+        self.token
+    }
+
+    /// A number for an object that is opened. Numbers are not used again.
+    pub(super) fn new_object(&self) -> u64 {
+        self.next_object.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn limit(&self) -> Limit {
+        self.limit_of(self.options.time_limit)
+    }
+
+    pub(super) fn limit_of(&self, limit: Duration) -> Limit {
+        let begun = self.runtime.now();
+        Limit { begun, limit }
+    }
+
+    pub(super) fn is_over(&self, limit: &Limit) -> bool {
+        let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
+        let from = heard.max(limit.begun.as_nanos());
+        let passed = self.runtime.now().as_nanos().saturating_sub(from);
+        passed >= limit.limit.as_nanos() as u64
+    }
+
+    /// The error of a call that gave up.
+    pub(super) fn unreachable(&self, op: &'static str, name: &str) -> StorageError {
+        let pool = self.pool.lock();
+        let why = match &pool.down {
+            Some((since, why)) => {
+                let passed = self.runtime.now().since(*since).as_secs_f64();
+                format!("it could not be reached for {passed:.0} s ({why})")
+            }
+            None => "it did not answer in time".to_string(),
+        };
+        let detail = format!(
+            "the device at {}: {why}; is `silt device` running?",
+            self.address
+        );
+        StorageError::new(StorageErrorKind::Unreachable, op, name, detail)
+    }
+
+    /// Why every call fails, if the session has ended.
+    pub(super) fn ended(&self) -> Option<StorageError> {
+        self.pool.lock().ended.clone()
+    }
+
+    /// Makes every later call fail with this error.
+    pub(super) fn end(&self, error: StorageError) {
+        let mut pool = self.pool.lock();
+        pool.ended.get_or_insert(error);
+        let idle = std::mem::take(&mut pool.idle);
+        pool.count -= idle.len();
+        self.changed.notify_all();
+        drop(pool);
+        idle.iter().for_each(Pipe::close);
+    }
+
+    /// Since when the device cannot be reached, and why. `None` if it can, as far as is known.
+    pub(super) fn down(&self) -> Option<(Instant, String)> {
+        self.pool.lock().down.clone()
+    }
+
+    /// The device's last hello.
+    pub(super) fn welcome(&self) -> Option<Arc<Welcome>> {
+        self.pool.lock().attached.clone()
+    }
+
+    pub(super) fn note_lease(&self, lease: LeaseRecord) {
+        self.pool.lock().leases.push(lease);
+    }
+
+    /// Forgets a lease, and says whether the session had it.
+    pub(super) fn forget_lease(&self, id: [u8; 16]) -> bool {
+        let leases = &mut self.pool.lock().leases;
+        let before = leases.len();
+        leases.retain(|lease| lease.id != id);
+        leases.len() < before
+    }
+
+    /// Takes a pipe from the pool, or connects. The caller holds no lock.
+    pub(super) fn take(
+        &self,
+        limit: &Limit,
+        op: &'static str,
+        name: &str,
+    ) -> Result<Pipe, StorageError> {
+        let mut pause = PAUSES.0;
+        loop {
+            {
+                let mut pool = self.pool.lock();
+                if let Some(error) = &pool.ended {
+                    return Err(error.clone());
+                }
+                if !pool.is_attaching {
+                    if let Some(pipe) = pool.idle.pop() {
+                        return Ok(pipe);
+                    }
+                    if pool.count < self.options.connections_max {
+                        pool.count += 1;
+                        drop(pool);
+                        match self.connect() {
+                            Tried::Answered(Some(pipe)) => return Ok(pipe),
+                            // Somebody else attaches the session.
+                            Tried::Answered(None) => {}
+                            Tried::Failed(error) => return Err(error),
+                            Tried::Lost(error) => self.note_down(&error),
+                        }
+                        pool = self.pool.lock();
+                    }
+                }
+                let wait = if pool.down.is_some() {
+                    pause
+                } else {
+                    POOL_LOOK
+                };
+                drop(self.changed.wait_timeout(pool, wait));
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            if self.is_over(limit) {
+                return Err(self.unreachable(op, name));
+            }
+        }
+    }
+
+    /// Takes a pipe only if there is no need to wait for the device.
+    pub(super) fn take_now(&self) -> Option<Pipe> {
+        {
+            let pool = self.pool.lock();
+            if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() {
+                return None;
+            }
+        }
+        self.take(&self.limit_of(Duration::ZERO), "connect", "")
+            .ok()
+    }
+
+    fn note_down(&self, error: &ConnectionError) {
+        let mut pool = self.pool.lock();
+        if pool.down.is_none() {
+            tracing::warn!(address = %self.address, %error, "the device cannot be reached");
+        }
+        let now = self.runtime.now();
+        pool.down.get_or_insert((now, error.to_string()));
+    }
+
+    /// Gives a pipe back that has no request without an answer.
+    pub(super) fn give_back(&self, pipe: Pipe) {
+        let mut pool = self.pool.lock();
+        let is_attached = pool
+            .attached
+            .as_ref()
+            .is_some_and(|w| w.state == pipe.state);
+        if is_attached && pool.ended.is_none() {
+            pool.idle.push(pipe);
+            self.changed.notify_one();
+            return;
+        }
+        pool.count -= 1;
+        self.changed.notify_one();
+        drop(pool);
+        pipe.close();
+    }
+
+    /// Drops a pipe whose connection failed.
+    pub(super) fn discard(&self, pipe: Pipe) {
+        pipe.close();
+        drop(pipe);
+        let mut pool = self.pool.lock();
+        pool.count -= 1;
+        self.changed.notify_one();
+    }
+
+    /// Connects, and attaches the session if the server does not know it. The pool has counted the
+    /// pipe. `None` if somebody else attaches the session now.
+    fn connect(&self) -> Tried<Option<Pipe>> {
+        let result = self.try_connect();
+        if !matches!(result, Tried::Answered(Some(_))) {
+            let mut pool = self.pool.lock();
+            pool.count -= 1;
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    fn try_connect(&self) -> Tried<Option<Pipe>> {
+        let (pipe, welcome) = match self.greet() {
+            Tried::Answered(greeted) => greeted,
+            Tried::Lost(error) => return Tried::Lost(error),
+            Tried::Failed(error) => return Tried::Failed(error),
+        };
+        let leases = {
+            let mut pool = self.pool.lock();
+            if let Some(error) = &pool.ended {
+                return Tried::Failed(error.clone());
+            }
+            match &pool.attached {
+                Some(known) if known.state == welcome.state => {
+                    self.note_up(&mut pool);
+                    return Tried::Answered(Some(pipe));
+                }
+                _ if pool.is_attaching => return Tried::Answered(None),
+                _ => {}
+            }
+            pool.is_attaching = true;
+            pool.leases.clone()
+        };
+        self.attach(pipe, welcome, &leases)
+    }
+
+    fn note_up(&self, pool: &mut Pool) {
+        if let Some((since, _)) = pool.down.take() {
+            let passed = self.runtime.now().since(since);
+            tracing::info!(address = %self.address, ?passed, "the device can be reached again");
+        }
+    }
+
+    /// Makes the server know the session again.
+    fn attach(
+        &self,
+        mut pipe: Pipe,
+        welcome: Welcome,
+        leases: &[LeaseRecord],
+    ) -> Tried<Option<Pipe>> {
+        let asked = self.ask_for_leases(&mut pipe, leases);
+        let mut pool = self.pool.lock();
+        pool.is_attaching = false;
+        self.changed.notify_all();
+        match asked {
+            Tried::Answered(()) => {
+                pool.attached = Some(Arc::new(welcome));
+                self.note_up(&mut pool);
+                let stale = std::mem::take(&mut pool.idle);
+                pool.count -= stale.len();
+                drop(pool);
+                stale.iter().for_each(Pipe::close);
+                Tried::Answered(Some(pipe))
+            }
+            Tried::Lost(error) => {
+                drop(pool);
+                pipe.close();
+                Tried::Lost(error)
+            }
+            Tried::Failed(error) => {
+                tracing::error!(address = %self.address, %error, "the session has ended");
+                drop(pool);
+                self.end(error.clone());
+                pipe.close();
+                Tried::Failed(error)
+            }
+        }
+    }
+
+    fn ask_for_leases(&self, pipe: &mut Pipe, leases: &[LeaseRecord]) -> Tried<()> {
+        for lease in leases {
+            let request = Request::Lease {
+                id: lease.id,
+                name: lease.name.clone(),
+                shared: lease.shared,
+                again: Some(lease.epoch.0),
+            };
+            match pipe.exchange(&request, &[]) {
+                Ok((Answer::Leased { .. }, _)) => {}
+                Ok((Answer::Failed(error), _)) if error.kind == StorageErrorKind::Fenced => {
+                    return Tried::Failed(error);
+                }
+                // Somebody has it for a moment, or the device's disk is full.
+                Ok((Answer::Failed(error), _)) => {
+                    return Tried::Lost(ConnectionError::Refused(error));
+                }
+                Ok(_) => return Tried::Lost(WireError::Lane.into()),
+                Err(error) => return Tried::Lost(error),
+            }
+        }
+        Tried::Answered(())
+    }
+
+    /// Connects, and exchanges hellos.
+    fn greet(&self) -> Tried<(Pipe, Welcome)> {
+        let deadline = self.runtime.now() + CONNECT_LIMIT;
+        let connection = match self.network.connect(&self.address, deadline) {
+            Ok(connection) => connection,
+            Err(error) if error.kind == LinkErrorKind::InvalidAddress => {
+                let kind = StorageErrorKind::InvalidInput;
+                return Tried::Failed(StorageError::new(
+                    kind,
+                    "connect",
+                    self.address.to_string(),
+                    error.detail,
+                ));
+            }
+            Err(error) => return Tried::Lost(error.into()),
+        };
+        let hello = ClientHello {
+            token: self.token,
+            folder: self.folder.clone(),
+            host: self.options.host.clone(),
+        };
+        let greeted = connection
+            .send(&[&hello.encode()], deadline)
+            .map_err(ConnectionError::from)
+            .and_then(|()| receive_hello(&*connection, deadline + CONNECT_LIMIT));
+        let answer = greeted.and_then(|bytes| Ok(ServerHello::decode(&bytes)?));
+        match answer {
+            Ok((_, ServerHello::Welcome(welcome))) => {
+                self.vital.heard();
+                let pipe = Pipe::new(connection, &self.vital, welcome.state);
+                Tried::Answered((pipe, welcome))
+            }
+            Ok((_, ServerHello::Refused(refusal))) => {
+                connection.close();
+                let name = self.describe();
+                let error = StorageError::new(refusal.kind, "connect", name, refusal.reason);
+                // A device that was started again may not see its disk yet.
+                match self.pool.lock().attached {
+                    None => Tried::Failed(error),
+                    Some(_) => Tried::Lost(ConnectionError::Refused(error)),
+                }
+            }
+            Err(ConnectionError::Wire(error)) => {
+                connection.close();
+                let kind = StorageErrorKind::Unsupported;
+                let name = self.describe();
+                Tried::Failed(StorageError::new(kind, "connect", name, error.to_string()))
+            }
+            Err(error) => {
+                connection.close();
+                Tried::Lost(error)
+            }
+        }
+    }
+
+    /// Makes a request that may be made twice, until it is answered or the limit is over.
+    pub(super) fn ask(
+        &self,
+        limit: &Limit,
+        op: &'static str,
+        name: &str,
+        request: &Request,
+        bulk: &[&[u8]],
+    ) -> Result<(Answer, Frame), StorageError> {
+        loop {
+            let mut pipe = self.take(limit, op, name)?;
+            match pipe.exchange(request, bulk) {
+                Ok((Answer::Ended, _)) => self.discard(pipe),
+                Ok((Answer::Failed(error), _)) => {
+                    self.give_back(pipe);
+                    return Err(error);
+                }
+                Ok(answered) => {
+                    self.give_back(pipe);
+                    return Ok(answered);
+                }
+                Err(error) => self.lost(pipe, &error),
+            }
+            if self.is_over(limit) {
+                return Err(self.unreachable(op, name));
+            }
+        }
+    }
+
+    /// A connection failed while a request was without an answer.
+    pub(super) fn lost(&self, pipe: Pipe, error: &ConnectionError) {
+        tracing::debug!(address = %self.address, %error, "a connection was lost");
+        self.discard(pipe);
+    }
+
+    /// The error for an answer of another kind than the request has.
+    pub(super) fn wrong_answer(&self, op: &'static str, name: &str) -> StorageError {
+        let detail = format!(
+            "the device at {} answered something else than was asked; are both of one release?",
+            self.address
+        );
+        StorageError::new(StorageErrorKind::Io, op, name, detail)
+    }
+}

@@ -1,0 +1,483 @@
+//! A folder of a device as a [`Storage`].
+//!
+//! Invariants: S1 to S5 of the trait. An append may return before the device has it, so
+//! [`Capabilities::pipelined`] is set; appended bytes of a killed host may be lost, so
+//! [`Capabilities::survives_kill`] is not.
+//!
+//! Threading: shared.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, StorageError,
+    StorageErrorKind, WriteFile, copy_object,
+};
+
+use super::Client;
+use super::file::{FileShared, RemoteFile};
+use super::read;
+use super::session::LeaseRecord;
+use crate::wire::request::NamesChange;
+use crate::wire::{Answer, Request};
+
+/// The pause between two tries to get a lease.
+const LEASE_PAUSE: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub(crate) struct DeviceStorage {
+    pub(crate) client: Arc<Client>,
+}
+
+/// A lease that the device gave.
+struct RemoteLease {
+    client: Arc<Client>,
+    id: [u8; 16],
+    epoch: Epoch,
+    is_over: Arc<AtomicBool>,
+}
+
+impl RemoteLease {
+    fn give_back(&self) -> Result<()> {
+        let session = &self.client.session;
+        let limit = session.limit();
+        let asked = self.client.drain_all(&limit, "release").and_then(|()| {
+            // A device that is started again now is not asked for it again.
+            session.forget_lease(self.id);
+            let request = Request::Release { id: self.id };
+            session.ask(&limit, "release", "", &request, &[]).map(drop)
+        });
+        match &asked {
+            Ok(()) => self.client.forget_lease(self.id),
+            // The keeper tries again.
+            Err(_) => self.client.lease_is_over(&self.is_over),
+        }
+        asked
+    }
+}
+
+impl Drop for RemoteLease {
+    fn drop(&mut self) {
+        // The keeper gives it back.
+        self.client.lease_is_over(&self.is_over);
+    }
+}
+
+impl Lease for RemoteLease {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn release(&self) -> Result<()> {
+        self.give_back()
+    }
+}
+
+impl SharedLease for RemoteLease {
+    fn last_epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn release(&self) -> Result<()> {
+        self.give_back()
+    }
+}
+
+impl DeviceStorage {
+    pub(super) fn new(client: Arc<Client>) -> DeviceStorage {
+        DeviceStorage { client }
+    }
+
+    fn take_lease(&self, name: &str, shared: bool) -> Result<RemoteLease> {
+        let session = &self.client.session;
+        let op = if shared { "lease_shared" } else { "lease" };
+        let id = crate::server::random_id(&session.runtime);
+        let limit = session.limit();
+        // A lease that was dropped in this process is given back before another one is asked for.
+        self.client.sweep(&limit);
+        let request = Request::Lease {
+            id,
+            name: name.to_string(),
+            shared,
+            again: None,
+        };
+        let until = session.runtime.now() + session.options.lease_wait;
+        let epoch = loop {
+            match session.ask(&limit, op, name, &request, &[]) {
+                Ok((Answer::Leased { epoch }, _)) => break Epoch(epoch),
+                Ok(_) => return Err(session.wrong_answer(op, name)),
+                Err(e)
+                    if e.kind == StorageErrorKind::LeaseHeld && session.runtime.now() < until =>
+                {
+                    session.runtime.sleep(LEASE_PAUSE);
+                }
+                Err(error) => {
+                    if error.kind == StorageErrorKind::Unreachable {
+                        // It may be given later.
+                        self.client.add_lease(id, Arc::new(AtomicBool::new(true)));
+                        self.client.drops.fetch_add(1, Ordering::AcqRel);
+                    }
+                    return Err(error);
+                }
+            }
+        };
+        session.note_lease(LeaseRecord {
+            id,
+            name: name.to_string(),
+            shared,
+            epoch,
+        });
+        let is_over = Arc::new(AtomicBool::new(false));
+        self.client.add_lease(id, Arc::clone(&is_over));
+        Ok(RemoteLease {
+            client: Arc::clone(&self.client),
+            id,
+            epoch,
+            is_over,
+        })
+    }
+
+    /// Makes a change of names.
+    fn change(
+        &self,
+        op: &'static str,
+        epoch: Epoch,
+        change: NamesChange,
+        bulk: &[u8],
+    ) -> Result<(super::names::Changed, u64)> {
+        let client = &self.client;
+        let limit = client.session.limit();
+        let names = &client.names;
+        names.change(&client.session, op, epoch.0, change, bulk, &limit)
+    }
+
+    /// Opens a file for writing by a change of names.
+    fn open_file(
+        &self,
+        op: &'static str,
+        epoch: Epoch,
+        name: &str,
+        change: NamesChange,
+    ) -> Result<Arc<dyn WriteFile>> {
+        let client = &self.client;
+        let (changed, id) = self.change(op, epoch, change, &[])?;
+        let Answer::Opened { len } = changed.answer else {
+            return Err(client.session.wrong_answer(op, name));
+        };
+        let file = Arc::new(FileShared::new(
+            &client.session,
+            &client.drops,
+            id,
+            epoch,
+            name,
+            len,
+            changed.state,
+        ));
+        client.files.lock().insert(id, Arc::clone(&file));
+        Ok(Arc::new(RemoteFile(file)))
+    }
+
+    /// Imports an object from another folder of the same device.
+    fn import_from(&self, epoch: Epoch, name: &str, other: &Client, from_name: &str) -> Result<()> {
+        let session = &other.session;
+        let limit = session.limit();
+        loop {
+            other.drain(from_name, &limit, "import")?;
+            // The device must know the other session, which it may have forgotten.
+            session.ask(&limit, "import", from_name, &Request::KeepAlive, &[])?;
+            let change = NamesChange::Import {
+                name: name.to_string(),
+                from: session.token(),
+                from_name: from_name.to_string(),
+            };
+            match self.change("import", epoch, change, &[]) {
+                Err(e) if e.kind == StorageErrorKind::Closed && !session.is_over(&limit) => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Makes a change after which the name belongs to another object, or to none.
+    fn replace_name(
+        &self,
+        op: &'static str,
+        epoch: Epoch,
+        name: &str,
+        change: NamesChange,
+        bulk: &[u8],
+    ) -> Result<()> {
+        // While it is not known whether the change took effect, a file of this name must not be
+        // opened again: the name may be another object's.
+        let mut files = self.client.files_named(name);
+        files.retain(|file| file.give_up());
+        let result = self.change(op, epoch, change, bulk).map(drop);
+        if matches!(&result, Err(e) if e.kind != StorageErrorKind::Unreachable) {
+            files.iter().for_each(|file| file.take_back());
+        }
+        result
+    }
+}
+
+impl Storage for DeviceStorage {
+    fn describe(&self) -> String {
+        self.client.session.describe()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            maps: false,
+            links: true,
+            survives_kill: false,
+            pipelined: true,
+        }
+    }
+
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        Ok(Box::new(self.take_lease(name, false)?))
+    }
+
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        Ok(Box::new(self.take_lease(name, true)?))
+    }
+
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let change = NamesChange::Create {
+            name: name.to_string(),
+            file: self.client.session.new_object(),
+            direct: false,
+        };
+        self.open_file("create", epoch, name, change)
+    }
+
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let change = NamesChange::Create {
+            name: name.to_string(),
+            file: self.client.session.new_object(),
+            direct: true,
+        };
+        self.open_file("create", epoch, name, change)
+    }
+
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        let limit = self.client.session.limit();
+        self.client.drain(old, &limit, "recycle")?;
+        let change = NamesChange::Recycle {
+            old: old.to_string(),
+            new: new.to_string(),
+            file: self.client.session.new_object(),
+        };
+        let mut before = self.client.files_named(old);
+        before.retain(|file| file.give_up());
+        let file = self.open_file("recycle", epoch, new, change);
+        if matches!(&file, Err(e) if e.kind != StorageErrorKind::Unreachable) {
+            before.iter().for_each(|file| file.take_back());
+        }
+        file
+    }
+
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        let session = &self.client.session;
+        let limit = session.limit();
+        self.client.drain(name, &limit, "reopen")?;
+        let id = session.new_object();
+        let request = Request::Reopen {
+            name: name.to_string(),
+            file: id,
+            epoch: epoch.0,
+            position,
+        };
+        loop {
+            let mut pipe = session.take(&limit, "reopen", name)?;
+            match pipe.exchange(&request, &[]) {
+                Ok((Answer::Opened { len }, _)) => {
+                    let state = pipe.state;
+                    session.give_back(pipe);
+                    let drops = &self.client.drops;
+                    let file = FileShared::new(session, drops, id, epoch, name, len, state);
+                    file.begin_at(position);
+                    let file = Arc::new(file);
+                    self.client.files.lock().insert(id, Arc::clone(&file));
+                    return Ok(Arc::new(RemoteFile(file)));
+                }
+                Ok((Answer::Ended, _)) => session.discard(pipe),
+                Ok((Answer::Failed(error), _)) => {
+                    session.give_back(pipe);
+                    return Err(error);
+                }
+                Ok(_) => {
+                    session.discard(pipe);
+                    return Err(session.wrong_answer("reopen", name));
+                }
+                Err(error) => session.lost(pipe, &error),
+            }
+            if session.is_over(&limit) {
+                return Err(session.unreachable("reopen", name));
+            }
+        }
+    }
+
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let limit = self.client.session.limit();
+        self.client.drain(name, &limit, "sync_object")?;
+        let change = NamesChange::SyncObject {
+            name: name.to_string(),
+            rewrite: false,
+        };
+        self.change("sync_object", epoch, change, &[]).map(drop)
+    }
+
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let limit = self.client.session.limit();
+        self.client.drain(name, &limit, "rewrite_object")?;
+        let change = NamesChange::SyncObject {
+            name: name.to_string(),
+            rewrite: true,
+        };
+        self.change("rewrite_object", epoch, change, &[]).map(drop)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        Ok(Arc::new(read::open(&self.client, name, false)?))
+    }
+
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        Ok(Arc::new(read::open(&self.client, name, true)?))
+    }
+
+    fn check_direct(&self) -> Result<()> {
+        let session = &self.client.session;
+        let name = session.describe();
+        let request = Request::CheckDirect;
+        let asked = session.ask(&session.limit(), "check_direct", &name, &request, &[]);
+        asked.map(drop)
+    }
+
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        let session = &self.client.session;
+        let limit = session.limit();
+        self.client.drain(name, &limit, "read")?;
+        let request = Request::ReadSmall {
+            name: name.to_string(),
+        };
+        match session.ask(&limit, "read", name, &request, &[])? {
+            (Answer::Bytes, frame) => Ok(frame.bulk().to_vec()),
+            _ => Err(session.wrong_answer("read", name)),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        let session = &self.client.session;
+        let limit = session.limit();
+        self.client.drain_all(&limit, "list")?;
+        let mut all: Vec<ObjectMeta> = Vec::new();
+        loop {
+            let after = all
+                .last()
+                .map_or_else(String::new, |last| last.name.clone());
+            let request = Request::List { after };
+            match session.ask(&limit, "list", &session.describe(), &request, &[])? {
+                (Answer::Objects { objects, more }, _) => {
+                    let is_end = !more || objects.is_empty();
+                    all.extend(objects);
+                    if is_end {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(session.wrong_answer("list", "")),
+            }
+        }
+    }
+
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let change = NamesChange::Delete {
+            name: name.to_string(),
+        };
+        self.replace_name("delete", epoch, name, change, &[])
+    }
+
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        let change = NamesChange::Rename {
+            old: old.to_string(),
+            new: new.to_string(),
+        };
+        let moved = self.client.files_named(old);
+        moved.iter().for_each(|file| file.may_be_renamed(new));
+        let result = match old == new {
+            true => self.change("rename", epoch, change, &[]).map(drop),
+            false => self.replace_name("rename", epoch, new, change, &[]),
+        };
+        match &result {
+            Ok(()) => moved.iter().for_each(|file| file.is_named(new)),
+            Err(e) if e.kind == StorageErrorKind::Unreachable => {}
+            Err(_) => moved.iter().for_each(|file| file.is_named(old)),
+        }
+        result
+    }
+
+    fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
+        let base = from.base();
+        let other = base.and_then(|base| base.downcast_ref::<DeviceStorage>());
+        let device = |client: &Client| client.session.welcome().map(|w| w.device);
+        if let Some(other) = other
+            && device(&other.client) == device(&self.client)
+        {
+            return self.import_from(epoch, name, &other.client, from_name);
+        }
+        copy_object(self, epoch, name, from, from_name)
+    }
+
+    fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        check_small("publish", name, bytes)?;
+        let change = NamesChange::Publish {
+            name: name.to_string(),
+        };
+        self.replace_name("publish", epoch, name, change, bytes)
+    }
+
+    fn sync_dir(&self, epoch: Epoch) -> Result<()> {
+        let change = NamesChange::SyncDir;
+        self.change("sync_dir", epoch, change, &[]).map(drop)
+    }
+
+    fn sync_parents(&self, epoch: Epoch) -> Result<()> {
+        let change = NamesChange::SyncParents;
+        self.change("sync_parents", epoch, change, &[]).map(drop)
+    }
+
+    fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
+        check_small("replace", name, bytes)?;
+        let change = NamesChange::Replace {
+            name: name.to_string(),
+        };
+        self.replace_name("replace", epoch, name, change, bytes)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let session = &self.client.session;
+        let request = Request::FreeBytes;
+        match session.ask(&session.limit(), "free_bytes", "", &request, &[]) {
+            Ok((Answer::FreeBytes(bytes), _)) => bytes,
+            _ => None,
+        }
+    }
+
+    fn base(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn open_objects_max(&self) -> Option<u64> {
+        self.client.session.welcome().map(|w| w.open_objects_max)
+    }
+}
+
+/// A small object fits into a frame.
+fn check_small(op: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
+    if bytes.len() <= crate::wire::frame::BULK_MAX {
+        return Ok(());
+    }
+    let detail = format!("{} bytes are no small object", bytes.len());
+    let kind = StorageErrorKind::InvalidInput;
+    Err(StorageError::new(kind, op, name, detail))
+}

@@ -1,0 +1,138 @@
+//! Hellos and frames on a connection, for both sides.
+//!
+//! Invariants: a [`Frames`] gives frames in the order in which the peer sent them. After an error
+//! the connection is closed.
+//!
+//! Threading: one task receives from a connection, and one at a time sends.
+
+use std::sync::Arc;
+
+use siltstone_storage::link::{Connection, LinkError, Received};
+use siltstone_storage::{Instant, StorageError};
+
+use crate::wire::frame::{Label, header_of};
+use crate::wire::hello::{HELLO_HEAD_BYTES, hello_len};
+use crate::wire::{Frame, FrameReader, WireError};
+
+/// Why a connection is of no use any more.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The peer broke the protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The peer refused what the connection needs.
+    #[error("the device refused: {0}")]
+    Refused(StorageError),
+    /// The peer closed the connection.
+    #[error("the peer closed the connection")]
+    End,
+    /// The peer was silent for longer than it may be.
+    #[error("no byte came from the peer in time")]
+    Silent,
+}
+
+/// What [`Frames::next`] got.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// A frame.
+    Frame(Frame),
+    /// Some bytes of a frame.
+    Piece,
+    /// Nothing came by the deadline.
+    Nothing,
+}
+
+/// The frames that are received on a connection.
+pub(crate) struct Frames {
+    connection: Arc<dyn Connection>,
+    reader: FrameReader,
+}
+
+impl Frames {
+    pub(crate) fn new(connection: Arc<dyn Connection>) -> Frames {
+        let reader = FrameReader::new();
+        Frames { connection, reader }
+    }
+
+    /// The next frame, or as much as came by the deadline.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Next, ConnectionError> {
+        let next = self.try_next(deadline);
+        if next.is_err() {
+            self.connection.close();
+        }
+        next
+    }
+
+    fn try_next(&mut self, deadline: Instant) -> Result<Next, ConnectionError> {
+        if let Some(frame) = self.reader.next_frame().map_err(WireError::from)? {
+            return Ok(Next::Frame(frame));
+        }
+        match self.connection.receive(self.reader.space(), deadline)? {
+            Received::Nothing => return Ok(Next::Nothing),
+            Received::End => return Err(ConnectionError::End),
+            Received::Bytes(len) => self.reader.filled(len).map_err(WireError::from)?,
+        }
+        Ok(match self.reader.next_frame().map_err(WireError::from)? {
+            Some(frame) => Next::Frame(frame),
+            None => Next::Piece,
+        })
+    }
+
+    /// Whether a part of a frame has been received.
+    pub(crate) fn is_within_frame(&self) -> bool {
+        self.reader.is_within_frame()
+    }
+}
+
+/// Sends a frame.
+pub(crate) fn send_frame(
+    connection: &dyn Connection,
+    label: Label,
+    fields: &[u8],
+    bulk: &[&[u8]],
+    deadline: Instant,
+) -> Result<(), ConnectionError> {
+    let header = header_of(label, fields, bulk).encode();
+    let mut parts = Vec::with_capacity(bulk.len() + 2);
+    parts.push(&header[..]);
+    parts.push(fields);
+    parts.extend_from_slice(bulk);
+    connection.send(&parts, deadline).map_err(|error| {
+        connection.close();
+        error.into()
+    })
+}
+
+/// Receives the peer's hello.
+pub(crate) fn receive_hello(
+    connection: &dyn Connection,
+    deadline: Instant,
+) -> Result<Vec<u8>, ConnectionError> {
+    let mut hello = vec![0; HELLO_HEAD_BYTES];
+    fill(connection, &mut hello, 0, deadline)?;
+    let head = hello.first_chunk().expect("its size was just set");
+    let len = hello_len(head)?;
+    hello.resize(len, 0);
+    fill(connection, &mut hello, HELLO_HEAD_BYTES, deadline)?;
+    Ok(hello)
+}
+
+fn fill(
+    connection: &dyn Connection,
+    buf: &mut [u8],
+    from: usize,
+    deadline: Instant,
+) -> Result<(), ConnectionError> {
+    let mut at = from;
+    while at < buf.len() {
+        match connection.receive(&mut buf[at..], deadline)? {
+            Received::Bytes(len) => at += len,
+            Received::End => return Err(ConnectionError::End),
+            Received::Nothing => return Err(ConnectionError::Silent),
+        }
+    }
+    Ok(())
+}

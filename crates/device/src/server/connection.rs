@@ -1,0 +1,210 @@
+//! One connection of a server: a hello, and then requests and answers in their order.
+//!
+//! Invariants: requests are executed one after the other, and answered in their order. While one is
+//! executed, or received in pieces, the client gets a frame `working` each second.
+//!
+//! Threading: one task for each connection; the clock task sends `working` through
+//! [`Served::tell_working`] while a request is executed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone_storage::link::Connection;
+use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind};
+
+use super::Inner;
+use super::requests::{Executed, execute};
+use crate::frames::{ConnectionError, Frames, Next, receive_hello, send_frame};
+use crate::wire::answer::WORKING;
+use crate::wire::frame::Label;
+use crate::wire::hello::{ClientHello, Refusal, ServerHello, Welcome};
+use crate::wire::{Answer, Request, WireError};
+
+/// How long a new connection may take for its hello.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a client may take to receive an answer before the connection ends.
+const SEND_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often a task that waits for a request looks whether the server ends.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often a client that waits is told that the server works.
+const WORKING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the connection's task does.
+enum Phase {
+    /// It waits for a request, or sends.
+    Other,
+    /// It executes a request, since then.
+    Executing(Instant),
+}
+
+/// See the module.
+pub(super) struct Served {
+    id: u64,
+    connection: Arc<dyn Connection>,
+    phase: Mutex<Phase>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Served {
+    pub(super) fn new(runtime: &Runtime, id: u64, connection: Arc<dyn Connection>) -> Served {
+        Served {
+            id,
+            connection,
+            phase: runtime.mutex(Phase::Other),
+            task: runtime.mutex(None),
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+
+    /// Waits for the connection's task.
+    pub(super) fn join(&self) {
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            let _ = task.join();
+        }
+    }
+
+    /// Tells a client whose request has been executed for a while that the server works on it.
+    pub(super) fn tell_working(&self, now: Instant) {
+        // The connection's task needs this lock before it sends its answer.
+        let phase = self.phase.lock();
+        if let Phase::Executing(since) = &*phase
+            && now.since(*since) >= WORKING_INTERVAL / 2
+        {
+            send_working(&*self.connection, now + WORKING_INTERVAL / 10);
+        }
+    }
+}
+
+fn send_working(connection: &dyn Connection, deadline: Instant) {
+    let label = Label {
+        kind: WORKING,
+        ..Label::default()
+    };
+    // If it fails, the connection's task finds out.
+    let _ = send_frame(connection, label, b"", &[], deadline);
+}
+
+/// Starts the task of a connection.
+pub(super) fn start(inner: &Arc<Inner>, served: &Arc<Served>) {
+    let (task_inner, task_served) = (Arc::clone(inner), Arc::clone(served));
+    let run = move || {
+        match serve(&task_inner, &task_served) {
+            Ok(()) | Err(ConnectionError::End | ConnectionError::Link(_)) => {}
+            Err(error) => {
+                let peer = task_served.connection.peer();
+                tracing::warn!(peer, %error, "a connection was ended");
+            }
+        }
+        task_served.close();
+        task_inner.state.lock().connections.remove(&task_served.id);
+    };
+    match inner.runtime.spawn("connection", run) {
+        Ok(task) => *served.task.lock() = Some(task),
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be served");
+            served.close();
+            inner.state.lock().connections.remove(&served.id);
+        }
+    }
+}
+
+fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
+    let runtime = &inner.runtime;
+    let connection = &served.connection;
+    let hello = receive_hello(&**connection, runtime.now() + HELLO_LIMIT)?;
+    let answer = |hello: ServerHello, version| {
+        let bytes = hello.encode(version);
+        connection.send(&[&bytes], runtime.now() + HELLO_LIMIT)
+    };
+    let (version, hello) = match ClientHello::decode(&hello) {
+        Ok(decoded) => decoded,
+        Err(error @ WireError::Version { .. }) => {
+            let refusal = Refusal {
+                kind: StorageErrorKind::Unsupported,
+                reason: "there is no common version of the protocol".into(),
+            };
+            answer(ServerHello::Refused(refusal), 0)?;
+            return Err(error.into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let session = match inner.attach(&hello) {
+        Ok(session) => session,
+        Err(refusal) => {
+            answer(ServerHello::Refused(refusal), version)?;
+            return Ok(());
+        }
+    };
+    session.heard();
+    let options = &inner.options;
+    let welcome = Welcome {
+        state: session.id,
+        boot: inner.folders.boot(),
+        device: inner.device,
+        name: options.name.clone(),
+        slots: (options.slots, options.parallelism),
+        open_objects_max: options.open_objects_max,
+        keep_bytes: options.keep_bytes,
+    };
+    answer(ServerHello::Welcome(welcome), version)?;
+    let mut frames = Frames::new(Arc::clone(connection));
+    let mut last_number = 0;
+    let mut told = runtime.now();
+    loop {
+        let next = frames.next(runtime.now() + LOOK)?;
+        let now = runtime.now();
+        let frame = match next {
+            Next::Frame(frame) => frame,
+            Next::Piece => {
+                session.heard();
+                if now.since(told) >= WORKING_INTERVAL && frames.is_within_frame() {
+                    send_working(&**connection, now + WORKING_INTERVAL);
+                    told = now;
+                }
+                continue;
+            }
+            Next::Nothing if inner.is_stopping() => return Ok(()),
+            Next::Nothing => continue,
+        };
+        session.heard();
+        let number = frame.header.number;
+        let request = Request::decode(frame.header.kind, frame.fields());
+        let request = request.map_err(WireError::from)?;
+        last_number += 1;
+        if number != last_number {
+            return Err(WireError::Order(last_number, number).into());
+        }
+        *served.phase.lock() = Phase::Executing(now);
+        let executed = execute(inner, &session, request, &frame);
+        // From here on nobody else sends.
+        *served.phase.lock() = Phase::Other;
+        let (answer, bulk) = match executed {
+            Executed::Answer(answer, bulk) => (answer, bulk),
+            Executed::Broken => return Err(WireError::Lane.into()),
+        };
+        let is_end = matches!(answer, Answer::Ended);
+        let label = Label {
+            number,
+            kind: answer.kind(),
+            ..Label::default()
+        };
+        told = runtime.now();
+        send_frame(
+            &**connection,
+            label,
+            &answer.encode(),
+            &[&bulk],
+            told + SEND_LIMIT,
+        )?;
+        if is_end {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The folders of a device.
+//!
+//! Threading: shared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use siltstone_storage::name::is_object_name;
+use siltstone_storage::{
+    FileStorage, MemoryStorage, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind,
+};
+
+/// The name of the server's own folder within its data. It begins with a dot, so it is no name that
+/// a host can ask for.
+const ROOT: &str = ".device";
+
+/// The name of the folder with scratch folders.
+const SCRATCH: &str = ".scratch";
+
+/// Where a device finds folders.
+pub trait Folders: Send + Sync {
+    /// The server's own folder, for notes.
+    fn root(&self) -> Arc<dyn Storage>;
+
+    /// The folder of this name, which is created if `create`.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `InvalidInput` if the name is none, and those of the storage.
+    fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>>;
+
+    /// A new, empty folder for one session.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>>;
+
+    /// Removes all scratch folders, which earlier processes left.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    fn remove_scratch(&self) -> Result<()>;
+
+    /// A folder of this machine, by its path.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>>;
+
+    /// What tells one running time of the machine and its file system from another.
+    fn boot(&self) -> Vec<u8>;
+}
+
+/// The folders below one folder of local files.
+pub struct DataFolder {
+    path: PathBuf,
+    root: Arc<dyn Storage>,
+}
+
+impl DataFolder {
+    /// The folders below `path`, which is created if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be created or opened.
+    pub fn open(path: impl Into<PathBuf>) -> Result<DataFolder> {
+        let path = path.into();
+        let root = Arc::new(FileStorage::open_or_create(path.join(ROOT))?);
+        Ok(DataFolder { path, root })
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if is_object_name(name) {
+        return Ok(());
+    }
+    let detail = "a folder's name has letters, digits, dots, `_` and `-`, begins with none of dots, \
+                  and has at most 100 characters";
+    let kind = StorageErrorKind::InvalidInput;
+    Err(StorageError::new(kind, "open", name, detail))
+}
+
+impl Folders for DataFolder {
+    fn root(&self) -> Arc<dyn Storage> {
+        Arc::clone(&self.root)
+    }
+
+    fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>> {
+        check_name(name)?;
+        let path = self.path.join(name);
+        Ok(Arc::new(match create {
+            true => FileStorage::open_or_create(path)?,
+            false => FileStorage::open_existing(path)?,
+        }))
+    }
+
+    fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
+        check_name(name)?;
+        let path = self.path.join(SCRATCH).join(name);
+        Ok(Arc::new(FileStorage::open_or_create(path)?))
+    }
+
+    fn remove_scratch(&self) -> Result<()> {
+        let path = self.path.join(SCRATCH);
+        match std::fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StorageError::from_io(
+                "delete",
+                path.display().to_string(),
+                &e,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
+        Ok(Arc::new(FileStorage::open_existing(path)?))
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        boot_of(&self.path)
+    }
+}
+
+/// The kernel's boot id and the file system's device number.
+fn boot_of(path: &Path) -> Vec<u8> {
+    use std::os::unix::fs::MetadataExt;
+    let mut boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let device = std::fs::metadata(path).map(|metadata| metadata.dev());
+    boot.extend(device.unwrap_or(0).to_le_bytes());
+    boot
+}
+
+/// The folders of a device that holds none: notes go to its own folder, and shared and scratch
+/// folders are found as by [`DataFolder`].
+pub struct NoFolders(DataFolder);
+
+impl NoFolders {
+    /// A device whose own folder is `path`.
+    ///
+    /// # Errors
+    /// If it cannot be created or opened.
+    pub fn open(path: impl Into<PathBuf>) -> Result<NoFolders> {
+        DataFolder::open(path).map(NoFolders)
+    }
+}
+
+impl Folders for NoFolders {
+    fn root(&self) -> Arc<dyn Storage> {
+        self.0.root()
+    }
+
+    fn open(&self, name: &str, _: bool) -> Result<Arc<dyn Storage>> {
+        let detail = "the device holds no folders; start it with --data DIR";
+        let kind = StorageErrorKind::Unsupported;
+        Err(StorageError::new(kind, "open", name, detail))
+    }
+
+    fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
+        self.0.open_scratch(name)
+    }
+
+    fn remove_scratch(&self) -> Result<()> {
+        self.0.remove_scratch()
+    }
+
+    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
+        self.0.open_shared(path)
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        self.0.boot()
+    }
+}
+
+/// Folders in memory, for tests and simulated runs.
+pub struct MemoryFolders {
+    runtime: Runtime,
+    root: MemoryStorage,
+    folders: Mutex<BTreeMap<String, MemoryStorage>>,
+    boot: u64,
+}
+
+impl MemoryFolders {
+    /// No folders.
+    pub fn new(runtime: &Runtime) -> MemoryFolders {
+        MemoryFolders {
+            root: MemoryStorage::named(runtime, "device-root"),
+            folders: runtime.mutex(BTreeMap::new()),
+            runtime: runtime.clone(),
+            boot: 1,
+        }
+    }
+
+    /// The folders after an event, such as a kill of the process or a power loss, which `image` does
+    /// to each of them. `is_reboot` says whether the machine was started again.
+    pub fn after(
+        &self,
+        is_reboot: bool,
+        image: impl Fn(&MemoryStorage) -> MemoryStorage,
+    ) -> MemoryFolders {
+        let folders = self.folders.lock();
+        let folders = folders
+            .iter()
+            .map(|(name, storage)| (name.clone(), image(storage)))
+            .collect();
+        MemoryFolders {
+            runtime: self.runtime.clone(),
+            root: image(&self.root),
+            folders: self.runtime.mutex(folders),
+            boot: self.boot + u64::from(is_reboot),
+        }
+    }
+
+    /// A folder, which is made if there is none.
+    pub fn folder(&self, name: &str) -> MemoryStorage {
+        let mut folders = self.folders.lock();
+        let new = || MemoryStorage::named(&self.runtime, name);
+        folders.entry(name.to_string()).or_insert_with(new).clone()
+    }
+}
+
+impl Folders for MemoryFolders {
+    fn root(&self) -> Arc<dyn Storage> {
+        Arc::new(self.root.clone())
+    }
+
+    fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>> {
+        check_name(name)?;
+        if !create && !self.folders.lock().contains_key(name) {
+            let kind = StorageErrorKind::NotFound;
+            let detail = "there is no such folder";
+            return Err(StorageError::new(kind, "open", name, detail));
+        }
+        Ok(Arc::new(self.folder(name)))
+    }
+
+    fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
+        self.open(name, true)
+    }
+
+    fn remove_scratch(&self) -> Result<()> {
+        let mut folders = self.folders.lock();
+        folders.retain(|name, _| !name.starts_with("scratch-"));
+        Ok(())
+    }
+
+    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
+        self.open(path, false)
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        self.boot.to_le_bytes().to_vec()
+    }
+}

@@ -1,0 +1,346 @@
+//! The jobs of a session: they run in tasks of their own, and the host asks how they go on.
+//!
+//! Invariants (RFC 9, section 8):
+//! - D4: an attempt is done, or has ended without an outcome, in one change under its lock. The
+//!   executor deletes outputs only before that.
+//! - D5: an attempt's number begins once (D1, the lane of names).
+//! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
+//! - D8: a job makes bytes durable and leaves names to the host.
+//!
+//! Threading: shared. An attempt's lock is never held over a call of a storage.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::token_bucket::TokenBucket;
+use siltstone_storage::{
+    Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
+};
+use siltstone_table::TableError;
+use siltstone_table::exec::{
+    CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Inputs, Progress, StreamSource,
+    Throttle,
+};
+use siltstone_table::job::Job;
+
+use super::Inner;
+use super::names_kept::NamesKept;
+use super::session::SessionState;
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use crate::wire::{Answer, Frame};
+
+/// The longest time that an answer about a job is held back.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// What the host has not been told of an attempt, and how it ended.
+#[derive(Default)]
+struct Told {
+    parts: Vec<Vec<u8>>,
+    parts_hold: bool,
+    end: Option<JobEnd>,
+    outcome: Vec<u8>,
+}
+
+struct Attempt {
+    progress: Arc<Progress>,
+    cancel: CancelToken,
+    silence: Duration,
+    told: Mutex<Told>,
+    changed: Condvar,
+    /// The signs of life that the watch saw last, and when they changed.
+    watched: Mutex<(u64, Instant)>,
+}
+
+impl Attempt {
+    fn has_ended(&self) -> bool {
+        self.told.lock().end.is_some()
+    }
+}
+
+/// See the module.
+pub(super) struct Jobs {
+    runtime: Runtime,
+    attempts: Mutex<BTreeMap<u64, Arc<Attempt>>>,
+}
+
+fn unknown(attempt: u64) -> StorageError {
+    let detail = "the device does not know this attempt";
+    let kind = StorageErrorKind::NotFound;
+    StorageError::new(kind, "run a job", format!("attempt {attempt}"), detail)
+}
+
+impl Jobs {
+    pub(super) fn new(runtime: &Runtime) -> Jobs {
+        Jobs {
+            runtime: runtime.clone(),
+            attempts: runtime.mutex(BTreeMap::new()),
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Attempt>> {
+        self.attempts.lock().values().cloned().collect()
+    }
+
+    fn attempt(&self, number: u64) -> Result<Arc<Attempt>, StorageError> {
+        let attempts = self.attempts.lock();
+        attempts
+            .get(&number)
+            .cloned()
+            .ok_or_else(|| unknown(number))
+    }
+
+    /// The number of attempts that run.
+    pub(super) fn running(&self) -> usize {
+        let all = self.all();
+        all.iter().filter(|attempt| !attempt.has_ended()).count()
+    }
+
+    /// Asks all attempts to end, and waits until they have.
+    pub(super) fn end_all(&self) {
+        let all = self.all();
+        all.iter().for_each(|attempt| attempt.cancel.cancel());
+        for attempt in all {
+            let mut told = attempt.told.lock();
+            while told.end.is_none() {
+                told = attempt.changed.wait(told);
+            }
+        }
+    }
+
+    /// Asks all attempts to end, for example because the host is silent.
+    pub(super) fn cancel_all(&self) {
+        self.all()
+            .iter()
+            .for_each(|attempt| attempt.cancel.cancel());
+    }
+
+    /// Ends attempts that made no progress for their time limit (D7).
+    pub(super) fn watch(&self) {
+        let now = self.runtime.now();
+        for attempt in self.all() {
+            let signs = attempt.progress.signs_of_life();
+            let mut watched = attempt.watched.lock();
+            if watched.0 != signs {
+                *watched = (signs, now);
+            } else if now.since(watched.1) > attempt.silence {
+                attempt.cancel.cancel();
+            }
+        }
+    }
+
+    pub(super) fn cancel(&self, number: u64) {
+        if let Ok(attempt) = self.attempt(number) {
+            attempt.cancel.cancel();
+        }
+    }
+
+    /// Forgets an attempt that has ended.
+    pub(super) fn forget(&self, number: u64) {
+        let mut attempts = self.attempts.lock();
+        if attempts.get(&number).is_some_and(|a| a.has_ended()) {
+            attempts.remove(&number);
+        }
+    }
+
+    /// How an attempt goes on. Waits until there is a part that the host does not know, or the end.
+    pub(super) fn wait(
+        &self,
+        number: u64,
+        parts_known: u32,
+        wait_ms: u32,
+    ) -> Result<Answer, StorageError> {
+        let attempt = self.attempt(number)?;
+        let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
+        let until = self.runtime.now() + wait;
+        let known = parts_known as usize;
+        let mut told = attempt.told.lock();
+        while told.end.is_none() && told.parts.len() <= known {
+            let now = self.runtime.now();
+            if now >= until {
+                break;
+            }
+            told = attempt.changed.wait_timeout(told, until.since(now)).0;
+        }
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let progress = &attempt.progress;
+        // Parts are small, but a frame has limits: the host asks again for what did not fit.
+        let mut bytes = 0;
+        let parts = told.parts.iter().skip(known).take_while(|part| {
+            bytes += part.len() + 4;
+            bytes <= crate::wire::frame::FIELDS_MAX / 2
+        });
+        let parts: Vec<Vec<u8>> = parts.cloned().collect();
+        let is_complete = known + parts.len() >= told.parts.len();
+        Ok(Answer::Job(JobStatus {
+            counts: JobCounts {
+                entries: load(&progress.entries),
+                bytes_in: load(&progress.bytes_in),
+                bytes_out: load(&progress.bytes_out),
+                tables: load(&progress.tables),
+                beats: load(&progress.beats),
+                cpu_ns: load(&progress.helpers_cpu_ns),
+            },
+            parts,
+            parts_hold: told.parts_hold,
+            end: told.end.clone().filter(|_| is_complete),
+        }))
+    }
+
+    /// A part of the bytes of an outcome.
+    pub(super) fn read_outcome(
+        &self,
+        number: u64,
+        offset: u64,
+        most: usize,
+    ) -> Result<Vec<u8>, StorageError> {
+        let attempt = self.attempt(number)?;
+        let told = attempt.told.lock();
+        let from = (offset as usize).min(told.outcome.len());
+        let to = (from + most).min(told.outcome.len());
+        Ok(told.outcome[from..to].to_vec())
+    }
+}
+
+/// The inputs of a job, from the storage that has them.
+struct StorageInputs(Arc<dyn Storage>);
+
+impl Inputs for StorageInputs {
+    fn table(&self, _: u32, name: &str) -> Result<Arc<dyn ReadFile>, TableError> {
+        Ok(self.0.open(name)?)
+    }
+
+    fn stream(&self, _: u32, name: &str) -> Result<Arc<dyn StreamSource>, TableError> {
+        let detail = "a stream does not cross a link";
+        let kind = StorageErrorKind::Unsupported;
+        Err(StorageError::new(kind, "resolve input", name, detail).into())
+    }
+}
+
+/// Limits the bytes of one job.
+struct Limit {
+    runtime: Runtime,
+    bytes_per_s: u64,
+    bucket: Mutex<TokenBucket>,
+}
+
+/// The burst of a limited job, as time at its rate.
+const BURST: Duration = Duration::from_millis(100);
+
+/// How often a job that waits for its rate checks whether it should end.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+impl Throttle for Limit {
+    fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+        self.bucket.lock().spend(bytes);
+        while !stop() {
+            {
+                let mut bucket = self.bucket.lock();
+                bucket.fill(self.runtime.now(), self.bytes_per_s);
+                if !bucket.is_in_debt() {
+                    return;
+                }
+            }
+            self.runtime.sleep(STOP_CHECK_INTERVAL);
+        }
+    }
+}
+
+/// Begins a job. The caller has the lane of names.
+pub(super) fn begin(
+    inner: &Arc<Inner>,
+    session: &Arc<SessionState>,
+    order: JobOrder,
+    frame: &Frame,
+) -> Result<Answer, StorageError> {
+    const OP: &str = "run a job";
+    let shown = format!("attempt {}", order.attempt);
+    let invalid = |detail: String| {
+        StorageError::new(StorageErrorKind::InvalidInput, OP, shown.clone(), detail)
+    };
+    let job = Job::decode(frame.bulk()).map_err(|damage| invalid(damage.to_string()))?;
+    job.check().map_err(|damage| invalid(damage.to_string()))?;
+    let (storage, epoch) = match &order.place {
+        Place::Session => {
+            let folder = session.folder.as_ref();
+            let folder = folder.ok_or_else(|| invalid("the session has no folder".into()))?;
+            let epoch = session.local_epoch(OP, order.epoch)?;
+            (Arc::clone(&folder.storage), epoch)
+        }
+        Place::Shared { path } => (inner.shared_folder(path)?, Epoch(order.epoch)),
+    };
+    let runtime = &inner.runtime;
+    let attempt = Arc::new(Attempt {
+        progress: Arc::default(),
+        cancel: CancelToken::new(),
+        silence: Duration::from_millis(order.silence_ms.max(1000)),
+        told: runtime.mutex(Told::default()),
+        changed: runtime.condvar(),
+        watched: runtime.mutex((0, runtime.now())),
+    });
+    let mut attempts = session.jobs.attempts.lock();
+    if attempts.contains_key(&order.attempt) {
+        return Err(invalid("the attempt has begun before".into()));
+    }
+    if inner.running_jobs(session) >= inner.options.slots as usize {
+        attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
+        attempts.insert(order.attempt, attempt);
+        return Ok(Answer::Done);
+    }
+    let throttle = (order.bytes_per_s > 0).then(|| {
+        Arc::new(Limit {
+            runtime: runtime.clone(),
+            bytes_per_s: order.bytes_per_s,
+            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
+        }) as Arc<dyn Throttle>
+    });
+    let context = ExecContext {
+        progress: Arc::clone(&attempt.progress),
+        cancel: attempt.cancel.clone(),
+        max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
+        throttle,
+        ..ExecContext::new(
+            runtime.clone(),
+            Arc::new(StorageInputs(Arc::clone(&storage))),
+            Arc::new(NamesKept::new(runtime, storage)),
+            epoch,
+        )
+    };
+    let run = Arc::clone(&attempt);
+    let task = move || execute(&job, &context, &run);
+    if let Err(error) = runtime.spawn("job", task) {
+        let reason = format!("the device could not start a task: {error}");
+        attempt.told.lock().end = Some(JobEnd::Declined(reason));
+    }
+    attempts.insert(order.attempt, attempt);
+    Ok(Answer::Done)
+}
+
+/// Runs a job to its end, and notes the end.
+fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
+    let begun = context.runtime.task_cpu_ns();
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        CpuExecutor.run(job, context)
+    }));
+    let used = context.runtime.task_cpu_ns().saturating_sub(begun);
+    let progress = &attempt.progress;
+    progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);
+    let mut outcome = Vec::new();
+    let end = match ran {
+        Ok(Ok(done)) => {
+            outcome = done.encode();
+            let outcome_bytes = outcome.len() as u64;
+            JobEnd::Done { outcome_bytes }
+        }
+        Ok(Err(ExecError::Declined { reason })) => JobEnd::Declined(reason),
+        Ok(Err(ExecError::Cancelled)) => JobEnd::Cancelled,
+        Ok(Err(ExecError::Failed(TableError::Storage(error)))) => JobEnd::Storage(error),
+        Ok(Err(ExecError::Failed(error))) => JobEnd::Failed(error.to_string()),
+        Err(_) => JobEnd::Failed("the device's executor panicked".into()),
+    };
+    let mut told = attempt.told.lock();
+    told.outcome = outcome;
+    told.end = Some(end);
+    attempt.changed.notify_all();
+}

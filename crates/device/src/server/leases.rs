@@ -1,0 +1,210 @@
+//! How a server gives the leases of its folders to sessions (RFC 9, section 6).
+//!
+//! Invariants:
+//! - D3: a lease is given only after everything of its last holder has ended.
+//! - D3a: the note of a grant is durable before the grant is answered, and epochs rise.
+//! - A lease is given *again* only to the token and the id of the last grant, and only if nobody
+//!   opened the folder since. A share is given again only if no writer was there since.
+//!
+//! Threading: the lock `grants` of the folder serialises everything here.
+
+use std::sync::Arc;
+
+use siltstone_storage::{Epoch, StorageError, StorageErrorKind};
+
+use super::Inner;
+use super::notes::{Note, Notes, token_hash};
+use super::session::{Folder, Held, HeldLock, SessionState};
+use crate::wire::Answer;
+
+/// What a host asks for.
+pub(super) struct Wanted<'a> {
+    pub(super) id: [u8; 16],
+    pub(super) name: &'a str,
+    pub(super) shared: bool,
+    pub(super) again: Option<u64>,
+}
+
+impl Wanted<'_> {
+    fn error(&self, kind: StorageErrorKind, detail: impl Into<String>) -> StorageError {
+        let op = if self.shared { "lease_shared" } else { "lease" };
+        StorageError::new(kind, op, self.name, detail)
+    }
+}
+
+/// Gives a lease to a session, or says why not.
+pub(super) fn give(
+    inner: &Inner,
+    session: &Arc<SessionState>,
+    wanted: &Wanted<'_>,
+) -> Result<Answer, StorageError> {
+    let Some(folder) = &session.folder else {
+        let detail = "this session has no folder";
+        return Err(wanted.error(StorageErrorKind::InvalidInput, detail));
+    };
+    let grants = folder.grants.lock();
+    {
+        let leases = session.leases.lock();
+        if session.is_ended() {
+            return Ok(Answer::Ended);
+        }
+        if let Some(held) = leases.held.get(&wanted.id) {
+            let epoch = held.granted.0;
+            return Ok(Answer::Leased { epoch });
+        }
+        if leases.released.contains(&wanted.id) {
+            let detail = "the lease was given back before";
+            return Err(wanted.error(StorageErrorKind::Fenced, detail));
+        }
+    }
+    let held = match wanted.shared {
+        true => share(inner, session, folder, wanted)?,
+        false => lease(inner, session, folder, wanted)?,
+    };
+    let epoch = held.granted.0;
+    let mut leases = session.leases.lock();
+    // An end that began meanwhile has not dropped the leases yet, or has and would miss this one.
+    if session.is_ended() {
+        return Ok(Answer::Ended);
+    }
+    leases.held.insert(wanted.id, held);
+    drop(leases);
+    drop(grants);
+    Ok(Answer::Leased { epoch })
+}
+
+fn share(
+    inner: &Inner,
+    session: &Arc<SessionState>,
+    folder: &Arc<Folder>,
+    wanted: &Wanted<'_>,
+) -> Result<Held, StorageError> {
+    let take = || folder.storage.lease_shared(wanted.name);
+    let share = inner.after_silent_holders(session, folder, wanted.name, take)?;
+    let last = share.last_epoch();
+    if wanted.again.is_some_and(|epoch| epoch != last.0) {
+        let detail = "a writer had the folder while the device was away; open the store again";
+        return Err(wanted.error(StorageErrorKind::Fenced, detail));
+    }
+    Ok(Held {
+        name: wanted.name.to_string(),
+        granted: last,
+        local: None,
+        _lock: HeldLock::Share(share),
+    })
+}
+
+fn lease(
+    inner: &Inner,
+    session: &Arc<SessionState>,
+    folder: &Arc<Folder>,
+    wanted: &Wanted<'_>,
+) -> Result<Held, StorageError> {
+    let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, wanted.name);
+    let hash = token_hash(&session.token);
+    let last = notes.read()?.map(|(_, note)| note);
+    let fenced = || {
+        let detail = "somebody else had the folder while the device was away; open the store again";
+        wanted.error(StorageErrorKind::Fenced, detail)
+    };
+    match (&last, wanted.again) {
+        (Some(note), Some(epoch)) => {
+            let is_same = note.token_hash == hash && note.id == wanted.id && note.granted == epoch;
+            if !is_same {
+                return Err(fenced());
+            }
+        }
+        (None, Some(_)) => return Err(fenced()),
+        (Some(note), None) if !note.is_released() => {
+            // The holder of before the server's start may come back, for a short time.
+            let since = inner.runtime.now().since(inner.started);
+            let left = inner.options.restart_grace.saturating_sub(since);
+            let came_back = inner.was_given(&folder.name, wanted.name);
+            if !left.is_zero() && !came_back && !session.is_scratch {
+                let detail = format!(
+                    "the device was just started, and keeps the lease for its last holder for \
+                     {:.0} s more",
+                    left.as_secs_f64().ceil()
+                );
+                return Err(wanted.error(StorageErrorKind::LeaseHeld, detail));
+            }
+        }
+        (_, None) => {}
+    }
+    let take = || folder.storage.lease(wanted.name);
+    let lease = inner.after_silent_holders(session, folder, wanted.name, take)?;
+    let local = lease.epoch();
+    let granted = match (&last, wanted.again) {
+        (Some(note), Some(_)) if local.0 != note.local + 1 => return Err(fenced()),
+        (_, Some(epoch)) => epoch,
+        (Some(note), None) => local.0.max(note.granted + 1),
+        (None, None) => local.0,
+    };
+    notes.write(&Note {
+        token_hash: hash,
+        id: wanted.id,
+        granted,
+        local: local.0,
+    })?;
+    inner.note_given(&folder.name, wanted.name);
+    Ok(Held {
+        name: wanted.name.to_string(),
+        granted: Epoch(granted),
+        local: Some(local),
+        _lock: HeldLock::Lease(lease),
+    })
+}
+
+/// Takes a lease or a share back from the session, and returns when others can have it.
+pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
+    let is_last = {
+        let leases = session.leases.lock();
+        let is_lease = leases
+            .held
+            .get(&id)
+            .is_some_and(|held| held.local.is_some());
+        let count = leases.held.values().filter(|held| held.local.is_some());
+        is_lease && count.count() == 1
+    };
+    // Under the lane's lock no change begins. After the last lease nothing may write any more.
+    let names = session.names.lock();
+    if is_last {
+        session.end_writers();
+    }
+    let mut leases = session.leases.lock();
+    let held = leases.held.remove(&id);
+    if !leases.released.contains(&id) {
+        leases.released.push(id);
+    }
+    drop(leases);
+    drop(names);
+    if let (Some(held), Some(folder)) = (&held, &session.folder) {
+        note_release(inner, folder, held);
+    }
+    drop(held);
+}
+
+/// Ends the session because the host says that it needs it no longer.
+pub(super) fn goodbye(inner: &Inner, session: &Arc<SessionState>) {
+    let ids: Vec<[u8; 16]> = session.leases.lock().held.keys().copied().collect();
+    for id in ids {
+        release(inner, session, id);
+    }
+    session.end(inner.options.end_limit);
+}
+
+/// Notes that nobody has a lease, so a server that is started again keeps it for nobody.
+fn note_release(inner: &Inner, folder: &Folder, held: &Held) {
+    let Some(local) = held.local else {
+        return;
+    };
+    let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, &held.name);
+    let written = notes.write(&Note {
+        granted: held.granted.0,
+        local: local.0,
+        ..Note::RELEASED
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "the release of a lease could not be noted");
+    }
+}

@@ -1,0 +1,135 @@
+//! The storage in which a job writes its tables: it syncs no names, and never deletes an object that
+//! the job did not create.
+//!
+//! A sync of names reports a failure once, to whoever asks first. It belongs to the host, which has
+//! to know it (RFC 9, D8). And an output's name that is taken belongs to somebody else (D5).
+//!
+//! Invariants: `sync_dir` does nothing. `delete` and `rename` reach only objects that were created
+//! or renamed to here.
+//!
+//! Threading: shared; a runtime mutex, held over no call.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use siltstone_storage::{
+    Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
+    StorageError, StorageErrorKind, WriteFile,
+};
+
+/// See the module.
+pub(super) struct NamesKept {
+    inner: Arc<dyn Storage>,
+    created: Mutex<BTreeSet<String>>,
+}
+
+impl NamesKept {
+    pub(super) fn new(runtime: &Runtime, inner: Arc<dyn Storage>) -> NamesKept {
+        NamesKept {
+            inner,
+            created: runtime.mutex(BTreeSet::new()),
+        }
+    }
+
+    fn created(&self, name: &str, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        self.created.lock().insert(name.to_string());
+        file
+    }
+
+    fn refused<T>(&self, op: &'static str, name: &str) -> Result<T> {
+        let detail = "a job on a device only writes tables";
+        let kind = StorageErrorKind::Unsupported;
+        Err(StorageError::new(kind, op, name, detail))
+    }
+
+    fn check_own(&self, op: &'static str, name: &str) -> Result<()> {
+        match self.created.lock().contains(name) {
+            true => Ok(()),
+            false => self.refused(op, name),
+        }
+    }
+}
+
+impl Storage for NamesKept {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn location(&self) -> String {
+        self.inner.location()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
+        self.refused("lease", name)
+    }
+    fn lease_shared(&self, name: &str) -> Result<Box<dyn SharedLease>> {
+        self.refused("lease_shared", name)
+    }
+    fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.inner.create(epoch, name)?;
+        Ok(self.created(name, file))
+    }
+    fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
+        let file = self.inner.create_direct(epoch, name)?;
+        Ok(self.created(name, file))
+    }
+    fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
+        self.check_own("recycle", old)?;
+        let file = self.inner.recycle(epoch, old, new)?;
+        self.created.lock().remove(old);
+        Ok(self.created(new, file))
+    }
+    fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.sync_object(epoch, name)
+    }
+    fn rewrite_object(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.inner.rewrite_object(epoch, name)
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open(name)
+    }
+    fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.inner.open_direct(name)
+    }
+    fn check_direct(&self) -> Result<()> {
+        self.inner.check_direct()
+    }
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        self.inner.read_small(name)
+    }
+    fn list(&self) -> Result<Vec<ObjectMeta>> {
+        self.inner.list()
+    }
+    fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
+        self.check_own("delete", name)?;
+        self.inner.delete(epoch, name)
+    }
+    fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
+        self.check_own("rename", old)?;
+        self.inner.rename(epoch, old, new)?;
+        let mut created = self.created.lock();
+        created.remove(old);
+        created.insert(new.to_string());
+        Ok(())
+    }
+    fn publish(&self, _: Epoch, name: &str, _: &[u8]) -> Result<()> {
+        self.refused("publish", name)
+    }
+    fn sync_dir(&self, _: Epoch) -> Result<()> {
+        Ok(())
+    }
+    fn replace(&self, _: Epoch, name: &str, _: &[u8]) -> Result<()> {
+        self.refused("replace", name)
+    }
+    fn base(&self) -> Option<&dyn Any> {
+        self.inner.base()
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+    fn open_objects_max(&self) -> Option<u64> {
+        self.inner.open_objects_max()
+    }
+}

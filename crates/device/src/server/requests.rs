@@ -1,0 +1,475 @@
+//! How a server executes requests, except for leases and jobs.
+//!
+//! Invariants: D1 and D2 of RFC 9. Bytes and names of the host go to the folder's storage, which
+//! checks names.
+//!
+//! Threading: the task of the connection that the request came on.
+
+use std::sync::Arc;
+
+use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile};
+
+use super::Inner;
+use super::leases::{self, Wanted};
+use super::session::{Object, SessionState, Turn, Written};
+use crate::wire::answer::LIST_BYTES_MAX;
+use crate::wire::frame::BULK_MAX;
+use crate::wire::request::{FileChange, NamesChange};
+use crate::wire::{Answer, Frame, Request};
+
+/// What a request led to.
+pub(super) enum Executed {
+    /// An answer, with its bulk bytes.
+    Answer(Answer, Vec<u8>),
+    /// The host broke the protocol, so the connection ends.
+    Broken,
+}
+
+impl From<Result<Answer, StorageError>> for Executed {
+    fn from(result: Result<Answer, StorageError>) -> Executed {
+        Executed::Answer(result.unwrap_or_else(Answer::Failed), Vec::new())
+    }
+}
+
+fn done(result: Result<(), StorageError>) -> Answer {
+    match result {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Failed(error),
+    }
+}
+
+fn no_folder(op: &'static str) -> StorageError {
+    let detail = "this session has no folder";
+    StorageError::new(StorageErrorKind::InvalidInput, op, "", detail)
+}
+
+fn not_open(op: &'static str, file: u64) -> StorageError {
+    let detail = format!("object {file} is not open on the device");
+    StorageError::new(StorageErrorKind::Closed, op, "", detail)
+}
+
+/// Executes a request.
+pub(super) fn execute(
+    inner: &Arc<Inner>,
+    session: &Arc<SessionState>,
+    request: Request,
+    frame: &Frame,
+) -> Executed {
+    if session.is_ended() {
+        return Executed::Answer(Answer::Ended, Vec::new());
+    }
+    match request {
+        Request::KeepAlive => Ok(Answer::Done).into(),
+        Request::Goodbye => {
+            leases::goodbye(inner, session);
+            Ok(Answer::Done).into()
+        }
+        Request::Lease {
+            id,
+            name,
+            shared,
+            again,
+        } => {
+            let wanted = Wanted {
+                id,
+                name: &name,
+                shared,
+                again,
+            };
+            leases::give(inner, session, &wanted).into()
+        }
+        Request::Release { id } => {
+            leases::release(inner, session, id);
+            Ok(Answer::Done).into()
+        }
+        Request::Reopen {
+            name,
+            file,
+            epoch,
+            position,
+        } => reopen(inner, session, &name, file, epoch, position).into(),
+        Request::Close { file } => {
+            close(session, file);
+            Ok(Answer::Done).into()
+        }
+        Request::Open { name, file, direct } => open(inner, session, &name, file, direct).into(),
+        Request::Read { file, ranges } => read(session, file, &ranges),
+        Request::ReadSmall { name } => read_small(session, &name),
+        Request::List { after } => list(session, &after).into(),
+        Request::FreeBytes => {
+            let folder = session.folder.as_ref();
+            let bytes = folder.and_then(|folder| folder.storage.free_bytes());
+            Ok(Answer::FreeBytes(bytes)).into()
+        }
+        Request::CheckDirect => {
+            let folder = session.folder.as_ref();
+            let checked = folder.map(|folder| folder.storage.check_direct());
+            Ok(done(checked.unwrap_or(Err(no_folder("check_direct"))))).into()
+        }
+        Request::ProveFolder { name, salt } => inner.prove_folder(&name, &salt).into(),
+        Request::Names {
+            number,
+            epoch,
+            change,
+        } => change_names(inner, session, number, epoch, change, frame),
+        Request::File {
+            file,
+            number,
+            change,
+        } => change_file(session, file, number, &change, frame.bulk()),
+        Request::WaitJob {
+            attempt,
+            parts_known,
+            wait_ms,
+        } => session.jobs.wait(attempt, parts_known, wait_ms).into(),
+        Request::CancelJob { attempt } => {
+            session.jobs.cancel(attempt);
+            Ok(Answer::Done).into()
+        }
+        Request::ReadOutcome { attempt, offset } => {
+            match session.jobs.read_outcome(attempt, offset, BULK_MAX) {
+                Ok(bytes) => Executed::Answer(Answer::Bytes, bytes),
+                Err(error) => Err(error).into(),
+            }
+        }
+        Request::ForgetJob { attempt } => {
+            session.jobs.forget(attempt);
+            Ok(Answer::Done).into()
+        }
+    }
+}
+
+/// Executes a change in the lane of names.
+fn change_names(
+    inner: &Arc<Inner>,
+    session: &Arc<SessionState>,
+    number: u64,
+    epoch: u64,
+    change: NamesChange,
+    frame: &Frame,
+) -> Executed {
+    let crc = frame.header.body_crc;
+    let mut names = session.names.lock();
+    if session.is_ended() {
+        return Executed::Answer(Answer::Ended, Vec::new());
+    }
+    match names.0.turn(number, crc) {
+        Turn::Execute => {}
+        Turn::Answered(answer) => return Executed::Answer(answer, Vec::new()),
+        Turn::Broken => return Executed::Broken,
+    }
+    let failed = &mut names.1;
+    let result = match &session.folder {
+        None => Err(no_folder("change")),
+        Some(folder) => {
+            let storage = &*folder.storage;
+            match change {
+                NamesChange::BeginJob(order) => super::jobs::begin(inner, session, order, frame),
+                change => make_change(inner, session, storage, epoch, change, frame.bulk(), failed),
+            }
+        }
+    };
+    let answer = result.unwrap_or_else(Answer::Failed);
+    names.0.taken(number, crc, &answer);
+    Executed::Answer(answer, Vec::new())
+}
+
+fn make_change(
+    inner: &Inner,
+    session: &SessionState,
+    storage: &dyn Storage,
+    epoch: u64,
+    change: NamesChange,
+    bulk: &[u8],
+    failed: &mut super::session::FailedSyncs,
+) -> Result<Answer, StorageError> {
+    let local = |op| session.local_epoch(op, epoch);
+    Ok(match change {
+        NamesChange::Create { name, file, direct } => {
+            let epoch = local("create")?;
+            check_room(inner, session)?;
+            let written = match direct {
+                true => storage.create_direct(epoch, &name)?,
+                false => storage.create(epoch, &name)?,
+            };
+            failed.objects.remove(&name);
+            opened(session, file, written)
+        }
+        NamesChange::Recycle { old, new, file } => {
+            let epoch = local("recycle")?;
+            check_room(inner, session)?;
+            let written = storage.recycle(epoch, &old, &new)?;
+            opened(session, file, written)
+        }
+        NamesChange::SyncObject { name, rewrite } => {
+            let epoch = local("sync_object")?;
+            if let Some(error) = failed.objects.get(&name).filter(|_| !rewrite) {
+                return Err(error.clone());
+            }
+            let synced = match rewrite {
+                true => storage.rewrite_object(epoch, &name),
+                false => storage.sync_object(epoch, &name),
+            };
+            match &synced {
+                Ok(()) => drop(failed.objects.remove(&name)),
+                Err(error) if error.kind == StorageErrorKind::NotFound => {}
+                Err(error) => drop(failed.objects.insert(name, error.clone())),
+            }
+            done(synced)
+        }
+        NamesChange::Delete { name } => done(storage.delete(local("delete")?, &name)),
+        NamesChange::Rename { old, new } => done(storage.rename(local("rename")?, &old, &new)),
+        NamesChange::Publish { name } => done(storage.publish(local("publish")?, &name, bulk)),
+        NamesChange::Replace { name } => {
+            let epoch = local("replace")?;
+            if let Some(error) = &failed.names {
+                return Err(error.clone());
+            }
+            let replaced = storage.replace(epoch, &name, bulk);
+            if let Err(error) = &replaced
+                && !error.changed_nothing()
+                && error.kind != StorageErrorKind::InvalidInput
+            {
+                failed.names = Some(error.clone());
+            }
+            done(replaced)
+        }
+        NamesChange::Import {
+            name,
+            from,
+            from_name,
+        } => {
+            let epoch = local("import")?;
+            let other = inner.session(&from).filter(|other| !other.is_ended());
+            let Some(other) = other.and_then(|other| other.folder.clone()) else {
+                let detail = "the session that the object is imported from has ended";
+                let kind = StorageErrorKind::Closed;
+                return Err(StorageError::new(kind, "import", from_name, detail));
+            };
+            done(storage.import(epoch, &name, &*other.storage, &from_name))
+        }
+        NamesChange::SyncDir => {
+            let epoch = local("sync_dir")?;
+            if let Some(error) = &failed.names {
+                return Err(error.clone());
+            }
+            let synced = storage.sync_dir(epoch);
+            failed.names = synced.as_ref().err().cloned();
+            done(synced)
+        }
+        NamesChange::SyncParents => done(storage.sync_parents(local("sync_parents")?)),
+        NamesChange::BeginJob(_) => unreachable!("jobs are begun by the caller"),
+    })
+}
+
+/// Fails if the session has as many objects open as it may.
+fn check_room(inner: &Inner, session: &SessionState) -> Result<(), StorageError> {
+    let open = session.objects.lock().open.len() as u64;
+    if open < inner.options.open_objects_max {
+        return Ok(());
+    }
+    let detail = format!("the device lets a host open {open} objects at once");
+    Err(StorageError::new(
+        StorageErrorKind::TooManyOpen,
+        "open",
+        "",
+        detail,
+    ))
+}
+
+/// Registers a file that is written.
+fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>) -> Answer {
+    let len = written.len();
+    let lane = session.new_file_lane();
+    let object = Object::Written(Arc::new(Written {
+        file: written,
+        lane,
+    }));
+    session.objects.lock().open.insert(file, object);
+    Answer::Opened { len }
+}
+
+fn reopen(
+    inner: &Inner,
+    session: &SessionState,
+    name: &str,
+    file: u64,
+    epoch: u64,
+    position: u64,
+) -> Result<Answer, StorageError> {
+    let folder = session.folder.as_ref().ok_or_else(|| no_folder("reopen"))?;
+    // Under this lock, nothing else opens or ends files.
+    let _names = session.names.lock();
+    if session.is_ended() {
+        return Ok(Answer::Ended);
+    }
+    {
+        let objects = session.objects.lock();
+        if let Some(Object::Written(written)) = objects.open.get(&file) {
+            let len = written.file.len();
+            return Ok(Answer::Opened { len });
+        }
+        if objects.was_closed(file) {
+            return Err(not_open("reopen", file));
+        }
+    }
+    let epoch = session.local_epoch("reopen", epoch)?;
+    check_room(inner, session)?;
+    let written = folder.storage.reopen(epoch, name, position)?;
+    Ok(opened(session, file, written))
+}
+
+fn close(session: &SessionState, file: u64) {
+    let object = session.objects.lock().open.remove(&file);
+    session.note_closed(file);
+    if let Some(Object::Written(written)) = object {
+        written.lane.lock().is_closed = true;
+    }
+}
+
+fn open(
+    inner: &Inner,
+    session: &SessionState,
+    name: &str,
+    file: u64,
+    direct: bool,
+) -> Result<Answer, StorageError> {
+    let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
+    if let Some(Object::Read(object)) = session.objects.lock().open.get(&file) {
+        let len = object.len();
+        return Ok(Answer::Opened { len });
+    }
+    check_room(inner, session)?;
+    let object: Arc<dyn ReadFile> = match direct {
+        true => folder.storage.open_direct(name)?,
+        false => folder.storage.open(name)?,
+    };
+    let len = object.len();
+    let mut objects = session.objects.lock();
+    if session.is_ended() {
+        return Ok(Answer::Ended);
+    }
+    objects.open.insert(file, Object::Read(object));
+    Ok(Answer::Opened { len })
+}
+
+fn read(session: &SessionState, file: u64, ranges: &[(u64, u32)]) -> Executed {
+    let total: u64 = ranges.iter().map(|(_, len)| u64::from(*len)).sum();
+    if total > BULK_MAX as u64 {
+        return Executed::Broken;
+    }
+    let object = session.objects.lock().open.get(&file).cloned();
+    let Some(Object::Read(object)) = object else {
+        return Err(not_open("read", file)).into();
+    };
+    let mut bytes = vec![0; total as usize];
+    let mut left = &mut bytes[..];
+    let mut wanted = Vec::with_capacity(ranges.len());
+    for (offset, len) in ranges {
+        let (buf, rest) = left.split_at_mut(*len as usize);
+        left = rest;
+        wanted.push(ReadRange {
+            offset: *offset,
+            buf,
+        });
+    }
+    match object.read_ranges(&mut wanted) {
+        Ok(()) => Executed::Answer(Answer::Bytes, bytes),
+        Err(error) => Err(error).into(),
+    }
+}
+
+fn read_small(session: &SessionState, name: &str) -> Executed {
+    let Some(folder) = &session.folder else {
+        return Err(no_folder("read")).into();
+    };
+    let read = || {
+        let object = folder.storage.open(name)?;
+        if object.len() > BULK_MAX as u64 {
+            let detail = format!("it has {} bytes, which is no small object", object.len());
+            return Err(StorageError::new(
+                StorageErrorKind::InvalidInput,
+                "read",
+                name,
+                detail,
+            ));
+        }
+        let mut bytes = vec![0; object.len() as usize];
+        object.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) => Executed::Answer(Answer::Bytes, bytes),
+        Err(error) => Err(error).into(),
+    }
+}
+
+fn list(session: &SessionState, after: &str) -> Result<Answer, StorageError> {
+    let folder = session.folder.as_ref().ok_or_else(|| no_folder("list"))?;
+    let mut objects = folder.storage.list()?;
+    objects.retain(|object| object.name.as_str() > after);
+    let mut bytes = 0;
+    let fit = objects.iter().position(|object| {
+        bytes += object.name.len() + 12;
+        bytes > LIST_BYTES_MAX
+    });
+    let more = fit.is_some();
+    objects.truncate(fit.unwrap_or(objects.len()));
+    Ok(Answer::Objects { objects, more })
+}
+
+/// Executes a change in the lane of a file.
+fn change_file(
+    session: &SessionState,
+    file: u64,
+    number: u64,
+    change: &FileChange,
+    bulk: &[u8],
+) -> Executed {
+    let op = match change {
+        FileChange::Append { .. } => "append",
+        FileChange::Reserve { .. } => "reserve",
+        FileChange::Truncate => "truncate",
+        FileChange::Sync => "sync",
+    };
+    let object = session.objects.lock().open.get(&file).cloned();
+    let Some(Object::Written(written)) = object else {
+        return Err(not_open(op, file)).into();
+    };
+    let mut lane = written.lane.lock();
+    if session.is_ended() {
+        return Executed::Answer(Answer::Ended, Vec::new());
+    }
+    if lane.is_closed {
+        return Err(not_open(op, file)).into();
+    }
+    if let Some(error) = &lane.failed {
+        return Err(error.clone()).into();
+    }
+    if number == lane.taken && number > 0 {
+        return Ok(done(lane.last.clone().map_or(Ok(()), Err))).into();
+    }
+    if number == 0 || number > lane.taken + 1 {
+        return Executed::Broken;
+    }
+    if number < lane.taken {
+        return Ok(Answer::Done).into();
+    }
+    let result = match change {
+        FileChange::Append { position } if *position != written.file.position() => {
+            return Executed::Broken;
+        }
+        FileChange::Append { .. } => written.file.append(&[bulk]),
+        FileChange::Reserve { len } => written.file.reserve(*len),
+        FileChange::Truncate => written.file.truncate_to_position(),
+        FileChange::Sync => written.file.sync(),
+    };
+    lane.taken = number;
+    lane.last = result.as_ref().err().cloned();
+    // A failed reserve changed nothing. After any other failure the file is not what the host
+    // thinks that it is.
+    if !matches!(change, FileChange::Reserve { .. }) {
+        lane.failed = lane.last.clone();
+    }
+    Ok(done(result)).into()
+}

@@ -1,0 +1,324 @@
+//! The server's state of one session: its lane of names, its leases, its open objects, its jobs.
+//!
+//! Invariants (RFC 9, sections 5 and 6):
+//! - D1: a lane executes each number once, under its lock.
+//! - D2: whoever has a lane's lock checks there that the state has not ended.
+//! - D3: [`SessionState::end`] returns when no request changes anything any more. Only after that
+//!   the leases are dropped.
+//! - A state that has ended stays so.
+//!
+//! Threading: shared. Locks are taken in the order lane of names, objects, lane of a file, leases.
+//! The lanes' locks are held over calls of the storage.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{
+    Condvar, Epoch, Instant, Lease, Mutex, ReadFile, Runtime, SharedLease, Storage, StorageError,
+    StorageErrorKind, WriteFile,
+};
+
+use super::jobs::Jobs;
+use crate::wire::Answer;
+
+/// A folder that sessions use.
+pub(super) struct Folder {
+    /// Its name. That of a scratch folder begins with `scratch-`.
+    pub(super) name: String,
+    pub(super) storage: Arc<dyn Storage>,
+    /// Serialises the grants of the folder's leases.
+    pub(super) grants: Mutex<()>,
+}
+
+/// A lease that the session has.
+pub(super) struct Held {
+    pub(super) name: String,
+    /// The epoch that the host has.
+    pub(super) granted: Epoch,
+    /// The epoch of the folder's own lease. `None` for a share.
+    pub(super) local: Option<Epoch>,
+    /// What keeps others out.
+    pub(super) _lock: HeldLock,
+}
+
+pub(super) enum HeldLock {
+    Lease(#[allow(dead_code)] Box<dyn Lease>),
+    Share(#[allow(dead_code)] Box<dyn SharedLease>),
+}
+
+/// The leases of a session.
+#[derive(Default)]
+pub(super) struct Leases {
+    pub(super) held: BTreeMap<[u8; 16], Held>,
+    /// The ids of leases that were given back. They are not given again.
+    pub(super) released: Vec<[u8; 16]>,
+}
+
+/// A lane: the last number that was taken, and the answer.
+#[derive(Default)]
+pub(super) struct Lane {
+    taken: u64,
+    answer: Option<(u32, Answer)>,
+}
+
+/// What a lane does with a request.
+pub(super) enum Turn {
+    /// It is executed now.
+    Execute,
+    /// This is the answer, and nothing happens.
+    Answered(Answer),
+    /// The host broke the protocol.
+    Broken,
+}
+
+impl Lane {
+    /// Says what happens with the request of this number and this checksum.
+    pub(super) fn turn(&self, number: u64, crc: u32) -> Turn {
+        if number == self.taken + 1 {
+            return Turn::Execute;
+        }
+        match &self.answer {
+            Some((taken_crc, answer)) if number == self.taken && *taken_crc == crc => {
+                Turn::Answered(answer.clone())
+            }
+            // An old request that was under way for long. The host has its answer.
+            _ if number < self.taken && number > 0 => Turn::Answered(Answer::Done),
+            _ => Turn::Broken,
+        }
+    }
+
+    /// The request of this number was executed.
+    pub(super) fn taken(&mut self, number: u64, crc: u32, answer: &Answer) {
+        self.taken = number;
+        self.answer = Some((crc, answer.clone()));
+    }
+}
+
+/// The lane of a file that is written.
+#[derive(Default)]
+pub(super) struct FileLane {
+    /// The last number that was taken.
+    pub(super) taken: u64,
+    /// The answer to it.
+    pub(super) last: Option<StorageError>,
+    /// The first failure after which nothing of this file is executed any more.
+    pub(super) failed: Option<StorageError>,
+    pub(super) is_closed: bool,
+}
+
+/// A file that the host writes.
+pub(super) struct Written {
+    pub(super) file: Arc<dyn WriteFile>,
+    pub(super) lane: Mutex<FileLane>,
+}
+
+/// An open object.
+#[derive(Clone)]
+pub(super) enum Object {
+    Written(Arc<Written>),
+    Read(Arc<dyn ReadFile>),
+}
+
+/// The objects that a session has open.
+#[derive(Default)]
+pub(super) struct Objects {
+    pub(super) open: BTreeMap<u64, Object>,
+    /// The files that were closed last. A request to open one of them again is an old one.
+    closed: BTreeSet<u64>,
+}
+
+impl Objects {
+    /// Whether the file was open, and was closed.
+    pub(super) fn was_closed(&self, file: u64) -> bool {
+        self.closed.contains(&file)
+    }
+}
+
+/// How many closed files are remembered.
+const CLOSED_MAX: usize = 4096;
+
+/// Syncs that failed. The same sync would succeed if it were tried again, although bytes or names
+/// are lost.
+#[derive(Default)]
+pub(super) struct FailedSyncs {
+    pub(super) names: Option<StorageError>,
+    pub(super) objects: BTreeMap<String, StorageError>,
+}
+
+/// See the module.
+pub(super) struct SessionState {
+    runtime: Runtime,
+    pub(super) id: [u8; 16],
+    pub(super) token: [u8; 16],
+    /// The host, for messages.
+    pub(super) host: String,
+    pub(super) folder: Option<Arc<Folder>>,
+    pub(super) is_scratch: bool,
+    is_ended: AtomicBool,
+    /// Whether the end is complete.
+    end_is_done: Mutex<bool>,
+    end_changed: Condvar,
+    last_heard_ns: AtomicU64,
+    pub(super) names: Mutex<(Lane, FailedSyncs)>,
+    pub(super) objects: Mutex<Objects>,
+    pub(super) leases: Mutex<Leases>,
+    pub(super) jobs: Jobs,
+}
+
+impl SessionState {
+    pub(super) fn new(
+        runtime: &Runtime,
+        id: [u8; 16],
+        token: [u8; 16],
+        host: String,
+        folder: Option<Arc<Folder>>,
+        is_scratch: bool,
+    ) -> SessionState {
+        SessionState {
+            runtime: runtime.clone(),
+            id,
+            token,
+            host,
+            folder,
+            is_scratch,
+            is_ended: AtomicBool::new(false),
+            end_is_done: runtime.mutex(false),
+            end_changed: runtime.condvar(),
+            last_heard_ns: AtomicU64::new(runtime.now().as_nanos()),
+            names: runtime.mutex(Default::default()),
+            objects: runtime.mutex(Objects::default()),
+            leases: runtime.mutex(Leases::default()),
+            jobs: Jobs::new(runtime),
+        }
+    }
+
+    /// The lane of a new file.
+    pub(super) fn new_file_lane(&self) -> Mutex<FileLane> {
+        self.runtime.mutex(FileLane::default())
+    }
+
+    /// Remembers that a file was closed.
+    pub(super) fn note_closed(&self, file: u64) {
+        let closed = &mut self.objects.lock().closed;
+        closed.insert(file);
+        if closed.len() > CLOSED_MAX {
+            closed.pop_first();
+        }
+    }
+
+    /// A byte of the host came.
+    pub(super) fn heard(&self) {
+        self.heard_at(self.runtime.now());
+    }
+
+    pub(super) fn heard_at(&self, now: Instant) {
+        self.last_heard_ns
+            .fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// How long no byte of the host has come.
+    pub(super) fn silent_for(&self) -> Duration {
+        let last = self.last_heard_ns.load(Ordering::Relaxed);
+        Duration::from_nanos(self.runtime.now().as_nanos().saturating_sub(last))
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::SeqCst)
+    }
+
+    /// The epoch of the folder's own lease for a request of the epoch that the host has. Fails as
+    /// `Fenced` if the session does not have this lease.
+    pub(super) fn local_epoch(&self, op: &'static str, epoch: u64) -> Result<Epoch, StorageError> {
+        let leases = self.leases.lock();
+        let mut held = leases.held.values();
+        let found = held.find_map(|held| held.local.filter(|_| held.granted.0 == epoch));
+        found.ok_or_else(|| {
+            let name = self.folder.as_ref().map_or("", |folder| &folder.name);
+            let detail = format!("this host does not have the lease of epoch {epoch} any more");
+            StorageError::new(StorageErrorKind::Fenced, op, name, detail)
+        })
+    }
+
+    /// Ends everything that writes: jobs and open files. Returns when nothing of it changes the
+    /// folder any more.
+    pub(super) fn end_writers(&self) {
+        self.jobs.end_all();
+        let written: Vec<Arc<Written>> = {
+            let mut objects = self.objects.lock();
+            let written = objects.open.values().filter_map(|object| match object {
+                Object::Written(written) => Some(Arc::clone(written)),
+                Object::Read(_) => None,
+            });
+            let written = written.collect();
+            objects
+                .open
+                .retain(|_, object| matches!(object, Object::Read(_)));
+            written
+        };
+        for written in written {
+            // Whoever executes a request of the file has this lock.
+            written.lane.lock().is_closed = true;
+        }
+    }
+
+    /// Ends the state (D3). Waits at most for `limit`, and says whether the end is complete. The
+    /// end goes on in any case.
+    pub(super) fn end(self: &Arc<Self>, limit: Duration) -> bool {
+        if !self.is_ended.swap(true, Ordering::SeqCst) {
+            let state = Arc::clone(self);
+            let end = move || {
+                // Requests that are executed now have this lock, and later ones see the mark.
+                drop(state.names.lock());
+                state.end_writers();
+                state.objects.lock().open.clear();
+                state.leases.lock().held.clear();
+                *state.end_is_done.lock() = true;
+                state.end_changed.notify_all();
+            };
+            let end = Arc::new(end);
+            let run = Arc::clone(&end);
+            // Without a task the caller does it, however long it takes.
+            if self
+                .runtime
+                .spawn("end of a session", move || run())
+                .is_err()
+            {
+                end();
+            }
+        }
+        let until = self.runtime.now() + limit;
+        let mut is_done = self.end_is_done.lock();
+        while !*is_done {
+            let now = self.runtime.now();
+            if now >= until {
+                return false;
+            }
+            is_done = self.end_changed.wait_timeout(is_done, until.since(now)).0;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_takes_each_number_once() {
+        let mut lane = Lane::default();
+        assert!(matches!(lane.turn(1, 5), Turn::Execute));
+        assert!(matches!(lane.turn(0, 5), Turn::Broken));
+        assert!(matches!(lane.turn(2, 5), Turn::Broken));
+        lane.taken(1, 5, &Answer::Opened { len: 9 });
+        let Turn::Answered(Answer::Opened { len: 9 }) = lane.turn(1, 5) else {
+            panic!("the answer is kept");
+        };
+        // Another request with a number that was taken is no repeat.
+        assert!(matches!(lane.turn(1, 6), Turn::Broken));
+        assert!(matches!(lane.turn(2, 6), Turn::Execute));
+        lane.taken(2, 6, &Answer::Done);
+        assert!(matches!(lane.turn(1, 5), Turn::Answered(Answer::Done)));
+    }
+}

@@ -1,0 +1,595 @@
+//! Requests: what a host asks of a device.
+//!
+//! A request is a frame. Its kind says which values its fields have, in which order;
+//! `docs/format/wire.md` lists them. Bytes of files are the frame's bulk bytes.
+//!
+//! Invariants: as the parent module's. A decoded name may still be no name of an object: the storage
+//! that gets it checks it.
+//!
+//! Threading: plain data.
+
+use siltstone_table::Damage;
+use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
+
+use super::job::JobOrder;
+
+/// The most ranges of one read.
+pub const RANGES_MAX: usize = 1024;
+
+/// A request. RFC 9, section 5, says what a lane is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A sign of life of the session.
+    KeepAlive,
+    /// The session's state ends.
+    Goodbye,
+    /// Takes a lease, or a share of it.
+    Lease {
+        /// Its id, which the host has drawn.
+        id: [u8; 16],
+        /// The lease's name.
+        name: String,
+        /// Whether it is a share.
+        shared: bool,
+        /// The epoch of the lease if the host had it before the device forgot the session.
+        again: Option<u64>,
+    },
+    /// Gives a lease or a share back.
+    Release {
+        /// Its id.
+        id: [u8; 16],
+    },
+    /// Opens an object for writing again, which the host wrote before the device forgot the session.
+    Reopen {
+        /// The object.
+        name: String,
+        /// The number that the host gives the open object.
+        file: u64,
+        /// The epoch of the lease under which it is written.
+        epoch: u64,
+        /// Where writing goes on.
+        position: u64,
+    },
+    /// Closes an object that is open for reading or for writing.
+    Close {
+        /// Its number.
+        file: u64,
+    },
+    /// Opens an object for reading.
+    Open {
+        /// The object.
+        name: String,
+        /// The number that the host gives it.
+        file: u64,
+        /// Whether it is read past the page cache.
+        direct: bool,
+    },
+    /// Reads ranges of an open object, which together have no more bytes than a frame.
+    Read {
+        /// Its number.
+        file: u64,
+        /// Offset and length of each range.
+        ranges: Vec<(u64, u32)>,
+    },
+    /// Reads the whole of a small object.
+    ReadSmall {
+        /// The object.
+        name: String,
+    },
+    /// Lists objects.
+    List {
+        /// The last name of the list before, to go on after it.
+        after: String,
+    },
+    /// Asks for the free bytes.
+    FreeBytes,
+    /// Asks whether the page cache can be avoided.
+    CheckDirect,
+    /// Asks for the proof that the device can read an object in a folder of the host's machine.
+    ProveFolder {
+        /// The object.
+        name: String,
+        /// Random bytes of the host.
+        salt: [u8; 16],
+    },
+    /// Asks how a job goes on. The answer comes when there is something new, or after the time.
+    WaitJob {
+        /// The attempt.
+        attempt: u64,
+        /// The number of parts that the host knows.
+        parts_known: u32,
+        /// How long the device waits for something new, in milliseconds.
+        wait_ms: u32,
+    },
+    /// Asks an attempt to end.
+    CancelJob {
+        /// The attempt.
+        attempt: u64,
+    },
+    /// Reads a part of the outcome of an attempt that is done.
+    ReadOutcome {
+        /// The attempt.
+        attempt: u64,
+        /// The offset in the outcome's bytes.
+        offset: u64,
+    },
+    /// The host needs an ended attempt no longer.
+    ForgetJob {
+        /// The attempt.
+        attempt: u64,
+    },
+    /// A change in the lane of names.
+    Names {
+        /// Its number in the lane.
+        number: u64,
+        /// The epoch of the lease under which it is made.
+        epoch: u64,
+        /// The change.
+        change: NamesChange,
+    },
+    /// A change in the lane of a file.
+    File {
+        /// The number of the open object.
+        file: u64,
+        /// The change's number in the lane.
+        number: u64,
+        /// The change.
+        change: FileChange,
+    },
+}
+
+/// A change of names, or the beginning of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamesChange {
+    /// Creates an object for writing.
+    Create {
+        /// The object.
+        name: String,
+        /// The number that the host gives it.
+        file: u64,
+        /// Whether it is written past the page cache.
+        direct: bool,
+    },
+    /// Renames an object to a free name and opens it for overwriting.
+    Recycle {
+        /// The object.
+        old: String,
+        /// Its new name.
+        new: String,
+        /// The number that the host gives it.
+        file: u64,
+    },
+    /// Makes the bytes of an object durable.
+    SyncObject {
+        /// The object.
+        name: String,
+        /// Whether its bytes are written again.
+        rewrite: bool,
+    },
+    /// Deletes an object.
+    Delete {
+        /// The object.
+        name: String,
+    },
+    /// Renames an object.
+    Rename {
+        /// The object.
+        old: String,
+        /// Its new name.
+        new: String,
+    },
+    /// Sets the contents of an object that nothing relies on, to the bulk bytes.
+    Publish {
+        /// The object.
+        name: String,
+    },
+    /// Replaces an object by the bulk bytes.
+    Replace {
+        /// The object.
+        name: String,
+    },
+    /// Imports an object from the folder of another session.
+    Import {
+        /// The new name.
+        name: String,
+        /// The token of the other session.
+        from: [u8; 16],
+        /// The object there.
+        from_name: String,
+    },
+    /// Makes names durable.
+    SyncDir,
+    /// Makes the names that lead to the folder durable.
+    SyncParents,
+    /// Begins a job, whose bytes are the bulk bytes.
+    BeginJob(JobOrder),
+}
+
+/// A change of a file that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileChange {
+    /// Appends the bulk bytes.
+    Append {
+        /// The position, which must be that of the file.
+        position: u64,
+    },
+    /// Reserves space.
+    Reserve {
+        /// Up to this length.
+        len: u64,
+    },
+    /// Truncates the file at its position.
+    Truncate,
+    /// Makes the file durable.
+    Sync,
+}
+
+/// The kinds of requests.
+mod kind {
+    pub const KEEP_ALIVE: u16 = 1;
+    pub const GOODBYE: u16 = 2;
+    pub const LEASE: u16 = 3;
+    pub const RELEASE: u16 = 4;
+    pub const REOPEN: u16 = 5;
+    pub const CLOSE: u16 = 6;
+    pub const OPEN: u16 = 7;
+    pub const READ: u16 = 8;
+    pub const READ_SMALL: u16 = 9;
+    pub const LIST: u16 = 10;
+    pub const FREE_BYTES: u16 = 11;
+    pub const CHECK_DIRECT: u16 = 12;
+    pub const PROVE_FOLDER: u16 = 13;
+    pub const WAIT_JOB: u16 = 14;
+    pub const CANCEL_JOB: u16 = 15;
+    pub const READ_OUTCOME: u16 = 16;
+    pub const FORGET_JOB: u16 = 17;
+    pub const CREATE: u16 = 32;
+    pub const RECYCLE: u16 = 33;
+    pub const SYNC_OBJECT: u16 = 34;
+    pub const DELETE: u16 = 35;
+    pub const RENAME: u16 = 36;
+    pub const PUBLISH: u16 = 37;
+    pub const REPLACE: u16 = 38;
+    pub const IMPORT: u16 = 39;
+    pub const SYNC_DIR: u16 = 40;
+    pub const SYNC_PARENTS: u16 = 41;
+    pub const BEGIN_JOB: u16 = 42;
+    pub const APPEND: u16 = 64;
+    pub const RESERVE: u16 = 65;
+    pub const TRUNCATE: u16 = 66;
+    pub const SYNC: u16 = 67;
+}
+
+/// Reads 16 bytes.
+pub(super) fn get_id(i: &mut FieldReader<'_>, what: &'static str) -> Decoded<[u8; 16]> {
+    let mut id = [0; 16];
+    for byte in &mut id {
+        *byte = i.u8(what)?;
+    }
+    Ok(id)
+}
+
+/// Appends 16 bytes.
+pub(super) fn put_id(out: &mut FieldWriter, id: &[u8; 16]) {
+    id.iter().for_each(|byte| out.u8(*byte));
+}
+
+fn put_name(out: &mut FieldWriter, name: &str) {
+    out.bytes(name.as_bytes());
+}
+
+impl NamesChange {
+    fn kind(&self) -> u16 {
+        match self {
+            NamesChange::Create { .. } => kind::CREATE,
+            NamesChange::Recycle { .. } => kind::RECYCLE,
+            NamesChange::SyncObject { .. } => kind::SYNC_OBJECT,
+            NamesChange::Delete { .. } => kind::DELETE,
+            NamesChange::Rename { .. } => kind::RENAME,
+            NamesChange::Publish { .. } => kind::PUBLISH,
+            NamesChange::Replace { .. } => kind::REPLACE,
+            NamesChange::Import { .. } => kind::IMPORT,
+            NamesChange::SyncDir => kind::SYNC_DIR,
+            NamesChange::SyncParents => kind::SYNC_PARENTS,
+            NamesChange::BeginJob(_) => kind::BEGIN_JOB,
+        }
+    }
+
+    fn put(&self, out: &mut FieldWriter) {
+        match self {
+            NamesChange::Create { name, file, direct } => {
+                put_name(out, name);
+                out.u64(*file);
+                out.flag(*direct);
+            }
+            NamesChange::Recycle { old, new, file } => {
+                put_name(out, old);
+                put_name(out, new);
+                out.u64(*file);
+            }
+            NamesChange::SyncObject { name, rewrite } => {
+                put_name(out, name);
+                out.flag(*rewrite);
+            }
+            NamesChange::Delete { name }
+            | NamesChange::Publish { name }
+            | NamesChange::Replace { name } => put_name(out, name),
+            NamesChange::Rename { old, new } => {
+                put_name(out, old);
+                put_name(out, new);
+            }
+            NamesChange::Import {
+                name,
+                from,
+                from_name,
+            } => {
+                put_name(out, name);
+                put_id(out, from);
+                put_name(out, from_name);
+            }
+            NamesChange::SyncDir | NamesChange::SyncParents => {}
+            NamesChange::BeginJob(order) => order.put(out),
+        }
+    }
+
+    fn get(found: u16, i: &mut FieldReader<'_>) -> Decoded<NamesChange> {
+        Ok(match found {
+            kind::CREATE => NamesChange::Create {
+                name: i.text("name")?,
+                file: i.u64("file")?,
+                direct: i.flag("direct")?,
+            },
+            kind::RECYCLE => NamesChange::Recycle {
+                old: i.text("old name")?,
+                new: i.text("new name")?,
+                file: i.u64("file")?,
+            },
+            kind::SYNC_OBJECT => NamesChange::SyncObject {
+                name: i.text("name")?,
+                rewrite: i.flag("rewrite")?,
+            },
+            kind::DELETE => NamesChange::Delete {
+                name: i.text("name")?,
+            },
+            kind::RENAME => NamesChange::Rename {
+                old: i.text("old name")?,
+                new: i.text("new name")?,
+            },
+            kind::PUBLISH => NamesChange::Publish {
+                name: i.text("name")?,
+            },
+            kind::REPLACE => NamesChange::Replace {
+                name: i.text("name")?,
+            },
+            kind::IMPORT => NamesChange::Import {
+                name: i.text("name")?,
+                from: get_id(i, "token")?,
+                from_name: i.text("name to import")?,
+            },
+            kind::SYNC_DIR => NamesChange::SyncDir,
+            kind::SYNC_PARENTS => NamesChange::SyncParents,
+            kind::BEGIN_JOB => NamesChange::BeginJob(JobOrder::get(i)?),
+            other => return Err(Damage::new("kind of request", 16, 0, other.into())),
+        })
+    }
+}
+
+impl Request {
+    /// The kind of the frame.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Request::KeepAlive => kind::KEEP_ALIVE,
+            Request::Goodbye => kind::GOODBYE,
+            Request::Lease { .. } => kind::LEASE,
+            Request::Release { .. } => kind::RELEASE,
+            Request::Reopen { .. } => kind::REOPEN,
+            Request::Close { .. } => kind::CLOSE,
+            Request::Open { .. } => kind::OPEN,
+            Request::Read { .. } => kind::READ,
+            Request::ReadSmall { .. } => kind::READ_SMALL,
+            Request::List { .. } => kind::LIST,
+            Request::FreeBytes => kind::FREE_BYTES,
+            Request::CheckDirect => kind::CHECK_DIRECT,
+            Request::ProveFolder { .. } => kind::PROVE_FOLDER,
+            Request::WaitJob { .. } => kind::WAIT_JOB,
+            Request::CancelJob { .. } => kind::CANCEL_JOB,
+            Request::ReadOutcome { .. } => kind::READ_OUTCOME,
+            Request::ForgetJob { .. } => kind::FORGET_JOB,
+            Request::Names { change, .. } => change.kind(),
+            Request::File { change, .. } => match change {
+                FileChange::Append { .. } => kind::APPEND,
+                FileChange::Reserve { .. } => kind::RESERVE,
+                FileChange::Truncate => kind::TRUNCATE,
+                FileChange::Sync => kind::SYNC,
+            },
+        }
+    }
+
+    /// The fields of the frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = FieldWriter::new();
+        let o = &mut out;
+        match self {
+            Request::KeepAlive | Request::Goodbye | Request::FreeBytes | Request::CheckDirect => {}
+            Request::Lease {
+                id,
+                name,
+                shared,
+                again,
+            } => {
+                put_id(o, id);
+                put_name(o, name);
+                o.flag(*shared);
+                o.flag(again.is_some());
+                o.u64(again.unwrap_or(0));
+            }
+            Request::Release { id } => put_id(o, id),
+            Request::Reopen {
+                name,
+                file,
+                epoch,
+                position,
+            } => {
+                put_name(o, name);
+                o.u64(*file);
+                o.u64(*epoch);
+                o.u64(*position);
+            }
+            Request::Close { file } => o.u64(*file),
+            Request::Open { name, file, direct } => {
+                put_name(o, name);
+                o.u64(*file);
+                o.flag(*direct);
+            }
+            Request::Read { file, ranges } => {
+                o.u64(*file);
+                o.list(ranges, |o, (offset, len)| {
+                    o.u64(*offset);
+                    o.u32(*len);
+                });
+            }
+            Request::ReadSmall { name } => put_name(o, name),
+            Request::List { after } => put_name(o, after),
+            Request::ProveFolder { name, salt } => {
+                put_name(o, name);
+                put_id(o, salt);
+            }
+            Request::WaitJob {
+                attempt,
+                parts_known,
+                wait_ms,
+            } => {
+                o.u64(*attempt);
+                o.u32(*parts_known);
+                o.u32(*wait_ms);
+            }
+            Request::CancelJob { attempt } | Request::ForgetJob { attempt } => o.u64(*attempt),
+            Request::ReadOutcome { attempt, offset } => {
+                o.u64(*attempt);
+                o.u64(*offset);
+            }
+            Request::Names {
+                number,
+                epoch,
+                change,
+            } => {
+                o.u64(*number);
+                o.u64(*epoch);
+                change.put(o);
+            }
+            Request::File {
+                file,
+                number,
+                change,
+            } => {
+                o.u64(*file);
+                o.u64(*number);
+                match change {
+                    FileChange::Append { position } => o.u64(*position),
+                    FileChange::Reserve { len } => o.u64(*len),
+                    FileChange::Truncate | FileChange::Sync => {}
+                }
+            }
+        }
+        out.into_bytes()
+    }
+
+    /// Decodes the fields of a frame of this kind.
+    ///
+    /// # Errors
+    /// If the kind is unknown, or the fields are not those of the kind.
+    pub fn decode(found: u16, fields: &[u8]) -> Decoded<Request> {
+        let mut reader = FieldReader::new(fields);
+        let i = &mut reader;
+        let request = match found {
+            kind::KEEP_ALIVE => Request::KeepAlive,
+            kind::GOODBYE => Request::Goodbye,
+            kind::LEASE => Request::Lease {
+                id: get_id(i, "lease")?,
+                name: i.text("name")?,
+                shared: i.flag("shared")?,
+                again: {
+                    let is_again = i.flag("again")?;
+                    let epoch = i.u64("epoch")?;
+                    is_again.then_some(epoch)
+                },
+            },
+            kind::RELEASE => Request::Release {
+                id: get_id(i, "lease")?,
+            },
+            kind::REOPEN => Request::Reopen {
+                name: i.text("name")?,
+                file: i.u64("file")?,
+                epoch: i.u64("epoch")?,
+                position: i.u64("position")?,
+            },
+            kind::CLOSE => Request::Close {
+                file: i.u64("file")?,
+            },
+            kind::OPEN => Request::Open {
+                name: i.text("name")?,
+                file: i.u64("file")?,
+                direct: i.flag("direct")?,
+            },
+            kind::READ => Request::Read {
+                file: i.u64("file")?,
+                ranges: i.list("ranges", 12, |i| Ok((i.u64("offset")?, i.u32("length")?)))?,
+            },
+            kind::READ_SMALL => Request::ReadSmall {
+                name: i.text("name")?,
+            },
+            kind::LIST => Request::List {
+                after: i.text("name")?,
+            },
+            kind::FREE_BYTES => Request::FreeBytes,
+            kind::CHECK_DIRECT => Request::CheckDirect,
+            kind::PROVE_FOLDER => Request::ProveFolder {
+                name: i.text("name")?,
+                salt: get_id(i, "salt")?,
+            },
+            kind::WAIT_JOB => Request::WaitJob {
+                attempt: i.u64("attempt")?,
+                parts_known: i.u32("parts")?,
+                wait_ms: i.u32("time to wait")?,
+            },
+            kind::CANCEL_JOB => Request::CancelJob {
+                attempt: i.u64("attempt")?,
+            },
+            kind::READ_OUTCOME => Request::ReadOutcome {
+                attempt: i.u64("attempt")?,
+                offset: i.u64("offset")?,
+            },
+            kind::FORGET_JOB => Request::ForgetJob {
+                attempt: i.u64("attempt")?,
+            },
+            kind::CREATE..=kind::BEGIN_JOB => Request::Names {
+                number: i.u64("number")?,
+                epoch: i.u64("epoch")?,
+                change: NamesChange::get(found, i)?,
+            },
+            kind::APPEND..=kind::SYNC => Request::File {
+                file: i.u64("file")?,
+                number: i.u64("number")?,
+                change: match found {
+                    kind::APPEND => FileChange::Append {
+                        position: i.u64("position")?,
+                    },
+                    kind::RESERVE => FileChange::Reserve {
+                        len: i.u64("length")?,
+                    },
+                    kind::TRUNCATE => FileChange::Truncate,
+                    _ => FileChange::Sync,
+                },
+            },
+            other => return Err(Damage::new("kind of request", 16, 0, other.into())),
+        };
+        if let Request::Read { ranges, .. } = &request
+            && ranges.len() > RANGES_MAX
+        {
+            let (most, found) = (RANGES_MAX as u64, ranges.len() as u64);
+            return Err(Damage::new("number of ranges", 8, most, found));
+        }
+        i.finish("request")?;
+        Ok(request)
+    }
+}

@@ -1,0 +1,75 @@
+//! A device and its clients in one process, over a network in memory.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone_device::{
+    ClientOptions, Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions,
+};
+use siltstone_storage::Runtime;
+use siltstone_storage::link::{Address, MemoryNetwork, Network};
+
+/// A device.
+pub struct Setup {
+    pub runtime: Runtime,
+    pub network: MemoryNetwork,
+    pub folders: Arc<MemoryFolders>,
+    pub options: ServerOptions,
+    pub server: Option<Server>,
+}
+
+pub fn address() -> Address {
+    "memory:device".parse().expect("an address")
+}
+
+impl Setup {
+    pub fn new(runtime: &Runtime, options: ServerOptions) -> Setup {
+        let mut setup = Setup {
+            runtime: runtime.clone(),
+            network: MemoryNetwork::new(runtime),
+            folders: Arc::new(MemoryFolders::new(runtime)),
+            options,
+            server: None,
+        };
+        setup.start();
+        setup
+    }
+
+    /// Starts the server.
+    pub fn start(&mut self) {
+        let network: Arc<dyn Network> = Arc::new(self.network.clone());
+        let folders: Arc<dyn Folders> = self.folders.clone();
+        let options = self.options.clone();
+        let server = Server::start(&self.runtime, &network, &[address()], folders, options);
+        self.server = Some(server.expect("a server"));
+    }
+
+    /// Ends the server in order.
+    pub fn stop(&mut self) {
+        self.server.take().expect("a server").stop();
+    }
+
+    /// A session on the folder of this name.
+    pub fn connect(&self, folder: &str) -> Arc<Device> {
+        self.connect_with(folder, ClientOptions::default())
+    }
+
+    pub fn connect_with(&self, folder: &str, options: ClientOptions) -> Arc<Device> {
+        let folder = FolderWanted::Named {
+            name: folder.to_string(),
+            create: true,
+        };
+        let network: Arc<dyn Network> = Arc::new(self.network.clone());
+        Device::connect(&self.runtime, network, address(), folder, options).expect("a session")
+    }
+}
+
+/// Options of a client that gives up soon.
+pub fn impatient(limit: Duration) -> ClientOptions {
+    ClientOptions {
+        time_limit: limit,
+        ..ClientOptions::default()
+    }
+}
