@@ -11,7 +11,7 @@ pub mod server;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, LinkReport};
+pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
 pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
 pub use url::DeviceUrl;

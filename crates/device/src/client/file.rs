@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! - The tail takes an append whole or not at all, so an append that failed has had no effect.
-//! - Changes are sent in the order of their numbers, which have no gaps within a state of the server.
+//! - Changes are sent in the order of their numbers, which have no gaps within a state of the
+//!   server.
 //! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
 //!   nothing.
 //! - `failed` is set once, and every later call gets it.
@@ -24,6 +25,7 @@ use siltstone_storage::{
     Condvar, Epoch, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
 };
 
+use super::object_name::ObjectName;
 use super::pipe::{Pipe, Receiver};
 use super::session::{Limit, Session};
 use crate::frames::ConnectionError;
@@ -64,10 +66,7 @@ impl ChangeKind {
 }
 
 struct Inner {
-    /// The object's present name.
-    name: String,
-    /// The name that it may have instead, because a rename to it has no answer yet.
-    other_name: Option<String>,
+    name: ObjectName,
     /// The server's state in which the file is open.
     state: [u8; 16],
     /// The boot of the server in which the file was opened, or opened again.
@@ -96,7 +95,6 @@ struct Inner {
     /// Why the last reserve failed.
     reserve_failed: Option<StorageError>,
     failed: Option<StorageError>,
-    is_given_up: bool,
     is_closed: bool,
 }
 
@@ -137,8 +135,7 @@ impl FileShared {
     ) -> FileShared {
         let boot = session.welcome().map(|w| w.boot.clone());
         let inner = Inner {
-            name: name.to_string(),
-            other_name: None,
+            name: ObjectName::new(name),
             state,
             boot: boot.unwrap_or_default(),
             pipe: None,
@@ -158,7 +155,6 @@ impl FileShared {
             len,
             reserve_failed: None,
             failed: None,
-            is_given_up: false,
             is_closed: false,
         };
         FileShared {
@@ -179,33 +175,9 @@ impl FileShared {
         (inner.position, inner.tail_start) = (position, position);
     }
 
-    /// The object's present name.
-    pub(super) fn current_name(&self) -> String {
-        self.inner.lock().name.clone()
-    }
-
-    /// A rename to this name is asked for.
-    pub(super) fn may_be_renamed(&self, name: &str) {
-        self.inner.lock().other_name = Some(name.to_string());
-    }
-
-    /// The rename is settled: the object has this name.
-    pub(super) fn is_named(&self, name: &str) {
-        let mut inner = self.inner.lock();
-        inner.name = name.to_string();
-        inner.other_name = None;
-    }
-
-    /// The object has no name any more, or another file has it, or that is being asked for. It can
-    /// be written as long as the device has it open, and is not opened again.
-    /// Returns whether it was not so before.
-    pub(super) fn give_up(&self) -> bool {
-        !std::mem::replace(&mut self.inner.lock().is_given_up, true)
-    }
-
-    /// The object kept its name after all.
-    pub(super) fn take_back(&self) {
-        self.inner.lock().is_given_up = false;
+    /// Calls a function with the object's name, which it may change.
+    pub(super) fn with_name<T>(&self, f: impl FnOnce(&mut ObjectName) -> T) -> T {
+        f(&mut self.inner.lock().name)
     }
 
     /// Whether something is without an answer.
@@ -255,7 +227,7 @@ impl FileShared {
     }
 
     fn lost(&self, inner: &mut Inner, error: &ConnectionError) {
-        tracing::debug!(file = inner.name, %error, "the connection of a file was lost");
+        tracing::debug!(file = inner.name.text(), %error, "the connection of a file was lost");
         if let Some(pipe) = inner.pipe.take() {
             inner.pipe_count += 1;
             self.session.discard(pipe);
@@ -328,7 +300,7 @@ impl FileShared {
     fn answered(&self, inner: &mut Inner, answer: Answer) {
         let at = inner.answered;
         let Some(change) = inner.tail.get_mut(at).filter(|_| at < inner.sent) else {
-            let error = self.session.wrong_answer("append", &inner.name);
+            let error = self.session.wrong_answer("append", inner.name.text());
             return self.fail(inner, error);
         };
         match answer {
@@ -341,7 +313,7 @@ impl FileShared {
             }
             Answer::Failed(error) => return self.fail(inner, error),
             _ => {
-                let error = self.session.wrong_answer("append", &inner.name);
+                let error = self.session.wrong_answer("append", inner.name.text());
                 return self.fail(inner, error);
             }
         }
@@ -383,7 +355,7 @@ impl FileShared {
         if inner.is_closed {
             let detail = "the file was closed";
             let kind = StorageErrorKind::Closed;
-            return Err(StorageError::new(kind, op, &inner.name, detail));
+            return Err(StorageError::new(kind, op, inner.name.text(), detail));
         }
         Ok(match goal {
             Goal::Room(bytes) => {
@@ -410,12 +382,12 @@ impl FileShared {
                 return Ok(inner);
             }
             if self.session.is_over(limit) {
-                let name = inner.name.clone();
+                let name = inner.name.text().to_string();
                 drop(inner);
                 return Err(self.session.unreachable(op, &name));
             }
             if inner.pipe.is_none() {
-                let name = inner.name.clone();
+                let name = inner.name.text().to_string();
                 drop(inner);
                 let pipe = self.session.take(limit, op, &name);
                 inner = self.inner.lock();
@@ -489,28 +461,27 @@ impl FileShared {
             // Yet another state began meanwhile.
             return Err(ConnectionError::End);
         };
-        if inner.is_given_up {
+        let Some(names) = inner.name.candidates() else {
             let detail = "the device was started again after the object was deleted or replaced";
             let kind = StorageErrorKind::Closed;
-            let error = StorageError::new(kind, "append", &inner.name, detail);
+            let error = StorageError::new(kind, "append", inner.name.text(), detail);
             self.fail(inner, error);
             return Ok(false);
-        }
+        };
         let syncs = inner.tail.iter().any(|change| {
             matches!(change.kind, ChangeKind::Sync) && change.number > 0 && !change.is_answered
         });
         if inner.is_incomplete && (boot != inner.boot || syncs) {
             let detail = "the device was started again, and bytes that were not synced are lost";
             let kind = StorageErrorKind::Io;
-            let error = StorageError::new(kind, "sync", &inner.name, detail);
+            let error = StorageError::new(kind, "sync", inner.name.text(), detail);
             self.fail(inner, error);
             return Ok(false);
         }
-        let names = [Some(inner.name.clone()), inner.other_name.clone()];
         let mut answer = None;
-        for name in names.into_iter().flatten() {
+        for name in names {
             let request = Request::Reopen {
-                name: name.clone(),
+                name,
                 file: self.id,
                 epoch: self.epoch.0,
                 position: inner.tail_start,
@@ -536,7 +507,7 @@ impl FileShared {
                 return Ok(false);
             }
             _ => {
-                let error = self.session.wrong_answer("reopen", &inner.name);
+                let error = self.session.wrong_answer("reopen", inner.name.text());
                 self.fail(inner, error);
                 return Ok(false);
             }

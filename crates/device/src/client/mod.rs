@@ -1,4 +1,4 @@
-//! The client: a folder of a device as a [`Storage`](siltstone_storage::Storage), and the device as
+//! The client: a folder of a device as a [`Storage`], and the device as
 //! an executor.
 //!
 //! ```text
@@ -11,14 +11,18 @@
 //! life each second, sends what files could not send while the link was down, and closes objects
 //! whose handles were dropped.
 
+mod executor;
 mod file;
+mod jobs;
+mod lent;
 mod names;
+mod object_name;
 mod pipe;
 mod read;
 mod session;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,8 +32,10 @@ use siltstone_storage::{
     Condvar, JoinHandle, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind,
 };
 
+pub use executor::DeviceExecutor;
 use file::FileShared;
 use names::NamesLane;
+use object_name::ObjectName;
 use read::ReadShared;
 pub use session::ClientOptions;
 use session::{Limit, Session};
@@ -59,6 +65,10 @@ pub(crate) struct Client {
     leases: Mutex<BTreeMap<[u8; 16], Arc<AtomicBool>>>,
     /// Counts handles that were dropped.
     drops: Arc<AtomicU64>,
+    /// The number of attempts that were numbered.
+    attempts: AtomicU64,
+    /// Attempts that the keeper ends.
+    left_attempts: Mutex<BTreeSet<u64>>,
     is_ending: AtomicBool,
     ending: Mutex<()>,
     ended: Condvar,
@@ -104,6 +114,8 @@ impl Device {
             readers: runtime.mutex(BTreeMap::new()),
             leases: runtime.mutex(BTreeMap::new()),
             drops: Arc::default(),
+            attempts: AtomicU64::new(0),
+            left_attempts: runtime.mutex(BTreeSet::new()),
             is_ending: AtomicBool::new(false),
             ending: runtime.mutex(()),
             ended: runtime.condvar(),
@@ -120,6 +132,14 @@ impl Device {
             client,
             keeper: runtime.mutex(Some(keeper)),
         }))
+    }
+
+    /// Another session with the same device.
+    fn reconnect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
+        let session = &self.client.session;
+        let (network, address) = session.link();
+        let options = session.options.clone();
+        Device::connect(&session.runtime, network, address, folder, options)
     }
 
     /// The folder as a storage.
@@ -168,7 +188,12 @@ impl Drop for Device {
 impl Client {
     /// Waits until the bytes that were appended to the object of this name are answered.
     fn drain(&self, name: &str, limit: &Limit, op: &'static str) -> Result<()> {
-        for file in self.files_named(name) {
+        // An object that has lost its name may be the one that somebody reads.
+        let files: Vec<_> = self.files.lock().values().cloned().collect();
+        for file in files
+            .iter()
+            .filter(|file| file.with_name(|own| own.text() == name))
+        {
             // A file that has failed has nothing that could still arrive.
             match file.drain(limit, op) {
                 Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
@@ -192,8 +217,19 @@ impl Client {
 
     fn files_named(&self, name: &str) -> Vec<Arc<FileShared>> {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
-        let is_named = |file: &Arc<FileShared>| file.current_name() == name;
+        let is_named = |file: &Arc<FileShared>| file.with_name(|own| own.is(name));
         files.into_iter().filter(is_named).collect()
+    }
+
+    /// The open objects of this name.
+    fn objects_named(&self, name: &str) -> Vec<Named> {
+        let files = self.files_named(name).into_iter().map(Named::Written);
+        let mut named: Vec<Named> = files.collect();
+        let readers: Vec<_> = self.readers.lock().values().cloned().collect();
+        let is_named = |reader: &Arc<ReadShared>| reader.with_name(|own| own.is(name));
+        let readers = readers.into_iter().filter(is_named);
+        named.extend(readers.map(Named::Read));
+        named
     }
 
     /// Closes what was dropped.
@@ -263,6 +299,21 @@ impl Client {
     }
 }
 
+/// An open object, as far as its name goes.
+enum Named {
+    Written(Arc<FileShared>),
+    Read(Arc<ReadShared>),
+}
+
+impl Named {
+    fn with_name(&self, f: impl FnOnce(&mut ObjectName)) {
+        match self {
+            Named::Written(file) => file.with_name(f),
+            Named::Read(reader) => reader.with_name(f),
+        }
+    }
+}
+
 /// The keeper task.
 fn keep(client: &Arc<Client>) {
     let session = &client.session;
@@ -292,7 +343,9 @@ fn keep(client: &Arc<Client>) {
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
             client.sweep(&limit);
-            swept = drops;
+            if client.end_left_attempts(&limit) {
+                swept = drops;
+            }
         }
     }
     let limit = session.limit_of(CLOSE_LIMIT);

@@ -139,6 +139,17 @@ impl NamesLane {
         result
     }
 
+    /// Whether a job that gave up may still begin.
+    pub(super) fn has_pending_job(&self) -> bool {
+        let names = self.names.lock();
+        let pending = names.as_ref().map(|names| names.pending.as_ref());
+        match pending {
+            // Somebody has the lane.
+            None => true,
+            Some(pending) => pending.is_some_and(|p| matches!(p.change, NamesChange::BeginJob(_))),
+        }
+    }
+
     /// Waits for the lane.
     fn turn(
         &self,

@@ -4,8 +4,8 @@
 //! reader that goes from front to back is served from a buffer, which is filled ahead
 //! ([`Access::Sequential`]).
 //!
-//! Invariants: an object that was opened again, because the device forgot the session, must have its
-//! old length. Bytes that this client appended to the object are sent before it is read.
+//! Invariants: an object that was opened again, because the device forgot the session, must have
+//! its old length. Bytes that this client appended to the object are sent before it is read.
 //!
 //! Threading: shared. The lock is not held over a request.
 
@@ -17,6 +17,7 @@ use siltstone_storage::{
 };
 
 use super::Client;
+use super::object_name::ObjectName;
 use super::pipe::Pipe;
 use super::session::Limit;
 use crate::frames::ConnectionError;
@@ -41,7 +42,9 @@ struct Ahead {
 /// See the module.
 pub(super) struct ReadShared {
     pub(super) id: u64,
-    name: String,
+    /// The name under which it was opened.
+    first_name: String,
+    name: Mutex<ObjectName>,
     direct: bool,
     len: u64,
     /// The server's state in which the object is open.
@@ -88,7 +91,8 @@ pub(super) fn open(client: &Arc<Client>, name: &str, direct: bool) -> Result<Rem
             Ok((Answer::Opened { len }, _)) => {
                 let shared = Arc::new(ReadShared {
                     id,
-                    name: name.to_string(),
+                    first_name: name.to_string(),
+                    name: session.runtime.mutex(ObjectName::new(name)),
                     direct,
                     len,
                     state: session.runtime.mutex(pipe.state),
@@ -120,46 +124,62 @@ pub(super) fn open(client: &Arc<Client>, name: &str, direct: bool) -> Result<Rem
     }
 }
 
+impl ReadShared {
+    /// Calls a function with the object's name, which it may change.
+    pub(super) fn with_name<T>(&self, f: impl FnOnce(&mut ObjectName) -> T) -> T {
+        f(&mut self.name.lock())
+    }
+}
+
 impl RemoteReader {
     /// Opens the object on another state of the server.
     fn reopen(&self, pipe: &mut Pipe) -> std::result::Result<Result<()>, ConnectionError> {
         let shared = &self.shared;
-        let request = Request::Open {
-            name: shared.name.clone(),
-            file: shared.id,
-            direct: shared.direct,
-        };
         let gone = |detail: String| {
             let kind = StorageErrorKind::Closed;
-            Ok(Err(StorageError::new(kind, "read", &shared.name, detail)))
+            let name = &shared.first_name;
+            Ok(Err(StorageError::new(kind, "read", name, detail)))
         };
-        match pipe.exchange(&request, &[])?.0 {
-            Answer::Opened { len } if len == shared.len => {
-                *shared.state.lock() = pipe.state;
-                Ok(Ok(()))
+        let deleted = "the device was started again after the object was deleted or replaced";
+        let Some(names) = shared.name.lock().candidates() else {
+            return gone(deleted.into());
+        };
+        for name in names {
+            let request = Request::Open {
+                name,
+                file: shared.id,
+                direct: shared.direct,
+            };
+            match pipe.exchange(&request, &[])?.0 {
+                Answer::Opened { len } if len >= shared.len => {
+                    *shared.state.lock() = pipe.state;
+                    return Ok(Ok(()));
+                }
+                Answer::Opened { len } => {
+                    return gone(format!(
+                        "the device was started again, and the object has {len} bytes instead of \
+                         {}",
+                        shared.len
+                    ));
+                }
+                Answer::Failed(error) if error.kind == StorageErrorKind::NotFound => {}
+                Answer::Failed(error) => return Ok(Err(error)),
+                _ => return Err(ConnectionError::End),
             }
-            Answer::Opened { len } => gone(format!(
-                "the device was started again, and the object has {len} bytes instead of {}",
-                shared.len
-            )),
-            Answer::Ended => Err(ConnectionError::End),
-            Answer::Failed(error) if error.kind == StorageErrorKind::NotFound => {
-                gone("the device was started again, and the object has been deleted".into())
-            }
-            Answer::Failed(error) => Ok(Err(error)),
-            _ => Err(ConnectionError::End),
         }
+        gone(deleted.into())
     }
 
     /// Reads ranges, which are not larger than a frame each, into `out` one after the other.
     fn read_parts(&self, parts: &[Part], limit: &Limit, out: &mut Vec<u8>) -> Result<()> {
         let session = &self.client.session;
         let shared = &self.shared;
-        self.client.drain(&shared.name, limit, "read")?;
+        let name = shared.name.lock().text().to_string();
+        self.client.drain(&name, limit, "read")?;
         let begin = out.len();
         loop {
             out.truncate(begin);
-            let mut pipe = session.take(limit, "read", &shared.name)?;
+            let mut pipe = session.take(limit, "read", &name)?;
             let is_open = *shared.state.lock() == pipe.state;
             let opened = match is_open {
                 true => Ok(Ok(())),
@@ -178,7 +198,7 @@ impl RemoteReader {
                 Err(error) => session.lost(pipe, &error),
             }
             if session.is_over(limit) {
-                return Err(session.unreachable("read", &shared.name));
+                return Err(session.unreachable("read", &name));
             }
         }
     }
@@ -278,7 +298,7 @@ fn parts_of(ranges: impl Iterator<Item = (u64, usize)>) -> Vec<Part> {
 
 impl ReadFile for RemoteReader {
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared.first_name
     }
 
     fn len(&self) -> u64 {

@@ -160,6 +160,18 @@ impl Session {
         }
     }
 
+    /// The network, and the device's address.
+    pub(super) fn link(&self) -> (Arc<dyn Network>, Address) {
+        (Arc::clone(&self.network), self.address.clone())
+    }
+
+    /// The epoch of the lease that the session has.
+    pub(super) fn writer_epoch(&self) -> Option<Epoch> {
+        let pool = self.pool.lock();
+        let mut leases = pool.leases.iter();
+        leases.find(|lease| !lease.shared).map(|lease| lease.epoch)
+    }
+
     pub(super) fn token(&self) -> [u8; 16] {
         self.token
     }

@@ -18,6 +18,7 @@ use siltstone_storage::{
 
 use super::Client;
 use super::file::{FileShared, RemoteFile};
+use super::object_name::ObjectName;
 use super::read;
 use super::session::LeaseRecord;
 use crate::wire::request::NamesChange;
@@ -210,11 +211,15 @@ impl DeviceStorage {
     ) -> Result<()> {
         // While it is not known whether the change took effect, a file of this name must not be
         // opened again: the name may be another object's.
-        let mut files = self.client.files_named(name);
-        files.retain(|file| file.give_up());
+        let objects = self.client.objects_named(name);
+        objects
+            .iter()
+            .for_each(|o| o.with_name(ObjectName::give_up));
         let result = self.change(op, epoch, change, bulk).map(drop);
         if matches!(&result, Err(e) if e.kind != StorageErrorKind::Unreachable) {
-            files.iter().for_each(|file| file.take_back());
+            objects
+                .iter()
+                .for_each(|o| o.with_name(ObjectName::take_back));
         }
         result
     }
@@ -268,11 +273,13 @@ impl Storage for DeviceStorage {
             new: new.to_string(),
             file: self.client.session.new_object(),
         };
-        let mut before = self.client.files_named(old);
-        before.retain(|file| file.give_up());
+        let before = self.client.objects_named(old);
+        before.iter().for_each(|o| o.with_name(ObjectName::give_up));
         let file = self.open_file("recycle", epoch, new, change);
         if matches!(&file, Err(e) if e.kind != StorageErrorKind::Unreachable) {
-            before.iter().for_each(|file| file.take_back());
+            before
+                .iter()
+                .for_each(|o| o.with_name(ObjectName::take_back));
         }
         file
     }
@@ -402,16 +409,22 @@ impl Storage for DeviceStorage {
             old: old.to_string(),
             new: new.to_string(),
         };
-        let moved = self.client.files_named(old);
-        moved.iter().for_each(|file| file.may_be_renamed(new));
+        let moved = self.client.objects_named(old);
+        moved
+            .iter()
+            .for_each(|o| o.with_name(|name| name.may_become(new)));
         let result = match old == new {
             true => self.change("rename", epoch, change, &[]).map(drop),
             false => self.replace_name("rename", epoch, new, change, &[]),
         };
         match &result {
-            Ok(()) => moved.iter().for_each(|file| file.is_named(new)),
+            Ok(()) => moved
+                .iter()
+                .for_each(|o| o.with_name(|name| name.becomes(new))),
             Err(e) if e.kind == StorageErrorKind::Unreachable => {}
-            Err(_) => moved.iter().for_each(|file| file.is_named(old)),
+            Err(_) => moved
+                .iter()
+                .for_each(|o| o.with_name(|name| name.becomes(old))),
         }
         result
     }

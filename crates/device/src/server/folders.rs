@@ -190,8 +190,8 @@ impl MemoryFolders {
         }
     }
 
-    /// The folders after an event, such as a kill of the process or a power loss, which `image` does
-    /// to each of them. `is_reboot` says whether the machine was started again.
+    /// The folders after an event, such as a kill of the process or a power loss, which `image`
+    /// does to each of them. `is_reboot` says whether the machine was started again.
     pub fn after(
         &self,
         is_reboot: bool,

@@ -115,7 +115,7 @@ fn lease(
             }
         }
         (None, Some(_)) => return Err(fenced()),
-        (Some(note), None) if !note.is_released() => {
+        (Some(note), None) if !note.is_released() && note.token_hash != hash => {
             // The holder of before the server's start may come back, for a short time.
             let since = inner.runtime.now().since(inner.started);
             let left = inner.options.restart_grace.saturating_sub(since);

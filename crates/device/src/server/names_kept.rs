@@ -1,5 +1,5 @@
-//! The storage in which a job writes its tables: it syncs no names, and never deletes an object that
-//! the job did not create.
+//! The storage in which a job writes its tables: it syncs no names, and never deletes an object
+//! that the job did not create.
 //!
 //! A sync of names reports a failure once, to whoever asks first. It belongs to the host, which has
 //! to know it (RFC 9, D8). And an output's name that is taken belongs to somebody else (D5).

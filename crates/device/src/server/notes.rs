@@ -1,8 +1,8 @@
 //! What a server remembers of leases that it gave, across its own restarts (RFC 9, D3a).
 //!
-//! Each lease of each folder has two objects in the server's root folder, which are written in turn.
-//! An object has a fixed length and is overwritten in place, so a note needs no space on a full
-//! disk. A note that was torn has a wrong checksum, and then the other one counts.
+//! Each lease of each folder has two objects in the server's root folder, which are written in
+//! turn. An object has a fixed length and is overwritten in place, so a note needs no space on a
+//! full disk. A note that was torn has a wrong checksum, and then the other one counts.
 //!
 //! ```text
 //! length u32 | document: folder, lease, number, hash of the token, id, granted epoch, local epoch

@@ -1,7 +1,7 @@
 //! Errors of storages as bytes: class u8, operation, name, offset, details.
 //!
-//! Invariants: texts are cut at [`TEXT_MAX`] bytes, so an error fits into a frame. A class that this
-//! version does not know is read as [`StorageErrorKind::Io`].
+//! Invariants: texts are cut at `TEXT_MAX` bytes, so an error fits into a frame. A class that
+//! this version does not know is read as [`StorageErrorKind::Io`].
 //!
 //! Threading: pure functions.
 

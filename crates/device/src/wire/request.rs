@@ -3,8 +3,8 @@
 //! A request is a frame. Its kind says which values its fields have, in which order;
 //! `docs/format/wire.md` lists them. Bytes of files are the frame's bulk bytes.
 //!
-//! Invariants: as the parent module's. A decoded name may still be no name of an object: the storage
-//! that gets it checks it.
+//! Invariants: as the parent module's. A decoded name may still be no name of an object: the
+//! storage that gets it checks it.
 //!
 //! Threading: plain data.
 
@@ -39,7 +39,8 @@ pub enum Request {
         /// Its id.
         id: [u8; 16],
     },
-    /// Opens an object for writing again, which the host wrote before the device forgot the session.
+    /// Opens an object for writing again, which the host wrote before the device forgot the
+    /// session.
     Reopen {
         /// The object.
         name: String,

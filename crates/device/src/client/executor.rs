@@ -1,0 +1,211 @@
+//! A device as an executor of jobs.
+//!
+//! Where the tables of a job lie decides how it is run (RFC 9, section 1):
+//! - *held*: the store's folder is one of this device, which the base of the job's storage shows;
+//! - *shared*: the folder is one of this machine, and the device proves that it sees it;
+//! - *lent*: any other folder. The inputs are sent, and the outputs fetched (`lent.rs`).
+//!
+//! Invariants: E1 to E4 of executors. Bytes are durable when the device says so, and names are made
+//! durable here, by the job's own storage. A device whose machine was started again while a job ran
+//! may have lost its names, so the attempt fails.
+//!
+//! Threading: shared.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone_storage::{FileStorage, Mutex, Storage, StorageError, StorageErrorKind};
+use siltstone_table::TableError;
+use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Side};
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{InputKind, Job};
+
+use super::lent::Lent;
+use super::storage::DeviceStorage;
+use super::{Client, Device};
+use crate::server::{proof_of, random_id};
+use crate::wire::job::{JobOrder, Place};
+use crate::wire::{Answer, Request};
+
+/// The time without progress after which a device ends a job.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub struct DeviceExecutor {
+    name: String,
+    device: Arc<Device>,
+    /// Whether the device sees a folder of this machine, by its path.
+    seen: Mutex<Vec<(String, bool)>>,
+    lent: Lent,
+}
+
+/// Where a job's tables lie, as the device sees it.
+enum Shape {
+    Held(Arc<Client>),
+    Shared(String),
+    Lent,
+}
+
+impl DeviceExecutor {
+    /// An executor for a device. The session of `device` needs no folder.
+    pub fn new(name: &str, device: &Arc<Device>) -> DeviceExecutor {
+        let runtime = &device.client.session.runtime;
+        DeviceExecutor {
+            name: name.to_string(),
+            device: Arc::clone(device),
+            seen: runtime.mutex(Vec::new()),
+            lent: Lent::new(device),
+        }
+    }
+
+    fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {
+        let base = ctx.outputs.base();
+        let session = &self.device.client.session;
+        if let Some(storage) = base.and_then(|base| base.downcast_ref::<DeviceStorage>()) {
+            let device = |client: &Client| client.session.welcome().map(|w| w.device);
+            if device(&storage.client) == device(&self.device.client) {
+                return Ok(Shape::Held(Arc::clone(&storage.client)));
+            }
+        }
+        if base.is_some_and(|base| base.is::<FileStorage>()) {
+            let path = ctx.outputs.location();
+            let known = self.seen.lock().iter().find(|(p, _)| *p == path).cloned();
+            let is_seen = match known {
+                Some((_, is_seen)) => is_seen,
+                None => {
+                    let is_seen = self.proves(ctx, job)?;
+                    self.seen.lock().push((path.clone(), is_seen));
+                    is_seen
+                }
+            };
+            if is_seen {
+                return Ok(Shape::Shared(path));
+            }
+        }
+        if session.welcome().is_some_and(|w| w.keep_bytes > 0) {
+            return Ok(Shape::Lent);
+        }
+        Err(ExecError::declined(
+            "the device neither holds nor shares the folder of tables, and takes none to keep; \
+             start it with --share FOLDER or --keep BYTES",
+        ))
+    }
+
+    /// Whether the device sees the folder of the job's tables: it reads an object there that nobody
+    /// else knows.
+    fn proves(&self, ctx: &ExecContext, job: &Job) -> Result<bool, ExecError> {
+        let session = &self.device.client.session;
+        // The name is one of this attempt's outputs, so an open deletes it if nobody else does.
+        let name = job.table_name(9999, 99_999);
+        let bytes = random_id(&session.runtime);
+        let salt = random_id(&session.runtime);
+        ctx.outputs.publish(ctx.epoch, &name, &bytes)?;
+        let request = Request::ProveFolder {
+            name: name.clone(),
+            salt,
+        };
+        let answer = session.ask(&session.limit(), "share", &name, &request, &[]);
+        ctx.outputs.delete(ctx.epoch, &name)?;
+        match answer {
+            Ok((Answer::Proof(proof), _)) => Ok(proof == proof_of(&bytes, &salt)),
+            Err(e) if e.kind == StorageErrorKind::Unreachable => Err(e.into()),
+            _ => Ok(false),
+        }
+    }
+
+    fn order(&self, client: &Client, ctx: &ExecContext, place: Place, epoch: u64) -> JobOrder {
+        JobOrder {
+            attempt: client.new_attempt(),
+            store: [0; 16],
+            place,
+            epoch,
+            max_parallel: u32::try_from(ctx.max_parallel).unwrap_or(u32::MAX),
+            bytes_per_s: 0,
+            silence_ms: SILENCE.as_millis() as u64,
+        }
+    }
+
+    /// Runs a job whose tables the device can reach, and makes the names of its outputs durable.
+    fn run_there(
+        &self,
+        client: &Arc<Client>,
+        place: Place,
+        epoch: u64,
+        job: &Job,
+        ctx: &ExecContext,
+    ) -> Result<Outcome, ExecError> {
+        let boot = || client.session.welcome().map(|w| w.boot.clone());
+        let before = boot();
+        let order = self.order(client, ctx, place, epoch);
+        let outcome = client.run_job(job, order, ctx)?;
+        if !outcome.tables.is_empty() {
+            ctx.outputs.sync_dir(ctx.epoch)?;
+        }
+        if boot() != before {
+            let detail = "the device's machine was started again while the job ran";
+            let kind = StorageErrorKind::Io;
+            let name = client.session.describe();
+            return Err(StorageError::new(kind, "run a job", name, detail).into());
+        }
+        Ok(outcome)
+    }
+}
+
+impl Executor for DeviceExecutor {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn side(&self) -> Side {
+        Side::Device
+    }
+
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
+            true => Err("a stream does not cross a link".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn slots(&self) -> usize {
+        let welcome = self.device.client.session.welcome();
+        welcome.map_or(1, |w| w.slots.0 as usize)
+    }
+
+    fn parallelism(&self) -> usize {
+        let welcome = self.device.client.session.welcome();
+        welcome.map_or(1, |w| w.slots.1 as usize)
+    }
+
+    fn state(&self) -> ExecutorState {
+        let session = &self.device.client.session;
+        if let Some(error) = session.ended() {
+            return ExecutorState::Down(error.to_string());
+        }
+        match session.down() {
+            Some((_, why)) => ExecutorState::Down(why),
+            None => ExecutorState::Ready,
+        }
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        match self.shape(ctx, job)? {
+            Shape::Held(client) => {
+                let epoch = client.session.writer_epoch().ok_or_else(|| {
+                    let detail = "the store's session does not have the lease any more";
+                    let kind = StorageErrorKind::Fenced;
+                    let name = client.session.describe();
+                    TableError::from(StorageError::new(kind, "run a job", name, detail))
+                })?;
+                self.run_there(&client, Place::Session, epoch.0, job, ctx)
+            }
+            Shape::Shared(path) => {
+                let place = Place::Shared { path };
+                self.run_there(&self.device.client, place, ctx.epoch.0, job, ctx)
+            }
+            Shape::Lent => self.lent.run(job, ctx, |client, epoch| {
+                self.order(client, ctx, Place::Session, epoch)
+            }),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Jobs of a session, from the host's side.
+//!
+//! Invariants (RFC 9, section 8): an attempt begins once. A caller that returns before the attempt
+//! has ended leaves it to the keeper, which asks the device to end it.
+//!
+//! Threading: any task; no lock is held over a request.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::{Result, StorageError, StorageErrorKind};
+use siltstone_table::TableError;
+use siltstone_table::exec::{ExecContext, ExecError, Progress};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+
+use super::Client;
+use super::session::Limit;
+use crate::wire::frame::BULK_MAX;
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus};
+use crate::wire::request::NamesChange;
+use crate::wire::{Answer, Request};
+
+/// How long the device holds an answer back while there is nothing new.
+const WAIT_MS: u32 = 200;
+
+/// How long a link may be down before an attempt fails, so that the host can run the job.
+const DOWN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a cancelled attempt is waited for.
+const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
+
+/// The longest outcome that is taken from a device, in bytes.
+const OUTCOME_MAX: u64 = 256 << 20;
+
+const OP: &str = "run a job";
+
+fn failed(error: StorageError) -> ExecError {
+    ExecError::Failed(TableError::Storage(error))
+}
+
+impl Client {
+    /// A number for an attempt, which rises within the session.
+    pub(super) fn new_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Has the device run a job, and waits for its end.
+    pub(super) fn run_job(
+        &self,
+        job: &Job,
+        order: JobOrder,
+        ctx: &ExecContext,
+    ) -> std::result::Result<Outcome, ExecError> {
+        let bytes = job.encode();
+        if bytes.len() > BULK_MAX {
+            return Err(ExecError::declined(format!(
+                "the job has {} bytes, more than fit into a frame",
+                bytes.len()
+            )));
+        }
+        let attempt = order.attempt;
+        let epoch = order.epoch;
+        let begun = self.begin_job(order, epoch, &bytes);
+        if let Err(error) = begun {
+            if error.kind == StorageErrorKind::Unreachable {
+                self.leave_attempt(attempt);
+            }
+            return Err(failed(error));
+        }
+        let ended = self.wait_for(attempt, ctx);
+        match ended {
+            Ok(outcome) => {
+                self.forget_attempt(attempt);
+                Ok(outcome)
+            }
+            Err(error) => {
+                self.leave_attempt(attempt);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin_job(&self, order: JobOrder, epoch: u64, bytes: &[u8]) -> Result<()> {
+        let limit = self.session.limit_of(DOWN_LIMIT);
+        // The device reads what this session wrote.
+        self.drain_all(&limit, OP)?;
+        let change = NamesChange::BeginJob(order);
+        let names = &self.names;
+        let changed = names.change(&self.session, OP, epoch, change, bytes, &limit);
+        changed.map(drop)
+    }
+
+    /// Waits for the end of an attempt.
+    fn wait_for(&self, attempt: u64, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {
+        let session = &self.session;
+        let mut cancelled = None;
+        loop {
+            if ctx.cancel.is_cancelled() {
+                let now = session.runtime.now();
+                let since = *cancelled.get_or_insert_with(|| {
+                    self.cancel_attempt(attempt);
+                    now
+                });
+                if now.since(since) >= CANCEL_LIMIT {
+                    return Err(ExecError::Cancelled);
+                }
+            }
+            let limit = match cancelled {
+                None => session.limit_of(DOWN_LIMIT),
+                Some(_) => session.limit_of(CANCEL_LIMIT),
+            };
+            let status = self.ask_status(attempt, &limit).map_err(failed)?;
+            show(&status.counts, &ctx.progress);
+            match status.end {
+                None => {}
+                Some(JobEnd::Done { outcome_bytes }) => {
+                    return self.read_outcome(attempt, outcome_bytes).map_err(failed);
+                }
+                Some(JobEnd::Declined(reason)) => return Err(ExecError::Declined { reason }),
+                Some(JobEnd::Cancelled) if ctx.cancel.is_cancelled() => {
+                    return Err(ExecError::Cancelled);
+                }
+                Some(JobEnd::Cancelled) => {
+                    let detail = "the device ended the job: it made no progress, or heard nothing \
+                                  of this host";
+                    return Err(failed(self.job_error(attempt, detail)));
+                }
+                Some(JobEnd::Storage(error)) => return Err(failed(error)),
+                Some(JobEnd::Failed(reason)) => {
+                    return Err(failed(self.job_error(attempt, &reason)));
+                }
+            }
+        }
+    }
+
+    fn job_error(&self, attempt: u64, detail: &str) -> StorageError {
+        let name = format!("attempt {attempt} on {}", self.session.describe());
+        StorageError::new(StorageErrorKind::Io, OP, name, detail)
+    }
+
+    fn ask_status(&self, attempt: u64, limit: &Limit) -> Result<JobStatus> {
+        let request = Request::WaitJob {
+            attempt,
+            parts_known: 0,
+            wait_ms: WAIT_MS,
+        };
+        let name = self.session.describe();
+        match self.session.ask(limit, OP, &name, &request, &[])? {
+            (Answer::Job(status), _) => Ok(status),
+            _ => Err(self.session.wrong_answer(OP, &name)),
+        }
+    }
+
+    fn read_outcome(&self, attempt: u64, len: u64) -> Result<Outcome> {
+        let session = &self.session;
+        if len > OUTCOME_MAX {
+            return Err(self.job_error(attempt, &format!("its outcome has {len} bytes")));
+        }
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < len {
+            let request = Request::ReadOutcome {
+                attempt,
+                offset: bytes.len() as u64,
+            };
+            let limit = session.limit_of(DOWN_LIMIT);
+            match session.ask(&limit, OP, &session.describe(), &request, &[])? {
+                (Answer::Bytes, frame) if !frame.bulk().is_empty() => {
+                    bytes.extend_from_slice(frame.bulk());
+                }
+                _ => return Err(self.job_error(attempt, "its outcome ended too early")),
+            }
+        }
+        let decoded = Outcome::decode(&bytes);
+        decoded.map_err(|damage| self.job_error(attempt, &format!("its outcome: {damage}")))
+    }
+
+    fn cancel_attempt(&self, attempt: u64) {
+        let limit = self.session.limit_of(CANCEL_LIMIT);
+        self.tell(&Request::CancelJob { attempt }, &limit);
+    }
+
+    fn forget_attempt(&self, attempt: u64) {
+        let limit = self.session.limit_of(CANCEL_LIMIT);
+        if !self.tell(&Request::ForgetJob { attempt }, &limit) {
+            self.leave_attempt(attempt);
+        }
+    }
+
+    /// Leaves an attempt to the keeper, which ends it.
+    fn leave_attempt(&self, attempt: u64) {
+        self.left_attempts.lock().insert(attempt);
+        self.drops.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends the attempts that were left. Returns false if the device could not be reached.
+    pub(super) fn end_left_attempts(&self, limit: &Limit) -> bool {
+        let left: Vec<u64> = self.left_attempts.lock().iter().copied().collect();
+        for attempt in left {
+            let is_told = self.tell(&Request::CancelJob { attempt }, limit)
+                && self.tell(&Request::ForgetJob { attempt }, limit);
+            if !is_told {
+                return false;
+            }
+            // A device that does not know the attempt has forgotten it, or has not begun it yet: a
+            // request for it that gave up may still arrive.
+            if self.names.has_pending_job() {
+                return false;
+            }
+            let status = self.ask_status(attempt, limit);
+            let is_known = status.is_ok_and(|status| status.end.is_none());
+            if !is_known {
+                self.left_attempts.lock().remove(&attempt);
+            }
+        }
+        self.left_attempts.lock().is_empty()
+    }
+}
+
+/// Shows the counts of the device as those of the attempt.
+fn show(counts: &JobCounts, progress: &Progress) {
+    progress.entries.store(counts.entries, Ordering::Relaxed);
+    progress.bytes_in.store(counts.bytes_in, Ordering::Relaxed);
+    progress
+        .bytes_out
+        .store(counts.bytes_out, Ordering::Relaxed);
+    progress.tables.store(counts.tables, Ordering::Relaxed);
+    progress.beats.store(counts.beats, Ordering::Relaxed);
+}

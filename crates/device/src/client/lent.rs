@@ -1,0 +1,347 @@
+//! Lent work: a device without the store's tables gets those that a job needs, and its outputs are
+//! fetched.
+//!
+//! The executor has a session of its own on a scratch folder of the device. Tables are found there
+//! by their digest, so a table that was sent or made once is not sent again while it is kept. What
+//! is kept is bounded by the bytes that the device allows; the least recently used goes first.
+//!
+//! Invariants: tables that a running job needs are not dropped. A fetched table is complete and
+//! synced before its outcome is returned. The session's lease and folder end with the session, so
+//! nothing is left on the device.
+//!
+//! Threading: shared. The lock is held over no call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use siltstone_storage::{
+    Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
+};
+use siltstone_table::exec::{ExecContext, ExecError};
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{Input, Job};
+
+use super::{Client, Device};
+use crate::wire::hello::FolderWanted;
+use crate::wire::job::JobOrder;
+
+/// The bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// A table on the device.
+struct Kept {
+    len: u64,
+    /// The number of jobs that need it now.
+    users: usize,
+    last_use: u64,
+    /// Whether all its bytes were sent.
+    is_complete: bool,
+}
+
+#[derive(Default)]
+struct Tables {
+    kept: BTreeMap<String, Kept>,
+    bytes: u64,
+    clock: u64,
+}
+
+/// The scratch folder.
+struct Scratch {
+    device: Arc<Device>,
+    storage: Arc<dyn Storage>,
+    lease: Box<dyn Lease>,
+    tables: Mutex<Tables>,
+    keep_bytes: u64,
+}
+
+/// See the module.
+pub(super) struct Lent {
+    device: Arc<Device>,
+    scratch: Mutex<Option<Arc<Scratch>>>,
+}
+
+/// The name of a table on the device.
+fn content_name(digest: u64, len: u64) -> String {
+    format!("t-{digest:016x}-{len}.tbl")
+}
+
+/// The tables of a job that are in use. Dropping this value ends the use.
+struct InUse<'a> {
+    scratch: &'a Scratch,
+    names: Vec<String>,
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        let mut tables = self.scratch.tables.lock();
+        for name in &self.names {
+            if let Some(kept) = tables.kept.get_mut(name) {
+                kept.users -= 1;
+            }
+        }
+    }
+}
+
+impl Lent {
+    pub(super) fn new(device: &Arc<Device>) -> Lent {
+        Lent {
+            device: Arc::clone(device),
+            scratch: device.client.session.runtime.mutex(None),
+        }
+    }
+
+    /// The scratch folder, which is made if there is none, or if the device has forgotten it.
+    fn scratch(&self) -> Result<Arc<Scratch>> {
+        let known = self.scratch.lock().clone();
+        if let Some(scratch) = known {
+            if scratch.device.client.session.ended().is_none() {
+                return Ok(scratch);
+            }
+            scratch.device.close();
+        }
+        let device = self.device.reconnect(FolderWanted::Scratch)?;
+        let storage = device.storage();
+        let lease = storage.lease("scratch")?;
+        let welcome = device.client.session.welcome();
+        let runtime = &device.client.session.runtime;
+        let scratch = Arc::new(Scratch {
+            tables: runtime.mutex(Tables::default()),
+            storage,
+            lease,
+            keep_bytes: welcome.map_or(0, |w| w.keep_bytes),
+            device,
+        });
+        *self.scratch.lock() = Some(Arc::clone(&scratch));
+        Ok(scratch)
+    }
+
+    /// Runs a job: sends inputs, has it run, fetches outputs.
+    pub(super) fn run(
+        &self,
+        job: &Job,
+        ctx: &ExecContext,
+        order: impl FnOnce(&Client, u64) -> JobOrder,
+    ) -> std::result::Result<Outcome, ExecError> {
+        let scratch = self.scratch()?;
+        let in_use = scratch.send_inputs(job, ctx)?;
+        let theirs = Job {
+            inputs: job.inputs.iter().map(renamed).collect(),
+            ..job.clone()
+        };
+        let client = &scratch.device.client;
+        let order = order(client, scratch.lease.epoch().0);
+        let mut outcome = client.run_job(&theirs, order, ctx)?;
+        if outcome.job != theirs.identity() {
+            let detail = "the device's outcome is that of another job";
+            return Err(scratch.error(detail).into());
+        }
+        outcome.job = job.identity();
+        let fetched = scratch.fetch(&outcome, ctx);
+        drop(in_use);
+        if fetched.is_err() {
+            // Nobody refers to what was fetched.
+            for table in &outcome.tables {
+                let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+            }
+        }
+        fetched?;
+        scratch.keep_outputs(&outcome);
+        Ok(outcome)
+    }
+}
+
+/// The input under its name on the device.
+fn renamed(input: &Input) -> Input {
+    Input {
+        name: content_name(input.digest, input.len_bytes),
+        location: 0,
+        ..input.clone()
+    }
+}
+
+impl Scratch {
+    fn error(&self, detail: impl Into<String>) -> StorageError {
+        let name = self.device.client.session.describe();
+        StorageError::new(StorageErrorKind::Io, "run a job", name, detail)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.lease.epoch()
+    }
+
+    /// Sends the inputs that the device does not have.
+    fn send_inputs(
+        &self,
+        job: &Job,
+        ctx: &ExecContext,
+    ) -> std::result::Result<InUse<'_>, ExecError> {
+        let total: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
+        // Outputs take about as much as inputs.
+        if total.saturating_mul(2) > self.keep_bytes {
+            return Err(ExecError::declined(format!(
+                "the job reads {total} bytes of tables, and the device keeps {} for this host",
+                self.keep_bytes
+            )));
+        }
+        let mut in_use = InUse {
+            scratch: self,
+            names: Vec::new(),
+        };
+        self.make_room(total.saturating_mul(2));
+        for input in &job.inputs {
+            let name = content_name(input.digest, input.len_bytes);
+            if self.claim(&name, input.len_bytes) {
+                in_use.names.push(name);
+                continue;
+            }
+            in_use.names.push(name.clone());
+            let table = ctx.inputs.table(input.location, &input.name)?;
+            let sent = self.send(&*table, &name, ctx);
+            if let Err(error) = sent {
+                self.forget(&name);
+                in_use.names.pop();
+                return Err(error);
+            }
+            if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
+                kept.is_complete = true;
+            }
+        }
+        Ok(in_use)
+    }
+
+    /// Takes a table into use. Returns whether the device has it.
+    fn claim(&self, name: &str, len: u64) -> bool {
+        let mut tables = self.tables.lock();
+        tables.clock += 1;
+        let clock = tables.clock;
+        if let Some(kept) = tables.kept.get_mut(name).filter(|kept| kept.is_complete) {
+            kept.users += 1;
+            kept.last_use = clock;
+            return true;
+        }
+        tables.bytes += len;
+        let kept = Kept {
+            len,
+            users: 1,
+            last_use: clock,
+            is_complete: false,
+        };
+        tables.kept.insert(name.to_string(), kept);
+        false
+    }
+
+    fn forget(&self, name: &str) {
+        let mut tables = self.tables.lock();
+        if let Some(kept) = tables.kept.remove(name) {
+            tables.bytes -= kept.len;
+        }
+        drop(tables);
+        let _ = self.storage.delete(self.epoch(), name);
+    }
+
+    /// Drops the least recently used tables until there is room.
+    fn make_room(&self, bytes: u64) {
+        loop {
+            let name = {
+                let tables = self.tables.lock();
+                if tables.bytes + bytes <= self.keep_bytes {
+                    return;
+                }
+                let unused = tables.kept.iter().filter(|(_, kept)| kept.users == 0);
+                let oldest = unused.min_by_key(|(_, kept)| kept.last_use);
+                oldest.map(|(name, _)| name.clone())
+            };
+            let Some(name) = name else {
+                return;
+            };
+            self.forget(&name);
+        }
+    }
+
+    fn send(
+        &self,
+        table: &dyn ReadFile,
+        name: &str,
+        ctx: &ExecContext,
+    ) -> std::result::Result<(), ExecError> {
+        let file = match self.storage.create(self.epoch(), name) {
+            // An earlier attempt left it unfinished.
+            Err(e) if e.kind == StorageErrorKind::AlreadyExists => {
+                self.storage.delete(self.epoch(), name)?;
+                self.storage.create(self.epoch(), name)?
+            }
+            file => file?,
+        };
+        table.advise(Access::Sequential, 0, table.len());
+        let mut buf = vec![0; COPY_BYTES.min(table.len() as usize)];
+        let mut at = 0;
+        while at < table.len() {
+            if ctx.cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
+            let len = (table.len() - at).min(COPY_BYTES as u64) as usize;
+            table.read_at(at, &mut buf[..len])?;
+            file.append(&[&buf[..len]])?;
+            at += len as u64;
+            ctx.progress.beat();
+        }
+        Ok(())
+    }
+
+    /// Fetches the outputs, and makes them durable.
+    fn fetch(&self, outcome: &Outcome, ctx: &ExecContext) -> std::result::Result<(), ExecError> {
+        for table in &outcome.tables {
+            let theirs = self.storage.open(&table.name)?;
+            if theirs.len() != table.file_bytes {
+                let detail = format!(
+                    "the table {} has {} bytes on the device, and the outcome says {}",
+                    table.name,
+                    theirs.len(),
+                    table.file_bytes
+                );
+                return Err(self.error(detail).into());
+            }
+            theirs.advise(Access::Sequential, 0, theirs.len());
+            let file = ctx.outputs.create(ctx.epoch, &table.name)?;
+            let mut buf = vec![0; COPY_BYTES.min(theirs.len() as usize)];
+            let mut at = 0;
+            while at < theirs.len() {
+                if ctx.cancel.is_cancelled() {
+                    return Err(ExecError::Cancelled);
+                }
+                let len = (theirs.len() - at).min(COPY_BYTES as u64) as usize;
+                theirs.read_at(at, &mut buf[..len])?;
+                file.append(&[&buf[..len]])?;
+                at += len as u64;
+                ctx.progress.beat();
+            }
+            file.sync()?;
+        }
+        if !outcome.tables.is_empty() {
+            ctx.outputs.sync_dir(ctx.epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the outputs under their digests, for later jobs.
+    fn keep_outputs(&self, outcome: &Outcome) {
+        for table in &outcome.tables {
+            let name = content_name(table.digest, table.file_bytes);
+            if self.claim(&name, table.file_bytes) {
+                let _ = self.storage.delete(self.epoch(), &table.name);
+            } else if self
+                .storage
+                .rename(self.epoch(), &table.name, &name)
+                .is_err()
+            {
+                self.forget(&name);
+                continue;
+            }
+            if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
+                kept.is_complete = true;
+                kept.users -= 1;
+            }
+        }
+        self.make_room(0);
+    }
+}
