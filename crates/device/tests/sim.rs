@@ -158,11 +158,15 @@ fn run(plan: Plan) -> Result<Seen, String> {
                     | Op::Read(..)
                     | Op::Map(_)
             );
-            if plan.kill_ms > 0
-                && is_of_handle
-                && a == Answer::Failed(StorageErrorKind::Closed, None)
-            {
-                // The handle of an object that has no name any more.
+            // The object has lost its name, so a device that was started again does not find it.
+            let is_lost = matches!(
+                a,
+                Answer::Failed(
+                    StorageErrorKind::Closed | StorageErrorKind::UnexpectedEof,
+                    _
+                )
+            );
+            if plan.kill_ms > 0 && is_of_handle && is_lost && a != b {
                 remote.close_all();
                 local.close_all();
                 continue;

@@ -12,9 +12,10 @@
 //! Threading: shared.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::{FileStorage, Mutex, Storage, StorageError, StorageErrorKind};
+use siltstone_storage::{FileStorage, Mutex, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Side};
 use siltstone_table::job::outcome::Outcome;
@@ -56,6 +57,11 @@ impl DeviceExecutor {
             seen: runtime.mutex(Vec::new()),
             lent: Lent::new(device),
         }
+    }
+
+    /// The bytes of input tables that were sent for lent work.
+    pub fn sent_table_bytes(&self) -> u64 {
+        self.lent.sent_bytes.load(Ordering::Relaxed)
     }
 
     fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::{
     Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
@@ -57,6 +58,8 @@ struct Scratch {
 /// See the module.
 pub(super) struct Lent {
     device: Arc<Device>,
+    /// The bytes of tables that were sent.
+    pub(super) sent_bytes: AtomicU64,
     scratch: Mutex<Option<Arc<Scratch>>>,
 }
 
@@ -86,6 +89,7 @@ impl Lent {
     pub(super) fn new(device: &Arc<Device>) -> Lent {
         Lent {
             device: Arc::clone(device),
+            sent_bytes: AtomicU64::new(0),
             scratch: device.client.session.runtime.mutex(None),
         }
     }
@@ -123,7 +127,7 @@ impl Lent {
         order: impl FnOnce(&Client, u64) -> JobOrder,
     ) -> std::result::Result<Outcome, ExecError> {
         let scratch = self.scratch()?;
-        let in_use = scratch.send_inputs(job, ctx)?;
+        let in_use = scratch.send_inputs(job, ctx, &self.sent_bytes)?;
         let theirs = Job {
             inputs: job.inputs.iter().map(renamed).collect(),
             ..job.clone()
@@ -174,6 +178,7 @@ impl Scratch {
         &self,
         job: &Job,
         ctx: &ExecContext,
+        sent_bytes: &AtomicU64,
     ) -> std::result::Result<InUse<'_>, ExecError> {
         let total: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
         // Outputs take about as much as inputs.
@@ -202,6 +207,7 @@ impl Scratch {
                 in_use.names.pop();
                 return Err(error);
             }
+            sent_bytes.fetch_add(input.len_bytes, Ordering::Relaxed);
             if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
                 kept.is_complete = true;
             }

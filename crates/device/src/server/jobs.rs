@@ -283,7 +283,7 @@ pub(super) fn begin(
     if attempts.contains_key(&order.attempt) {
         return Err(invalid("the attempt has begun before".into()));
     }
-    if inner.running_jobs(session) >= inner.options.slots as usize {
+    if !inner.take_slot() {
         attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
         attempts.insert(order.attempt, attempt);
         return Ok(Answer::Done);
@@ -308,8 +308,13 @@ pub(super) fn begin(
         )
     };
     let run = Arc::clone(&attempt);
-    let task = move || execute(&job, &context, &run);
+    let task_inner = Arc::clone(inner);
+    let task = move || {
+        execute(&job, &context, &run);
+        task_inner.give_slot_back();
+    };
     if let Err(error) = runtime.spawn("job", task) {
+        inner.give_slot_back();
         let reason = format!("the device could not start a task: {error}");
         attempt.told.lock().end = Some(JobEnd::Declined(reason));
     }

@@ -21,6 +21,7 @@ mod session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::{Address, Connection, LinkError, Listener, Network};
@@ -113,6 +114,8 @@ struct Inner {
     _root_lease: Box<dyn Lease>,
     device: [u8; 16],
     started: Instant,
+    /// The number of jobs that run.
+    busy_slots: AtomicUsize,
     state: Mutex<State>,
     /// Notified when the server stops.
     stopping: Condvar,
@@ -252,12 +255,18 @@ impl Inner {
         self.given.lock().insert(key);
     }
 
-    /// The number of jobs of all sessions that run, beside those that the caller's session counts.
-    fn running_jobs(&self, _caller: &SessionState) -> usize {
-        // The caller holds its session's list, so only the others can be asked.
-        let sessions: Vec<Arc<SessionState>> =
-            self.state.lock().sessions.values().cloned().collect();
-        sessions.iter().map(|session| session.jobs.running()).sum()
+    /// Takes one of the slots for jobs, if one is free.
+    fn take_slot(&self) -> bool {
+        let slots = self.options.slots as usize;
+        let take = |busy: usize| (busy < slots).then_some(busy + 1);
+        let taken = self
+            .busy_slots
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+        taken.is_ok()
+    }
+
+    fn give_slot_back(&self) {
+        self.busy_slots.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes a lease or a share by `take`. If a session that is silent holds it, its state ends
@@ -378,6 +387,7 @@ impl Server {
             _root_lease: root_lease,
             device,
             started: runtime.now(),
+            busy_slots: AtomicUsize::new(0),
             folders,
             state: runtime.mutex(State::default()),
             stopping: runtime.condvar(),

@@ -159,14 +159,12 @@ fn change_names(
         Turn::Broken => return Executed::Broken,
     }
     let failed = &mut names.1;
-    let result = match &session.folder {
-        None => Err(no_folder("change")),
-        Some(folder) => {
+    let result = match (change, &session.folder) {
+        (NamesChange::BeginJob(order), _) => super::jobs::begin(inner, session, order, frame),
+        (_, None) => Err(no_folder("change")),
+        (change, Some(folder)) => {
             let storage = &*folder.storage;
-            match change {
-                NamesChange::BeginJob(order) => super::jobs::begin(inner, session, order, frame),
-                change => make_change(inner, session, storage, epoch, change, frame.bulk(), failed),
-            }
+            make_change(inner, session, storage, epoch, change, frame.bulk(), failed)
         }
     };
     let answer = result.unwrap_or_else(Answer::Failed);

@@ -1,0 +1,384 @@
+//! Devices give the tables that the host's cores give (E2), in all three shapes: the folder is
+//! held, shared, or the tables are lent. And what executors promise beyond that.
+
+mod common;
+#[path = "../../table/tests/common/mod.rs"]
+mod jobs;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::address;
+use jobs::{Content, a_job, files, table_input};
+use proptest::prelude::*;
+use siltstone_device::{
+    ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, Server, ServerOptions,
+};
+use siltstone_storage::link::{MemoryNetwork, Network};
+use siltstone_storage::{Epoch, FileStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
+use siltstone_table::TableError;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, InputMap};
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{FormatOptions, Input, Job};
+
+/// A device with real folders, and its network.
+struct World {
+    runtime: Runtime,
+    network: Arc<dyn Network>,
+    dir: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+impl World {
+    fn new() -> World {
+        let runtime = Runtime::threads();
+        let network: Arc<dyn Network> = Arc::new(MemoryNetwork::new(&runtime));
+        let dir = tempfile::tempdir().unwrap();
+        let folders: Arc<dyn Folders> =
+            Arc::new(DataFolder::open(dir.path().join("data")).unwrap());
+        let options = ServerOptions {
+            slots: 2,
+            parallelism: 2,
+            keep_bytes: 1 << 20,
+            shared: vec![
+                dir.path()
+                    .join("shared")
+                    .canonicalize()
+                    .unwrap_or_else(|_| {
+                        std::fs::create_dir(dir.path().join("shared")).unwrap();
+                        dir.path().join("shared").canonicalize().unwrap()
+                    }),
+            ],
+            ..ServerOptions::default()
+        };
+        let server = Server::start(&runtime, &network, &[address()], folders, options).unwrap();
+        World {
+            runtime,
+            network,
+            dir,
+            server: Some(server),
+        }
+    }
+
+    fn connect(&self, folder: FolderWanted) -> Arc<Device> {
+        let options = ClientOptions {
+            time_limit: Duration::from_secs(5),
+            ..ClientOptions::default()
+        };
+        let network = self.network.clone();
+        Device::connect(&self.runtime, network, address(), folder, options).unwrap()
+    }
+
+    /// An executor of a session without a folder.
+    fn executor(&self) -> (Arc<Device>, DeviceExecutor) {
+        let device = self.connect(FolderWanted::None);
+        let executor = DeviceExecutor::new("device", &device);
+        (device, executor)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+/// Runs of one job: for each run of inputs its contents.
+#[derive(Clone, Debug)]
+struct Case {
+    runs: Vec<Content>,
+    snapshots: Vec<u64>,
+    cuts: Vec<Vec<u8>>,
+    codec: u8,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let entry = (0u16..200, 0u8..10, 0usize..120);
+    let run = prop::collection::vec(entry, 1..120);
+    (
+        prop::collection::vec(run, 1..4),
+        prop::collection::btree_set(1u64..300, 0..3),
+        prop::collection::btree_set(1u16..200, 0..3),
+        0u8..3,
+    )
+        .prop_map(|(runs, snapshots, cuts, codec)| {
+            let mut seq = 0;
+            // The last run is the oldest.
+            let mut contents: Vec<Content> = Vec::new();
+            for run in runs.iter().rev() {
+                let mut content = Content::default();
+                for (key, kind, len) in run {
+                    seq += 1;
+                    let is_put = *kind > 1;
+                    let value = vec![*kind; if is_put { *len } else { 0 }];
+                    let trailer = seq << 8 | u64::from(is_put);
+                    content
+                        .entries
+                        .push((key.to_be_bytes().to_vec(), trailer, value));
+                }
+                contents.push(content);
+            }
+            contents.reverse();
+            Case {
+                runs: contents,
+                snapshots: snapshots.into_iter().filter(|s| *s < seq).collect(),
+                cuts: cuts
+                    .into_iter()
+                    .map(|cut| cut.to_be_bytes().to_vec())
+                    .collect(),
+                codec,
+            }
+        })
+}
+
+/// Writes the inputs of a case into a folder, and makes its job.
+fn prepare(case: &Case, storage: &Arc<impl Storage>) -> (Job, InputMap) {
+    let mut inputs = InputMap::new();
+    let mut listed: Vec<Input> = Vec::new();
+    for (run, content) in case.runs.iter().enumerate() {
+        let name = format!("in-{run}.tbl");
+        let input = table_input(&mut inputs, storage, &name, content);
+        listed.push(Input {
+            run: run as u32,
+            ..input
+        });
+    }
+    let published = listed.iter().map(|input| input.max_seq).max().unwrap_or(0);
+    let codec = match case.codec {
+        0 => siltstone_table::Codec::None,
+        1 => siltstone_table::Codec::Lz4,
+        _ => siltstone_table::Codec::Zstd,
+    };
+    let level = *codec.levels().start();
+    let job = Job {
+        inputs: listed,
+        snapshots: case.snapshots.clone(),
+        hard_cuts: case.cuts.clone(),
+        format: FormatOptions {
+            codec,
+            level,
+            ..FormatOptions::default()
+        },
+        ..a_job(published)
+    };
+    (job, inputs)
+}
+
+/// What counts of an outcome: all of it except for the times that it took.
+fn timeless(outcome: &Outcome) -> Outcome {
+    let mut outcome = outcome.clone();
+    outcome.counters.cpu_ns = 0;
+    outcome
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 25,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn all_shapes_give_the_tables_of_the_host(case in case()) {
+        let world = World::new();
+        let runtime = &world.runtime;
+        let host = Arc::new(MemoryStorage::new(runtime));
+        let (job, inputs) = prepare(&case, &host);
+        let context = ExecContext::new(runtime.clone(), Arc::new(inputs), host.clone(), Epoch(3));
+        let expected = CpuExecutor.run(&job, &context).unwrap();
+        let expected_files = files(&*host, &expected);
+        let (device, executor) = world.executor();
+        prop_assert!(executor.accepts(&job).is_ok());
+
+        // Held: the folder is the device's.
+        let path = world.dir.path().join("data/db");
+        let below = Arc::new(FileStorage::open_or_create(path).unwrap());
+        let (held_job, _) = prepare(&case, &below);
+        let folder = FolderWanted::Named { name: "db".into(), create: false };
+        let session = world.connect(folder);
+        let storage = session.storage();
+        let lease = storage.lease("store").unwrap();
+        let mut inputs = InputMap::new();
+        for input in &held_job.inputs {
+            inputs.add_table(7, &input.name, storage.open(&input.name).unwrap());
+        }
+        let inputs = Arc::new(inputs);
+        let context = ExecContext::new(runtime.clone(), inputs, storage.clone(), lease.epoch());
+        let held = executor.run(&held_job, &context).unwrap();
+        prop_assert_eq!(timeless(&held), timeless(&expected));
+        prop_assert_eq!(&files(&*storage, &held), &expected_files);
+        prop_assert_eq!(&files(&*below, &held), &expected_files);
+        let beats = &context.progress.tables;
+        let tables = beats.load(std::sync::atomic::Ordering::Relaxed);
+        prop_assert_eq!(tables as usize, held.tables.len());
+        drop(lease);
+        session.close();
+
+        // Shared: the folder is one of this machine.
+        let path = world.dir.path().join("shared");
+        let shared = Arc::new(FileStorage::open_existing(path).unwrap());
+        let (shared_job, inputs) = prepare(&case, &shared);
+        let inputs = Arc::new(inputs);
+        let context = ExecContext::new(runtime.clone(), inputs, shared.clone(), Epoch(3));
+        let before = device.report().sent_bytes;
+        let outcome = executor.run(&shared_job, &context).unwrap();
+        prop_assert_eq!(timeless(&outcome), timeless(&expected));
+        prop_assert_eq!(&files(&*shared, &outcome), &expected_files);
+        // Only the job crossed the link, and nothing is left of the proof.
+        prop_assert!(device.report().sent_bytes - before < 8 << 10);
+        let count = shared.list().unwrap().len();
+        prop_assert_eq!(count, case.runs.len() + outcome.tables.len());
+
+        // Lent: the device sees nothing of the folder.
+        let own = Arc::new(MemoryStorage::new(runtime));
+        let (lent_job, inputs) = prepare(&case, &own);
+        let inputs = Arc::new(inputs);
+        let context = ExecContext::new(runtime.clone(), inputs, own.clone(), Epoch(3));
+        let outcome = executor.run(&lent_job, &context).unwrap();
+        prop_assert_eq!(timeless(&outcome), timeless(&expected));
+        prop_assert_eq!(&files(&*own, &outcome), &expected_files);
+        device.close();
+    }
+}
+
+fn a_case() -> Case {
+    let content = |seq: u64| {
+        let entries = (0..200u16).map(|key| {
+            let key = key.to_be_bytes().to_vec();
+            (key, seq << 8 | 1, vec![seq as u8; 100])
+        });
+        Content {
+            entries: entries.collect(),
+            ..Content::default()
+        }
+    };
+    Case {
+        runs: vec![content(9), content(5)],
+        snapshots: vec![],
+        cuts: vec![],
+        codec: 0,
+    }
+}
+
+/// The second job that reads a table sends it no more, and a table that the device made is not sent
+/// either.
+#[test]
+fn lent_tables_are_sent_once() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, inputs) = prepare(&a_case(), &own);
+    let context = ExecContext::new(
+        world.runtime.clone(),
+        Arc::new(inputs),
+        own.clone(),
+        Epoch(3),
+    );
+    let first = executor.run(&job, &context).unwrap();
+    // The same again, and then a job of what it made.
+    let mut again = job.clone();
+    again.output.attempt = 2;
+    let second = executor.run(&again, &context).unwrap();
+    assert_eq!(files(&*own, &first), files(&*own, &second));
+    let mut inputs = InputMap::new();
+    let mut third = job.clone();
+    third.output.attempt = 3;
+    third.inputs = Vec::new();
+    for table in &first.tables {
+        inputs.add_table(7, &table.name, own.open(&table.name).unwrap());
+        third.inputs.push(Input {
+            name: table.name.clone(),
+            len_bytes: table.file_bytes,
+            digest: table.digest,
+            min_seq: table.min_seq,
+            max_seq: table.max_seq,
+            ..job.inputs[0].clone()
+        });
+    }
+    let sent = executor.sent_table_bytes();
+    let inputs = Arc::new(inputs);
+    let context = ExecContext::new(world.runtime.clone(), inputs, own.clone(), Epoch(3));
+    let outcome = executor.run(&third, &context).unwrap();
+    assert!(!outcome.tables.is_empty());
+    assert_eq!(executor.sent_table_bytes(), sent, "nothing was sent again");
+    let inputs: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
+    assert_eq!(sent, inputs, "each input was sent once");
+    device.close();
+}
+
+/// A job that cannot succeed says why, and leaves no table.
+#[test]
+fn a_damaged_input_is_named() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, inputs) = prepare(&a_case(), &shared);
+    let path = world.dir.path().join("shared/in-0.tbl");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let context = ExecContext::new(
+        world.runtime.clone(),
+        Arc::new(inputs),
+        shared.clone(),
+        Epoch(3),
+    );
+    let error = executor.run(&job, &context).unwrap_err();
+    assert!(error.to_string().contains("in-0.tbl"), "{error}");
+    assert_eq!(shared.list().unwrap().len(), 2, "only the inputs are there");
+    device.close();
+}
+
+/// A job that is cancelled ends within two seconds, and so does one whose device is gone.
+#[test]
+fn a_cancelled_job_ends_and_leaves_nothing() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, inputs) = prepare(&a_case(), &shared);
+    let context = ExecContext::new(
+        world.runtime.clone(),
+        Arc::new(inputs),
+        shared.clone(),
+        Epoch(3),
+    );
+    context.cancel.cancel();
+    match executor.run(&job, &context) {
+        Err(ExecError::Cancelled) => {
+            assert_eq!(shared.list().unwrap().len(), 2, "only the inputs are there");
+        }
+        // It was done before the cancel arrived.
+        Ok(outcome) => assert!(!outcome.tables.is_empty()),
+        Err(error) => panic!("{error}"),
+    }
+    device.close();
+}
+
+/// Without the device an attempt fails as unreachable, and the executor says that it is down.
+#[test]
+fn a_device_that_is_gone_is_down() {
+    let mut world = World::new();
+    let (device, executor) = world.executor();
+    assert_eq!(executor.state().to_string(), "ready");
+    let own = MemoryStorage::new(&world.runtime);
+    let own = Arc::new(own);
+    let (job, inputs) = prepare(&a_case(), &own);
+    world.server.take().unwrap().stop();
+    let context = ExecContext::new(world.runtime.clone(), Arc::new(inputs), own, Epoch(3));
+    match executor.run(&job, &context).unwrap_err() {
+        ExecError::Failed(TableError::Storage(error)) => {
+            assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+            assert!(
+                error.to_string().contains("is `silt device` running?"),
+                "{error}"
+            );
+        }
+        other => panic!("{other}"),
+    }
+    assert!(executor.state().to_string().starts_with("down: "));
+    device.close();
+}
