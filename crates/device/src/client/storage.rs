@@ -16,11 +16,11 @@ use siltstone_storage::{
     StorageErrorKind, WriteFile, copy_object,
 };
 
-use super::Client;
 use super::file::{FileShared, RemoteFile};
 use super::object_name::ObjectName;
 use super::read;
 use super::session::LeaseRecord;
+use super::{Client, Named};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
@@ -273,13 +273,26 @@ impl Storage for DeviceStorage {
             new: new.to_string(),
             file: self.client.session.new_object(),
         };
+        // Who has it open for reading goes on reading it. Nobody else writes to it any more.
         let before = self.client.objects_named(old);
-        before.iter().for_each(|o| o.with_name(ObjectName::give_up));
+        let renamed = |o: &Named, name: &str| {
+            o.with_name(|own| match o {
+                Named::Written(_) => own.give_up(),
+                Named::Read(_) => own.becomes(name),
+            });
+        };
+        before.iter().for_each(|o| match o {
+            Named::Written(_) => o.with_name(ObjectName::give_up),
+            Named::Read(_) => o.with_name(|own| own.may_become(new)),
+        });
         let file = self.open_file("recycle", epoch, new, change);
-        if matches!(&file, Err(e) if e.kind != StorageErrorKind::Unreachable) {
-            before
-                .iter()
-                .for_each(|o| o.with_name(ObjectName::take_back));
+        match &file {
+            Ok(_) => before.iter().for_each(|o| renamed(o, new)),
+            Err(e) if e.kind == StorageErrorKind::Unreachable => {}
+            Err(_) => before.iter().for_each(|o| {
+                o.with_name(ObjectName::take_back);
+                o.with_name(|own| own.becomes(old));
+            }),
         }
         file
     }
