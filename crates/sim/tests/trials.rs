@@ -530,6 +530,7 @@ fn outages() {
         "outage.closed",
         "outage.closed_unreachable",
         "outage.crashed",
+        "outage.crashed_in_doubt",
         "outage.open_refused",
         "outage.reopened",
         "outage.told_by_statistics",

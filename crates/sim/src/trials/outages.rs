@@ -23,6 +23,7 @@ use siltstone_storage::{
 use super::{OTHER_EXECUTORS_PERCENT, Run, STEPS, simulate_counted};
 use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
+use crate::model::Op;
 use crate::observe::lock;
 use crate::rng::Rng;
 use crate::workload::draw_options;
@@ -184,6 +185,9 @@ impl OutageRun {
     /// Loses power, or kills the process, during outages. Returns what the folder holds then, and
     /// the least number that must be there.
     fn lose_power(&mut self, world: &Arc<World>) -> Result<(MemoryStorage, u64), String> {
+        if self.rng.chance(50) {
+            return self.lose_power_in_doubt(world);
+        }
         let clients = self.run.start(world, 2, 30, &mut self.rng)?;
         let link = self.start_outages(world)?;
         let wait = Duration::from_micros(self.rng.below(2_000_000));
@@ -195,6 +199,34 @@ impl OutageRun {
         self.run.close(world).map_err(|e| format!("close: {e}"))?;
         self.run.coverage.add("outage.crashed");
         Ok(crashed)
+    }
+
+    /// Loses power right after writes whose syncs are in doubt and did not take effect.
+    fn lose_power_in_doubt(&mut self, world: &Arc<World>) -> Result<(MemoryStorage, u64), String> {
+        let fault = Fault::Unreachable {
+            limit: Duration::from_millis(50),
+            effect: Effect::None,
+        };
+        let rule = Rule::on(OpKind::Sync, fault).ending(".log");
+        self.faults.add(rule.for_good());
+        let names = world.store.keyspaces();
+        for _ in 0..1 + self.rng.below(3) {
+            let Some(name) = names.first() else {
+                break;
+            };
+            let keyspace = world.store.keyspace(name).map_err(|e| e.to_string())?;
+            let key = self.run.plan.key(&mut self.rng);
+            let put = Op::Put(keyspace.id(), key, self.run.plan.value(&mut self.rng));
+            world.write_batch(vec![put], true)?;
+        }
+        let image = self
+            .medium
+            .crash_in(&self.run.runtime, CrashPolicy::LoseUnsynced);
+        let synced = lock(&self.run.history).synced;
+        self.faults.clear();
+        self.run.close(world).map_err(|e| format!("close: {e}"))?;
+        self.run.coverage.add("outage.crashed_in_doubt");
+        Ok((image.0, synced))
     }
 
     /// The folder after a kill or a loss of power now, and the least number that must be there.

@@ -26,7 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use siltstone_storage::planted;
-use siltstone_storage::{Epoch, Mutex, Runtime, Storage, StorageErrorKind, WriteFile};
+use siltstone_storage::{
+    Epoch, Mutex, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
+};
 
 use super::format::{
     ChainEnd, MAX_PAYLOAD_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, MIN_SEGMENT_BYTES, RecordHeader,
@@ -347,18 +349,18 @@ impl LogWriter {
             all.push(padding);
             file.append(&all)
         };
-        if let Err(error) = written {
-            let is_unreachable = error.kind == StorageErrorKind::Unreachable;
-            let error = Error::from(error).context("writing a log record");
-            if !is_unreachable {
-                // The space is reserved, so this is not a full disk, which might pass. What is on
-                // the disk is unknown.
-                return Err(self.poison(error));
-            }
+        let is_unreachable = |e: &StorageError| e.kind == StorageErrorKind::Unreachable;
+        match written {
             // The append had no effect, so the next record takes its place.
-            if !planted!(UnreachableAppendCounts) {
-                return Err(error);
+            Err(error) if is_unreachable(&error) && !planted!(UnreachableAppendCounts) => {
+                return Err(Error::from(error).context("writing a log record"));
             }
+            // The space is reserved, so this is not a full disk, which might pass. What is on the
+            // disk is unknown.
+            Err(error) if !is_unreachable(&error) => {
+                return Err(self.poison(Error::from(error).context("writing a log record")));
+            }
+            _ => {}
         }
         appender.offset += total as u32;
         appender.chain = chain(appender.chain, checksum);
