@@ -204,6 +204,15 @@ const PLANTED: &[(Bug, &str)] = &[
         Bug::ObsoleteStaysAtClose,
         "a_close_deletes_obsolete_segments",
     ),
+    (Bug::UnsyncedIsDurable, "a_sync_in_doubt_promises_nothing"),
+    (
+        Bug::OutageFailsNames,
+        "names_wait_for_the_storage_and_poison_nothing",
+    ),
+    (
+        Bug::UnreachableAppendCounts,
+        "a_group_that_did_not_reach_the_log_is_nowhere",
+    ),
 ];
 
 /// Whether these are the sources with all patches of `xtask/planted`: then the root has this file.

@@ -118,4 +118,11 @@ stories! {
     closed_logs_are_changed_at_random
     killed_logs_are_changed_at_random
     every_fault_of_a_close
+    a_sync_in_doubt_promises_nothing
+    a_group_that_did_not_reach_the_log_is_nowhere
+    names_wait_for_the_storage_and_poison_nothing
+    a_leader_without_a_segment_changes_nothing
+    a_close_does_not_wait_for_the_storage
+    a_job_waits_for_the_storage_and_does_not_fail
+    an_unreachable_storage_is_never_taken_for_damage
 }

@@ -4,7 +4,8 @@
 //! adds it to the [`History`] *before* the append happens. So the history has the store's own
 //! order, even with concurrent writers, and it includes records in flight at a crash. The contents
 //! of a batch are taken from its client's announcement ([`History::announce`]). A record with
-//! entries that no client announced, or with a number that does not ascend, ends the run.
+//! entries that no client announced, or with a number that does not ascend, ends the run. An append
+//! that did not reach the storage had no effect, so its record is taken back.
 //!
 //! Threading: the history is under a std mutex that is not held over storage calls.
 
@@ -18,7 +19,7 @@ use siltstone::version::Edit;
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
     Capabilities, Epoch, Lease, MemoryStorage, ObjectMeta, ReadFile, Result, SharedLease, Storage,
-    WriteFile,
+    StorageErrorKind, WriteFile,
 };
 
 use crate::model::{Event, Model, Op, Record, TablePairs};
@@ -132,6 +133,19 @@ impl History {
             all.extend(self.announced.swap_remove(at));
         }
         all
+    }
+
+    /// Takes back the record of an append that had no effect, so that the store may give its numbers
+    /// again.
+    fn take_back(&mut self, last: u64) {
+        let Some(record) = self.model.records().last().filter(|r| r.last() == last) else {
+            panic!("an append that failed is not the last one: {last}");
+        };
+        if let Event::Create(..) = &record.event {
+            self.settings.withdraw();
+        }
+        let before = record.first.saturating_sub(1);
+        self.model.cut(before);
     }
 
     /// Records an append to a log segment: a header, or one whole record. Returns the record's last
@@ -331,7 +345,13 @@ impl WriteFile for ObservedLog {
         if let Some(number) = given {
             self.journal.mark(format!("g{number}"));
         }
-        self.inner.append(parts)
+        self.inner.append(parts).inspect_err(|error| {
+            if let Some(number) = given
+                && error.kind == StorageErrorKind::Unreachable
+            {
+                lock(&self.history).take_back(number);
+            }
+        })
     }
     fn reserve(&self, len: u64) -> Result<()> {
         self.inner.reserve(len)

@@ -331,7 +331,7 @@ impl Client {
             Errors::Fatal => world.slots_meet(),
             // Recovery may have replayed data that found no space, and its numbers are not in any
             // slot of this life.
-            Errors::Expected | Errors::Damaged => Ok(()),
+            Errors::Expected | Errors::Outages | Errors::Damaged => Ok(()),
         }
     }
 

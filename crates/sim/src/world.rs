@@ -44,6 +44,9 @@ pub enum Errors {
     /// Files were damaged while the store was open: calls may fail with an error that names one of
     /// them, but must not return wrong answers.
     Damaged,
+    /// The storage cannot be reached now and then: calls may fail, but only because of that, and
+    /// nothing is poisoned.
+    Outages,
 }
 
 /// The world; see the module.
@@ -261,6 +264,11 @@ impl World {
                 (injected || error.kind() == ErrorKind::Corruption)
                     && self.names_damage(&error.to_string())
             }
+            Errors::Outages => {
+                let in_doubt = self.closing.load(Ordering::Relaxed);
+                matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unsynced)
+                    || in_doubt && matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Closed)
+            }
         };
         if is_allowed {
             self.reach(&format!("fault.error.{}", error.kind()));
@@ -286,37 +294,13 @@ impl World {
         let before = self.store.snapshot().number();
         lock(&self.history).announce(ops.clone());
         match write(&self.store, sync) {
-            Ok(()) => {
-                let published = self.store.snapshot().number();
-                let own = {
-                    let history = lock(&self.history);
-                    let has = |e: &Event| match e {
-                        Event::Group(all) => all.windows(ops.len()).any(|w| w == &ops[..]),
-                        _ => false,
-                    };
-                    // If two clients write the same batch at the same time, this may be the other
-                    // client's write, which came first.
-                    history.model.first_above(before, has)
-                };
-                let Some(last) = own else {
-                    return Err("an acknowledged batch is not in the log".into());
-                };
-                if last > published {
-                    return Err(format!(
-                        "acknowledged with number {last}, but only {published} is published"
-                    ));
+            Ok(()) => self.is_written(&ops, before, sync || self.synced_writes),
+            Err(e) if e.kind() == ErrorKind::Unsynced && self.errors == Errors::Outages => {
+                if !sync && !self.synced_writes {
+                    return Err(format!("a write that is not synced: {e}"));
                 }
-                if sync || self.synced_writes {
-                    self.synced(last);
-                } else {
-                    self.acked(last);
-                    if self.interval.is_some() {
-                        let now = self.runtime.now();
-                        let mut young = self.young.lock().unwrap_or_else(|e| e.into_inner());
-                        young.push_back((now, last));
-                    }
-                }
-                Ok(())
+                self.reach("outage.write_in_doubt");
+                self.is_written(&ops, before, false)
             }
             Err(e) => {
                 lock(&self.history).withdraw(&ops);
@@ -326,6 +310,44 @@ impl World {
                 self.allow(&e, &[ErrorKind::KeyspaceDropped], "write")
             }
         }
+    }
+
+    /// Records that a batch was written above the number `before`, and whether it is promised to
+    /// survive power loss.
+    ///
+    /// # Errors
+    /// It is not in the log, or cannot be read.
+    fn is_written(&self, ops: &[Op], before: u64, synced: bool) -> Check {
+        let published = self.store.snapshot().number();
+        let own = {
+            let history = lock(&self.history);
+            let has = |e: &Event| match e {
+                Event::Group(all) => all.windows(ops.len()).any(|w| w == ops),
+                _ => false,
+            };
+            // If two clients write the same batch at the same time, this may be the other client's
+            // write, which came first.
+            history.model.first_above(before, has)
+        };
+        let Some(last) = own else {
+            return Err("an acknowledged batch is not in the log".into());
+        };
+        if last > published {
+            return Err(format!(
+                "acknowledged with number {last}, but only {published} is published"
+            ));
+        }
+        if synced {
+            self.synced(last);
+            return Ok(());
+        }
+        self.acked(last);
+        if self.interval.is_some() {
+            let now = self.runtime.now();
+            let mut young = self.young.lock().unwrap_or_else(|e| e.into_inner());
+            young.push_back((now, last));
+        }
+        Ok(())
     }
 
     /// Makes the store refuse memory for large memtables from now on.
@@ -494,7 +516,7 @@ impl World {
     pub(crate) fn is_excused(&self, message: &str) -> bool {
         match self.errors {
             Errors::Fatal => false,
-            Errors::Expected => message.contains("injected"),
+            Errors::Expected | Errors::Outages => message.contains("injected"),
             Errors::Damaged => self.names_damage(message),
         }
     }

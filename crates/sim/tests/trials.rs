@@ -4,7 +4,7 @@
 use siltstone_sim::trials::{
     Share, Story, cut_files_trial, disk_full_trial, disk_full_trial_alone, every_fault,
     every_fault_alone, failed_syncs_trial, fault_trial, fault_trial_alone, handles_trial,
-    options_trial, options_trial_long, picks_trial, power_trial, power_trial_alone,
+    options_trial, options_trial_long, outages_trial, picks_trial, power_trial, power_trial_alone,
     reader_at_every_call, repair_at_every_call, repair_trial, same_operations_trial, scenario,
     seeds,
 };
@@ -517,4 +517,26 @@ fn repairs() {
         "repair.unused",
     ];
     seeds("repairs", 1, 250, &wanted, repair_trial);
+}
+
+/// A storage that cannot be reached now and then.
+#[test]
+fn outages() {
+    let wanted = [
+        "fault.error.unreachable",
+        "fault.error.unsynced",
+        "outage.calls_failed",
+        "outage.check_refused",
+        "outage.closed",
+        "outage.closed_unreachable",
+        "outage.crashed",
+        "outage.crashed_in_doubt",
+        "outage.open_refused",
+        "outage.reopened",
+        "outage.told_by_statistics",
+        "outage.write_in_doubt",
+        "repaired.worked",
+        "store.unreachable_wait_count",
+    ];
+    seeds("outages", 1, 400, &wanted, outages_trial);
 }

@@ -350,7 +350,7 @@ pub trait WriteFile: Send + Sync {
     fn position(&self) -> u64;
 
     /// Appends all of `parts`, in order, as one write where possible. After an error the position
-    /// is unchanged, and the bytes after it are undefined.
+    /// is unchanged, and the bytes after it are undefined. After `Unreachable` nothing was written.
     fn append(&self, parts: &[&[u8]]) -> Result<()>;
 
     /// Ensures that the object has written (not only allocated) space up to `len` bytes, without
@@ -368,7 +368,8 @@ pub trait WriteFile: Send + Sync {
 
     /// Makes the bytes (and the length) durable that were appended or reserved before this call.
     /// After an error, the bytes since the last successful sync are lost: never call this again for
-    /// them, because the kernel reports a write-back error only once.
+    /// them, because the kernel reports a write-back error only once. After `Unreachable` it is not
+    /// known whether they are durable, and the call may be repeated: they are kept until then.
     fn sync(&self) -> Result<()>;
 
     /// The memory that this file uses for bytes that were appended and not yet written.

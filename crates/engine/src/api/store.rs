@@ -452,7 +452,9 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for a batch of another store, or of an earlier open of this one (see
     /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself
-    /// when there is room); `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be
+    /// when there is room); `Unreachable` (nothing was written; repeat it); `Unsynced` (it was
+    /// written and is visible, but is not known to be durable: do not repeat it); `Poisoned`, or
+    /// I/O. After `Poisoned` or I/O the batch may or may not be
     /// there when the store is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.parts().env.check_open()?;
@@ -494,7 +496,8 @@ impl Store {
     ///
     /// # Errors
     /// `Poisoned` if the sync fails, or an earlier one has: a loss of power may then lose writes
-    /// that were not synced.
+    /// that were not synced. `Unsynced` if the storage did not answer in time: the call may be
+    /// repeated, and until it succeeds it is not known what is durable.
     pub fn sync_log(&self) -> Result<()> {
         self.parts().env.check_open()?;
         self.parts().wal.sync_log()
@@ -588,7 +591,8 @@ impl Store {
     ///
     /// # Errors
     /// The error of a failed sync of the log or the manifest, or the error that poisoned the store
-    /// before. The store is closed in any case. `Closed` if it was closed before.
+    /// before. `Unreachable` if the storage did not answer: the next open recovers the store as
+    /// after a kill. The store is closed in any case. `Closed` if it was closed before.
     pub fn close(self) -> Result<()> {
         self.opened.background.close()
     }

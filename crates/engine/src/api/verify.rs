@@ -15,7 +15,7 @@ use crate::catalog::Catalog;
 use crate::tools::check::{
     CheckProgress, CheckReport, KeyspaceCheck, TableWalk, check_open_table, unreadable_table,
 };
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 
 /// The result of verifying an open store. Damage is in `problems`; the other fields say how much
 /// was read.
@@ -64,9 +64,11 @@ fn verify(catalog: &Catalog, progress: &mut dyn FnMut(CheckProgress)) -> Result<
         let tables = handles.map(|handle| &*handle.meta);
         walk.keyspace(&name, tables, |meta, report| {
             catalog.env().check_open()?;
-            let checked = check_open_table(&*catalog.env().storages().tables, meta, report);
-            let wrong = checked.map_err(|error| unreadable_table(meta, error)).err();
-            report.problems.extend(wrong);
+            let checked = check_open_table(&*catalog.env().storages_at_once().tables, meta, report);
+            match checked.map_err(|error| unreadable_table(meta, error)) {
+                Err(error) if error.kind() == ErrorKind::Unreachable => return Err(error),
+                checked => report.problems.extend(checked.err()),
+            }
             Ok(())
         })?;
     }
@@ -104,7 +106,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Closed` if the store is closed meanwhile. Damage is not an error of the call: it is in the
+    /// `Closed` if the store is closed meanwhile; `Unreachable`. Damage is not an error of the call: it is in the
     /// report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
         verify(&self.parts().catalog, progress)

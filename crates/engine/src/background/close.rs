@@ -3,7 +3,8 @@
 //!
 //! Invariants: the steps are taken in the order of [`Background::close`] and
 //! [`Background::end_tasks`]. A task that passed a check before the close makes no change after the
-//! lease is released.
+//! lease is released. Waits for a storage that cannot be reached end first, and a close whose
+//! storage cannot be reached makes at most a few calls, each with the time limit of the storage.
 //!
 //! Threading: the closing thread. It holds no lock while it waits for the tasks.
 
@@ -15,7 +16,7 @@ use crate::commit::Commit;
 use crate::jobs::schedule;
 use crate::services::parts::Parts;
 use crate::stats::stats_file;
-use crate::types::error::{Result, closed};
+use crate::types::error::{ErrorKind, Result, closed};
 
 impl Background {
     /// Syncs the log, ends the tasks, records the log's end in the manifest, and releases the
@@ -23,21 +24,27 @@ impl Background {
     ///
     /// # Errors
     /// `Closed` if the store was closed before; the error that had poisoned it; the error of a
-    /// step. The store is closed in any case.
+    /// step. `Unreachable` if the storage did not answer: nothing was changed after that, and the
+    /// next open recovers the store. The store is closed in any case.
     pub(crate) fn close(&self) -> Result<()> {
         let Parts {
             env, wal, catalog, ..
         } = &self.parts;
+        if !refuse_changes(&self.parts.commit) {
+            return Err(closed());
+        }
         // A failed sync is never tried again, so a poisoned store cannot promise what was not
         // synced before. The caller gets the error.
         let poisoned = match env.health().is_poisoned() {
             true => env.health().check_manifest(),
             false => Ok(()),
         };
-        if !refuse_changes(&self.parts.commit) {
-            return Err(closed());
-        }
         let mut result = poisoned.and_then(|()| wal.sync_log_through(wal.end()));
+        if let Err(error) = &result
+            && error.is_unreachable()
+        {
+            env.outage().give_up(error);
+        }
         self.end_tasks(|| {
             if result.is_ok() {
                 // The tasks have ended, so no edit follows this one.
@@ -61,7 +68,13 @@ impl Background {
         });
         // Only now can no task write any more.
         env.release_lease();
-        result
+        result.map_err(|error| match error.is_unreachable() {
+            true => error
+                .with_kind(ErrorKind::Unreachable)
+                .context("closing the store")
+                .advice("check the link to the storage; the next open recovers the store"),
+            false => error,
+        })
     }
 
     /// Ends the tasks and releases the lease, unless the store was closed before. This makes no
@@ -111,6 +124,8 @@ impl Background {
 /// leader, an edit or a create that comes later finds the store closed, even if it passed a check
 /// before. Returns false if the store was being closed already.
 fn refuse_changes(commit: &Commit) -> bool {
+    // Whoever waits for the storage may have one of these roles.
+    commit.env().outage().end_waits();
     let _changes = commit.catalog().changes();
     let lead = commit.lead();
     let role = commit.catalog().role();

@@ -7,14 +7,15 @@
 
 use std::time::Duration;
 
-use siltstone_storage::Instant;
 use siltstone_storage::planted;
+use siltstone_storage::{Instant, StorageErrorKind};
 
 use super::panics::{failed, guarded, panicked};
 use crate::catalog::Catalog;
 use crate::catalog::edits::CEILING_STEP;
 use crate::catalog::obsolete::delete_obsolete;
 use crate::commit::Commit;
+use crate::formats::manifest::CURRENT_NAME;
 use crate::services::parts::Parts;
 use crate::services::recovery::unflushed::install_unflushed;
 use crate::services::seal::SealWatches;
@@ -104,6 +105,13 @@ impl Maintenance<'_> {
         if env.health().is_poisoned() {
             return;
         }
+        if env.outage().is_unreachable() {
+            // If nothing else makes calls, this finds out that the storage answers again.
+            match env.storages_at_once().manifest.open(CURRENT_NAME) {
+                Err(error) if error.kind == StorageErrorKind::Unreachable => return,
+                _ => env.outage().count_success(),
+            }
+        }
         // A failure has poisoned the store, or the step is tried again in the next round.
         let _ = self.steps();
         self.space_since = match (env.health().pending_space_available(), self.space_since) {
@@ -124,6 +132,7 @@ impl Maintenance<'_> {
         parts.jobs.delete_leftovers();
         if parts.wal.needs_prepare() {
             parts.wal.prepare_next().inspect_err(|e| {
+                parts.env.outage().count_failure(e);
                 if e.is_no_space() {
                     parts.env.health().set_no_space(e);
                 }

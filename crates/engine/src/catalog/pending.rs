@@ -48,7 +48,7 @@ impl Catalog {
     ) -> Result<()> {
         let Announced { end, hold } = announced;
         let result = (|| {
-            self.wal.sync_log_through(end)?;
+            self.wal.sync_log_for_background(end)?;
             let mut role = self.role();
             let mut edit = edit;
             // Pending edits for a keyspace that is dropped now are not needed any more. If the

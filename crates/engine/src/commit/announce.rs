@@ -106,7 +106,8 @@ impl Commit {
             &[record.body],
             self.wal.sync_every_write(),
         );
-        let end = appended.map_err(|error| {
+        // A sync in doubt is repeated before the change's edit, and the caller waits for that.
+        let end = appended.map(|appended| appended.end).map_err(|error| {
             self.catalog.release_log(hold);
             // A failed sync or an unsure write has poisoned the store before it was reported.
             let recorded = self.env.health().is_poisoned();

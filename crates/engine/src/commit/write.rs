@@ -16,6 +16,10 @@
 //! - **W4** A writer is stalled before it joins the queue. In the queue it waits for nothing but
 //!   the I/O of leaders.
 //!
+//! - **W5** While the storage cannot be reached, a group either is in the log and is applied
+//!   and published, with its sync in doubt (`Unsynced`), or has no numbers (`Unreachable`). Neither
+//!   poisons the store.
+//!
 //! Threading: that of [`queue`].
 
 use std::borrow::Cow;
@@ -116,6 +120,10 @@ impl LeaderWatch for WriteQueue {
 
 /// Writes one batch. When it returns, the batch is published and in the log, and if a sync was
 /// asked for, it and everything before it is synced, even if the batch is empty.
+///
+/// # Errors
+/// The batch was not written, except with [`ErrorKind::Unsynced`]: it is published and in the log,
+/// but its sync is in doubt. A writer that asked for no sync does not get this error.
 pub(crate) fn write(
     commit: &Commit,
     batch: Cow<'_, BatchBody>,
@@ -136,7 +144,16 @@ pub(crate) fn write(
         commit_group(commit, leader, group, sync);
     });
     record_put(&commit.env, timed);
-    result
+    match result {
+        // Another writer of the group asked for the sync.
+        Err(error) if is_done(&error, sync) => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether a write that ended with this error has done all that its writer asked for.
+fn is_done(error: &Error, sync: bool) -> bool {
+    error.kind() == ErrorKind::Unsynced && (!sync || planted!(UnsyncedIsDurable))
 }
 
 /// Writes `batch` if `wanted` returns true, all of it as one leader: no other write comes between
@@ -437,7 +454,7 @@ fn commit_accepted(
             &many
         }
     };
-    let end = commit
+    let appended = commit
         .wal
         .append(RecordKind::Group, first, count, bodies, sync)
         .inspect_err(|_| {
@@ -446,6 +463,7 @@ fn commit_accepted(
                 .iter()
                 .for_each(|need| need.source.release_log_if_empty());
         })?;
+    let end = appended.end;
     wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
     commit.env.metrics().user_bytes.add(user_bytes as u64);
@@ -473,7 +491,7 @@ fn commit_accepted(
             commit.env.maintenance().notify();
         }
     }
-    Ok(())
+    appended.unsynced.map_or(Ok(()), Err)
 }
 
 /// The size from which on a log segment is worth preparing before the leader needs it, in bytes.

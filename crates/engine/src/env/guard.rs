@@ -6,6 +6,9 @@
 //! syncs of a folder, and atomic replacements, pass through one lock. The first failure is sticky
 //! and poisons the store before any other caller gets a result.
 //!
+//! A storage that cannot be reached is no such failure: a call that did not get its answer in time
+//! may be made again, and its client sees to it that no failed sync is lost meanwhile (RFC 9).
+//!
 //! Each folder counts its own epochs, but a store has only the epoch of its own folder. So calls to
 //! another folder are forwarded with the epoch of the lease that was taken there.
 //!
@@ -21,7 +24,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use siltstone_storage::{Epoch, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind};
 
@@ -38,6 +41,8 @@ struct Guard {
     failed: Mutex<Option<StorageError>>,
     /// Files whose deletion failed.
     undeleted: Mutex<BTreeSet<String>>,
+    /// Whether any deletion has failed.
+    has_undeleted: AtomicBool,
     health: Arc<Health>,
 }
 
@@ -77,6 +82,11 @@ fn is_to_be_repeated(error: &StorageError) -> bool {
     )
 }
 
+/// Whether the storage could not be reached, so that the call may be made again.
+fn is_unreachable(error: &StorageError) -> bool {
+    error.kind == StorageErrorKind::Unreachable && !planted!(OutageFailsNames)
+}
+
 impl Guard {
     fn new(inner: Arc<dyn Storage>, runtime: &Runtime, health: Arc<Health>) -> Guard {
         Guard {
@@ -84,6 +94,7 @@ impl Guard {
             own_epoch: AtomicU64::new(0),
             failed: runtime.mutex(None),
             undeleted: runtime.mutex(BTreeSet::new()),
+            has_undeleted: AtomicBool::new(false),
             health,
         }
     }
@@ -152,15 +163,26 @@ impl Wrapper for Guard {
         match call {
             // A file system that allocates blocks late reports only now that there were none. The
             // names are as lost as with any other error.
-            Call::SyncDir => self.once(|_| false, run),
+            Call::SyncDir => self.once(is_unreachable, run),
             // Without room or a descriptor the new bytes were not written, and the old file is
             // still there.
-            Call::Replace(_) => self.once(StorageError::changed_nothing, run),
-            Call::Delete(name) => run().inspect_err(|error| {
-                if is_to_be_repeated(error) && !planted!(FailedDeletionIsForgotten) {
-                    self.undeleted.lock().insert(name.to_string());
+            Call::Replace(_) => self.once(|e| e.changed_nothing() || is_unreachable(e), run),
+            Call::Delete(name) => match run() {
+                Ok(done) => {
+                    // An earlier try of the same call may have failed.
+                    if self.has_undeleted.load(Ordering::Acquire) {
+                        self.undeleted.lock().remove(name);
+                    }
+                    Ok(done)
                 }
-            }),
+                Err(error) => {
+                    if is_to_be_repeated(&error) && !planted!(FailedDeletionIsForgotten) {
+                        self.undeleted.lock().insert(name.to_string());
+                        self.has_undeleted.store(true, Ordering::Release);
+                    }
+                    Err(error)
+                }
+            },
             Call::Open | Call::Create(_) | Call::Rename(_) => run(),
         }
     }

@@ -10,6 +10,8 @@ pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod ingests;
 pub(crate) mod notify;
+pub(crate) mod outage;
+pub(crate) mod repeating;
 pub(crate) mod session;
 pub(crate) mod table_files;
 pub(crate) mod wrapped_storage;
@@ -26,6 +28,7 @@ use crate::env::guard::Guards;
 use crate::env::health::Health;
 use crate::env::ingests::IngestsInFlight;
 use crate::env::notify::Notify;
+use crate::env::outage::Outage;
 use crate::env::session::SessionId;
 use crate::formats::directories::Storages;
 use crate::formats::options_file;
@@ -46,7 +49,11 @@ pub(crate) struct Env {
     /// it.
     options_file: options_file::Read,
     runtime: Runtime,
+    /// The storages whose calls wait until the storage can be reached, and those below them, whose
+    /// calls fail instead.
     storages: Storages,
+    storages_at_once: Storages,
+    outage: Arc<Outage>,
     /// Of an open for reading only: the storages below those that keep new files in memory, and the
     /// log that it replayed.
     below: Option<Below>,
@@ -83,6 +90,8 @@ pub(crate) struct Surroundings {
     pub(crate) options_file: options_file::Read,
     pub(crate) runtime: Runtime,
     pub(crate) storages: Storages,
+    pub(crate) storages_at_once: Storages,
+    pub(crate) outage: Arc<Outage>,
     pub(crate) below: Option<Below>,
     pub(crate) guards: Guards,
     pub(crate) epoch: Epoch,
@@ -101,6 +110,8 @@ impl Env {
             options: of.options,
             options_file: of.options_file,
             storages: of.storages,
+            storages_at_once: of.storages_at_once,
+            outage: of.outage,
             below: of.below,
             guards: of.guards,
             epoch: of.epoch,
@@ -153,9 +164,22 @@ impl Env {
         &self.runtime
     }
 
+    /// The storages for what changes the manifest, names or tables: while they cannot be reached,
+    /// their calls wait.
     #[inline]
     pub(crate) fn storages(&self) -> &Storages {
         &self.storages
+    }
+
+    /// The storages for reads of users, whose calls fail if they cannot be reached.
+    #[inline]
+    pub(crate) fn storages_at_once(&self) -> &Storages {
+        &self.storages_at_once
+    }
+
+    #[inline]
+    pub(crate) fn outage(&self) -> &Arc<Outage> {
+        &self.outage
     }
 
     pub(crate) fn below(&self) -> Option<&Below> {

@@ -2,8 +2,8 @@
 //!
 //! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
 //! something before and after it: [`crate::env::guard`] remembers what failed, and
-//! [`crate::env::descriptors`] repeats a call that found no descriptor. So each call is forwarded
-//! in one place, and a new call of [`Storage`] is given its [`Call`] here.
+//! [`crate::env::descriptors`] repeats a call that found no descriptor, and [`crate::env::repeating`]
+//! one that did not reach the storage. So each call is forwarded in one place, and a new call of [`Storage`] is given its [`Call`] here.
 //!
 //! Threading: as the wrapper.
 
@@ -39,6 +39,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
     /// Makes a call to the storage below, which is `run`.
     fn make<T>(&self, call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T>;
 
+    /// Makes a call to the storage below that removes a name.
+    fn remove(&self, call: Call<'_>, run: impl FnMut() -> Result<()>) -> Result<()> {
+        self.make(call, run)
+    }
+
     /// The epoch with which a call of this epoch is forwarded.
     fn epoch(&self, epoch: Epoch) -> Epoch {
         epoch
@@ -49,6 +54,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
 
     /// Gives the file that a call opened for writing, as the caller gets it.
     fn opened(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        file
+    }
+
+    /// Gives the file that a call opened for reading, as the caller gets it.
+    fn opened_to_read(&self, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
         file
     }
 }
@@ -104,6 +114,10 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         let file = self.change(Call::Create(new), epoch, |s, e| s.recycle(e, old, new))?;
         Ok(self.0.opened(file))
     }
+    fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
+        let file = self.change(Call::Open, epoch, |s, e| s.reopen(e, name, position))?;
+        Ok(self.0.opened(file))
+    }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.change(Call::Open, epoch, |s, e| s.sync_object(e, name))
     }
@@ -111,10 +125,12 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         self.change(Call::Open, epoch, |s, e| s.rewrite_object(e, name))
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        self.open_with(|s| s.open(name))
+        let file = self.open_with(|s| s.open(name))?;
+        Ok(self.0.opened_to_read(file))
     }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        self.open_with(|s| s.open_direct(name))
+        let file = self.open_with(|s| s.open_direct(name))?;
+        Ok(self.0.opened_to_read(file))
     }
     fn check_direct(&self) -> Result<()> {
         self.open_with(|s| s.check_direct())
@@ -126,10 +142,14 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         self.open_with(|s| s.list())
     }
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        self.change(Call::Delete(name), epoch, |s, e| s.delete(e, name))
+        let (inner, epoch) = (self.0.inner(), self.0.epoch(epoch));
+        self.0
+            .remove(Call::Delete(name), || inner.delete(epoch, name))
     }
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
-        self.change(Call::Rename(new), epoch, |s, e| s.rename(e, old, new))
+        let (inner, epoch) = (self.0.inner(), self.0.epoch(epoch));
+        self.0
+            .remove(Call::Rename(new), || inner.rename(epoch, old, new))
     }
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
         let run = |s: &dyn Storage, e| s.import(e, name, from, from_name);

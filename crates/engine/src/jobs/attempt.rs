@@ -17,6 +17,7 @@ use siltstone_table::job::verify::{
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
+use crate::env::repeating::repeating_inputs;
 use crate::jobs::begun::Begun;
 use crate::jobs::build::FlushSpec;
 use crate::jobs::ended::{Ended, rejection};
@@ -113,8 +114,11 @@ impl JobRunner {
     /// Prepares an attempt of a job.
     pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> PreparedJob {
         let (inputs, outputs) = match &attempt.gate {
-            Some(gate) => (gate.inputs(), gate.outputs(self.outputs())),
-            None => (begun.inputs.clone(), self.outputs().clone()),
+            Some(gate) => (gate.inputs(), gate.outputs(self.outputs_elsewhere())),
+            None => (
+                repeating_inputs(begun.inputs.clone(), &self.outage),
+                self.outputs().clone(),
+            ),
         };
         let context = ExecContext {
             runtime: self.runtime.clone(),

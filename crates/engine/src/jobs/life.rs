@@ -204,7 +204,7 @@ impl Jobs {
 
     /// F1: another keyspace's half of a batch must not be lost when this half is in a table.
     fn sync_log_of(&self, source: &MemSource) -> Result<()> {
-        self.wal.sync_log_through(source.last_position())
+        self.wal.sync_log_for_background(source.last_position())
     }
 }
 

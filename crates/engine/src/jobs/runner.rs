@@ -17,6 +17,8 @@ use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::job::verify::Sample;
 
+use crate::env::outage::Outage;
+use crate::env::repeating::not_waiting;
 use crate::formats::directories::Storages;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
@@ -33,6 +35,9 @@ const SUBJOB_MIN_BYTES: u64 = 8 << 20;
 pub(crate) struct JobRunner {
     pub(super) runtime: Runtime,
     outputs: Arc<dyn Storage>,
+    /// The same storage for jobs elsewhere: its calls do not wait until it can be reached.
+    outputs_elsewhere: Arc<dyn Storage>,
+    pub(super) outage: Arc<Outage>,
     pub(super) epoch: Epoch,
     pub(crate) open_number: u64,
     attempts: AtomicU64,
@@ -49,17 +54,19 @@ pub(crate) struct JobRunner {
 impl JobRunner {
     pub(crate) fn new(
         runtime: &Runtime,
-        storages: &Storages,
+        (storages, at_once, outage): (&Storages, &Storages, &Arc<Outage>),
         epoch: Epoch,
         open_number: u64,
         options: &Options,
         executors: Vec<Arc<dyn Executor>>,
         events: &Arc<Events>,
     ) -> JobRunner {
-        let outputs: Arc<dyn Storage> = match options.direct_io {
-            DirectIo::None => storages.tables.clone(),
-            DirectIo::Compaction | DirectIo::All => {
-                Arc::new(DirectStorage::new(storages.tables.clone()))
+        let outputs = |tables: &Arc<dyn Storage>| -> Arc<dyn Storage> {
+            match options.direct_io {
+                DirectIo::None => tables.clone(),
+                DirectIo::Compaction | DirectIo::All => {
+                    Arc::new(DirectStorage::new(tables.clone()))
+                }
             }
         };
         // The bound is only for jobs elsewhere.
@@ -69,7 +76,9 @@ impl JobRunner {
         };
         JobRunner {
             runtime: runtime.clone(),
-            outputs,
+            outputs: outputs(&storages.tables),
+            outputs_elsewhere: not_waiting(&outputs(&at_once.tables), outage),
+            outage: outage.clone(),
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
@@ -86,6 +95,8 @@ impl JobRunner {
         JobRunner {
             runtime: self.runtime.clone(),
             outputs: outputs.clone(),
+            outputs_elsewhere: outputs.clone(),
+            outage: self.outage.clone(),
             epoch,
             open_number,
             attempts: AtomicU64::new(1),
@@ -123,6 +134,12 @@ impl JobRunner {
     /// Where tables are written.
     pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
         &self.outputs
+    }
+
+    /// Where executors other than the host's own write tables. They must be able to stop at any
+    /// time, and their jobs run on the host if the storage cannot be reached.
+    pub(super) fn outputs_elsewhere(&self) -> &Arc<dyn Storage> {
+        &self.outputs_elsewhere
     }
 
     /// The number of subjobs that a job for this side is cut into at most.

@@ -173,7 +173,7 @@ fn clear(target: &dyn Storage, epoch: Epoch) -> Result<()> {
 
 fn fill(jobs: &Jobs, target: &Arc<dyn Storage>, epoch: Epoch) -> Result<CheckpointReport> {
     let moment = pin_moment(jobs.commit())?;
-    jobs.wal().sync_log_through(moment.end)?;
+    jobs.wal().sync_log_before_change(moment.end)?;
     let mut report = CheckpointReport {
         published: moment.published,
         keyspace_count: moment.keyspaces.len() as u64,

@@ -184,7 +184,7 @@ fn drop_without_record(commit: &Commit, keyspace: &Arc<KeyspaceCore>) -> Result<
     let lead = commit.lead();
     let dropped = (|| {
         commit.env().health().check_manifest()?;
-        commit.wal().sync_log_through(commit.wal().end())?;
+        commit.wal().sync_log_before_change(commit.wal().end())?;
         commit.catalog().drop_by_edit(keyspace)
     })();
     lead.finish();

@@ -85,6 +85,12 @@ pub struct Stats {
     pub delays: Vec<Delay>,
     /// The number of writers that wait now.
     pub waiting_writer_count: u64,
+    /// Since when the storage has not answered, in microseconds since 1970; `None` while it
+    /// answers. Reads and writes then fail as `Unreachable` after the storage's time limit. Flushes,
+    /// compactions and changes of keyspaces wait until it answers; the counter
+    /// `unreachable_wait_count` says how many calls had to wait, `unreachable_wait_us` for how long
+    /// in all, and `unreachable_count` how many times the storage stopped answering.
+    pub unreachable_since_us: Option<u64>,
     /// Flushes and compactions that have begun, wherever they run.
     pub jobs: Vec<JobStats>,
     /// Flushes and compactions that are due and wait for a busy side, or for a worker of the host.
@@ -228,6 +234,12 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("rate_limited_bytes", jobs.runner().rate.limited_bytes.get()),
         ("rate_wait_count", jobs.runner().rate.wait_count.get()),
         ("rate_wait_us", jobs.runner().rate.wait_us.get()),
+        ("unreachable_count", jobs.env().outage().count.get()),
+        (
+            "unreachable_wait_count",
+            jobs.env().outage().wait_count.get(),
+        ),
+        ("unreachable_wait_us", jobs.env().outage().wait_us.get()),
         ("job_failed_count", m.job_failed_count.get()),
         ("resumed_job_count", m.resumed_job_count.get()),
         ("adopted_table_count", m.adopted_table_count.get()),
@@ -354,6 +366,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         latencies,
         delay_totals: jobs.commit().stalls().totals(),
         delays: jobs.commit().stalls().delays(),
+        unreachable_since_us: jobs.env().outage().since_unix_us(),
         waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
         jobs: begun,
         waiting_jobs: waiting,

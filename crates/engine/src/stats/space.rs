@@ -95,7 +95,7 @@ pub(crate) fn collect(wal: &Wal) -> SpaceStats {
         None => {
             let log = wal.stats();
             count(
-                wal.env().storages(),
+                wal.env().storages_at_once(),
                 &(log.oldest_segment..=log.newest_segment),
             )
         }

@@ -112,7 +112,7 @@ pub(crate) fn interval(env: &Env) -> Option<Duration> {
 /// Deletes the file that a killed writer left. A failure is harmless, because the file says which
 /// process wrote it.
 pub(crate) fn delete_inherited(env: &Env) {
-    let storage = &env.storages().manifest;
+    let storage = &env.storages_at_once().manifest;
     let left = storage.list();
     if left.is_ok_and(|all| all.iter().any(|object| object.name == STATS)) {
         let _ = storage.delete(env.epoch(), STATS);
@@ -125,7 +125,7 @@ pub(crate) struct OwnFile(AtomicBool);
 
 /// Writes the present statistics to the file; a failure is counted.
 pub(crate) fn write(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
-    let storage = &jobs.env().storages().manifest;
+    let storage = &jobs.env().storages_at_once().manifest;
     if jobs.env().health().is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
@@ -156,7 +156,7 @@ pub(crate) fn delete_own(env: &Env, own: &OwnFile) {
     if !own.0.load(Ordering::Acquire) {
         return;
     }
-    let _ = env.storages().manifest.delete(env.epoch(), STATS);
+    let _ = env.storages_at_once().manifest.delete(env.epoch(), STATS);
 }
 
 /// The statistics that the writer of the store in the folder `path` wrote last. The call takes no

@@ -52,6 +52,15 @@ pub enum ErrorKind {
     Closed,
     /// The store was opened for reading, and the call would change it.
     ReadOnly,
+    /// The storage is on another machine or in another process, which did not answer in time.
+    /// Nothing is damaged. The call changed nothing that can be read, and may be repeated; a write
+    /// that failed with this is not in the store. A close that failed with this could not record
+    /// what it had to: the next open recovers the store as after a kill.
+    Unreachable,
+    /// The storage did not answer a sync of the log in time. The write was made: it is in the log
+    /// and can be read, but it is not known to be durable, and must not be repeated to be there.
+    /// The next sync of the log that succeeds, of whichever write, makes it durable.
+    Unsynced,
     /// Any other I/O error. The call may succeed when it is repeated.
     Io,
 }
@@ -70,6 +79,8 @@ impl ErrorKind {
             ErrorKind::KeyspaceDropped => "keyspace_dropped",
             ErrorKind::Closed => "closed",
             ErrorKind::ReadOnly => "read_only",
+            ErrorKind::Unreachable => "unreachable",
+            ErrorKind::Unsynced => "unsynced",
             ErrorKind::Io => "io",
         }
     }
@@ -85,6 +96,14 @@ impl ErrorKind {
                 Some("close the store and open it again; reads still work until then")
             }
             ErrorKind::Locked => Some("close the other process or handle that has the store open"),
+            ErrorKind::Unreachable => Some(
+                "check the link to the storage and the process at its other end; nothing is \
+                 damaged, and the call may be repeated",
+            ),
+            ErrorKind::Unsynced => Some(
+                "the writes are in the store and can be read; sync the log when the storage \
+                 answers again, to know that they are durable",
+            ),
             _ => None,
         }
     }
@@ -300,6 +319,12 @@ impl Error {
         self.inner.kind == ErrorKind::NoSpace
     }
 
+    /// Whether the failure is that the storage did not answer in time.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        let source = self.inner.source.as_ref();
+        source.is_some_and(|error| error.kind == StorageErrorKind::Unreachable)
+    }
+
     /// Whether bytes were missing or wrong.
     pub fn is_corruption(&self) -> bool {
         self.inner.kind == ErrorKind::Corruption
@@ -400,6 +425,7 @@ impl From<StorageError> for Error {
                 Some("open the store again, and read through the new handle"),
             ),
             StorageErrorKind::Unsupported => (ErrorKind::Unsupported, None),
+            StorageErrorKind::Unreachable => (ErrorKind::Unreachable, None),
             StorageErrorKind::InvalidInput => (ErrorKind::InvalidArgument, None),
             _ => (ErrorKind::Io, None),
         };

@@ -9,6 +9,7 @@
 //! - While the store is not poisoned, a record that was appended at the time `t` is synced at the
 //!   latest at `t` + interval + the duration of two syncs of the log: the task's own, and one that
 //!   was already running.
+//!   While the storage cannot be reached, the task tries again until it can.
 //! - Without unsynced records the task sleeps without a time limit. No record is overlooked,
 //!   because both sides swap `asleep`: if the task's swap comes after the writer's, the task sees
 //!   the new end of the log; if the writer's swap comes after the task's, the writer wakes the
@@ -93,7 +94,7 @@ pub(crate) fn run(wal: &Wal, interval: Duration) {
         }
         drop(lock);
         last = Some(wal.env.now());
-        let _ = wal.sync_log_through(wal.log.end());
+        let _ = wal.sync_log_for_background(wal.log.end());
         if wal.env.health().is_poisoned() {
             return;
         }

@@ -1,6 +1,12 @@
 //! The open log: appends to it, and when it is synced.
 //!
+//! A storage that cannot be reached fails single calls and poisons nothing ([`Appended`]). Writers
+//! get the error after the time limit of the storage. Background work and changes of the manifest
+//! wait instead ([`Wal::sync_log_for_background`]).
+//!
 //! Nothing here knows keyspaces.
+//!
+//! Threading: as the log's writer. A wait for the storage holds no lock of this folder.
 
 pub(crate) mod interval;
 
@@ -12,9 +18,18 @@ use siltstone_storage::planted;
 use crate::env::Env;
 use crate::formats::log::{LogStats, LogWriter, Position, RecordKind};
 use crate::formats::version::LogStart;
-use crate::types::error::Result;
+use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::SyncMode;
 use crate::wal::interval::IntervalSync;
+
+/// A record that is in the log.
+pub(crate) struct Appended {
+    /// Where the record ends.
+    pub(crate) end: Position,
+    /// The error of the sync that was asked for, if it is in doubt: the record is in the log, and
+    /// it is not known whether it is durable.
+    pub(crate) unsynced: Option<Error>,
+}
 
 /// The open log, and when it is synced.
 pub(crate) struct Wal {
@@ -125,7 +140,10 @@ impl Wal {
     }
 
     /// Appends one record, whose payload are all `parts`, and syncs the log through it if `sync`.
-    /// Returns the position where the record ends.
+    ///
+    /// # Errors
+    /// The record is not in the log, or the store is poisoned. [`ErrorKind::Unreachable`]: it is
+    /// not in the log, and the call may be repeated.
     pub(crate) fn append(
         &self,
         kind: RecordKind,
@@ -133,17 +151,26 @@ impl Wal {
         count: u64,
         parts: &[&[u8]],
         sync: bool,
-    ) -> Result<Position> {
-        let end = self.log.append(kind, first, count, parts)?;
+    ) -> Result<Appended> {
+        let appended = self.log.append(kind, first, count, parts);
+        let end = appended.inspect_err(|error| self.env.outage().count_failure(error))?;
         if !sync {
             self.interval_sync.written();
         }
         let payload: u64 = parts.iter().map(|p| p.len() as u64).sum();
         self.env.metrics().log_bytes.add(payload + 32);
+        let mut unsynced = None;
         if sync && !planted!(AcknowledgeBeforeSync) {
-            self.sync_log_through(end)?;
+            match self.sync_log_through(end) {
+                Err(error) if error.kind() == ErrorKind::Unsynced => {
+                    unsynced = Some(error);
+                    // Nobody may ask for a sync again, so the sync of the interval takes it over.
+                    self.interval_sync.written();
+                }
+                synced => synced?,
+            }
         }
-        Ok(end)
+        Ok(Appended { end, unsynced })
     }
 
     /// Syncs the log through its present end.
@@ -152,8 +179,34 @@ impl Wal {
         self.sync_log_through(self.log.end())
     }
 
+    /// Syncs the log through `position`, for work that must not go on before. If the storage cannot
+    /// be reached, this waits until it can, or the store closes.
+    ///
+    /// # Errors
+    /// Those of [`Wal::sync_log_through`]; [`ErrorKind::Unsynced`] only if the store closes.
+    pub(crate) fn sync_log_for_background(&self, position: Position) -> Result<()> {
+        self.env.outage().repeat(|| self.sync_log_through(position))
+    }
+
+    /// Syncs the log through `position`, for a change that has not begun and needs that.
+    ///
+    /// # Errors
+    /// Those of [`Wal::sync_log_through`], but [`ErrorKind::Unreachable`] for a sync in doubt:
+    /// nothing has changed for the caller.
+    pub(crate) fn sync_log_before_change(&self, position: Position) -> Result<()> {
+        let synced = self.sync_log_through(position);
+        synced.map_err(|error| match error.kind() {
+            ErrorKind::Unsynced => error.with_kind(ErrorKind::Unreachable),
+            _ => error,
+        })
+    }
+
     /// Syncs the log through `position`. If that fails, the store is poisoned before any caller
     /// gets the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsynced`] if the storage did not answer in time: nothing is poisoned, and it
+    /// is not known what is durable beyond [`Wal::synced`].
     pub(crate) fn sync_log_through(&self, position: Position) -> Result<()> {
         if self.log.synced() >= position {
             return Ok(());
@@ -165,6 +218,10 @@ impl Wal {
             .metrics()
             .sync_time
             .record(self.env.now().since(start));
+        match &result {
+            Ok(()) => self.env.outage().count_success(),
+            Err(error) => self.env.outage().count_failure(error),
+        }
         result
     }
 }

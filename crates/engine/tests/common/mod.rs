@@ -24,6 +24,7 @@ pub mod ingests;
 pub mod log_stories;
 pub mod rate;
 pub mod resumption;
+pub mod unreachable;
 pub mod view_stories;
 pub mod wait_until_idle;
 
@@ -59,6 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static Story> {
         .chain(wait_until_idle::ALL)
         .chain(rate::ALL)
         .chain(resumption::ALL)
+        .chain(unreachable::ALL)
 }
 
 fn config(seed: u64) -> SimConfig {

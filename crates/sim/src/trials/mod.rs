@@ -11,6 +11,7 @@
 //! - [`fault_trial`]: random storage calls that fail.
 //! - [`failed_syncs_trial`]: syncs that fail.
 //! - [`disk_full_trial`]: a disk that fills up.
+//! - [`outages_trial`]: a storage that cannot be reached now and then.
 //! - [`handles_trial`]: a process that runs out of file handles.
 //! - [`cut_files_trial`]: files that are cut while the store is open.
 //! - [`flip_trial`]: bytes of the store's files that change on the medium.
@@ -39,6 +40,7 @@ mod moments;
 mod offline;
 mod offline_faults;
 mod options;
+mod outages;
 mod picks;
 mod power;
 mod promised;
@@ -63,6 +65,7 @@ pub use linearizable::linearizable_trial;
 pub use linearizable::threads::{history_child, linearizable_threads_trial};
 pub use offline_faults::{reader_at_every_call, repair_at_every_call};
 pub use options::{options_trial, options_trial_long};
+pub use outages::outages_trial;
 pub use picks::picks_trial;
 pub use power::{power_trial, power_trial_alone};
 pub use repair::repair_trial;

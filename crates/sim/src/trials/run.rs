@@ -273,7 +273,7 @@ impl Run {
                     false => Ok(()),
                 }
             }
-            Errors::Expected => {
+            Errors::Expected | Errors::Outages => {
                 world.nothing_is_pending()?;
                 world.nothing_is_left_over()
             }

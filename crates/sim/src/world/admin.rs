@@ -275,7 +275,8 @@ impl World {
                 Ok(())
             }
             Err(e) => {
-                if !matches!(e.kind(), ErrorKind::Poisoned | ErrorKind::Io) {
+                let in_doubt = [ErrorKind::Poisoned, ErrorKind::Io, ErrorKind::Unreachable];
+                if !in_doubt.contains(&e.kind()) {
                     lock(&self.history).settings.withdraw();
                 }
                 let also = [ErrorKind::InvalidArgument, ErrorKind::KeyspaceDropped];

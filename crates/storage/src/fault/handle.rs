@@ -93,7 +93,9 @@ impl WriteFile for FaultWriter {
                 .sync()
                 .and_then(|()| Err(failure.error(kind, name))),
             Some(failure) => {
-                self.inner.inject(InjectedFault::LoseUnsynced);
+                if failure.loses() {
+                    self.inner.inject(InjectedFault::LoseUnsynced);
+                }
                 Err(failure.error(kind, name))
             }
         };

@@ -4,8 +4,9 @@
 //! is disarmed, rules neither count nor fire. Call counts and the trace continue in either case.
 //!
 //! A failed call has no effect, except where the fault says otherwise. A failed sync loses the
-//! bytes that it covered, and a short append leaves a prefix. Both need support from the storage
-//! below ([`WriteFile::inject`]): the memory storage supports both, files support the short append.
+//! bytes that it covered, unless it failed as unreachable, and a short append leaves a prefix. Both
+//! need support from the storage below ([`WriteFile::inject`]): the memory storage supports both,
+//! files support the short append.
 //!
 //! Threading: the mutex of the rules is held neither during a call of the storage below nor during
 //! a wait. Concurrent calls are ordered by their entry for the rules, and by their end for the
@@ -32,7 +33,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
-pub use plan::{Calls, Fault, Repeat, Rule};
+pub use plan::{Calls, Effect, Fault, Repeat, Rule};
 
 use handle::{FaultReader, FaultWriter};
 use plan::RuleState;
@@ -99,6 +100,11 @@ struct Failure {
 }
 
 impl Failure {
+    /// Whether a failed sync has lost what it should have made durable.
+    fn loses(self) -> bool {
+        self.kind != StorageErrorKind::Unreachable
+    }
+
     fn error(self, kind: OpKind, name: &str) -> StorageError {
         let when = if self.after {
             "after the call had taken effect"
@@ -146,6 +152,7 @@ impl Shared {
     /// Counts the call, applies the rules, and sleeps if they say so.
     fn enter(&self, kind: OpKind, name: &str) -> Verdict {
         let mut verdict = Verdict::default();
+        let now = self.runtime.now();
         {
             let mut guard = self.control();
             let control = &mut *guard;
@@ -155,7 +162,7 @@ impl Shared {
                 return verdict;
             }
             for (index, state) in control.rules.iter_mut().enumerate() {
-                if !state.fires(kind, name) {
+                if !state.fires(kind, name, now) {
                     continue;
                 }
                 let fault = state.rule.fault;
@@ -190,6 +197,17 @@ impl Shared {
                     Fault::FailedMap => verdict.failed_map = true,
                     Fault::Panic => verdict.panic = true,
                     Fault::Die => verdict.die = true,
+                    Fault::Unreachable { limit, effect } => {
+                        let left = state.rule.until.map_or(Duration::MAX, |end| end.since(now));
+                        if limit < left {
+                            fail(
+                                StorageErrorKind::Unreachable,
+                                effect.is_taken(kind, call),
+                                None,
+                            );
+                        }
+                        verdict.delay = verdict.delay.saturating_add(limit.min(left));
+                    }
                     Fault::Delay(delay) => verdict.delay = verdict.delay.saturating_add(delay),
                 }
             }
@@ -342,7 +360,9 @@ impl FaultStorage {
             None => sync(),
             Some(failure) if failure.after => sync().and_then(|()| Err(failure.error(kind, name))),
             Some(failure) => {
-                self.shared.inner.inject_lost_bytes(name);
+                if failure.loses() {
+                    self.shared.inner.inject_lost_bytes(name);
+                }
                 Err(failure.error(kind, name))
             }
         };
@@ -355,6 +375,29 @@ impl FaultStorage {
             bytes: 0,
             outcome,
         });
+        result
+    }
+
+    /// Makes a call that creates the object `name`. If it fails as unreachable and takes effect,
+    /// the object is deleted again.
+    fn create_with<T>(
+        &self,
+        (kind, seen, at): (OpKind, &str, u64),
+        (epoch, name): (Epoch, &str),
+        create: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let mut is_made = false;
+        let result = self.shared.call(kind, seen, at, || {
+            let created = create();
+            is_made = created.is_ok();
+            created
+        });
+        if let Err(error) = &result
+            && is_made
+            && error.kind == StorageErrorKind::Unreachable
+        {
+            self.shared.inner.delete(epoch, name)?;
+        }
         result
     }
 
@@ -407,15 +450,14 @@ impl Storage for FaultStorage {
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        let file = self.shared.call(OpKind::Create, name, 0, || {
-            self.shared.inner.create(epoch, name)
-        })?;
+        let call = || self.shared.inner.create(epoch, name);
+        let file = self.create_with((OpKind::Create, name, 0), (epoch, name), call)?;
         Ok(self.writer(file))
     }
 
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let call = || self.shared.inner.create_direct(epoch, name);
-        let file = self.shared.call(OpKind::Create, name, 0, call)?;
+        let file = self.create_with((OpKind::Create, name, 0), (epoch, name), call)?;
         Ok(self.writer(file))
     }
 
@@ -431,7 +473,8 @@ impl Storage for FaultStorage {
 
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         let call = || self.shared.inner.recycle(epoch, old, new);
-        let file = self.shared.call(OpKind::Recycle, old, second(new), call)?;
+        let seen = (OpKind::Recycle, old, second(new));
+        let file = self.create_with(seen, (epoch, new), call)?;
         Ok(self.writer(file))
     }
 
@@ -480,10 +523,10 @@ impl Storage for FaultStorage {
     }
 
     fn import(&self, epoch: Epoch, name: &str, from: &dyn Storage, from_name: &str) -> Result<()> {
-        self.shared
-            .call(OpKind::Import, name, second(from_name), || {
-                self.shared.inner.import(epoch, name, from, from_name)
-            })
+        let seen = (OpKind::Import, name, second(from_name));
+        self.create_with(seen, (epoch, name), || {
+            self.shared.inner.import(epoch, name, from, from_name)
+        })
     }
 
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
@@ -507,7 +550,9 @@ impl Storage for FaultStorage {
                 .sync_dir(epoch)
                 .and_then(|()| Err(failure.error(kind, "directory"))),
             Some(failure) => {
-                self.shared.inner.inject_lost_names();
+                if failure.loses() {
+                    self.shared.inner.inject_lost_names();
+                }
                 Err(failure.error(kind, "directory"))
             }
         };

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::error::StorageErrorKind;
 use crate::op::OpKind;
+use crate::prng::Prng;
+use crate::runtime::Instant;
 
 /// The calls that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,29 @@ impl Calls {
             Calls::Reads => kind.is_read(),
             Calls::Kind(k) => k == kind,
         }
+    }
+}
+
+/// Whether a call that gets no answer takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does not.
+    None,
+    /// It does: only the answer is lost.
+    Taken,
+    /// A draw from this seed and the call's number decides.
+    Drawn(u64),
+}
+
+impl Effect {
+    /// Whether call number `call`, of this kind, takes effect. A failed append never does.
+    pub(super) fn is_taken(self, kind: OpKind, call: u64) -> bool {
+        let is_drawn = match self {
+            Effect::None => false,
+            Effect::Taken => true,
+            Effect::Drawn(seed) => Prng::new(seed ^ call).below(2) == 1,
+        };
+        is_drawn && kind != OpKind::Append
     }
 }
 
@@ -79,6 +104,16 @@ pub enum Fault {
     Die,
     /// The call first sleeps for this long, on the runtime's clock.
     Delay(Duration),
+    /// The storage cannot be reached: the call waits for its time limit and fails as
+    /// `Unreachable`, as one of a client across a link does. If the rule ends before the time limit
+    /// ([`Rule::until`]), the call is then made and does not fail. A failed sync loses nothing. A
+    /// creation, and a lease, that took effect is undone at once, because nobody waits for it.
+    Unreachable {
+        /// The time limit of the call, on the runtime's clock.
+        limit: Duration,
+        /// Whether the call takes effect even so.
+        effect: Effect,
+    },
 }
 
 /// How often a rule fires once it has reached its call.
@@ -115,6 +150,8 @@ pub struct Rule {
     pub nth: u64,
     /// How often it fires.
     pub repeat: Repeat,
+    /// It neither counts nor fires from this time on, on the runtime's clock.
+    pub until: Option<Instant>,
     /// The fault that it injects.
     pub fault: Fault,
 }
@@ -127,6 +164,7 @@ impl Rule {
             name_suffix: String::new(),
             nth: 0,
             repeat: Repeat::Once,
+            until: None,
             fault,
         }
     }
@@ -181,6 +219,12 @@ impl Rule {
         self
     }
 
+    /// Neither counts nor fires from this time on, on the runtime's clock.
+    pub fn until(mut self, end: Instant) -> Rule {
+        self.until = Some(end);
+        self
+    }
+
     /// Whether this fault can affect a call of this kind. Only such calls are counted.
     fn affects(&self, kind: OpKind) -> bool {
         match self.fault {
@@ -189,7 +233,10 @@ impl Rule {
                 matches!(kind, OpKind::Read | OpKind::Map)
             }
             Fault::FailedMap => kind == OpKind::Map,
-            Fault::Fail(_) | Fault::FailAfter(_) | Fault::ShortAppend { .. } => {
+            Fault::Fail(_)
+            | Fault::FailAfter(_)
+            | Fault::ShortAppend { .. }
+            | Fault::Unreachable { .. } => {
                 // These calls cannot report an error.
                 !matches!(
                     kind,
@@ -219,8 +266,11 @@ impl RuleState {
     }
 
     /// Counts the call if it matches. Returns whether the rule fires for it.
-    pub(super) fn fires(&mut self, kind: OpKind, name: &str) -> bool {
+    pub(super) fn fires(&mut self, kind: OpKind, name: &str, now: Instant) -> bool {
         let rule = &self.rule;
+        if rule.until.is_some_and(|end| now >= end) {
+            return false;
+        }
         let named = name.starts_with(&rule.name_prefix) && name.ends_with(&rule.name_suffix);
         if !rule.calls.include(kind) || !rule.affects(kind) || !named {
             return false;

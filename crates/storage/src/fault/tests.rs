@@ -282,3 +282,86 @@ fn rules_apply_to_the_sync_of_a_storages_path() {
     assert_eq!(kind(s.sync_parents(e)), StorageErrorKind::Io);
     s.sync_parents(e).unwrap();
 }
+
+/// An outage until `end`, in which each call waits for a second.
+fn outage(effect: Effect, end: crate::Instant) -> Rule {
+    let limit = Duration::from_secs(1);
+    Rule::on_any(Fault::Unreachable { limit, effect })
+        .for_good()
+        .until(end)
+}
+
+/// Runs `play` on the simulated runtime, whose clock the outages need.
+fn simulated(play: impl FnOnce(&Runtime, MemoryStorage, FaultStorage) + Send + 'static) {
+    let run = crate::sim::run(crate::sim::SimConfig::new(1), |runtime: Runtime| {
+        let memory = MemoryStorage::new(&runtime);
+        let faults = FaultStorage::new(Arc::new(memory.clone()), &runtime);
+        play(&runtime, memory, faults);
+    });
+    run.result.unwrap();
+}
+
+#[test]
+fn an_outage_fails_calls_after_their_limit_and_ends() {
+    simulated(|runtime, memory, s| {
+        let e = s.lease("writer").unwrap().epoch();
+        let w = s.create(e, "a").unwrap();
+        let began = runtime.now();
+        s.add(outage(Effect::None, began + Duration::from_millis(2500)));
+        assert_eq!(kind(w.append(&[b"x"])), StorageErrorKind::Unreachable);
+        assert_eq!(kind(s.create(e, "b")), StorageErrorKind::Unreachable);
+        assert_eq!(runtime.now().since(began), Duration::from_secs(2));
+        // The outage ends before this call's limit.
+        w.append(&[b"y"]).unwrap();
+        assert_eq!(runtime.now().since(began), Duration::from_millis(2500));
+        w.sync().unwrap();
+        s.sync_dir(e).unwrap();
+        let image = memory.crash(CrashPolicy::LoseUnsynced);
+        assert_eq!(image.read_small("a").unwrap(), b"y");
+    });
+}
+
+#[test]
+fn a_sync_that_does_not_reach_the_storage_loses_nothing() {
+    simulated(|runtime, memory, s| {
+        let e = s.lease("writer").unwrap().epoch();
+        let w = s.create(e, "a").unwrap();
+        w.append(&[b"x"]).unwrap();
+        s.add(outage(
+            Effect::None,
+            runtime.now() + Duration::from_millis(2100),
+        ));
+        assert_eq!(kind(w.sync()), StorageErrorKind::Unreachable);
+        assert_eq!(kind(s.sync_dir(e)), StorageErrorKind::Unreachable);
+        let early = memory.crash(CrashPolicy::LoseUnsynced);
+        assert!(early.list().unwrap().is_empty());
+        w.sync().unwrap();
+        s.sync_dir(e).unwrap();
+        let image = memory.crash(CrashPolicy::LoseUnsynced);
+        assert_eq!(image.read_small("a").unwrap(), b"x");
+    });
+}
+
+#[test]
+fn a_call_without_an_answer_may_take_effect_and_an_append_never_does() {
+    simulated(|runtime, memory, s| {
+        let e = s.lease("writer").unwrap().epoch();
+        let w = s.create(e, "a").unwrap();
+        w.append(&[b"x"]).unwrap();
+        let rule = s.add(outage(
+            Effect::Taken,
+            runtime.now() + Duration::from_secs(60),
+        ));
+        assert_eq!(kind(w.append(&[b"y"])), StorageErrorKind::Unreachable);
+        assert_eq!(kind(w.sync()), StorageErrorKind::Unreachable);
+        assert_eq!(kind(s.create(e, "b")), StorageErrorKind::Unreachable);
+        assert_eq!(kind(s.rename(e, "a", "c")), StorageErrorKind::Unreachable);
+        assert_eq!(kind(s.sync_dir(e)), StorageErrorKind::Unreachable);
+        assert_eq!(s.fired_count(rule), 5);
+        // The creation was undone, because nobody waits for it.
+        let names: Vec<_> = memory.list().unwrap().into_iter().map(|o| o.name).collect();
+        assert_eq!(names, ["c"]);
+        let image = memory.crash(CrashPolicy::LoseUnsynced);
+        assert_eq!(image.read_small("c").unwrap(), b"x");
+    });
+}

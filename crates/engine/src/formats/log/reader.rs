@@ -129,7 +129,7 @@ impl SegmentReader {
         let unreadable = match reader.file.read_at(0, &mut reader.window) {
             Ok(()) => Vec::new(),
             Err(error) => match Error::from(error) {
-                error if is_unreadable(&error) => read_sectors(&*reader.file, &mut reader.window),
+                error if is_unreadable(&error) => read_sectors(&*reader.file, &mut reader.window)?,
                 error => return Err(error),
             },
         };
@@ -287,13 +287,19 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
 }
 
 /// Reads a file sector by sector. Sectors that cannot be read are filled with zeros, and listed.
-fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<UnreadablePart> {
+///
+/// # Errors
+/// That the storage cannot be reached: this says nothing about the sector.
+fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Result<Vec<UnreadablePart>> {
     let mut missing: Vec<UnreadablePart> = Vec::new();
     let offsets = (0..).step_by(SECTOR_BYTES as usize);
     for (sector, at) in bytes.chunks_mut(SECTOR_BYTES as usize).zip(offsets) {
         let Err(error) = file.read_at(at, sector) else {
             continue;
         };
+        if error.kind == StorageErrorKind::Unreachable {
+            return Err(error.into());
+        }
         sector.fill(0);
         let end = at + sector.len() as u64;
         match missing.last_mut() {
@@ -304,7 +310,7 @@ fn read_sectors(file: &dyn ReadFile, bytes: &mut [u8]) -> Vec<UnreadablePart> {
             }),
         }
     }
-    missing
+    Ok(missing)
 }
 
 #[cfg(test)]

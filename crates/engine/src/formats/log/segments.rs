@@ -12,7 +12,8 @@
 //!
 //! Invariants: a segment's name is durable before its first record is written. A prepared segment
 //! has no records, so a failure to prepare one loses nothing (only a failed sync of the folder
-//! poisons). Numbers only grow.
+//! poisons, unless the storage could not be reached: then the file waits until a later attempt has
+//! synced its name). Numbers only grow.
 //!
 //! Threading: a runtime mutex of the writer guards each. The supply's mutex is held across storage
 //! calls; that of the live list never is.
@@ -60,6 +61,9 @@ pub(super) struct Supply {
     next_bytes: u64,
     pool_limit_count: usize,
     next_number: u64,
+    /// A segment whose space is written and whose name is not known to be durable, because the
+    /// storage could not be reached.
+    unnamed: Option<Fresh>,
     /// The segment that was made ready and is not taken yet.
     pub(super) prepared: Option<Fresh>,
     /// Names of obsolete segments to recycle.
@@ -90,6 +94,7 @@ impl Supply {
             next_bytes: segment_bytes.min(FIRST_SEGMENT_BYTES),
             pool_limit_count,
             next_number: u64::from(highest) + 1,
+            unnamed: None,
             prepared: None,
             pool: Vec::new(),
             garbage: Vec::new(),
@@ -108,6 +113,16 @@ impl Supply {
         if self.prepared.is_some() {
             return Ok(());
         }
+        if self.unnamed.is_none() {
+            self.unnamed = Some(self.write_space()?);
+        }
+        self.sync_name()?;
+        self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
+        Ok(())
+    }
+
+    /// Makes the file of the next segment and writes its space.
+    fn write_space(&mut self) -> Result<Fresh, SupplyError> {
         let (number, file) = self.take_file()?;
         let old_bytes = file.len();
         let written = match file.reserve(self.next_bytes) {
@@ -121,22 +136,30 @@ impl Supply {
             // new one.
             let name = segment_name(number);
             drop(file);
+            if error.kind == StorageErrorKind::Unreachable {
+                // A deletion would only take as long again.
+                self.garbage.push(name);
+                return Err(error.into());
+            }
             match self.storage.delete(self.epoch, &name) {
                 Ok(()) => self.next_number = u64::from(number),
                 Err(_) => self.garbage.push(name),
             }
             return Err(error.into());
         }
-        if let Err(error) = self.storage.sync_dir(self.epoch) {
-            return Err(SupplyError {
-                error: Error::from(error).context("syncing the log's folder"),
-                poisons: true,
-            });
-        }
         // A recycled segment has its length already.
         self.zeroed_bytes += self.next_bytes.saturating_sub(old_bytes);
-        self.prepared = Some(Fresh { number, file });
-        self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
+        Ok(Fresh { number, file })
+    }
+
+    /// Makes the name of the file durable, which is ready then.
+    fn sync_name(&mut self) -> Result<(), SupplyError> {
+        let synced = self.storage.sync_dir(self.epoch);
+        synced.map_err(|error| SupplyError {
+            poisons: error.kind != StorageErrorKind::Unreachable,
+            error: Error::from(error).context("syncing the log's folder"),
+        })?;
+        self.prepared = self.unnamed.take();
         Ok(())
     }
 
@@ -146,14 +169,8 @@ impl Supply {
         self.pool.push(reserve.to_string());
         let (number, file) = self.take_file()?;
         file.sync()?;
-        self.storage
-            .sync_dir(self.epoch)
-            .map_err(|error| SupplyError {
-                error: Error::from(error).context("syncing the log's folder"),
-                poisons: true,
-            })?;
-        self.prepared = Some(Fresh { number, file });
-        Ok(())
+        self.unnamed = Some(Fresh { number, file });
+        self.sync_name()
     }
 
     /// Makes a file with the next number, by recycling one if possible. A name that exists already
@@ -193,6 +210,9 @@ impl Supply {
                             // The file may have the new name even so, and would never be listed:
                             // the number is skipped.
                             self.garbage.push(name);
+                            if error.kind == StorageErrorKind::Unreachable {
+                                return Err(error.into());
+                            }
                             continue;
                         }
                     }
@@ -235,8 +255,16 @@ impl Supply {
     pub(super) fn give_up(&mut self) -> Vec<String> {
         let mut doomed = std::mem::take(&mut self.garbage);
         doomed.append(&mut self.pool);
-        doomed.extend(self.prepared.take().map(|fresh| segment_name(fresh.number)));
+        let fresh = [self.unnamed.take(), self.prepared.take()];
+        let fresh = fresh.into_iter().flatten();
+        doomed.extend(fresh.map(|fresh| segment_name(fresh.number)));
         doomed
+    }
+
+    /// Drops the files that are not in use.
+    pub(super) fn release(&mut self) {
+        self.unnamed = None;
+        self.prepared = None;
     }
 
     /// Remembers names that the next [`Supply::retire`] returns again.

@@ -11,6 +11,9 @@
 //!   the log. The poison stays, is set before the sync role is passed on, and no such call is ever
 //!   repeated. A segment that cannot be made ready (a full disk) poisons nothing: the append fails
 //!   without a change and may be repeated.
+//! - A storage that cannot be reached ([`ErrorKind::Unreachable`]) poisons nothing either. A failed
+//!   append has had no effect, so the record has no position. A failed sync is in doubt
+//!   ([`ErrorKind::Unsynced`]): the synced position stays, and a later sync covers the same bytes.
 //! - A writer never changes an inherited log. It starts a chain of its own, numbered above every
 //!   name found.
 //!
@@ -22,7 +25,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use siltstone_storage::{Epoch, Mutex, Runtime, Storage, StorageErrorKind, WriteFile};
+use siltstone_storage::planted;
+use siltstone_storage::{
+    Epoch, Mutex, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
+};
 
 use super::format::{
     ChainEnd, MAX_PAYLOAD_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, MIN_SEGMENT_BYTES, RecordHeader,
@@ -138,6 +144,13 @@ impl Appender {
     }
 }
 
+/// The last sync that was in doubt.
+#[derive(Default)]
+struct InDoubt {
+    /// The position through which it should have synced the log, and its error.
+    last: Option<(Position, Error)>,
+}
+
 /// The writer of the log. Its page is the module's documentation.
 pub struct LogWriter {
     store_id: u64,
@@ -147,7 +160,9 @@ pub struct LogWriter {
     appender: Mutex<Appender>,
     supply: Mutex<Supply>,
     live: Mutex<Live>,
-    sync_role: Mutex<()>,
+    sync_role: Mutex<InDoubt>,
+    /// The number of syncs that are in doubt, so that a caller who waited for one sees that.
+    in_doubt_count: AtomicU64,
     storage: Arc<dyn Storage>,
     epoch: Epoch,
     end: AtomicPosition,
@@ -234,7 +249,8 @@ impl LogWriter {
             appender: runtime.mutex(appender),
             supply: runtime.mutex(supply),
             live: runtime.mutex(live),
-            sync_role: runtime.mutex(()),
+            sync_role: runtime.mutex(InDoubt::default()),
+            in_doubt_count: AtomicU64::new(0),
             storage,
             epoch,
             next_ready: AtomicBool::new(false),
@@ -274,7 +290,8 @@ impl LogWriter {
     /// # Errors
     /// [`ErrorKind::NoSpace`], or another failure to make a segment ready: nothing was written, and
     /// the call may be repeated. [`ErrorKind::InvalidArgument`]: the payload is too large, or the
-    /// numbers do not ascend. [`ErrorKind::Poisoned`]: the log takes no more records.
+    /// numbers do not ascend. [`ErrorKind::Unreachable`]: the storage did not answer in time, so
+    /// nothing was written either. [`ErrorKind::Poisoned`]: the log takes no more records.
     pub fn append(
         &self,
         kind: RecordKind,
@@ -332,10 +349,18 @@ impl LogWriter {
             all.push(padding);
             file.append(&all)
         };
-        if let Err(error) = written {
+        let is_unreachable = |e: &StorageError| e.kind == StorageErrorKind::Unreachable;
+        match written {
+            // The append had no effect, so the next record takes its place.
+            Err(error) if is_unreachable(&error) && !planted!(UnreachableAppendCounts) => {
+                return Err(Error::from(error).context("writing a log record"));
+            }
             // The space is reserved, so this is not a full disk, which might pass. What is on the
             // disk is unknown.
-            return Err(self.poison(Error::from(error).context("writing a log record")));
+            Err(error) if !is_unreachable(&error) => {
+                return Err(self.poison(Error::from(error).context("writing a log record")));
+            }
+            _ => {}
         }
         appender.offset += total as u32;
         appender.chain = chain(appender.chain, checksum);
@@ -361,8 +386,6 @@ impl LogWriter {
                 .reserve(needed)
                 .map_err(|e| Error::from(e).context("making room for a large batch in the log"))?;
         }
-        let fresh = supply.prepared.take().expect("prepared above");
-        self.next_ready.store(false, Ordering::Release);
         let previous = ChainEnd {
             segment: appender.number,
             offset: appender.offset,
@@ -374,8 +397,17 @@ impl LogWriter {
             salt: self.salt,
             previous,
         };
-        let next = Self::enter(fresh.file, &header, appender.next_sequence)
-            .map_err(|e| self.poison(e.context("writing a log segment's header")))?;
+        let next = Self::enter(fresh.file.clone(), &header, appender.next_sequence);
+        let next = next.map_err(|error| {
+            let error = error.context("writing a log segment's header");
+            match error.is_unreachable() {
+                // The append had no effect, so the segment stays prepared.
+                true => error,
+                false => self.poison(error),
+            }
+        })?;
+        supply.prepared = None;
+        self.next_ready.store(false, Ordering::Release);
         {
             let mut live = self.live.lock();
             live.close_current(appender.offset);
@@ -393,18 +425,28 @@ impl LogWriter {
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`]: what lies between the synced position and `through` may be lost.
-    /// The sync is never repeated.
+    /// The sync is never repeated. [`ErrorKind::Unsynced`]: the storage did not answer in time, so
+    /// it is not known whether these bytes are durable; the call may be repeated. A caller that
+    /// waited for such a sync of another one, which was to cover `through`, gets the same error,
+    /// so that callers do not wait for the time limit one after the other.
     pub fn sync(&self, through: Position) -> Result<Position> {
         let synced = self.synced.load();
         if synced >= through {
             return Ok(synced);
         }
-        let _role = self.sync_role.lock();
+        let seen = self.in_doubt_count.load(Ordering::Acquire);
+        let mut role = self.sync_role.lock();
         let synced = self.synced.load();
         if synced >= through {
             return Ok(synced);
         }
         self.check()?;
+        if let Some((end, error)) = &role.last
+            && *end >= through
+            && self.in_doubt_count.load(Ordering::Acquire) != seen
+        {
+            return Err(error.clone());
+        }
         let end = self.end.load();
         if through > end {
             return Err(Error::invalid_argument("a sync beyond the log's end")
@@ -423,11 +465,19 @@ impl LogWriter {
         };
         for file in files {
             if let Err(error) = file.sync() {
+                if error.kind == StorageErrorKind::Unreachable {
+                    let error = Error::from(error).with_kind(ErrorKind::Unsynced);
+                    let error = error.context("syncing the log");
+                    role.last = Some((end, error.clone()));
+                    self.in_doubt_count.fetch_add(1, Ordering::AcqRel);
+                    return Err(error);
+                }
                 // The sync role is still held, so a caller that waits for it finds the poison and
                 // does not issue a second sync, which might succeed.
                 return Err(self.poison(Error::from(error).context("syncing the log")));
             }
         }
+        role.last = None;
         self.synced.raise(end);
         self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.live.lock().synced_below(end.segment);
@@ -569,7 +619,7 @@ impl LogWriter {
         self.live.lock().release();
         drop(role);
         self.appender.lock().file = None;
-        self.supply.lock().prepared = None;
+        self.supply.lock().release();
     }
 
     /// The number of the oldest segment that is kept.

@@ -80,7 +80,9 @@ pub struct CreateFailure {
 
 impl From<CreateFailure> for Error {
     fn from(failure: CreateFailure) -> Error {
-        if failure.unsure {
+        // A storage that cannot be reached damages nothing, and the next open finds out which of
+        // the two it is.
+        if failure.unsure && !failure.error.is_unreachable() {
             failure.error.with_kind(ErrorKind::Poisoned)
         } else {
             failure.error

@@ -44,7 +44,7 @@ pub(super) fn assemble(
     let tables = Arc::new(TableSet::new(
         &opening.runtime,
         opening.events.clone(),
-        opening.storages.tables.clone(),
+        opening.storages_at_once.tables.clone(),
         opening.descriptors.clone(),
         &opening.options,
     ));
@@ -59,6 +59,8 @@ pub(super) fn assemble(
         options_file,
         runtime: opening.runtime,
         storages: opening.storages,
+        storages_at_once: opening.storages_at_once,
+        outage: opening.outage,
         below: opening.below.map(|storages| Below { storages, live }),
         guards: opening.guards,
         epoch: opening.epoch,

@@ -16,6 +16,8 @@ use super::replay::ReplayBudget;
 use crate::env::descriptors::Descriptors;
 use crate::env::guard::{self, Guards};
 use crate::env::health::Health;
+use crate::env::outage::Outage;
+use crate::env::repeating::repeating;
 use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
@@ -38,7 +40,11 @@ pub(crate) enum Purpose {
 
 /// A store that is being opened: what its parts will be made of, and what was read.
 pub(super) struct Opening {
+    /// The storages as the open store uses them for what it changes, and those below, whose calls
+    /// do not wait. During the open, no call waits.
     pub(super) storages: Storages,
+    pub(super) storages_at_once: Storages,
+    pub(super) outage: Arc<Outage>,
     pub(super) guards: Guards,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) runtime: Runtime,
@@ -80,7 +86,9 @@ pub(super) fn claim(
     let health = Arc::new(Health::new(&runtime, events.clone()));
     let descriptors = Descriptors::new(&runtime, storages.tables.open_objects_max());
     let storages = storages.map(|storage| descriptors.wrap(storage.clone()));
-    let (storages, guards) = guard::guard(&storages, &runtime, &health);
+    let (storages_at_once, guards) = guard::guard(&storages, &runtime, &health);
+    let outage = Arc::new(Outage::new(&runtime));
+    let storages = repeating(&storages_at_once, &outage);
     let (below, budget) = match purpose {
         Purpose::Writing => (None, ReplayBudget::of(&options)),
         Purpose::Reading(budget, below) => (Some(below), budget),
@@ -118,7 +126,7 @@ pub(super) fn claim(
     let open_number = next_open_number(&storages, &old)?;
     let runner = JobRunner::new(
         &runtime,
-        &storages,
+        (&storages, &storages_at_once, &outage),
         epoch,
         open_number,
         &options,
@@ -127,6 +135,8 @@ pub(super) fn claim(
     );
     Ok(Opening {
         storages,
+        storages_at_once,
+        outage,
         guards,
         descriptors,
         runtime,

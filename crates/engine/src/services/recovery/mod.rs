@@ -12,6 +12,7 @@
 //!   the old store, plus orphans.
 //! - Inherited segments need no sync of their own, because what was read from them is in synced
 //!   tables before `open` returns, and nothing is acknowledged before that.
+//! - While the storage cannot be reached, an open fails as `Unreachable`, and waits for nothing.
 //!
 //! Threading: one thread until the parts exist.
 
@@ -41,7 +42,7 @@ use crate::formats::log::{
 };
 use crate::formats::names::LOG_RESERVE;
 use crate::services::parts::Parts;
-use crate::types::error::{Error, Result};
+use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::{Event, Events};
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
@@ -53,7 +54,26 @@ use replay::{Finished, History, Replay};
 use unflushed::Unflushed;
 
 /// Opens the store, or creates it.
+///
+/// # Errors
+/// `Unreachable` if a call failed because the storage cannot be reached, whatever the step that
+/// made it says: a later open finds the store as a kill would have left it.
 pub(crate) fn open(
+    storages: &Storages,
+    runtime: Runtime,
+    executors: Vec<Arc<dyn Executor>>,
+    events: Arc<Events>,
+    options: Options,
+    purpose: Purpose,
+) -> Result<Parts> {
+    let opened = open_now(storages, runtime, executors, events, options, purpose);
+    opened.map_err(|error| match error.is_unreachable() {
+        true => error.with_kind(ErrorKind::Unreachable),
+        false => error,
+    })
+}
+
+fn open_now(
     storages: &Storages,
     runtime: Runtime,
     executors: Vec<Arc<dyn Executor>>,
@@ -74,6 +94,7 @@ pub(crate) fn open(
     clean_up(&parts.catalog, &parts.unflushed)?;
     crate::services::settings::store_options_of_keyspaces(&parts.catalog)?;
     crate::services::options_differ::report(&parts.catalog);
+    parts.env.outage().begin_waits();
     Ok(parts)
 }
 
@@ -114,7 +135,8 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
 
 /// Begins the log of this open, behind the inherited segments.
 fn start_log(opening: &Opening) -> Result<LogWriter> {
-    let (storages, old) = (&opening.storages, &opening.old);
+    // A leader must not wait for the storage, so the log gets the storage whose calls fail.
+    let (storages, old) = (&opening.storages_at_once, &opening.old);
     let health = opening.health.clone();
     let segment_bytes = match opening.is_reading() {
         // The new segment is in memory, and nothing is written to it.

@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use siltstone_storage::Epoch;
 use siltstone_storage::planted;
+use siltstone_storage::{Epoch, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::footer::Footer;
 
@@ -88,18 +88,21 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
 /// check, such a store would open and take writes, but every read and every compaction would fail.
 ///
 /// # Errors
-/// `Unsupported`. Anything else that is wrong with the table is found when it is read.
+/// `Unsupported`, and that the storage cannot be reached. Anything else that is wrong with the
+/// table is found when it is read.
 pub(super) fn refuse_other_formats(storages: &Storages, state: &StoreState) -> Result<()> {
     let tables = state.keyspaces.values().flat_map(|k| k.version.tables());
     let Some((_, oldest)) = tables.min_by_key(|(_, table)| table.id) else {
         return Ok(());
     };
-    let Ok(file) = storages.tables.open(&oldest.name) else {
-        return Ok(());
-    };
-    match Footer::read(&*file) {
+    let opened = storages.tables.open(&oldest.name);
+    let footer = opened.map_err(TableError::from);
+    match footer.and_then(|file| Footer::read(&*file)) {
         Err(error @ TableError::UnsupportedVersion { .. }) => {
             Err(Error::from(error).context("nothing was changed"))
+        }
+        Err(TableError::Storage(error)) if error.kind == StorageErrorKind::Unreachable => {
+            Err(error.into())
         }
         _ => Ok(()),
     }
@@ -170,7 +173,7 @@ pub(super) fn delete_orphans(catalog: &Catalog, state: &StoreState) -> Result<()
                 catalog.env().metrics().deleted_file_count.add(1);
             }
             // The sweep has deleted it meanwhile.
-            Err(e) if e.kind == siltstone_storage::StorageErrorKind::NotFound => {}
+            Err(e) if e.kind == StorageErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn check_log(
             report.log = Some(log_check(&replayed, reading.entry_count, state.closed));
             skipped = replayed.skipped;
         }
-        Err(error) if error.kind() == ErrorKind::Unsupported || super::is_denied(&error) => {
+        Err(error) if error.kind() == ErrorKind::Unsupported || super::is_no_damage(&error) => {
             return Err(error);
         }
         Err(error) => report.problems.push(error),

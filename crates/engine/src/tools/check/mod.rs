@@ -172,8 +172,8 @@ pub struct CheckProgress {
 ///
 /// # Errors
 /// The reason why the store cannot be checked: `NotFound` if there is no store, `Locked` while it
-/// is open for writing, `Unsupported` for a newer format, or I/O. Damage is not an error of the
-/// call; the report has it.
+/// is open for writing, `Unsupported` for a newer format, `Unreachable`, or I/O. Damage is not an
+/// error of the call; the report has it.
 pub fn check(
     storages: &CheckStorages<'_>,
     progress: &mut dyn FnMut(CheckProgress),
@@ -304,11 +304,14 @@ fn is_table(name: &str) -> bool {
     crate::formats::names::open_number_of(name).is_some()
 }
 
-/// Whether the error is that this process may not read a file. Nothing is known of the file then,
-/// so this is no damage, and the check fails.
-fn is_denied(error: &Error) -> bool {
-    let source = error.storage();
-    source.is_some_and(|e| e.kind == StorageErrorKind::PermissionDenied)
+/// Whether the error is that this process may not read a file, or cannot reach the storage. Nothing
+/// is known of the file then, so this is no damage, and the check fails.
+pub(crate) fn is_no_damage(error: &Error) -> bool {
+    let kind = error.storage().map(|error| error.kind);
+    matches!(
+        kind,
+        Some(StorageErrorKind::PermissionDenied | StorageErrorKind::Unreachable)
+    )
 }
 
 /// Lists the files that nothing names.
@@ -351,19 +354,24 @@ fn list_unnamed(
                 });
             }
         }
-        check_fixed_names(*storage, *parts, report);
+        check_fixed_names(*storage, *parts, report)?;
     }
     Ok(())
 }
 
 /// A directory, for example, may have a name that the store needs. A listing of files does not show
 /// it, but an open would fail.
-fn check_fixed_names(storage: &dyn Storage, parts: Parts, report: &mut CheckReport) {
+///
+/// # Errors
+/// That the storage cannot be reached.
+fn check_fixed_names(storage: &dyn Storage, parts: Parts, report: &mut CheckReport) -> Result<()> {
     for name in names::FIXED.iter().filter(|name| parts.own(name)) {
         match storage.open(name) {
             Ok(_) => {}
             Err(error) if error.kind == StorageErrorKind::NotFound => {}
+            Err(error) if error.kind == StorageErrorKind::Unreachable => return Err(error.into()),
             Err(error) => report.problems.push(error.into()),
         }
     }
+    Ok(())
 }

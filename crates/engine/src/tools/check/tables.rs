@@ -13,7 +13,7 @@ use siltstone_storage::{Storage, StorageErrorKind};
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify};
 
 use super::log::Ingested;
-use super::{CheckProgress, CheckReport, KeyspaceCheck, is_denied};
+use super::{CheckProgress, CheckReport, KeyspaceCheck, is_no_damage};
 use crate::formats::version::meta::in_block;
 use crate::formats::version::{End, KeyRange, StoreState, TableMeta};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -115,7 +115,7 @@ pub(super) fn check_tables(
         walk.keyspace(name, named(id), |meta, report| {
             let checked = check_table(storage, &lengths, meta, report);
             match checked.map_err(|error| unreadable_table(meta, error)) {
-                Err(error) if is_denied(&error) => return Err(error),
+                Err(error) if is_no_damage(&error) => return Err(error),
                 checked => report.problems.extend(checked.err()),
             }
             Ok(())
@@ -135,6 +135,7 @@ fn check_table(
     report.table_count += 1;
     let Some(len) = lengths.get(&meta.name) else {
         return Err(match storage.open(&meta.name) {
+            Err(error) if error.kind == StorageErrorKind::Unreachable => error.into(),
             Err(error) if error.kind != StorageErrorKind::NotFound => {
                 // Something else lies in its place, which a listing of files does not show.
                 Error::from(error).with_kind(ErrorKind::Corruption)

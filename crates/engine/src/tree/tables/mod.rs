@@ -31,7 +31,7 @@ use crate::env::table_files::{TableFile, TableFiles};
 use crate::formats::version::{Key, KeyRange, TableMeta};
 use crate::tree::cache::{BlockCache, ScanCache};
 use crate::tree::pick::joined_ranges;
-use crate::types::error::Result;
+use crate::types::error::{ErrorKind, Result};
 use crate::types::event::Events;
 use crate::types::options::Options;
 use deletion::Deletion;
@@ -262,7 +262,8 @@ impl TableSet {
     }
 
     /// Reads the key ranges that a table's range deletes cover. A table that cannot be opened
-    /// counts as covering nothing, because every read of it reports the error.
+    /// counts as covering nothing, because every read of it reports the error. If only the storage
+    /// cannot be reached, a later call reads them.
     pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
         if handle.deleted_ranges.load().is_some() {
             return;
@@ -275,6 +276,7 @@ impl TableSet {
                     .iter()
                     .map(|f| KeyRange::half_open(&f.start, &f.end)),
             ),
+            Err(error) if error.kind() == ErrorKind::Unreachable => return,
             Err(_) => Vec::new(),
         };
         ranges.truncate(DELETED_RANGES_MAX);

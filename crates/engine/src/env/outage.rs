@@ -1,0 +1,253 @@
+//! Outages: what an open store does while its storage cannot be reached.
+//!
+//! A storage across a link fails a call that gets no answer within its time limit as
+//! [`StorageErrorKind::Unreachable`]. Nothing is damaged then. What happens next depends on the
+//! caller (RFC 9, section 7). A read or a write of a user fails as that one call. Everything that
+//! changes the manifest, names or tables is repeated until the storage answers, through
+//! [`Outage::repeat`]: by the storage of [`crate::env::repeating`], and by callers that need a sync
+//! of the log. So no edit of the manifest is in doubt while the store is open.
+//!
+//! A close ends these waits at once ([`Outage::end_waits`]). The first call that would have waited
+//! then fails, and every later one fails with the same error without being made, so the store
+//! changes nothing more and the close is bounded. Before the open is complete, nothing waits
+//! either.
+//!
+//! Invariants:
+//! - **U1** A call is repeated only if it failed as unreachable.
+//! - **U2** Once a call was given up, no call that goes through [`Outage::repeat`] is made.
+//!
+//! Threading: any task. A call that succeeds costs one atomic load. A wait holds no lock of this
+//! module; its caller may hold runtime locks over it, as over the storage call that it belongs to.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Instant, Mutex, Runtime, StorageError, StorageErrorKind};
+use siltstone_table::TableError;
+
+use crate::env::notify::Notify;
+use crate::types::error::Error;
+use crate::types::metrics::Counter;
+
+/// The store is being opened: nothing waits.
+const OPENING: u8 = 0;
+/// The store is open: calls are repeated.
+const OPEN: u8 = 1;
+/// The store is being closed: nothing waits.
+const CLOSING: u8 = 2;
+/// A call was given up while the store was being closed: no call is made any more.
+const GIVEN_UP: u8 = 3;
+
+/// The pause before a call is made again. The storage's time limit is the longer part of a wait.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An error that may have a storage's error as its cause.
+pub(crate) trait CallError: From<StorageError> {
+    /// The storage's error.
+    fn cause(&self) -> Option<&StorageError>;
+}
+
+impl CallError for StorageError {
+    fn cause(&self) -> Option<&StorageError> {
+        Some(self)
+    }
+}
+
+impl CallError for Error {
+    fn cause(&self) -> Option<&StorageError> {
+        self.storage()
+    }
+}
+
+impl CallError for TableError {
+    fn cause(&self) -> Option<&StorageError> {
+        match self {
+            TableError::Storage(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The cause of this error, if it is that the storage cannot be reached.
+fn unreachable(error: &impl CallError) -> Option<&StorageError> {
+    let cause = error.cause();
+    cause.filter(|cause| cause.kind == StorageErrorKind::Unreachable)
+}
+
+/// See the module.
+pub(crate) struct Outage {
+    runtime: Runtime,
+    state: AtomicU8,
+    /// The error of the call that was given up.
+    given_up: Mutex<Option<StorageError>>,
+    /// Whether the last call failed as unreachable.
+    is_unreachable: AtomicBool,
+    /// Since when, if so: on the runtime's clock, and in microseconds since 1970. Changes together
+    /// with `is_unreachable`.
+    since: Mutex<Option<(Instant, u64)>>,
+    /// Notified when the waits must end.
+    ended: Notify,
+    /// How many times the storage became unreachable.
+    pub(crate) count: Counter,
+    /// How many times a call began to wait until the storage can be reached.
+    pub(crate) wait_count: Counter,
+    /// How long calls have waited, with all their tries.
+    pub(crate) wait_us: Counter,
+}
+
+impl Outage {
+    pub(crate) fn new(runtime: &Runtime) -> Outage {
+        Outage {
+            runtime: runtime.clone(),
+            state: AtomicU8::new(OPENING),
+            given_up: runtime.mutex(None),
+            is_unreachable: AtomicBool::new(false),
+            since: runtime.mutex(None),
+            ended: Notify::new(runtime),
+            count: Counter::default(),
+            wait_count: Counter::default(),
+            wait_us: Counter::default(),
+        }
+    }
+
+    /// The open is complete: from now on, calls wait.
+    pub(crate) fn begin_waits(&self) {
+        self.state.store(OPEN, Ordering::Release);
+    }
+
+    /// The store is being closed: all waits end now, and none begins.
+    pub(crate) fn end_waits(&self) {
+        let open = |state| (state <= OPEN).then_some(CLOSING);
+        let _ = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, open);
+        self.ended.notify();
+    }
+
+    /// The store is being closed and cannot make durable what it has to: no call is made any more.
+    pub(crate) fn give_up(&self, error: &impl CallError) {
+        let Some(cause) = unreachable(error) else {
+            return;
+        };
+        let mut given_up = self.given_up.lock();
+        given_up.get_or_insert_with(|| cause.clone());
+        self.state.store(GIVEN_UP, Ordering::Release);
+    }
+
+    /// The error of all calls, once one was given up.
+    #[cold]
+    fn given_up(&self) -> Option<StorageError> {
+        self.given_up.lock().clone()
+    }
+
+    /// Makes a call, and makes it again after a pause for as long as the storage cannot be reached,
+    /// unless the store is being closed.
+    ///
+    /// # Errors
+    /// Those of the call. It failed as unreachable only if the store is not open.
+    pub(crate) fn repeat<T, E: CallError>(
+        &self,
+        call: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.make(true, call)
+    }
+
+    /// As [`Outage::repeat`] if `waits` is true. Otherwise the call is made once.
+    pub(super) fn make<T, E: CallError>(
+        &self,
+        waits: bool,
+        mut call: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.state.load(Ordering::Acquire) == GIVEN_UP
+            && let Some(error) = self.given_up()
+        {
+            return Err(error.into());
+        }
+        let mut waiting: Option<Instant> = None;
+        loop {
+            let result = call();
+            if let Some(since) = &mut waiting {
+                let now = self.runtime.now();
+                self.wait_us.add(now.since(*since).as_micros() as u64);
+                *since = now;
+            }
+            let Some(cause) = result.as_ref().err().and_then(unreachable) else {
+                self.count_success();
+                return result;
+            };
+            self.note(cause);
+            // This is read before the state, so that no end of the waits is missed.
+            let seen = self.ended.count();
+            match self.state.load(Ordering::Acquire) {
+                OPEN if waits => {}
+                OPENING | OPEN => return result,
+                _ => {
+                    self.give_up(cause);
+                    return result;
+                }
+            }
+            if waiting.is_none() {
+                waiting = Some(self.runtime.now());
+                self.wait_count.add(1);
+            }
+            self.ended.wait_past(seen, PAUSE);
+        }
+    }
+
+    /// Notes the failure of a call that is not repeated here, if it is that the storage cannot be
+    /// reached.
+    pub(crate) fn count_failure(&self, error: &impl CallError) {
+        if let Some(cause) = unreachable(error) {
+            self.note(cause);
+        }
+    }
+
+    /// Notes that a call got an answer.
+    #[inline]
+    pub(crate) fn count_success(&self) {
+        if self.is_unreachable() {
+            self.end();
+        }
+    }
+
+    /// Whether the last call that was noted failed because the storage cannot be reached.
+    #[inline]
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::Acquire)
+    }
+
+    /// Since when the storage cannot be reached, in microseconds since 1970; `None` if it can.
+    pub(crate) fn since_unix_us(&self) -> Option<u64> {
+        let since = *self.since.lock();
+        since.map(|(_, unix_us)| unix_us)
+    }
+
+    #[cold]
+    fn note(&self, cause: &StorageError) {
+        let mut since = self.since.lock();
+        if since.is_some() {
+            return;
+        }
+        *since = Some((self.runtime.now(), self.runtime.unix_micros()));
+        self.is_unreachable.store(true, Ordering::Release);
+        self.count.add(1);
+        // A subscriber of traces is foreign code, so it runs under no lock of the store.
+        drop(since);
+        tracing::warn!(error = %cause, "the storage cannot be reached");
+    }
+
+    #[cold]
+    fn end(&self) {
+        let mut since = self.since.lock();
+        let Some((began, _)) = since.take() else {
+            return;
+        };
+        self.is_unreachable.store(false, Ordering::Release);
+        drop(since);
+        let took_us = self.runtime.now().since(began).as_micros() as u64;
+        tracing::info!(took_us, "the storage answers again");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Storages and files whose calls wait until the storage can be reached.
+//!
+//! [`repeating`] wraps the storages of an open store. All that changes the manifest, names or
+//! tables goes through the result: edits, the files of flushes and compactions on the host, the
+//! reserves, imports and deletions. A call that fails as unreachable is made again
+//! ([`Outage::repeat`]), and so are the calls of the files that it opened. Reads of users, and the
+//! log's own calls, go to the storages below, whose calls fail after the storage's time limit.
+//!
+//! The order of the wrappers is: [`crate::env::descriptors`], then [`crate::env::guard`], then this
+//! one. The guard holds the lock of a folder during one try only, so a call that does not wait is
+//! not held up by one that does.
+//!
+//! What may be repeated is a promise of the storage (`StorageErrorKind::Unreachable`): a failed
+//! append had no effect; the bytes of a failed sync are kept; a creation that took effect is undone
+//! before the next call. A deletion or a renaming may have taken effect, so a repetition that does
+//! not find the file has succeeded.
+//!
+//! Threading: as [`Outage::repeat`].
+
+use std::sync::Arc;
+
+use siltstone_storage::storage::InjectedFault;
+use siltstone_storage::{
+    Access, Map, ReadFile, ReadRange, Result, Storage, StorageErrorKind, WriteFile,
+};
+use siltstone_table::TableError;
+use siltstone_table::exec::{Inputs, StreamSource};
+
+use crate::env::outage::{CallError, Outage};
+use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
+use crate::formats::directories::Storages;
+
+/// These storages, with calls that wait.
+pub(crate) fn repeating(storages: &Storages, outage: &Arc<Outage>) -> Storages {
+    storages.map(|inner| wrap(inner, outage, true))
+}
+
+/// A storage whose calls do not wait, for jobs that must be able to stop at any time. As those that
+/// wait, they end for good once a close has given up.
+pub(crate) fn not_waiting(inner: &Arc<dyn Storage>, outage: &Arc<Outage>) -> Arc<dyn Storage> {
+    wrap(inner, outage, false)
+}
+
+fn wrap(inner: &Arc<dyn Storage>, outage: &Arc<Outage>, waits: bool) -> Arc<dyn Storage> {
+    let calls = Calls {
+        outage: outage.clone(),
+        waits,
+    };
+    Arc::new(Wrapped(Repeating {
+        inner: inner.clone(),
+        calls,
+    }))
+}
+
+/// The inputs of a job on the host, with calls that wait.
+pub(crate) fn repeating_inputs(inputs: Arc<dyn Inputs>, outage: &Arc<Outage>) -> Arc<dyn Inputs> {
+    let calls = Calls {
+        outage: outage.clone(),
+        waits: true,
+    };
+    Arc::new(RepeatingInputs { inputs, calls })
+}
+
+/// How the calls of a storage and of its files are made.
+#[derive(Clone)]
+struct Calls {
+    outage: Arc<Outage>,
+    waits: bool,
+}
+
+impl Calls {
+    fn make<T, E: CallError>(
+        &self,
+        call: impl FnMut() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        self.outage.make(self.waits, call)
+    }
+}
+
+struct Repeating {
+    inner: Arc<dyn Storage>,
+    calls: Calls,
+}
+
+impl Repeating {
+    /// Makes a call. If an earlier try may have removed a name, a repetition that misses it asks
+    /// `is_done`.
+    fn remove<T: Default>(
+        &self,
+        mut run: impl FnMut() -> Result<T>,
+        is_done: impl Fn() -> Result<bool>,
+    ) -> Result<T> {
+        let mut tried = false;
+        self.calls.make(|| {
+            let result = run();
+            let Err(error) = &result else {
+                return result;
+            };
+            match error.kind {
+                StorageErrorKind::Unreachable => tried = true,
+                StorageErrorKind::NotFound if tried && is_done()? => return Ok(T::default()),
+                _ => {}
+            }
+            result
+        })
+    }
+
+    fn exists(&self, name: &str) -> Result<bool> {
+        match self.inner.open(name) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Wrapper for Repeating {
+    fn inner(&self) -> &dyn Storage {
+        &*self.inner
+    }
+
+    fn make<T>(&self, _call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T> {
+        self.calls.make(run)
+    }
+
+    fn remove(&self, call: Call<'_>, run: impl FnMut() -> Result<()>) -> Result<()> {
+        match call {
+            Call::Rename(new) => self.remove(run, || self.exists(new)),
+            _ => self.remove(run, || Ok(true)),
+        }
+    }
+
+    fn opened(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        let calls = self.calls.clone();
+        Arc::new(RepeatingWriter { file, calls })
+    }
+
+    fn opened_to_read(&self, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
+        let calls = self.calls.clone();
+        Arc::new(RepeatingReader { file, calls })
+    }
+}
+
+struct RepeatingWriter {
+    file: Arc<dyn WriteFile>,
+    calls: Calls,
+}
+
+impl WriteFile for RepeatingWriter {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+    fn position(&self) -> u64 {
+        self.file.position()
+    }
+    fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        self.calls.make(|| self.file.append(parts))
+    }
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.calls.make(|| self.file.reserve(len))
+    }
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+    fn sync(&self) -> Result<()> {
+        self.calls.make(|| self.file.sync())
+    }
+    fn buffer_bytes(&self) -> u64 {
+        self.file.buffer_bytes()
+    }
+    fn start_writeback(&self, from: u64, len: u64) {
+        self.file.start_writeback(from, len);
+    }
+    fn truncate_to_position(&self) -> Result<()> {
+        self.calls.make(|| self.file.truncate_to_position())
+    }
+    fn inject(&self, fault: InjectedFault<'_>) -> bool {
+        self.file.inject(fault)
+    }
+}
+
+struct RepeatingReader {
+    file: Arc<dyn ReadFile>,
+    calls: Calls,
+}
+
+impl ReadFile for RepeatingReader {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.calls.make(|| self.file.read_at(offset, buf))
+    }
+    fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        self.calls.make(|| self.file.read_ranges(ranges))
+    }
+    fn advise(&self, access: Access, offset: u64, len: u64) {
+        self.file.advise(access, offset, len);
+    }
+    fn map(&self) -> Result<Option<Map>> {
+        self.calls.make(|| self.file.map())
+    }
+}
+
+struct RepeatingInputs {
+    inputs: Arc<dyn Inputs>,
+    calls: Calls,
+}
+
+impl Inputs for RepeatingInputs {
+    fn table(
+        &self,
+        location: u32,
+        name: &str,
+    ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
+        let calls = self.calls.clone();
+        let file = calls.make(|| self.inputs.table(location, name))?;
+        Ok(Arc::new(RepeatingReader { file, calls }))
+    }
+
+    fn stream(
+        &self,
+        location: u32,
+        name: &str,
+    ) -> std::result::Result<Arc<dyn StreamSource>, TableError> {
+        self.inputs.stream(location, name)
+    }
+}
