@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use siltstone_storage::planted;
-use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
+use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress, SubjobOrder};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{
@@ -131,6 +131,8 @@ impl JobRunner {
                 progress: attempt.progress.clone(),
             })),
             handover: begun.handover.clone(),
+            part_listener: None,
+            subjob_order: SubjobOrder::default(),
         };
         PreparedJob {
             executor: self.sides.executor(attempt.side).clone(),
