@@ -149,7 +149,13 @@ impl JobInputs {
                         }
                         None => run_input.bounds = no_keys(),
                     }
-                    found = table.range_deletes().fragments().to_vec();
+                    // A caller may ask for many small ranges, so only what overlaps is copied.
+                    let end = clip.end.as_deref();
+                    let overlaps = |r: &&RangeDelete| {
+                        r.end > clip.start && end.is_none_or(|end| r.start.as_slice() < end)
+                    };
+                    let all = table.range_deletes().fragments().iter();
+                    found = all.filter(overlaps).cloned().collect();
                 }
                 Origin::Stream(stream) => {
                     match stream.key_bounds() {

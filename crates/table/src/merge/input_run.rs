@@ -267,9 +267,11 @@ impl InputRun {
                 Reads::All => {
                     let first = table.place(*block).start;
                     table.file().read_at(first, &mut self.buffer)?;
-                    table
-                        .file()
-                        .advise(Access::WillNeed, first + len, 2 * PIECE_BYTES);
+                    let ahead = table.place(*end - 1).end - (first + len);
+                    if ahead > 0 {
+                        let ahead = ahead.min(2 * PIECE_BYTES);
+                        table.file().advise(Access::WillNeed, first + len, ahead);
+                    }
                 }
                 Reads::Columns => read_columns(table, *block..next, &mut self.buffer)?,
             }
