@@ -134,6 +134,7 @@ impl JobRunner {
             handover: begun.handover.clone(),
             part_listener: None,
             subjob_order: SubjobOrder::default(),
+            columns_first: false,
         };
         PreparedJob {
             executor: self.sides.executor(attempt.side).clone(),

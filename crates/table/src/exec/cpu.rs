@@ -5,7 +5,7 @@
 //! its end, and that of the helpers.
 //!
 //! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with
-//! `max_parallel > 1` it has up to `max_parallel - 1` helpers. All take subjobs from one [`Queue`].
+//! `max_parallel > 1` it has up to `max_parallel - 1` helpers. All take subjobs from one queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,7 +18,10 @@ use super::handover::Handover;
 use super::inputs::JobInputs;
 use super::order::{Queue, SubjobOrder, Taker};
 use super::output::Created;
-use super::part::Part;
+use super::part::{Part, Point};
+use super::planner::Planner;
+use super::rebuild;
+use super::separated::{Counted, SurvivorSource};
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
@@ -38,11 +41,22 @@ impl CpuExecutor {
     }
 }
 
+/// How subjobs are run.
+pub(super) enum How {
+    /// Each block of the inputs is read once.
+    Whole,
+    /// Columns are read first, and then the blocks with entries that are kept.
+    ColumnsFirst,
+    /// Another side decides which entries are kept.
+    Survivors(Arc<dyn SurvivorSource>),
+}
+
 /// The state that the tasks of one run share.
 struct Shared {
     job: Job,
     ctx: ExecContext,
     inputs: JobInputs,
+    how: How,
     queue: Queue,
     /// The processor time of the helpers that have ended, in nanoseconds.
     helpers_cpu_ns: AtomicU64,
@@ -69,6 +83,27 @@ impl Shared {
         helpers.fetch_add(used_ns, Ordering::Relaxed);
     }
 
+    fn run(&self, subjob: usize, stop: &Stop<'_>, part: &mut Part) -> Result<Counters, ExecError> {
+        let (job, ctx, inputs) = (&self.job, &self.ctx, &self.inputs);
+        let created = &self.created;
+        let number = subjob as u32;
+        if let Point::End(counters) = &part.next {
+            return Ok(*counters);
+        }
+        match &self.how {
+            How::Whole => subjob::run(job, subjob, inputs, ctx, stop, created, part),
+            How::ColumnsFirst => {
+                let mut planner = Planner::new(job, number, inputs, &part.next, ctx)?;
+                rebuild::run(job, subjob, inputs, &mut planner, ctx, stop, created, part)
+            }
+            How::Survivors(source) => {
+                let stream = source.open(job, number, &part.next, ctx)?;
+                let mut stream = Counted { stream, ctx };
+                rebuild::run(job, subjob, inputs, &mut stream, ctx, stop, created, part)
+            }
+        }
+    }
+
     /// Runs subjobs until none is left or one has failed.
     fn work(&self, taker: Taker) {
         while !self.abandoned.load(Ordering::Relaxed)
@@ -80,8 +115,7 @@ impl Shared {
             };
             let adopted = self.adopted.lock().remove(&(subjob as u32));
             let mut part = adopted.unwrap_or_else(|| Part::new(subjob as u32));
-            let (job, inputs, created) = (&self.job, &self.inputs, &self.created);
-            let result = subjob::run(job, subjob, inputs, &self.ctx, &stop, created, &mut part);
+            let result = self.run(subjob, &stop, &mut part);
             if result.is_err() {
                 self.abandoned.store(true, Ordering::Relaxed);
             }
@@ -121,87 +155,97 @@ impl Executor for CpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
-        let began_ns = ctx.runtime.task_cpu_ns();
-        if ctx.cancel.is_cancelled() {
-            return Err(ExecError::Cancelled);
-        }
-        // Nothing was taken over or created yet, so an input that cannot be opened leaves all as it
-        // was.
-        let inputs = JobInputs::open(job, &*ctx.inputs)?;
-        let tasks = ctx.max_parallel.min(job.subjobs());
-        let queue = match tasks {
-            0 | 1 => Queue::new(SubjobOrder::Keys, &vec![0; job.subjobs()]),
-            _ => {
-                let bytes = |i| inputs.table_bytes(job, &job.subjob_bounds(i));
-                let bytes: Vec<u64> = (0..job.subjobs()).map(bytes).collect();
-                Queue::new(ctx.subjob_order, &bytes)
-            }
-        };
-        let created = Created::new(&ctx.runtime);
-        let adopted = match &ctx.handover {
-            Some(handover) => adopt(job, ctx, handover, &created),
-            None => BTreeMap::new(),
-        };
-        let shared = Arc::new(Shared {
-            job: job.clone(),
-            ctx: ctx.clone(),
-            inputs,
-            queue,
-            helpers_cpu_ns: AtomicU64::new(0),
-            abandoned: AtomicBool::new(false),
-            created,
-            adopted: ctx.runtime.mutex(adopted),
-            results: ctx.runtime.mutex(Vec::new()),
-        });
-        let mut helpers = Vec::new();
-        for i in 1..tasks {
-            let shared = shared.clone();
-            // If a further task cannot be started, the other tasks do its work.
-            match ctx
-                .runtime
-                .spawn(&format!("subjob-{i}"), move || shared.help())
-            {
-                Ok(helper) => helpers.push(helper),
-                Err(_) => break,
-            }
-        }
-        let mut panic = None;
-        if ctx.runtime.is_simulated() {
-            shared.work(Taker::Caller);
-        } else {
-            // The panic is resumed below, after the last helper has ended. Subjobs share lists only
-            // under locks, each change of a list is one call, and the results of a job that
-            // panicked are not used.
-            panic = catch_unwind(AssertUnwindSafe(|| shared.work(Taker::Caller))).err();
-            if panic.is_some() {
-                shared.abandoned.store(true, Ordering::Relaxed);
-            }
-        }
-        let mut panicked = panic.is_some();
-        for helper in helpers {
-            if let Err(payload) = helper.join() {
-                panicked = true;
-                panic.get_or_insert(payload);
-            }
-        }
-        let mut ended = std::mem::take(&mut *shared.results.lock());
-        ended.sort_by_key(|e| e.part.subjob);
-        let mut result = collect(&shared, &ended, panicked);
-        if let Ok(outcome) = &mut result {
-            let own_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
-            let helpers_ns = shared.helpers_cpu_ns.load(Ordering::Relaxed);
-            outcome.counters.cpu_ns = own_ns.saturating_add(helpers_ns);
-        }
-        if let Err(error) = &result {
-            let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
-            parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
-            leave(&shared, error, panicked, parts);
-        }
-        if let Some(payload) = panic {
-            resume_unwind(payload);
-        }
-        result
+        run(job, ctx, How::Whole)
     }
+}
+
+/// Runs a job that was accepted. `how` is [`How::Whole`] unless the caller has survivors.
+pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, ExecError> {
+    let began_ns = ctx.runtime.task_cpu_ns();
+    if ctx.cancel.is_cancelled() {
+        return Err(ExecError::Cancelled);
+    }
+    // Nothing was taken over or created yet, so an input that cannot be opened leaves all as it
+    // was.
+    let inputs = JobInputs::open(job, &*ctx.inputs)?;
+    let how = match how {
+        How::Whole if ctx.columns_first && inputs.are_tables() => How::ColumnsFirst,
+        how => how,
+    };
+    let tasks = ctx.max_parallel.min(job.subjobs());
+    let queue = match tasks {
+        0 | 1 => Queue::new(SubjobOrder::Keys, &vec![0; job.subjobs()]),
+        _ => {
+            let bytes = |i| inputs.table_bytes(job, &job.subjob_bounds(i));
+            let bytes: Vec<u64> = (0..job.subjobs()).map(bytes).collect();
+            Queue::new(ctx.subjob_order, &bytes)
+        }
+    };
+    let created = Created::new(&ctx.runtime);
+    let adopted = match &ctx.handover {
+        Some(handover) => adopt(job, ctx, handover, &created),
+        None => BTreeMap::new(),
+    };
+    let shared = Arc::new(Shared {
+        job: job.clone(),
+        ctx: ctx.clone(),
+        inputs,
+        how,
+        queue,
+        helpers_cpu_ns: AtomicU64::new(0),
+        abandoned: AtomicBool::new(false),
+        created,
+        adopted: ctx.runtime.mutex(adopted),
+        results: ctx.runtime.mutex(Vec::new()),
+    });
+    let mut helpers = Vec::new();
+    for i in 1..tasks {
+        let shared = shared.clone();
+        // If a further task cannot be started, the other tasks do its work.
+        match ctx
+            .runtime
+            .spawn(&format!("subjob-{i}"), move || shared.help())
+        {
+            Ok(helper) => helpers.push(helper),
+            Err(_) => break,
+        }
+    }
+    let mut panic = None;
+    if ctx.runtime.is_simulated() {
+        shared.work(Taker::Caller);
+    } else {
+        // The panic is resumed below, after the last helper has ended. Subjobs share lists only
+        // under locks, each change of a list is one call, and the results of a job that
+        // panicked are not used.
+        panic = catch_unwind(AssertUnwindSafe(|| shared.work(Taker::Caller))).err();
+        if panic.is_some() {
+            shared.abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut panicked = panic.is_some();
+    for helper in helpers {
+        if let Err(payload) = helper.join() {
+            panicked = true;
+            panic.get_or_insert(payload);
+        }
+    }
+    let mut ended = std::mem::take(&mut *shared.results.lock());
+    ended.sort_by_key(|e| e.part.subjob);
+    let mut result = collect(&shared, &ended, panicked);
+    if let Ok(outcome) = &mut result {
+        let own_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
+        let helpers_ns = shared.helpers_cpu_ns.load(Ordering::Relaxed);
+        outcome.counters.cpu_ns = own_ns.saturating_add(helpers_ns);
+    }
+    if let Err(error) = &result {
+        let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
+        parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
+        leave(&shared, error, panicked, parts);
+    }
+    if let Some(payload) = panic {
+        resume_unwind(payload);
+    }
+    result
 }
 
 /// The number of blocks of each adopted table that are verified.

@@ -98,6 +98,12 @@ impl JobInputs {
         sum
     }
 
+    /// Whether all inputs are tables, so that their columns can be read without their values.
+    pub fn are_tables(&self) -> bool {
+        let is_stream = |origin: &Option<Origin>| matches!(origin, Some(Origin::Stream(_)));
+        !self.origins.iter().any(is_stream)
+    }
+
     /// What the key range `bounds` reads. Entries before `first_key` are left out (if a subjob
     /// continues an earlier attempt), range deletes are not.
     pub fn restrict(
@@ -128,6 +134,7 @@ impl JobInputs {
                 continue;
             }
             let mut run_input = RunInput {
+                number: i as u32,
                 name: input.name.clone(),
                 origin: origin.clone(),
                 bounds: clip.intersect(&ahead),
@@ -198,6 +205,11 @@ impl Restricted {
         let prefix = &self.prefix;
         let run = |inputs| InputRun::new(inputs, prefix.clone(), verify, reads);
         self.runs.into_iter().map(run).collect()
+    }
+
+    /// The inputs that have entries in the range, in any order.
+    pub fn into_inputs(self) -> impl Iterator<Item = RunInput> {
+        self.runs.into_iter().flatten()
     }
 }
 

@@ -33,7 +33,11 @@ pub(crate) mod inputs;
 mod order;
 mod output;
 pub mod part;
+pub mod planner;
+mod rebuild;
+pub mod separated;
 mod subjob;
+pub mod survivors;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -325,6 +329,10 @@ pub struct ExecContext {
     pub part_listener: Option<Arc<dyn PartListener>>,
     /// The order in which the tasks of the job take its subjobs.
     pub subjob_order: SubjobOrder,
+    /// Whether the host's executor reads the columns of the inputs first, and then only the blocks
+    /// that have entries which the job keeps. The tables are the same. It pays where values are
+    /// large, much is dropped, or reads are slow. A job with a stream ignores it.
+    pub columns_first: bool,
 }
 
 impl ExecContext {
@@ -347,6 +355,7 @@ impl ExecContext {
             handover: None,
             part_listener: None,
             subjob_order: SubjobOrder::default(),
+            columns_first: false,
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Invariants: a part belongs to one job, which its bytes name. Decoding never panics, and what was
 //! decoded is not believed yet: [`Part::check`] says whether a job can have it, and whoever adopts
-//! the tables verifies them. Whether the subjob really goes on at the point that a part states, only
-//! the inputs can show ([`verify_ranges`](crate::job::ranges::verify_ranges)).
+//! the tables verifies them. Whether the subjob really goes on at the point that a part states,
+//! only the inputs can show ([`verify_ranges`](crate::job::ranges::verify_ranges)).
 //!
 //! Threading: plain data.
 
@@ -32,7 +32,7 @@ mod tag {
 const TABLE_BYTES_MIN: usize = 94;
 
 /// No count of entries or bytes of a subjob reaches this, so sums of a few of them cannot overflow.
-const COUNT_MAX: u64 = 1 << 56;
+pub(super) const COUNT_MAX: u64 = 1 << 56;
 
 /// The point at which a subjob continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ impl Part {
         }
     }
 
-    /// Checks that the job can have this part: it belongs to a subjob, its tables follow each other,
-    /// and the point to go on comes after the last one. Names are not checked.
+    /// Checks that the job can have this part: it belongs to a subjob, its tables follow each
+    /// other, and the point to go on comes after the last one. Names are not checked.
     ///
     /// # Errors
     /// A description of the first violated rule.

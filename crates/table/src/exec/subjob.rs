@@ -4,17 +4,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::inputs::JobInputs;
+use super::inputs::{JobInputs, Restricted};
 use super::output::{Created, Output};
 use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
+use crate::error::TableError;
 use crate::job::outcome::Counters;
-use crate::job::{InputKind, Job};
+use crate::job::{InputKind, Job, KeyBounds};
 use crate::key::raw_bytes;
 use crate::layout::Layout;
 use crate::merge::Merge;
 use crate::merge::input_run::Reads;
-use crate::retain::{Retain, Stripes, Verdict, fragment};
+use crate::retain::{RangeDelete, Retain, Stripes, Verdict, fragment};
 
 /// Whether to stop, because the caller cancelled the job or another subjob failed.
 pub(super) struct Stop<'a> {
@@ -23,7 +24,7 @@ pub(super) struct Stop<'a> {
 }
 
 impl Stop<'_> {
-    fn check(&self) -> Result<(), ExecError> {
+    pub fn check(&self) -> Result<(), ExecError> {
         if self.ctx.cancel.is_cancelled() || self.abandoned.load(Ordering::Relaxed) {
             return Err(ExecError::Cancelled);
         }
@@ -32,7 +33,7 @@ impl Stop<'_> {
 
     /// Reports the bytes that were read and written to the throttle, if there is one, and waits
     /// until the job may continue.
-    fn spent(&self, bytes: u64) -> Result<(), ExecError> {
+    pub fn spent(&self, bytes: u64) -> Result<(), ExecError> {
         if let Some(throttle) = &self.ctx.throttle {
             throttle.spent(bytes, &|| self.check().is_err());
             self.check()?;
@@ -42,16 +43,23 @@ impl Stop<'_> {
 }
 
 /// The measured memory of a range delete in a job with its fragments, in bytes.
-const RANGE_DELETE_BYTES: u64 = 400;
+pub(super) const RANGE_DELETE_BYTES: u64 = 400;
 
 /// A subjob's share of its job's buffers, which is subtracted when it ends.
-struct Buffers<'a> {
+pub(super) struct Buffers<'a> {
     all: &'a AtomicU64,
     own: u64,
 }
 
-impl Buffers<'_> {
-    fn set(&mut self, bytes: u64) {
+impl<'a> Buffers<'a> {
+    pub fn new(ctx: &'a ExecContext) -> Buffers<'a> {
+        Buffers {
+            all: &ctx.progress.buffer_bytes,
+            own: 0,
+        }
+    }
+
+    pub fn set(&mut self, bytes: u64) {
         self.all
             .fetch_add(bytes.wrapping_sub(self.own), Ordering::Relaxed);
         self.own = bytes;
@@ -64,28 +72,38 @@ impl Drop for Buffers<'_> {
     }
 }
 
-/// Runs a subjob to its end, from the point that `part` states. The names of created objects go to
-/// `created` at once, so that they can be deleted whatever happens. Finished tables go to `part`,
-/// so that another attempt can continue after them.
-pub(super) fn run(
-    job: &Job,
+/// The caller began a subjob whose part is complete.
+pub(super) const IS_COMPLETE: &str = "a complete subjob was begun";
+
+/// A subjob before its first entry.
+pub(super) struct Prepared<'a> {
+    pub bounds: KeyBounds,
+    /// The counts of what was read and dropped before.
+    pub counters: Counters,
+    /// The inputs, without their range deletes.
+    pub restricted: Restricted,
+    pub retain: Retain,
+    /// The range deletes that its tables get.
+    pub surviving: Vec<RangeDelete>,
+    pub layout: Layout<'a>,
+}
+
+/// Prepares a subjob that goes on at `next`, or returns `None` if it is complete.
+pub(super) fn prepare<'a>(
+    job: &'a Job,
     subjob: usize,
     inputs: &JobInputs,
-    ctx: &ExecContext,
-    stop: &Stop<'_>,
-    created: &Created,
-    part: &mut Part,
-) -> Result<Counters, ExecError> {
-    stop.check()?;
+    next: &Point,
+) -> Result<Option<Prepared<'a>>, ExecError> {
     let bounds = job.subjob_bounds(subjob);
-    let (goes_on_at, mut counters) = match &part.next {
+    let (goes_on_at, mut counters) = match next {
         Point::Start => (None, Counters::default()),
         Point::Table {
             layout, counters, ..
-        } => (Some(layout.clone()), *counters),
-        Point::End(counters) => return Ok(*counters),
+        } => (Some(layout), *counters),
+        Point::End(_) => return Ok(None),
     };
-    let first_key = goes_on_at.as_ref().map(|l| &l.first_key[..]);
+    let first_key = goes_on_at.map(|layout| &layout.first_key[..]);
     let mut restricted = inputs.restrict(job, &bounds, first_key)?;
     let range_deletes = std::mem::take(&mut restricted.range_deletes);
     counters.range_deletes_read = range_deletes.len() as u64;
@@ -97,14 +115,70 @@ pub(super) fn run(
         bounds.end.as_deref(),
     );
     drop(range_deletes);
-    let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
+    let retain = Retain::new(job.rules, stripes, &job.older, fragments);
     let (surviving, dropped) = retain.surviving_fragments();
     counters.fragments_dropped = dropped;
     let soft_cuts = job.subjob_soft_cuts(&bounds);
-    let mut layout = match &goes_on_at {
+    let layout = match goes_on_at {
         None => Layout::new(job.limits.layout, soft_cuts),
         Some(state) => Layout::resume(job.limits.layout, soft_cuts, state),
     };
+    Ok(Some(Prepared {
+        bounds,
+        counters,
+        restricted,
+        retain,
+        surviving,
+        layout,
+    }))
+}
+
+/// The counts of what was read and dropped before the current user key of `merge`, of which no
+/// version was kept yet. `counters` has what was taken from the merge, and `dropped` the counts of
+/// shadowed entries, covered entries and tombstones before the key.
+#[cold]
+pub(super) fn counters_before(
+    merge: &Merge,
+    counters: &Counters,
+    dropped: (u64, u64, u64),
+) -> Counters {
+    let (ahead, ahead_raw) = merge.ahead();
+    // Versions of this key that were dropped will be read again.
+    let again = counters.dropped() - (dropped.0 + dropped.1 + dropped.2);
+    Counters {
+        entries_read: (counters.entries_read as i64 - ahead) as u64 - again,
+        raw_bytes_read: (counters.raw_bytes_read as i64 - ahead_raw) as u64,
+        shadowed: dropped.0,
+        covered: dropped.1,
+        tombstones: dropped.2,
+        ..*counters
+    }
+}
+
+/// Runs a subjob to its end, from the point that `part` states, which is not its end. The names of
+/// created objects go to `created` at once, so that they can be deleted whatever happens. Finished
+/// tables go to `part`, so that another attempt can continue after them.
+pub(super) fn run(
+    job: &Job,
+    subjob: usize,
+    inputs: &JobInputs,
+    ctx: &ExecContext,
+    stop: &Stop<'_>,
+    created: &Created,
+    part: &mut Part,
+) -> Result<Counters, ExecError> {
+    stop.check()?;
+    let Some(prepared) = prepare(job, subjob, inputs, &part.next)? else {
+        return Err(TableError::Misuse(IS_COMPLETE).into());
+    };
+    let Prepared {
+        bounds,
+        mut counters,
+        restricted,
+        mut retain,
+        surviving,
+        mut layout,
+    } = prepared;
     let mut output = Output::new(
         job,
         subjob as u32,
@@ -122,10 +196,7 @@ pub(super) fn run(
     let mut dropped = (0, 0, 0);
     let mut written = 0;
     let fixed = counters.range_deletes_read * RANGE_DELETE_BYTES;
-    let mut buffers = Buffers {
-        all: &ctx.progress.buffer_bytes,
-        own: 0,
-    };
+    let mut buffers = Buffers::new(ctx);
     buffers.set(fixed + merge.buffer_bytes());
     let reads_stream = job.inputs.iter().any(|i| i.kind == InputKind::Stream);
     // Counts what was read since the last call. Returns the bytes of tables among it.
@@ -155,17 +226,7 @@ pub(super) fn run(
                 if !in_table {
                     if let Some(start) = layout.start_key(key) {
                         let state = layout.state(key);
-                        let (ahead, ahead_raw) = merge.ahead();
-                        // Versions of this key that were dropped will be read again.
-                        let again = counters.dropped() - (dropped.0 + dropped.1 + dropped.2);
-                        let before = Counters {
-                            entries_read: (counters.entries_read as i64 - ahead) as u64 - again,
-                            raw_bytes_read: (counters.raw_bytes_read as i64 - ahead_raw) as u64,
-                            shadowed: dropped.0,
-                            covered: dropped.1,
-                            tombstones: dropped.2,
-                            ..counters
-                        };
+                        let before = counters_before(&merge, &counters, dropped);
                         output.start_table(start, state, before)?;
                     }
                     in_table = true;

@@ -58,6 +58,8 @@ pub(crate) enum Origin {
 
 /// An input of a run, restricted to the subjob.
 pub(crate) struct RunInput {
+    /// The number of the input in the job.
+    pub number: u32,
     /// The input's name, for errors.
     pub name: String,
     /// Where its entries come from.
@@ -103,6 +105,8 @@ pub(crate) struct InputRun {
     values_in_scratch: bool,
     values_at: usize,
     entries: Decoded,
+    /// The number of the block that they are from.
+    block: u32,
     heads: Vec<Head>,
     pos: usize,
     end: usize,
@@ -129,6 +133,7 @@ impl InputRun {
             values_in_scratch: false,
             values_at: 0,
             entries: Decoded::default(),
+            block: 0,
             heads: Vec::new(),
             pos: 0,
             end: 0,
@@ -170,6 +175,20 @@ impl InputRun {
             &self.buffer
         };
         &from[self.values_at + range.start..self.values_at + range.end]
+    }
+
+    /// The length of the current value in bytes, which is known whether the value was read or not.
+    #[inline(always)]
+    pub fn value_len(&self) -> usize {
+        self.entries.value_range(self.pos).len()
+    }
+
+    /// Where the current entry is in its table: the number of the input, the block, and the number
+    /// of the entry in the block.
+    #[inline(always)]
+    pub fn position(&self) -> (u32, u32, u32) {
+        let input = self.input.as_ref().map_or(0, |input| input.number);
+        (input, self.block, self.pos as u32)
     }
 
     /// The name of the input of the current entry.
@@ -299,6 +318,7 @@ impl InputRun {
         view.decode_all(&mut self.entries).map_err(damaged)?;
         self.values_in_scratch = !std::ptr::eq(view.bytes(), stored);
         self.values_at = view.values() + if self.values_in_scratch { 0 } else { start };
+        self.block = *block as u32;
         *block += 1;
         Ok(true)
     }

@@ -165,6 +165,16 @@ impl InputTable {
         }
     }
 
+    /// The stored bytes of header, columns and checksum of the blocks that can contain keys of
+    /// `bounds`.
+    pub fn columns_bytes(&self, bounds: &KeyBounds) -> u64 {
+        let columns = |block| {
+            let place = self.place(block);
+            place.end - place.anchor
+        };
+        self.blocks_of(bounds).map(columns).sum()
+    }
+
     /// The separator of a block, which is at or after its last entry and before the first entry of
     /// the next block: user key and trailer.
     pub fn separator(&self, block: usize) -> (Vec<u8>, u64) {
