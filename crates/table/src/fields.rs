@@ -102,6 +102,17 @@ impl FieldWriter {
         }
     }
 
+    /// An integer of up to five bytes, small ones of one: seven bits in each byte, the lowest first,
+    /// and a set top bit in all but the last.
+    #[inline]
+    pub fn var(&mut self, mut x: u32) {
+        while x >= 0x80 {
+            self.0.push(x as u8 | 0x80);
+            x >>= 7;
+        }
+        self.0.push(x as u8);
+    }
+
     /// A field, whose bytes `fill` appends.
     pub fn field(&mut self, tag: u16, fill: impl FnOnce(&mut FieldWriter)) {
         self.u16(tag);
@@ -207,6 +218,28 @@ impl<'a> FieldReader<'a> {
     /// If too few bytes are left.
     pub fn u64(&mut self, what: &'static str) -> Decoded<u64> {
         self.0.u64(what)
+    }
+
+    /// An integer of up to five bytes.
+    ///
+    /// # Errors
+    /// If it has more bytes than it needs, or is larger than 32 bits.
+    #[inline]
+    pub fn var(&mut self, what: &'static str) -> Decoded<u32> {
+        let at = self.position();
+        let mut x = 0u64;
+        for shift in (0..35).step_by(7) {
+            let byte = self.u8(what)?;
+            x |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                let is_shortest = byte != 0 || shift == 0;
+                return match u32::try_from(x) {
+                    Ok(x) if is_shortest => Ok(x),
+                    _ => Err(Damage::new(what, at, u32::MAX.into(), x)),
+                };
+            }
+        }
+        Err(Damage::new(what, at, u32::MAX.into(), x))
     }
 
     /// A byte that is 0 or 1.

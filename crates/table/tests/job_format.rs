@@ -1,9 +1,10 @@
-//! Compares `docs/format/job.md` with the code. A job, an outcome and a part that are made by hand
-//! as the page says are what the code writes and reads, and the tables of the page have exactly the
-//! existing fields, in order.
+//! Compares `docs/format/job.md` with the code. A job, an outcome, a part and survivors that are
+//! made by hand as the page says are what the code writes and reads, and the tables of the page
+//! have exactly the existing fields, in order.
 
 use siltstone_table::Codec;
 use siltstone_table::exec::part::{Part, Point};
+use siltstone_table::exec::survivors::{EXTENTS_MAX, Extent, Survivors};
 use siltstone_table::job::outcome::{Counters, Outcome, OutputTable};
 use siltstone_table::job::{
     DropRules, Extension, FormatOptions, Input, InputKind, Job, KeyBounds, OutputLimits,
@@ -356,4 +357,91 @@ fn a_part_with_another_point_is_refused() {
     ];
     let damage = Part::decode(&whole(b"siltpart", &fields)).unwrap_err();
     assert_eq!((damage.what, damage.found), ("point to go on", 3));
+}
+
+#[test]
+fn survivors_are_encoded_as_the_page_says() {
+    let extent = |input, block, first, count| Extent {
+        input,
+        block,
+        first,
+        count,
+    };
+    // The largest number of one byte, the smallest ones of two and of three, and the largest.
+    let extents = vec![extent(0, 127, 128, 1), extent(1, 16_383, 16_384, u32::MAX)];
+    let extents_by_hand = hand()
+        .u32(2)
+        .u8(0)
+        .u8(127)
+        .u8(0x80)
+        .u8(1)
+        .u8(1)
+        .u8(1)
+        .u8(0xff)
+        .u8(0x7f)
+        .u8(0x80)
+        .u8(0x80)
+        .u8(1)
+        .u8(0xff)
+        .u8(0xff)
+        .u8(0xff)
+        .u8(0xff)
+        .u8(0x0f);
+    for (end, end_by_hand) in [
+        (None, hand().u8(0)),
+        (Some(counters()), counters_by_hand(hand().u8(1))),
+    ] {
+        let survivors = Survivors {
+            subjob: 1,
+            chunk: 5,
+            extents: extents.clone(),
+            tables: vec![(1, counters())],
+            end,
+        };
+        let fields = [
+            (1, identity_by_hand()),
+            (2, hand().u32(1).u32(5)),
+            (3, Hand(extents_by_hand.0.clone())),
+            (4, counters_by_hand(hand().u32(1).u32(1))),
+            (5, end_by_hand),
+        ];
+        assert_eq!(
+            fields.each_ref().map(|f| f.0).to_vec(),
+            tags("## Survivors")
+        );
+        let bytes = whole(b"siltsurv", &fields);
+        assert_eq!(survivors.encode(IDENTITY), bytes);
+        assert_eq!(Survivors::decode(&bytes).unwrap(), (IDENTITY, survivors));
+        for end in 0..bytes.len() {
+            assert!(Survivors::decode(&bytes[..end]).is_err(), "cut to {end}");
+        }
+    }
+}
+
+/// Integers have one spelling, and a chunk has at most so many extents as the page says.
+#[test]
+fn survivors_outside_the_limits_are_refused() {
+    let with = |extents: Hand| {
+        let fields = [
+            (1, identity_by_hand()),
+            (2, hand().u32(0).u32(0)),
+            (3, extents),
+            (4, hand().u32(0)),
+            (5, hand().u8(0)),
+        ];
+        Survivors::decode(&whole(b"siltsurv", &fields))
+    };
+    with(hand().u32(1).u8(1).u8(2).u8(3).u8(4)).unwrap();
+    // A longer spelling of 2, one that never ends, and one with more than 32 bits.
+    let longer = hand().u32(1).u8(1).u8(0x82).u8(0).u8(3).u8(4);
+    let endless = (0..9).fold(hand().u32(1), |hand, _| hand.u8(0x80));
+    let large = (0..4).fold(hand().u32(1).u8(1), |hand, _| hand.u8(0xff));
+    for extents in [longer, endless, large.u8(0x1f).u8(3).u8(4)] {
+        with(extents).unwrap_err();
+    }
+    let many = |n: usize| (0..4 * n).fold(hand().u32(n as u32), |hand, _| hand.u8(1));
+    assert!(PAGE.contains("at most 65,536 extents"));
+    with(many(EXTENTS_MAX)).unwrap();
+    let damage = with(many(EXTENTS_MAX + 1)).unwrap_err();
+    assert_eq!(damage.expected, EXTENTS_MAX as u64);
 }

@@ -3,84 +3,15 @@
 
 mod common;
 
-use std::sync::Arc;
-
+use common::forged::*;
 use common::*;
 use proptest::prelude::*;
-use siltstone_storage::{MemoryStorage, Runtime, Storage};
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
+use siltstone_storage::{MemoryStorage, Storage, StorageError};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
-use siltstone_table::job::verify::{
-    Rejected, Sample, Synced, TrustSyncs, verify_outcome, verify_tables,
-};
-use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputLimits};
-use siltstone_table::key::{Kind, trailer};
-use siltstone_table::rangedel::RangeDeletes;
+use siltstone_table::job::verify::{Sample, Synced, TrustSyncs, verify_outcome, verify_tables};
+use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange};
 use siltstone_table::retain::RangeDelete;
-use siltstone_table::writer::{TableWriter, WriterOptions};
-
-struct Honest {
-    storage: Arc<MemoryStorage>,
-    inputs: InputMap,
-    job: Job,
-    outcome: Outcome,
-}
-
-/// A job over three runs with both kinds of cuts, versions, deletes and range deletes, which is run
-/// honestly.
-fn honest() -> Honest {
-    let runtime = Runtime::threads();
-    let storage = Arc::new(MemoryStorage::new(&runtime));
-    let mut inputs = InputMap::new();
-    let mut job = a_job(3000);
-    job.snapshots = vec![1200];
-    job.hard_cuts = vec![b"k0400".to_vec()];
-    job.soft_cuts = vec![b"k0100".to_vec(), b"k0250".to_vec(), b"k0600".to_vec()];
-    job.limits = OutputLimits::new(1 << 13, 512, true);
-    job.older = vec![KeyRange::everything()];
-    for run in 0..3u64 {
-        let mut content = Content::default();
-        for i in 0..300u64 {
-            let seq = run * 1000 + i + 1;
-            let key = format!("k{:04}", (i * 7 + run * 13) % 900).into_bytes();
-            let kind = if i % 11 == 0 { Kind::Delete } else { Kind::Put };
-            let value = if kind == Kind::Put {
-                vec![seq as u8; 40 + (i % 17) as usize]
-            } else {
-                vec![]
-            };
-            content.entries.push((key, trailer(seq, kind), value));
-        }
-        let (start, end) = (b"k0380".to_vec(), b"k0420".to_vec());
-        content.range_deletes.push(RangeDelete {
-            start,
-            end,
-            seq: run * 1000 + 900,
-        });
-        let input = table_input(&mut inputs, &storage, &format!("in-{run}.tbl"), &content);
-        job.inputs.push(siltstone_table::job::Input {
-            run: run as u32,
-            ..input
-        });
-    }
-    let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
-    let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
-    assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
-    Honest {
-        storage,
-        inputs,
-        job,
-        outcome,
-    }
-}
-
-impl Honest {
-    fn verify(&self, outcome: &Outcome, sample: Sample) -> Result<(), Rejected> {
-        verify_outcome(&self.job, outcome)?;
-        verify_tables(&self.job, outcome, &*self.storage, &TrustSyncs, sample).unwrap()
-    }
-}
 
 #[test]
 fn an_honest_outcome_is_accepted() {
@@ -216,8 +147,8 @@ fn lies_about_tables_are_found_by_opening_them() {
 struct Durable(MemoryStorage);
 
 impl Synced for Durable {
-    fn is_synced(&self, name: &str, len_bytes: u64) -> bool {
-        self.0.open(name).is_ok_and(|f| f.len() == len_bytes)
+    fn is_synced(&self, name: &str, len_bytes: u64) -> Result<bool, StorageError> {
+        Ok(self.0.open(name).is_ok_and(|f| f.len() == len_bytes))
     }
 }
 
@@ -251,62 +182,6 @@ fn what_is_not_synced_is_not_installed() {
     );
     let verdict = verify_tables(&h.job, &h.outcome, &*h.storage, &durable, Sample::None).unwrap();
     assert!(verdict.unwrap_err().reason.contains("not synced"));
-}
-
-/// Replaces a table by one of the same name with changed entries and range deletes, and its record
-/// by a record of the new table.
-fn forge(
-    h: &Honest,
-    table: usize,
-    change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>, &mut Vec<RangeDelete>),
-) -> Outcome {
-    let mut outcome = h.outcome.clone();
-    let record = &mut outcome.tables[table];
-    let content = read_table(&*h.storage, &record.name);
-    let mut entries = content.sorted();
-    let mut range_deletes = content.range_deletes;
-    change(&mut entries, &mut range_deletes);
-    h.storage.delete(epoch(), &record.name).unwrap();
-    let file = h.storage.create(epoch(), &record.name).unwrap();
-    let mut writer = TableWriter::new(
-        file,
-        WriterOptions {
-            block_size_bytes: 512,
-            ..WriterOptions::default()
-        },
-    )
-    .unwrap();
-    let mut block = 0;
-    for (key, t, value) in &entries {
-        if writer.raw_bytes() / 512 != block {
-            block = writer.raw_bytes() / 512;
-            writer.end_block().unwrap();
-        }
-        writer.add(key, *t, value).unwrap();
-    }
-    writer.set_left_bound(&record.left_bound);
-    siltstone_table::rangedel::sort(&mut range_deletes);
-    let range = RangeDeletes::new(range_deletes.clone()).unwrap();
-    writer.set_range_deletes(range_deletes).unwrap();
-    let summary = writer.finish().unwrap();
-    let p = summary.properties;
-    outcome.counters.bytes_written =
-        outcome.counters.bytes_written - record.file_bytes + summary.file_bytes;
-    record.raw_bytes = p.raw_bytes();
-    record.file_bytes = summary.file_bytes;
-    record.digest = summary.digest;
-    (record.min_seq, record.max_seq) = (p.smallest_seq, p.largest_seq);
-    let (puts, deletes, count) = (p.puts, p.deletes, p.entries);
-    outcome.counters.entries_written = outcome.counters.entries_written - record.entries + count;
-    (record.puts, record.deletes, record.entries) = (puts, deletes, count);
-    record.keys = p.smallest_key.zip(p.largest_key);
-    record.bounds = OutputTable::bounds_of(record.keys.as_ref(), range.range()).unwrap();
-    record.fragments = p.range_deletes;
-    outcome.counters.shadowed = outcome.counters.entries_read
-        - outcome.counters.entries_written
-        - outcome.counters.covered
-        - outcome.counters.tombstones;
-    outcome
 }
 
 #[test]

@@ -1,19 +1,20 @@
 //! One attempt of a job: a side executes it, and the engine verifies what came back.
 //!
-//! Invariant: an outcome that leaves here is verified: structurally always; by reading tables back
-//! if an executor other than the host's own made any of them; and by comparing them with the
-//! memtable if it is a flush (`flush_verify`).
+//! Invariant: an outcome that leaves here is verified: structurally always; if an executor other
+//! than the host's own made any of its tables, by reading tables back and by comparing ranges of
+//! them with the inputs; and by comparing them with the memtable if it is a flush (`flush_verify`).
 //!
 //! Threading: any task; no lock is held.
 
 use std::sync::Arc;
 
 use siltstone_storage::planted;
-use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
+use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress, SubjobOrder};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
+use siltstone_table::job::ranges::{RangeSample, verify_ranges};
 use siltstone_table::job::verify::{
-    Sample, TrustSyncs, verify_outcome, verify_stream, verify_tables,
+    AskStorage, Rejected, Sample, verify_outcome, verify_stream, verify_tables,
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
@@ -135,6 +136,9 @@ impl JobRunner {
                 progress: attempt.progress.clone(),
             })),
             handover: begun.handover.clone(),
+            part_listener: None,
+            subjob_order: SubjobOrder::default(),
+            columns_first: false,
         };
         PreparedJob {
             executor: self.sides.executor(attempt.side).clone(),
@@ -153,7 +157,15 @@ impl JobRunner {
         outcome: &Outcome,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
-        let verified = self.check(attempt, begun, &job, outcome);
+        let is_whole = self.checks_whole(attempt.side);
+        let verified = self.check(attempt, begun, &job, outcome, is_whole);
+        match &verified {
+            // An outcome of which a sample was checked does not show that the side is honest again.
+            Ok(()) if !is_whole => {}
+            Err(Ended::Rejected(_)) => self.set_checks_whole(attempt.side, true),
+            Ok(()) => self.set_checks_whole(attempt.side, false),
+            Err(_) => {}
+        }
         if verified.is_err() {
             self.discard_outputs(attempt, outcome);
         }
@@ -174,22 +186,15 @@ impl JobRunner {
         begun: &Begun,
         job: &Job,
         outcome: &Outcome,
+        is_whole: bool,
     ) -> Result<(), Ended> {
         let outputs = &**self.outputs();
         let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes; of any other, blocks are read
-        // back, and the range deletes are compared with those of the inputs.
+        // The host's own executor syncs and checks what it writes.
         let is_from_outside = attempt.side != self.sides.host()
             || begun.is_foreign() && !planted!(ForeignTablesAreBelieved);
         if verified.is_ok() && is_from_outside {
-            let sample = Sample::Blocks(SAMPLED_BLOCKS);
-            let failed =
-                |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
-            verified = verify_tables(job, outcome, outputs, &TrustSyncs, sample).map_err(failed)?;
-            if verified.is_ok() {
-                verified =
-                    verify_range_deletes(job, outcome, &*begun.inputs, outputs).map_err(failed)?;
-            }
+            verified = self.check_foreign(attempt, begun, job, outcome, is_whole)?;
         }
         if let Some((stream, sample)) = &begun.compared
             && verified.is_ok()
@@ -208,5 +213,54 @@ impl JobRunner {
             let executor = self.sides.name(attempt.side);
             Ended::Rejected(rejection(&rejected.reason, executor))
         })
+    }
+
+    /// Checks tables that an executor other than the host's own made: that they are synced, some
+    /// blocks of each, their range deletes, and some ranges of their contents. With `is_whole` all
+    /// of them.
+    fn check_foreign(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        job: &Job,
+        outcome: &Outcome,
+        is_whole: bool,
+    ) -> Result<Result<(), Rejected>, Ended> {
+        let (outputs, epoch) = (&**self.outputs(), self.epoch);
+        let failed = |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
+        let (sample, ranges) = match is_whole {
+            true => (Sample::All, RangeSample::All),
+            false => {
+                // The executor could not know these places when it made the tables.
+                let seed = self.runtime.random_u64();
+                (Sample::Blocks(SAMPLED_BLOCKS), RangeSample::drawn(seed))
+            }
+        };
+        let synced = AskStorage {
+            storage: outputs,
+            epoch,
+        };
+        let verified = verify_tables(job, outcome, outputs, &synced, sample).map_err(failed)?;
+        if verified.is_err() {
+            return Ok(verified);
+        }
+        let inputs = &*begun.inputs;
+        let verified = verify_range_deletes(job, outcome, inputs, outputs).map_err(failed)?;
+        // A flush is compared with its memtable below, unless the options say otherwise.
+        let is_compared = |(_, sample): &(_, Sample)| *sample != Sample::None;
+        let is_compared = begun.compared.as_ref().is_some_and(is_compared);
+        if verified.is_err() || is_compared && !is_whole {
+            return Ok(verified);
+        }
+        match verify_ranges(job, outcome, inputs, outputs, ranges, &attempt.cancel) {
+            Ok(Ok(checked)) => {
+                self.checked.place_count.add(checked.places);
+                self.checked.bytes.add(checked.bytes);
+                Ok(Ok(()))
+            }
+            Ok(Err(rejected)) => Ok(Err(rejected)),
+            Err(ExecError::Failed(error)) => Err(failed(error)),
+            Err(ExecError::Cancelled | ExecError::Declined { .. }) => Err(Ended::Cancelled),
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! Threading: shared by all workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
 use siltstone_table::exec::Executor;
@@ -23,13 +23,28 @@ use crate::formats::directories::Storages;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
+use crate::types::metrics::Counter;
 use crate::types::options::{DirectIo, FlushVerify, Options};
 
 /// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
 const COMPARED_BLOCKS: usize = 16;
 
+/// No side has lied yet.
+fn checks_whole(sides: &Sides) -> Vec<AtomicBool> {
+    (0..=sides.host()).map(|_| AtomicBool::new(false)).collect()
+}
+
 /// A subjob is worth its overhead from this many input bytes on.
 const SUBJOB_MIN_BYTES: u64 = 8 << 20;
+
+/// What was compared of the tables of executors other than the host's own.
+#[derive(Default)]
+pub(crate) struct Checked {
+    /// Ranges of tables that were derived again from the inputs.
+    pub(crate) place_count: Counter,
+    /// The bytes of inputs and tables that were read for them.
+    pub(crate) bytes: Counter,
+}
 
 /// See the module.
 pub(crate) struct JobRunner {
@@ -47,6 +62,10 @@ pub(crate) struct JobRunner {
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
+    /// For each side, whether its next outcome is checked whole.
+    checks_whole: Vec<AtomicBool>,
+    /// What was compared with the inputs of jobs.
+    pub(crate) checked: Checked,
     /// What compactions may read and write in a second.
     pub(crate) rate: Arc<RateLimiter>,
 }
@@ -74,6 +93,7 @@ impl JobRunner {
             true => None,
             false => storages.tables.open_objects_max(),
         };
+        let sides = Sides::new(runtime, executors, events, open_objects_max);
         JobRunner {
             runtime: runtime.clone(),
             outputs: outputs(&storages.tables),
@@ -85,13 +105,16 @@ impl JobRunner {
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
             flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
-            sides: Sides::new(runtime, executors, events, open_objects_max),
+            checks_whole: checks_whole(&sides),
+            checked: Checked::default(),
+            sides,
             rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
     }
 
     /// A runner with the same settings that writes tables elsewhere, on the host's cores.
     pub(crate) fn onto(&self, outputs: &Arc<dyn Storage>, epoch: Epoch, open_number: u64) -> Self {
+        let sides = self.sides.host_only();
         JobRunner {
             runtime: self.runtime.clone(),
             outputs: outputs.clone(),
@@ -103,7 +126,9 @@ impl JobRunner {
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
-            sides: self.sides.host_only(),
+            checks_whole: checks_whole(&sides),
+            checked: Checked::default(),
+            sides,
             rate: self.rate.clone(),
         }
     }
@@ -129,6 +154,16 @@ impl JobRunner {
             },
             _ => Sample::None,
         }
+    }
+
+    /// Whether the next outcome of this side is checked whole, because one was rejected, and none
+    /// that was checked whole was believed since.
+    pub(super) fn checks_whole(&self, side: SideId) -> bool {
+        self.checks_whole[side].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_checks_whole(&self, side: SideId, checks_whole: bool) {
+        self.checks_whole[side].store(checks_whole, Ordering::Relaxed);
     }
 
     /// Where tables are written.

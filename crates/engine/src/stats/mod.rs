@@ -245,6 +245,11 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("adopted_table_count", m.adopted_table_count.get()),
         ("job_declined_count", jobs.runner().sides.declined_count()),
         ("job_rejected_count", jobs.runner().sides.rejected_count()),
+        (
+            "job_checked_place_count",
+            jobs.runner().checked.place_count.get(),
+        ),
+        ("job_checked_bytes", jobs.runner().checked.bytes.get()),
         ("job_fallback_count", jobs.runner().sides.fallback_count()),
         (
             "side_suspended_count",

@@ -10,8 +10,9 @@ use siltstone::{Batch, Components, ErrorKind, Store};
 use siltstone_storage::{Mutex, Runtime, Storage, WriteFile};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side};
-use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{InputKind, Job};
+use siltstone_table::{NoCache, ReaderOptions, TableReader, TableWriter, WriterOptions};
 
 use super::*;
 
@@ -35,6 +36,11 @@ pub const ALL: &[Story] = &[
         "an_executor_that_lies_is_suspended",
         4,
         an_executor_that_lies_is_suspended,
+    ),
+    (
+        "a_compaction_of_other_contents_is_not_installed",
+        4,
+        a_compaction_of_other_contents_is_not_installed,
     ),
 ];
 
@@ -272,4 +278,98 @@ fn an_executor_that_lies_is_suspended(rt: Runtime, _seed: u64) {
     assert_eq!(store.stats().counter("job_failed_count"), 0);
     assert_eq!(ks.get(b"k").unwrap().unwrap(), b"v");
     store.close().unwrap();
+}
+
+/// Replaces a table of an outcome by one with other entries. Names, counts, checksums and bounds
+/// agree with the outcome.
+fn forge(job: &Job, ctx: &ExecContext, outcome: &mut Outcome, change: impl Fn(usize, &mut [u8])) {
+    let record = &mut outcome.tables[0];
+    let file = ctx.outputs.open(&record.name).unwrap();
+    let table = TableReader::open(file, ReaderOptions::default()).unwrap();
+    ctx.outputs.delete(ctx.epoch, &record.name).unwrap();
+    let file = ctx.outputs.create(ctx.epoch, &record.name).unwrap();
+    let options = WriterOptions {
+        block_size_bytes: job.limits.block_bytes,
+        codec: job.format.codec,
+        level: job.format.level,
+        bits_per_key: job.format.bits_per_key,
+        keyspace: Some(job.keyspace),
+        ..WriterOptions::default()
+    };
+    let mut writer = TableWriter::new(file.clone(), options).unwrap();
+    writer.set_left_bound(&record.left_bound);
+    let mut iter = table.iter(Arc::new(NoCache));
+    iter.seek_to_first().unwrap();
+    let (mut block, mut number) = (0, 0);
+    while iter.valid() {
+        let now = writer.raw_bytes() / job.limits.block_bytes;
+        if now != std::mem::replace(&mut block, now) {
+            writer.end_block().unwrap();
+        }
+        let mut value = iter.value().unwrap().to_vec();
+        change(number, &mut value);
+        writer.add(iter.key(), iter.trailer(), &value).unwrap();
+        number += 1;
+        iter.next().unwrap();
+    }
+    let fragments = table.range_deletes().fragments().to_vec();
+    writer.set_range_deletes(fragments).unwrap();
+    let summary = writer.finish().unwrap();
+    file.sync().unwrap();
+    outcome.counters.bytes_written -= record.file_bytes;
+    outcome.counters.bytes_written += summary.file_bytes;
+    (record.digest, record.file_bytes) = (summary.digest, summary.file_bytes);
+}
+
+/// An executor makes consistent tables of wrong values: first of many, then of one. The places that
+/// are compared with the inputs show the first lie, and after it the next outcome is compared
+/// whole. Then it is honest, and believed.
+fn a_compaction_of_other_contents_is_not_installed(rt: Runtime, _seed: u64) {
+    let disk = Disk::new(&rt);
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let store = open_with_executor(&disk, move |job, ctx| {
+        let mut outcome = CpuExecutor::new().run(job, ctx)?;
+        if job
+            .inputs
+            .iter()
+            .all(|input| input.kind == InputKind::Table)
+        {
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => forge(job, ctx, &mut outcome, |_, value| {
+                    value.iter_mut().for_each(|b| *b ^= 1);
+                }),
+                1 => forge(job, ctx, &mut outcome, |number, value| {
+                    if number == 31 {
+                        value[17] ^= 1;
+                    }
+                }),
+                _ => {}
+            }
+        }
+        Ok(outcome)
+    });
+    store.test_hooks().pause_compaction(true);
+    let ks = store.default_keyspace().unwrap();
+    let mut model = BTreeMap::new();
+    let mut counts = Vec::new();
+    for round in 0..3u8 {
+        for i in 0..400 {
+            ks.put(&key(i), &[round; 300]).unwrap();
+            model.insert(key(i), vec![round; 300]);
+        }
+        ks.flush().unwrap();
+        ks.compact_range(None, None).unwrap();
+        check(&ks, &model, "after a compaction");
+        let stats = store.stats();
+        assert_eq!(stats.counter("job_failed_count"), 0);
+        let names = ["job_rejected_count", "job_checked_place_count"];
+        let [rejected, places] = names.map(|name| stats.counter(name));
+        counts.push((asked.load(Ordering::Relaxed), rejected, places > 0));
+    }
+    // A rejected compaction is due again at once, and the side is not suspended yet.
+    assert_eq!(counts, [(3, 2, true), (4, 2, true), (5, 2, true)]);
+    store.close().unwrap();
+    let store = disk.open();
+    check(&store.default_keyspace().unwrap(), &model, "after a reopen");
 }

@@ -36,7 +36,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 26] = [
     target("batch", engine::batch),
     target("block", table::block),
     target("directories", store::directories),
@@ -61,6 +61,7 @@ pub const TARGETS: [Target; 25] = [
     target("settings", engine::settings),
     target("stats", engine::stats),
     target("stored_options", engine::stored_options),
+    target("survivors", table::survivors),
     target("table", table::table),
 ];
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use siltstone_storage::{ReadFile, Result, StorageError, StorageErrorKind};
 use siltstone_table::block::{Block, Decoded, open_stored};
 use siltstone_table::exec::part::Part;
+use siltstone_table::exec::survivors::Survivors;
 use siltstone_table::filter::Filter;
 use siltstone_table::footer::{FOOTER_BYTES, Footer};
 use siltstone_table::index::{Index, IndexBuilder};
@@ -328,6 +329,17 @@ pub(super) fn outcome(bytes: &[u8]) {
         if let Ok(outcome) = Outcome::decode(bytes) {
             let again = Outcome::decode(&outcome.encode()).expect("what decodes encodes");
             assert_eq!(again, outcome);
+        }
+    }
+}
+
+pub(super) fn survivors(bytes: &[u8]) {
+    let mut fitting = bytes.to_vec();
+    fixup::trailing_crc(&mut fitting);
+    for bytes in [bytes, &fitting[..]] {
+        if let Ok((job, survivors)) = Survivors::decode(bytes) {
+            let again = Survivors::decode(&survivors.encode(job)).expect("what decodes encodes");
+            assert_eq!(again, (job, survivors));
         }
     }
 }

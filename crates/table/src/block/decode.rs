@@ -24,9 +24,14 @@ struct Parts<'a> {
     columns: &'a [u8],
 }
 
-/// Splits a stored block, whose header is at `anchor`. With `verify`, verifies both checksums
-/// first.
-fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage> {
+/// Header and columns of a block as stored, from the header at `anchor` on. With `verify`, verifies
+/// their checksum first. `values_len` is the stored length of the values.
+fn split_columns(
+    stored: &[u8],
+    anchor: usize,
+    values_len: usize,
+    verify: bool,
+) -> Result<(Header, &[u8]), Damage> {
     let end = stored.len().saturating_sub(CHECKSUM_BYTES);
     if anchor.saturating_add(HEADER_BYTES) > end {
         return Err(Damage::new(
@@ -48,6 +53,31 @@ fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage
         }
     }
     let header = Header::parse(stored, anchor).map_err(|d| d.shifted(anchor as u64))?;
+    let columns = &stored[anchor + HEADER_BYTES..end];
+    if !header.has(FLAG_COLUMNS_COMPRESSED) && header.end != HEADER_BYTES + columns.len() {
+        let len = (columns.len() + HEADER_BYTES) as u64;
+        return Err(Damage::new(
+            "length of a block's columns",
+            anchor as u64,
+            header.end as u64,
+            len,
+        ));
+    }
+    if !header.has(FLAG_VALUES_COMPRESSED) && header.value_bytes != values_len {
+        return Err(Damage::new(
+            "length of a block's values",
+            anchor as u64 + 16,
+            values_len as u64,
+            header.value_bytes as u64,
+        ));
+    }
+    Ok((header, columns))
+}
+
+/// Splits a stored block, whose header is at `anchor`. With `verify`, verifies both checksums
+/// before anything that they cover is used.
+fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage> {
+    let (header, columns) = split_columns(stored, anchor, anchor, verify)?;
     let values = &stored[..anchor];
     if verify {
         let found = crc32c(values);
@@ -59,24 +89,6 @@ fn split(stored: &[u8], anchor: usize, verify: bool) -> Result<Parts<'_>, Damage
                 header.values_crc as u64,
             ));
         }
-    }
-    let columns = &stored[anchor + HEADER_BYTES..end];
-    if !header.has(FLAG_COLUMNS_COMPRESSED) && header.end != HEADER_BYTES + columns.len() {
-        let len = (columns.len() + HEADER_BYTES) as u64;
-        return Err(Damage::new(
-            "length of a block's columns",
-            anchor as u64,
-            header.end as u64,
-            len,
-        ));
-    }
-    if !header.has(FLAG_VALUES_COMPRESSED) && header.value_bytes != values.len() {
-        return Err(Damage::new(
-            "length of a block's values",
-            anchor as u64 + 16,
-            values.len() as u64,
-            header.value_bytes as u64,
-        ));
     }
     Ok(Parts {
         values,
@@ -145,6 +157,32 @@ pub fn open_stored<'a>(
         0,
         parts.header,
     )
+}
+
+/// A view of header and columns of a stored block without its values, whose stored length is
+/// `values_len`. `stored` begins with the header. Keys, trailers and value ranges can be asked of
+/// it, values cannot. With `verify`, the checksum of header and columns is verified first.
+///
+/// Offsets in errors are relative to `stored`.
+pub fn open_columns<'a>(
+    stored: &'a [u8],
+    values_len: usize,
+    verify: bool,
+    scratch: &'a mut Vec<u8>,
+) -> Result<View<'a, [u8]>, Damage> {
+    let (header, columns) = split_columns(stored, 0, values_len, verify)?;
+    if !header.has(FLAG_COLUMNS_COMPRESSED) {
+        return View::with_header(stored, 0, 0, header);
+    }
+    let codec = header.codec();
+    codec.check_expansion(columns.len(), header.end - HEADER_BYTES)?;
+    scratch.clear();
+    scratch.resize(header.end, 0);
+    let (head, unpacked) = scratch.split_at_mut(HEADER_BYTES);
+    head.copy_from_slice(&stored[..HEADER_BYTES]);
+    let unpack = codec.decompress(columns, unpacked);
+    unpack.map_err(|d| d.shifted(HEADER_BYTES as u64))?;
+    View::with_header(scratch.as_slice(), 0, 0, header)
 }
 
 /// An uncompressed block on the heap: values, header, columns. Caches keep it in an `Arc`.

@@ -23,7 +23,7 @@ pub mod search;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Block, Decoded, open_stored};
+pub use decode::{Block, Decoded, open_columns, open_stored};
 pub use encode::BlockBuilder;
 pub use header::{CHECKSUM_BYTES, HEADER_BYTES, Header};
 pub use search::View;

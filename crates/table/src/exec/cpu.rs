@@ -1,19 +1,27 @@
 //! The host's cores.
 //!
+//! The inputs of a job are opened once, by the calling task, and shared by its subjobs. The outcome
+//! has the processor time of the whole attempt: that of the calling task from the begin of `run` to
+//! its end, and that of the helpers.
+//!
 //! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with
-//! `max_parallel > 1` it has up to `max_parallel - 1` helpers, which take subjobs in order from one
-//! counter.
+//! `max_parallel > 1` it has up to `max_parallel - 1` helpers. All take subjobs from one queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use siltstone_storage::{Mutex, StorageErrorKind};
 
 use super::handover::Handover;
+use super::inputs::JobInputs;
+use super::order::{Queue, SubjobOrder, Taker};
 use super::output::Created;
-use super::part::Part;
+use super::part::{Part, Point};
+use super::planner::Planner;
+use super::rebuild;
+use super::separated::{Counted, SurvivorSource};
 use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
@@ -33,11 +41,25 @@ impl CpuExecutor {
     }
 }
 
+/// How subjobs are run.
+pub(super) enum How {
+    /// Each block of the inputs is read once.
+    Whole,
+    /// Columns are read first, and then the blocks with entries that are kept.
+    ColumnsFirst,
+    /// Another side decides which entries are kept.
+    Survivors(Arc<dyn SurvivorSource>),
+}
+
 /// The state that the tasks of one run share.
 struct Shared {
     job: Job,
     ctx: ExecContext,
-    next: AtomicUsize,
+    inputs: JobInputs,
+    how: How,
+    queue: Queue,
+    /// The processor time of the helpers that have ended, in nanoseconds.
+    helpers_cpu_ns: AtomicU64,
     abandoned: AtomicBool,
     created: Created,
     /// The tables that an earlier attempt left, for subjobs that have not begun yet.
@@ -54,31 +76,46 @@ struct Ended {
 impl Shared {
     /// What a helper does: it runs subjobs, and counts the processor time that it used.
     fn help(&self) {
-        self.work();
+        self.work(Taker::Helper);
         let used_ns = self.ctx.runtime.task_cpu_ns();
+        self.helpers_cpu_ns.fetch_add(used_ns, Ordering::Relaxed);
         let helpers = &self.ctx.progress.helpers_cpu_ns;
         helpers.fetch_add(used_ns, Ordering::Relaxed);
     }
 
-    /// Runs subjobs until none is left or one has failed.
-    fn work(&self) {
-        loop {
-            let subjob = self.next.fetch_add(1, Ordering::Relaxed);
-            if subjob >= self.job.subjobs() || self.abandoned.load(Ordering::Relaxed) {
-                return;
+    fn run(&self, subjob: usize, stop: &Stop<'_>, part: &mut Part) -> Result<Counters, ExecError> {
+        let (job, ctx, inputs) = (&self.job, &self.ctx, &self.inputs);
+        let created = &self.created;
+        let number = subjob as u32;
+        if let Point::End(counters) = &part.next {
+            return Ok(*counters);
+        }
+        match &self.how {
+            How::Whole => subjob::run(job, subjob, inputs, ctx, stop, created, part),
+            How::ColumnsFirst => {
+                let mut planner = Planner::new(job, number, inputs, &part.next, ctx)?;
+                rebuild::run(job, subjob, inputs, &mut planner, ctx, stop, created, part)
             }
+            How::Survivors(source) => {
+                let stream = source.open(job, number, &part.next, ctx)?;
+                let mut stream = Counted { stream, ctx };
+                rebuild::run(job, subjob, inputs, &mut stream, ctx, stop, created, part)
+            }
+        }
+    }
+
+    /// Runs subjobs until none is left or one has failed.
+    fn work(&self, taker: Taker) {
+        while !self.abandoned.load(Ordering::Relaxed)
+            && let Some(subjob) = self.queue.take(taker)
+        {
             let stop = Stop {
                 ctx: &self.ctx,
                 abandoned: &self.abandoned,
             };
             let adopted = self.adopted.lock().remove(&(subjob as u32));
             let mut part = adopted.unwrap_or_else(|| Part::new(subjob as u32));
-            let (job, created) = (&self.job, &self.created);
-            let began_ns = self.ctx.runtime.task_cpu_ns();
-            let mut result = subjob::run(job, subjob, &self.ctx, &stop, created, &mut part);
-            if let Ok(counters) = &mut result {
-                counters.cpu_ns = self.ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
-            }
+            let result = self.run(subjob, &stop, &mut part);
             if result.is_err() {
                 self.abandoned.store(true, Ordering::Relaxed);
             }
@@ -118,64 +155,97 @@ impl Executor for CpuExecutor {
 
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         self.accepts(job).map_err(ExecError::declined)?;
-        let created = Created::new(&ctx.runtime);
-        let adopted = match &ctx.handover {
-            Some(handover) => adopt(job, ctx, handover, &created),
-            None => BTreeMap::new(),
-        };
-        let shared = Arc::new(Shared {
-            job: job.clone(),
-            ctx: ctx.clone(),
-            next: AtomicUsize::new(0),
-            abandoned: AtomicBool::new(false),
-            created,
-            adopted: ctx.runtime.mutex(adopted),
-            results: ctx.runtime.mutex(Vec::new()),
-        });
-        let mut helpers = Vec::new();
-        for i in 1..ctx.max_parallel.min(job.subjobs()) {
-            let shared = shared.clone();
-            // If a further task cannot be started, the other tasks do its work.
-            match ctx
-                .runtime
-                .spawn(&format!("subjob-{i}"), move || shared.help())
-            {
-                Ok(helper) => helpers.push(helper),
-                Err(_) => break,
-            }
-        }
-        let mut panic = None;
-        if ctx.runtime.is_simulated() {
-            shared.work();
-        } else {
-            // The panic is resumed below, after the last helper has ended. Subjobs share lists only
-            // under locks, each change of a list is one call, and the results of a job that
-            // panicked are not used.
-            panic = catch_unwind(AssertUnwindSafe(|| shared.work())).err();
-            if panic.is_some() {
-                shared.abandoned.store(true, Ordering::Relaxed);
-            }
-        }
-        let mut panicked = panic.is_some();
-        for helper in helpers {
-            if let Err(payload) = helper.join() {
-                panicked = true;
-                panic.get_or_insert(payload);
-            }
-        }
-        let mut ended = std::mem::take(&mut *shared.results.lock());
-        ended.sort_by_key(|e| e.part.subjob);
-        let result = collect(&shared, &ended, panicked);
-        if let Err(error) = &result {
-            let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
-            parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
-            leave(&shared, error, panicked, parts);
-        }
-        if let Some(payload) = panic {
-            resume_unwind(payload);
-        }
-        result
+        run(job, ctx, How::Whole)
     }
+}
+
+/// Runs a job that was accepted. `how` is [`How::Whole`] unless the caller has survivors.
+pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, ExecError> {
+    let began_ns = ctx.runtime.task_cpu_ns();
+    if ctx.cancel.is_cancelled() {
+        return Err(ExecError::Cancelled);
+    }
+    // Nothing was taken over or created yet, so an input that cannot be opened leaves all as it
+    // was.
+    let inputs = JobInputs::open(job, &*ctx.inputs)?;
+    let how = match how {
+        How::Whole if ctx.columns_first && inputs.are_tables() => How::ColumnsFirst,
+        how => how,
+    };
+    let tasks = ctx.max_parallel.min(job.subjobs());
+    let queue = match tasks {
+        0 | 1 => Queue::new(SubjobOrder::Keys, &vec![0; job.subjobs()]),
+        _ => {
+            let bytes = |i| inputs.table_bytes(job, &job.subjob_bounds(i));
+            let bytes: Vec<u64> = (0..job.subjobs()).map(bytes).collect();
+            Queue::new(ctx.subjob_order, &bytes)
+        }
+    };
+    let created = Created::new(&ctx.runtime);
+    let adopted = match &ctx.handover {
+        Some(handover) => adopt(job, ctx, handover, &created),
+        None => BTreeMap::new(),
+    };
+    let shared = Arc::new(Shared {
+        job: job.clone(),
+        ctx: ctx.clone(),
+        inputs,
+        how,
+        queue,
+        helpers_cpu_ns: AtomicU64::new(0),
+        abandoned: AtomicBool::new(false),
+        created,
+        adopted: ctx.runtime.mutex(adopted),
+        results: ctx.runtime.mutex(Vec::new()),
+    });
+    let mut helpers = Vec::new();
+    for i in 1..tasks {
+        let shared = shared.clone();
+        // If a further task cannot be started, the other tasks do its work.
+        match ctx
+            .runtime
+            .spawn(&format!("subjob-{i}"), move || shared.help())
+        {
+            Ok(helper) => helpers.push(helper),
+            Err(_) => break,
+        }
+    }
+    let mut panic = None;
+    if ctx.runtime.is_simulated() {
+        shared.work(Taker::Caller);
+    } else {
+        // The panic is resumed below, after the last helper has ended. Subjobs share lists only
+        // under locks, each change of a list is one call, and the results of a job that
+        // panicked are not used.
+        panic = catch_unwind(AssertUnwindSafe(|| shared.work(Taker::Caller))).err();
+        if panic.is_some() {
+            shared.abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut panicked = panic.is_some();
+    for helper in helpers {
+        if let Err(payload) = helper.join() {
+            panicked = true;
+            panic.get_or_insert(payload);
+        }
+    }
+    let mut ended = std::mem::take(&mut *shared.results.lock());
+    ended.sort_by_key(|e| e.part.subjob);
+    let mut result = collect(&shared, &ended, panicked);
+    if let Ok(outcome) = &mut result {
+        let own_ns = ctx.runtime.task_cpu_ns().saturating_sub(began_ns);
+        let helpers_ns = shared.helpers_cpu_ns.load(Ordering::Relaxed);
+        outcome.counters.cpu_ns = own_ns.saturating_add(helpers_ns);
+    }
+    if let Err(error) = &result {
+        let mut parts: Vec<Part> = ended.into_iter().map(|e| e.part).collect();
+        parts.extend(std::mem::take(&mut *shared.adopted.lock()).into_values());
+        leave(&shared, error, panicked, parts);
+    }
+    if let Some(payload) = panic {
+        resume_unwind(payload);
+    }
+    result
 }
 
 /// The number of blocks of each adopted table that are verified.
@@ -201,6 +271,11 @@ fn adopt(
         }
     };
     for mut part in parts.into_iter().filter(|p| !p.tables.is_empty()) {
+        // Two parts of one subjob cannot both be continued, and one of them is a lie.
+        if part.check(job).is_err() || adopted.contains_key(&part.subjob) {
+            part.tables.iter().for_each(|table| delete(&table.name));
+            continue;
+        }
         let claimed = Outcome {
             tables: part.tables.clone(),
             ..Outcome::default()
@@ -236,7 +311,8 @@ fn adopt(
         ctx.progress
             .tables
             .fetch_add(count as u64, Ordering::Relaxed);
-        handover.adopted(count);
+        handover.note_adopted(count);
+        ctx.note_finished(&part);
         adopted.insert(part.subjob, part);
     }
     adopted
@@ -306,7 +382,7 @@ fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, 
     }
     if !outcome.tables.is_empty() && !planted!(FolderIsNotSynced) {
         let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
-        synced.inspect_err(|_| shared.created.note_failed_sync())?;
+        synced.inspect_err(|_| shared.created.note_failed_sync(&shared.ctx))?;
     }
     Ok(outcome)
 }

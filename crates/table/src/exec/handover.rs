@@ -8,6 +8,12 @@
 //! them. [`Handover::end`] closes the handover and returns the names of the tables in it, which the
 //! caller deletes. An attempt that returns after that leaves nothing.
 //!
+//! An executor outside this crate uses it with [`Handover::take`], [`Handover::note_adopted`] and
+//! [`Handover::leave`]. One whose attempts run elsewhere takes the parts when an attempt begins and
+//! sends them with the job. The other side gives its attempt a handover of its own that contains
+//! them ([`Handover::with_parts`]). If the attempt ends without an outcome, the executor leaves the
+//! parts that the other side last reported ([`super::PartListener`]).
+//!
 //! Invariants: only a job of the same identity is continued: its bytes are equal except for the
 //! output prefix, so its tables are equal too. An attempt leaves nothing if any of its syncs failed
 //! (a read may not show what the sync lost), if it found no room (its tables would take room that
@@ -69,9 +75,26 @@ impl Handover {
         left.take_names()
     }
 
-    /// Takes the tables that were left for the job of this identity. If they were left for another
-    /// job, returns their names, and the caller deletes them.
-    pub(super) fn take(&self, job: u128) -> Result<Vec<Part>, Vec<String>> {
+    /// A handover that contains these parts of the job with this identity, for an attempt that goes
+    /// on after them. The rules of [`Handover::leave`] hold for them.
+    pub fn with_parts(runtime: &Runtime, job: u128, parts: Vec<Part>) -> Handover {
+        let left = Left {
+            job,
+            parts,
+            ..Left::default()
+        };
+        Handover {
+            left: runtime.mutex(left),
+        }
+    }
+
+    /// Takes the tables that were left for the job of this identity, when an attempt begins. From
+    /// then on they are the attempt's: it gives them names of its own, by a rename, and calls
+    /// [`Handover::note_adopted`], or it deletes them. If it fails later, it leaves them again.
+    ///
+    /// # Errors
+    /// If they were left for another job: their names. The caller deletes these tables.
+    pub fn take(&self, job: u128) -> Result<Vec<Part>, Vec<String>> {
         let mut left = self.left.lock();
         if left.job != job {
             return Err(left.take_names());
@@ -79,14 +102,26 @@ impl Handover {
         Ok(std::mem::take(&mut left.parts))
     }
 
-    pub(super) fn adopted(&self, count: usize) {
+    /// Counts tables that an attempt took over from an earlier one.
+    pub fn note_adopted(&self, count: usize) {
         self.left.lock().adopted += count as u64;
     }
 
-    /// Leaves finished tables to the next attempt. Returns the names of the tables that no attempt
-    /// will take, which the caller deletes. These are all tables if the handover is closed.
+    /// Leaves finished tables to the next attempt, and replaces what was left before. Returns the
+    /// names of the tables that no attempt will take, which the caller deletes. These are all
+    /// tables if the handover is closed.
+    ///
+    /// Rules for the caller:
+    /// - It has ended: nothing writes, renames or deletes the tables any more, unless the next
+    ///   attempt does.
+    /// - The bytes of each table are durable in the storage to which the next attempt writes. If a
+    ///   sync of the attempt failed, it leaves nothing and deletes its tables.
+    /// - It leaves nothing after it found no room, because finished tables would keep it, and
+    ///   nothing after it lost its lease, because the files may belong to another writer.
+    /// - Parts that another process reported were checked with [`Part::check`] and
+    ///   [`Part::check_names`] before. Otherwise it could name any file of the folder.
     #[must_use]
-    pub(super) fn leave(&self, job: u128, parts: Vec<Part>) -> Vec<String> {
+    pub fn leave(&self, job: u128, parts: Vec<Part>) -> Vec<String> {
         let mut left = self.left.lock();
         (left.job, left.parts) = (job, parts);
         if left.is_closed {

@@ -29,9 +29,15 @@
 
 pub mod cpu;
 mod handover;
+pub(crate) mod inputs;
+mod order;
 mod output;
 pub mod part;
+pub mod planner;
+mod rebuild;
+pub mod separated;
 mod subjob;
+pub mod survivors;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +52,9 @@ use crate::job::{Job, KeyBounds};
 use crate::retain::RangeDelete;
 pub use cpu::CpuExecutor;
 pub use handover::Handover;
-pub(crate) use subjob::input_range_deletes;
+pub(crate) use inputs::input_range_deletes;
+pub use order::SubjobOrder;
+use part::Part;
 
 /// Where an executor computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -278,6 +286,23 @@ pub trait Throttle: Send + Sync {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
 }
 
+/// Receives what an attempt has finished while it runs. A device sends it to its host, so that the
+/// next attempt can go on after these tables even if this one ends without an outcome.
+///
+/// Threading: the tasks of a job call it, several at once. It must not panic. The subjob that calls
+/// it waits until it returns.
+pub trait PartListener: Send + Sync {
+    /// The last table of `part` was finished and synced, or the subjob is complete. `part` has all
+    /// tables of the subjob so far, and the point at which another attempt would go on. If the
+    /// attempt began with a part of an earlier one, it is passed first, with the names that its
+    /// tables have now. The names are durable only when the attempt returns an outcome.
+    fn finished(&self, part: &Part);
+
+    /// A sync of this attempt failed. A read may not show what it lost, so no table of the attempt
+    /// may be adopted. It may be called more than once.
+    fn sync_failed(&self) {}
+}
+
 /// The environment in which a job runs.
 #[derive(Clone)]
 pub struct ExecContext {
@@ -300,6 +325,14 @@ pub struct ExecContext {
     /// The tables that attempts of the job leave to each other. With `None` each attempt starts
     /// again, and deletes all of its tables when it fails.
     pub handover: Option<Arc<Handover>>,
+    /// Receives each finished table, if it is set.
+    pub part_listener: Option<Arc<dyn PartListener>>,
+    /// The order in which the tasks of the job take its subjobs.
+    pub subjob_order: SubjobOrder,
+    /// Whether the host's executor reads the columns of the inputs first, and then only the blocks
+    /// that have entries which the job keeps. The tables are the same. It pays where values are
+    /// large, much is dropped, or reads are slow. A job with a stream ignores it.
+    pub columns_first: bool,
 }
 
 impl ExecContext {
@@ -320,6 +353,21 @@ impl ExecContext {
             max_parallel: 1,
             throttle: None,
             handover: None,
+            part_listener: None,
+            subjob_order: SubjobOrder::default(),
+            columns_first: false,
+        }
+    }
+
+    fn note_finished(&self, part: &Part) {
+        if let Some(listener) = &self.part_listener {
+            listener.finished(part);
+        }
+    }
+
+    fn note_failed_sync(&self) {
+        if let Some(listener) = &self.part_listener {
+            listener.sync_failed();
         }
     }
 }

@@ -15,12 +15,10 @@ use siltstone_storage::{Mutex, Runtime, StorageError, StorageErrorKind, WriteFil
 
 use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
-use crate::error::Damage;
 use crate::job::outcome::{Counters, OutputTable};
-use crate::job::{Input, Job, KeyBounds};
+use crate::job::{Job, KeyBounds};
 use crate::key::raw_bytes;
 use crate::layout::{LayoutState, TableStart};
-use crate::merge::table::InputTable;
 use crate::rangedel::{self, RangeDelete};
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
 
@@ -39,8 +37,10 @@ impl Created {
         }
     }
 
-    pub fn note_failed_sync(&self) {
+    /// Notes that a sync failed, and reports it to the listener.
+    pub fn note_failed_sync(&self, ctx: &ExecContext) {
         self.sync_failed.store(true, Ordering::Relaxed);
+        ctx.note_failed_sync();
     }
 
     pub fn has_failed_sync(&self) -> bool {
@@ -59,28 +59,6 @@ impl Created {
             let _ = ctx.outputs.delete(ctx.epoch, name);
         }
     }
-}
-
-/// Checks that an open table is the one that the job names.
-pub(super) fn check_identity(input: &Input, table: &InputTable) -> Result<(), ExecError> {
-    let damage = |what, expected, found| {
-        ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
-    };
-    if input.len_bytes != table.file_bytes() {
-        return Err(damage(
-            "length of an input table",
-            input.len_bytes,
-            table.file_bytes(),
-        ));
-    }
-    if input.digest != table.digest() {
-        return Err(damage(
-            "digest of an input table",
-            input.digest,
-            table.digest(),
-        ));
-    }
-    Ok(())
 }
 
 /// A table being written.
@@ -166,6 +144,7 @@ impl<'a> Output<'a> {
                 left_bound: left_bound.clone(),
                 counters,
             };
+            self.ctx.note_finished(self.part);
         }
         self.create(start.table, left_bound)
     }
@@ -266,7 +245,7 @@ impl<'a> Output<'a> {
         self.buffers = buffers;
         open.file
             .sync()
-            .inspect_err(|_| self.created.note_failed_sync())?;
+            .inspect_err(|_| self.created.note_failed_sync(self.ctx))?;
         let p = summary.properties;
         let keys = p.smallest_key.clone().zip(p.largest_key.clone());
         let deletes = summary

@@ -2,7 +2,9 @@
 //! bytes. `docs/format/job.md` describes the bytes.
 //!
 //! Invariants: a part belongs to one job, which its bytes name. Decoding never panics, and what was
-//! decoded is not believed yet: whoever adopts the tables verifies them.
+//! decoded is not believed yet: [`Part::check`] says whether a job can have it, and whoever adopts
+//! the tables verifies them. Whether the subjob really goes on at the point that a part states,
+//! only the inputs can show ([`verify_ranges`](crate::job::ranges::verify_ranges)).
 //!
 //! Threading: plain data.
 
@@ -12,6 +14,7 @@ use crate::job::coding::{
     CODING_VERSION, get_counters, get_identity, get_table, put_counters, put_identity, put_table,
 };
 use crate::job::outcome::{Counters, OutputTable};
+use crate::job::{Hex, Job, OutputPrefix};
 use crate::layout::LayoutState;
 
 /// The first bytes of a part.
@@ -27,6 +30,9 @@ mod tag {
 
 /// The least bytes of an encoded table.
 const TABLE_BYTES_MIN: usize = 94;
+
+/// No count of entries or bytes of a subjob reaches this, so sums of a few of them cannot overflow.
+pub(super) const COUNT_MAX: u64 = 1 << 56;
 
 /// The point at which a subjob continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +71,81 @@ impl Part {
             tables: Vec::new(),
             next: Point::Start,
         }
+    }
+
+    /// Checks that the job can have this part: it belongs to a subjob, its tables follow each
+    /// other, and the point to go on comes after the last one. Names are not checked.
+    ///
+    /// # Errors
+    /// A description of the first violated rule.
+    pub fn check(&self, job: &Job) -> Result<(), String> {
+        if self.subjob as usize >= job.subjobs() {
+            let count = job.subjobs();
+            return Err(format!("subjob {} of a job with {count}", self.subjob));
+        }
+        let bounds = job.subjob_bounds(self.subjob as usize);
+        if let Some(table) = self.tables.iter().find(|t| t.subjob != self.subjob) {
+            let name = &table.name;
+            return Err(format!("table {name} is of subjob {}", table.subjob));
+        }
+        let mut at = Some(&bounds.start);
+        for table in &self.tables {
+            if at != Some(&table.left_bound) {
+                let name = &table.name;
+                return Err(format!(
+                    "table {name} does not begin where the last one ends"
+                ));
+            }
+            at = table.right_bound.as_ref();
+        }
+        let counters = match &self.next {
+            Point::Start if self.tables.is_empty() => return Ok(()),
+            Point::Start => return Err("it begins again behind finished tables".into()),
+            Point::End(_) if !self.tables.is_empty() && at != bounds.end.as_ref() => {
+                return Err("its last table does not end with the subjob".into());
+            }
+            Point::End(counters) => counters,
+            Point::Table {
+                layout,
+                left_bound,
+                counters,
+            } => {
+                let first_key = &layout.first_key;
+                let last = self.tables.last().and_then(|table| table.keys.as_ref());
+                if at != Some(left_bound)
+                    || left_bound > first_key
+                    || !bounds.contains(first_key)
+                    || last.is_none_or(|(_, last)| last >= first_key)
+                    || layout.table as usize != self.tables.len()
+                {
+                    let key = Hex(first_key);
+                    return Err(format!(
+                        "it cannot go on at {key} as table {}",
+                        layout.table
+                    ));
+                }
+                counters
+            }
+        };
+        match counters.largest() < COUNT_MAX {
+            true => Ok(()),
+            false => Err("a count is larger than a subjob can have".into()),
+        }
+    }
+
+    /// Checks that the names of the tables are those which the attempt with this prefix gives them,
+    /// so that a part which another process reported cannot name other files.
+    ///
+    /// # Errors
+    /// A description of the first name that is another one.
+    pub fn check_names(&self, output: &OutputPrefix) -> Result<(), String> {
+        for (number, table) in self.tables.iter().enumerate() {
+            let name = output.table_name(self.subjob, number as u32);
+            if table.name != name {
+                return Err(format!("table {} should be called {name}", table.name));
+            }
+        }
+        Ok(())
     }
 
     /// Encodes the part of the job with this identity.

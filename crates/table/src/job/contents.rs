@@ -38,7 +38,7 @@ pub(super) struct Contents<'a> {
 }
 
 /// Describes an entry in a message.
-fn entry_text(key: &[u8], trailer: u64) -> String {
+pub(super) fn entry_text(key: &[u8], trailer: u64) -> String {
     let kind = match trailer as u8 {
         kind if kind == Kind::Put as u8 => "put",
         kind if kind == Kind::Delete as u8 => "delete",

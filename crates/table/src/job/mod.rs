@@ -17,6 +17,7 @@ pub mod coding;
 mod contents;
 pub mod fragments;
 pub mod outcome;
+pub mod ranges;
 pub mod verify;
 
 use std::ops::RangeInclusive;

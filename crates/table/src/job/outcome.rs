@@ -91,7 +91,8 @@ pub struct Counters {
     pub bytes_read: u64,
     /// The bytes of the tables written.
     pub bytes_written: u64,
-    /// The processor time in nanoseconds, if it is known.
+    /// The processor time of the attempt that made the outcome, in nanoseconds, on the machine that
+    /// ran it. 0 if it is not known, and in simulated runs. A subjob's counters do not have it.
     pub cpu_ns: u64,
 }
 
@@ -109,6 +110,23 @@ impl Counters {
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
         self.cpu_ns += other.cpu_ns;
+    }
+
+    /// The largest of all counts, except the processor time.
+    pub fn largest(&self) -> u64 {
+        let counts = [
+            self.entries_read,
+            self.shadowed,
+            self.tombstones,
+            self.covered,
+            self.range_deletes_read,
+            self.fragments_dropped,
+            self.entries_written,
+            self.raw_bytes_read,
+            self.bytes_read,
+            self.bytes_written,
+        ];
+        counts.into_iter().fold(0, u64::max)
     }
 
     /// The number of entries dropped by any rule. It saturates, because the counters may come from

@@ -9,14 +9,16 @@
 //! swapped with another, or left out together with its count. `tests/job_lies.rs` shows what each
 //! of them finds.
 //!
-//! None of them checks whether the tables are synced, which only the owner of the storage knows
+//! [`super::ranges::verify_ranges`] finds the same for jobs that merge tables.
+//!
+//! None of them can see whether the tables are synced, which only the owner of the storage knows
 //! (see [`Synced`]).
 //!
 //! Threading: pure functions, except that they read tables.
 
 use std::fmt;
 
-use siltstone_storage::Storage;
+use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind};
 
 use super::blocks::TableBlocks;
 use super::contents::Contents;
@@ -100,15 +102,39 @@ impl Sample {
 /// to a length) is durable.
 pub trait Synced {
     /// Whether the object is durable with this length.
-    fn is_synced(&self, name: &str, len_bytes: u64) -> bool;
+    ///
+    /// # Errors
+    /// If the storage cannot say. That is no lie of the executor.
+    fn is_synced(&self, name: &str, len_bytes: u64) -> Result<bool, StorageError>;
 }
 
 /// For storages whose executor is part of this process and keeps promise E1.
 pub struct TrustSyncs;
 
 impl Synced for TrustSyncs {
-    fn is_synced(&self, _name: &str, _len_bytes: u64) -> bool {
-        true
+    fn is_synced(&self, _name: &str, _len_bytes: u64) -> Result<bool, StorageError> {
+        Ok(true)
+    }
+}
+
+/// For tables of another process: has the storage sync each of them, so that the answer does not
+/// depend on what the executor says. For a table that was synced before, as E1 requires, this costs
+/// one call.
+pub struct AskStorage<'a> {
+    /// The storage of the tables.
+    pub storage: &'a dyn Storage,
+    /// The writer's lease.
+    pub epoch: Epoch,
+}
+
+impl Synced for AskStorage<'_> {
+    fn is_synced(&self, name: &str, len_bytes: u64) -> Result<bool, StorageError> {
+        let synced = self.storage.sync_object(self.epoch, name);
+        match synced.and_then(|()| self.storage.open(name)) {
+            Ok(file) => Ok(file.len() == len_bytes),
+            Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -338,7 +364,7 @@ pub fn verify_tables(
     sample: Sample,
 ) -> Result<Result<(), Rejected>, TableError> {
     for record in &outcome.tables {
-        if !synced.is_synced(&record.name, record.file_bytes) {
+        if !synced.is_synced(&record.name, record.file_bytes)? {
             return Ok(reject(format!("table {} is not synced", record.name)));
         }
     }
@@ -427,7 +453,7 @@ impl Reading<'_> {
             self.subjob(subjob, &tables, stream)
                 .map_err(|failure| match failure {
                     Failure::Table(TableError::Storage(error))
-                        if error.kind != siltstone_storage::StorageErrorKind::NotFound =>
+                        if error.kind != StorageErrorKind::NotFound =>
                     {
                         Failure::Table(error.into())
                     }

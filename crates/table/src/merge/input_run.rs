@@ -3,7 +3,9 @@
 //! An [`InputRun`] reads its inputs (tables and streams that follow each other) block by block. It
 //! reads pieces of about 1 MiB into a reused buffer, verifies each block before it trusts anything
 //! in it, decodes all of its keys, and computes their [`Head`]s. The merge looks only at
-//! `heads[pos]`, and at key, trailer and value of the winner.
+//! `heads[pos]`, and at key, trailer and value of the winner. With [`Reads::Columns`] it reads
+//! header and columns of each block and not the values,
+//! so keys, trailers and the lengths of values are known.
 //!
 //! Invariants: positions `pos..end` of the current block are within the input's bounds. Every key
 //! in it begins with the job's prefix (checked at both ends of the block, and again where a head is
@@ -12,15 +14,17 @@
 //!
 //! Threading: one owner.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use siltstone_storage::Access;
+use siltstone_storage::{Access, ReadRange};
 
 use super::table::InputTable;
 use super::tree::{EXHAUSTED, HEAD_KEY_BYTES, Head};
-use crate::block::{Decoded, open_stored};
+use crate::block::{Decoded, open_columns, open_stored};
 use crate::error::{Damage, TableError};
 use crate::exec::{EntryStream, ExecError, StreamSource};
+use crate::index::Place;
 use crate::job::KeyBounds;
 use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
 
@@ -31,7 +35,20 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The largest number of entries that are copied at once.
 const CHUNK_ENTRIES: usize = 1024;
 
+/// The largest number of blocks whose columns are read at once.
+const COLUMNS_AT_ONCE: usize = 1024;
+
+/// What is read of the blocks of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Everything.
+    All,
+    /// Header and columns. The value of no entry is known. Streams cannot be read in this way.
+    Columns,
+}
+
 /// Where the entries of an input come from.
+#[derive(Clone)]
 pub(crate) enum Origin {
     /// A table.
     Table(Arc<InputTable>),
@@ -41,6 +58,8 @@ pub(crate) enum Origin {
 
 /// An input of a run, restricted to the subjob.
 pub(crate) struct RunInput {
+    /// The number of the input in the job.
+    pub number: u32,
     /// The input's name, for errors.
     pub name: String,
     /// Where its entries come from.
@@ -59,10 +78,12 @@ enum State {
         table: Arc<InputTable>,
         /// The next block.
         block: usize,
+        /// The block after the last one that can have keys within the input's bounds.
+        end: usize,
         /// The block after the last one of the piece in memory.
         piece_end: usize,
-        /// The file offset of the piece.
-        piece_offset: u64,
+        /// The offset of the next block in the piece.
+        piece_at: usize,
     },
     Stream(Box<dyn EntryStream>),
 }
@@ -75,6 +96,7 @@ pub(crate) struct InputRun {
     /// The prefix of all keys of the subjob.
     prefix: Arc<[u8]>,
     verify: bool,
+    reads: Reads,
     /// The piece in memory, or the values of a stream.
     buffer: Vec<u8>,
     /// The uncompressed form of a compressed block.
@@ -83,6 +105,8 @@ pub(crate) struct InputRun {
     values_in_scratch: bool,
     values_at: usize,
     entries: Decoded,
+    /// The number of the block that they are from.
+    block: u32,
     heads: Vec<Head>,
     pos: usize,
     end: usize,
@@ -96,18 +120,20 @@ pub(crate) struct InputRun {
 
 impl InputRun {
     /// A run of inputs that follow each other. `prefix` is the prefix of all keys.
-    pub fn new(inputs: Vec<RunInput>, prefix: Arc<[u8]>, verify: bool) -> InputRun {
+    pub fn new(inputs: Vec<RunInput>, prefix: Arc<[u8]>, verify: bool, reads: Reads) -> InputRun {
         InputRun {
             inputs: inputs.into_iter(),
             input: None,
             state: State::Idle,
             prefix,
             verify,
+            reads,
             buffer: Vec::new(),
             scratch: Vec::new(),
             values_in_scratch: false,
             values_at: 0,
             entries: Decoded::default(),
+            block: 0,
             heads: Vec::new(),
             pos: 0,
             end: 0,
@@ -139,7 +165,7 @@ impl InputRun {
         self.entries.trailers[self.pos]
     }
 
-    /// The current value.
+    /// The current value. Call this only with [`Reads::All`].
     #[inline(always)]
     pub fn value(&self) -> &[u8] {
         let range = self.entries.value_range(self.pos);
@@ -149,6 +175,20 @@ impl InputRun {
             &self.buffer
         };
         &from[self.values_at + range.start..self.values_at + range.end]
+    }
+
+    /// The length of the current value in bytes, which is known whether the value was read or not.
+    #[inline(always)]
+    pub fn value_len(&self) -> usize {
+        self.entries.value_range(self.pos).len()
+    }
+
+    /// Where the current entry is in its table: the number of the input, the block, and the number
+    /// of the entry in the block.
+    #[inline(always)]
+    pub fn position(&self) -> (u32, u32, u32) {
+        let input = self.input.as_ref().map_or(0, |input| input.number);
+        (input, self.block, self.pos as u32)
     }
 
     /// The name of the input of the current entry.
@@ -194,13 +234,17 @@ impl InputRun {
     fn enter(&mut self, input: RunInput) -> Result<(), ExecError> {
         self.state = match &input.origin {
             Origin::Table(table) => {
-                let block = table.seek_block(&input.bounds.start);
+                let blocks = table.blocks_of(&input.bounds);
                 State::Table {
                     table: table.clone(),
-                    block,
-                    piece_end: block,
-                    piece_offset: 0,
+                    block: blocks.start,
+                    end: blocks.end,
+                    piece_end: blocks.start,
+                    piece_at: 0,
                 }
+            }
+            Origin::Stream(_) if self.reads == Reads::Columns => {
+                return Err(TableError::Misuse("a stream has no columns to read").into());
             }
             Origin::Stream(stream) => State::Stream(stream.open(&input.bounds)?),
         };
@@ -213,41 +257,68 @@ impl InputRun {
         let State::Table {
             table,
             block,
+            end,
             piece_end,
-            piece_offset,
+            piece_at,
         } = &mut self.state
         else {
             return Ok(false);
         };
-        let count = table.block_count();
-        if *block >= count {
+        if *block >= *end {
             return Ok(false);
         }
+        let size = |place: Place| match self.reads {
+            Reads::All => place.stored_bytes(),
+            Reads::Columns => place.end - place.anchor,
+        };
         if *block == *piece_end {
-            let first = table.place(*block);
-            let mut len = first.stored_bytes();
+            let mut len = size(table.place(*block));
             let mut next = *block + 1;
-            while next < count && len + table.place(next).stored_bytes() <= PIECE_BYTES {
-                len += table.place(next).stored_bytes();
+            while next < *end && len + size(table.place(next)) <= PIECE_BYTES {
+                len += size(table.place(next));
                 next += 1;
+                if self.reads == Reads::Columns && next - *block >= COLUMNS_AT_ONCE {
+                    break;
+                }
             }
             self.buffer.resize(len as usize, 0);
-            table.file().read_at(first.start, &mut self.buffer)?;
-            table
-                .file()
-                .advise(Access::WillNeed, first.start + len, 2 * PIECE_BYTES);
+            match self.reads {
+                Reads::All => {
+                    let first = table.place(*block).start;
+                    table.file().read_at(first, &mut self.buffer)?;
+                    let ahead = table.place(*end - 1).end - (first + len);
+                    if ahead > 0 {
+                        let ahead = ahead.min(2 * PIECE_BYTES);
+                        table.file().advise(Access::WillNeed, first + len, ahead);
+                    }
+                }
+                Reads::Columns => read_columns(table, *block..next, &mut self.buffer)?,
+            }
             self.bytes_read += len;
-            (*piece_offset, *piece_end) = (first.start, next);
+            (*piece_at, *piece_end) = (0, next);
         }
         let place = table.place(*block);
-        let start = (place.start - *piece_offset) as usize;
-        let stored = &self.buffer[start..start + place.stored_bytes() as usize];
+        let start = *piece_at;
+        *piece_at += size(place) as usize;
+        let stored = &self.buffer[start..*piece_at];
         let anchor = (place.anchor - place.start) as usize;
-        let damaged = |d: Damage| d.in_file(table.file().name(), place.start);
-        let view = open_stored(stored, anchor, self.verify, &mut self.scratch).map_err(damaged)?;
+        let scratch = &mut self.scratch;
+        let (view, from) = match self.reads {
+            Reads::All => (
+                open_stored(stored, anchor, self.verify, scratch),
+                place.start,
+            ),
+            Reads::Columns => (
+                open_columns(stored, anchor, self.verify, scratch),
+                place.anchor,
+            ),
+        };
+        let damaged = |d: Damage| d.in_file(table.file().name(), from);
+        let view = view.map_err(damaged)?;
         view.decode_all(&mut self.entries).map_err(damaged)?;
         self.values_in_scratch = !std::ptr::eq(view.bytes(), stored);
         self.values_at = view.values() + if self.values_in_scratch { 0 } else { start };
+        self.block = *block as u32;
         *block += 1;
         Ok(true)
     }
@@ -317,35 +388,10 @@ impl InputRun {
         };
         let e = &mut self.entries;
         let n = e.len();
-        let (mut min, mut max, mut kinds) = (u64::MAX, 0, 0);
-        for t in &e.trailers {
-            min = min.min(*t);
-            max = max.max(*t);
-            kinds |= 1u64 << (*t & 0xff).min(63);
-        }
-        if kinds & !(1 << Kind::Delete as u8 | 1 << Kind::Put as u8) != 0 {
-            return Err(bad_kind(&input.name, &e.trailers));
-        }
+        check_trailers(input, &mut e.trailers)?;
         let damage = |what, expected, found| -> ExecError {
             ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
         };
-        if let Some(seq) = input.seq_override {
-            e.trailers
-                .iter_mut()
-                .for_each(|t| *t = seq << 8 | *t & 0xff);
-        } else if max > seek_trailer(input.seqs.1.min(MAX_SEQ)) {
-            return Err(damage(
-                "largest sequence number of an input",
-                input.seqs.1,
-                max >> 8,
-            ));
-        } else if min < input.seqs.0 << 8 {
-            return Err(damage(
-                "smallest sequence number of an input",
-                input.seqs.0,
-                min >> 8,
-            ));
-        }
         let p = self.prefix.len();
         let common = |key: &[u8]| crate::key::common_prefix(key, &self.prefix);
         let shared = common(e.key(0)).min(common(e.key(n - 1)));
@@ -387,6 +433,60 @@ impl InputRun {
         self.raw_bytes_read += raw;
         Ok(())
     }
+}
+
+/// Reads header and columns of these blocks, one after the other, into `buffer`, which has their
+/// length.
+fn read_columns(
+    table: &InputTable,
+    blocks: Range<usize>,
+    buffer: &mut [u8],
+) -> Result<(), TableError> {
+    let mut ranges = Vec::with_capacity(blocks.len());
+    let mut rest = buffer;
+    for block in blocks {
+        let place = table.place(block);
+        let (buf, after) = rest.split_at_mut((place.end - place.anchor) as usize);
+        rest = after;
+        ranges.push(ReadRange {
+            offset: place.anchor,
+            buf,
+        });
+    }
+    Ok(table.file().read_ranges(&mut ranges)?)
+}
+
+/// Checks that kinds and sequence numbers of a block are those that the job allows for the input,
+/// and gives the entries the number that the job has for them, if it has one.
+pub(crate) fn check_trailers(input: &RunInput, trailers: &mut [u64]) -> Result<(), ExecError> {
+    let (mut min, mut max, mut kinds) = (u64::MAX, 0, 0);
+    for t in trailers.iter() {
+        min = min.min(*t);
+        max = max.max(*t);
+        kinds |= 1u64 << (*t & 0xff).min(63);
+    }
+    if kinds & !(1 << Kind::Delete as u8 | 1 << Kind::Put as u8) != 0 {
+        return Err(bad_kind(&input.name, trailers));
+    }
+    let damage = |what, expected, found| -> ExecError {
+        ExecError::Failed(Damage::new(what, 0, expected, found).in_file(&input.name, 0))
+    };
+    if let Some(seq) = input.seq_override {
+        trailers.iter_mut().for_each(|t| *t = seq << 8 | *t & 0xff);
+    } else if max > seek_trailer(input.seqs.1.min(MAX_SEQ)) {
+        return Err(damage(
+            "largest sequence number of an input",
+            input.seqs.1,
+            max >> 8,
+        ));
+    } else if min < input.seqs.0 << 8 {
+        return Err(damage(
+            "smallest sequence number of an input",
+            input.seqs.0,
+            min >> 8,
+        ));
+    }
+    Ok(())
 }
 
 /// The error for a kind that is neither put nor delete.

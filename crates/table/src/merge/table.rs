@@ -8,6 +8,7 @@
 //!
 //! Threading: immutable and shared.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use siltstone_storage::ReadFile;
@@ -17,6 +18,7 @@ use crate::coding::Bytes;
 use crate::error::{Damage, Result};
 use crate::footer::Footer;
 use crate::index::{Index, Place};
+use crate::job::KeyBounds;
 use crate::key::HIGHEST_TRAILER;
 use crate::properties::Properties;
 use crate::rangedel::RangeDeletes;
@@ -141,5 +143,41 @@ impl InputTable {
     /// The first block that can contain `user_key` or a greater key.
     pub fn seek_block(&self, user_key: &[u8]) -> usize {
         self.index.find(user_key, HIGHEST_TRAILER)
+    }
+
+    /// The blocks that can contain keys of `bounds`.
+    pub fn blocks_of(&self, bounds: &KeyBounds) -> Range<usize> {
+        let start = self.seek_block(&bounds.start);
+        let end = match &bounds.end {
+            // The block in which the end would be may hold keys before it.
+            Some(end) => (self.seek_block(end) + 1).min(self.block_count()),
+            None => self.block_count(),
+        };
+        start..end.max(start)
+    }
+
+    /// The stored bytes of the blocks that can contain keys of `bounds`.
+    pub fn stored_bytes(&self, bounds: &KeyBounds) -> u64 {
+        let blocks = self.blocks_of(bounds);
+        match blocks.clone().next_back() {
+            Some(last) => self.place(last).end - self.place(blocks.start).start,
+            None => 0,
+        }
+    }
+
+    /// The stored bytes of header, columns and checksum of the blocks that can contain keys of
+    /// `bounds`.
+    pub fn columns_bytes(&self, bounds: &KeyBounds) -> u64 {
+        let columns = |block| {
+            let place = self.place(block);
+            place.end - place.anchor
+        };
+        self.blocks_of(bounds).map(columns).sum()
+    }
+
+    /// The separator of a block, which is at or after its last entry and before the first entry of
+    /// the next block: user key and trailer.
+    pub fn separator(&self, block: usize) -> (Vec<u8>, u64) {
+        self.index.separator(block)
     }
 }

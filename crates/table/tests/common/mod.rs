@@ -1,6 +1,9 @@
 //! Shared by the tests of jobs: a naive model of contents, and inputs made from it.
 #![allow(dead_code)]
 
+pub mod cases;
+pub mod forged;
+
 use std::sync::Arc;
 
 use siltstone_storage::{Epoch, Storage};

@@ -1,0 +1,103 @@
+//! A subjob in two halves: one side decides which entries are kept, another one makes the tables
+//! ([RFC 11](../../../../docs/rfc/0011-separated.md)).
+//!
+//! [`Planner`](super::planner::Planner) is the first half, [`RebuildExecutor`] has the second one.
+//! Between them are chunks of [`Survivors`], which a [`SurvivorSource`] delivers: from another
+//! process, or from a planner of this one. With `columns_first` in its context, the host's executor
+//! is both halves, so values of dropped entries are not read.
+//!
+//! Threading: each subjob has a stream of its own, which its task reads.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cpu::{self, How};
+use super::part::Point;
+use super::survivors::Survivors;
+use super::{CpuExecutor, ExecContext, ExecError, Executor, Side};
+use crate::job::outcome::Outcome;
+use crate::job::{InputKind, Job};
+
+/// The survivors of a subjob, chunk by chunk.
+pub trait SurvivorStream {
+    /// The next chunk, or `None` after the last one. An implementation that gets chunks from
+    /// another process has at most a fixed number of them in memory. While it waits for one it
+    /// shows signs of life ([`super::Progress::beat`]), and it fails if the other side is silent or
+    /// the context is cancelled.
+    ///
+    /// # Errors
+    /// If there is no next chunk; the job fails with it.
+    fn next_chunk(&mut self) -> Result<Option<Survivors>, ExecError>;
+}
+
+/// Delivers the survivors of subjobs.
+pub trait SurvivorSource: Send + Sync {
+    /// The survivors of a subjob that goes on at `next`. Several tasks call it at once, for
+    /// different subjobs.
+    ///
+    /// # Errors
+    /// If they cannot be had; the job fails with it.
+    fn open<'a>(
+        &'a self,
+        job: &'a Job,
+        subjob: u32,
+        next: &Point,
+        ctx: &'a ExecContext,
+    ) -> Result<Box<dyn SurvivorStream + 'a>, ExecError>;
+}
+
+/// Makes the tables of a job from survivors that another side decided on. It reads only blocks that
+/// have survivors, and gives the tables that [`CpuExecutor`] gives. If the survivors are wrong, the
+/// job fails or its tables are wrong, as with any executor outside the process; what it reads and
+/// writes never leaves the inputs and outputs of the job.
+#[derive(Clone)]
+pub struct RebuildExecutor {
+    source: Arc<dyn SurvivorSource>,
+}
+
+impl RebuildExecutor {
+    /// An executor that rebuilds what `source` delivers.
+    pub fn new(source: Arc<dyn SurvivorSource>) -> RebuildExecutor {
+        RebuildExecutor { source }
+    }
+}
+
+impl Executor for RebuildExecutor {
+    fn name(&self) -> &str {
+        "rebuild"
+    }
+
+    fn side(&self) -> Side {
+        Side::Device
+    }
+
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        CpuExecutor::new().accepts(job)?;
+        match job.inputs.iter().find(|i| i.kind != InputKind::Table) {
+            Some(input) => Err(format!("input {} is not a table", input.name)),
+            None => Ok(()),
+        }
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        self.accepts(job).map_err(ExecError::declined)?;
+        cpu::run(job, ctx, How::Survivors(self.source.clone()))
+    }
+}
+
+/// Counts the entries of chunks that another side read.
+pub(super) struct Counted<'a> {
+    pub stream: Box<dyn SurvivorStream + 'a>,
+    pub ctx: &'a ExecContext,
+}
+
+impl SurvivorStream for Counted<'_> {
+    fn next_chunk(&mut self) -> Result<Option<Survivors>, ExecError> {
+        let chunk = self.stream.next_chunk()?;
+        let extents = chunk.iter().flat_map(|chunk| &chunk.extents);
+        let entries = extents.map(|extent| u64::from(extent.count)).sum();
+        let progress = &self.ctx.progress;
+        progress.entries.fetch_add(entries, Ordering::Relaxed);
+        Ok(chunk)
+    }
+}

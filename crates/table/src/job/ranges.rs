@@ -1,0 +1,509 @@
+//! Compares ranges of an outcome's tables with what the job keeps of its inputs there.
+//!
+//! No check of the tables alone can show a value that belongs to another key, or an entry that is
+//! missing together with its count. [`verify_ranges`] takes places in the key space, reads the
+//! inputs around each place again, applies the job's drop rules, and compares what they keep with
+//! the table, entry by entry: key, number, kind and value. The places are drawn from the caller's
+//! seed, after the outcome arrived, so whoever made it could not know them.
+//!
+//! Half of the places are drawn among the blocks of the output. A place is then all that can be
+//! between the separators of a block in the index, so the places of all blocks together are the
+//! whole range of a table, and an entry that is missing between two blocks belongs to one of them.
+//! The other half is drawn among the blocks of the inputs. These find what is missing from a part
+//! of the range where the output has few blocks or none.
+//!
+//! A sample reads about [`SAMPLED_PER_MILLE`] of the bytes of the inputs and of the outputs, and at
+//! least one place of each kind in each table, and in each subjob without tables. So an executor
+//! that changes a share `s` of the blocks at random is found with the probability
+//! `1 - (1 - s)^places`; one changed block of thousands is probably not found.
+//!
+//! Threading: pure functions, except that they read tables and streams.
+
+use std::collections::BTreeSet;
+
+use siltstone_storage::{Storage, StorageErrorKind};
+
+use super::contents::entry_text;
+use super::outcome::{Outcome, OutputTable};
+use super::verify::Rejected;
+use super::{Job, KeyBounds};
+use crate::block::{Decoded, open_stored};
+use crate::error::TableError;
+use crate::exec::inputs::JobInputs;
+use crate::exec::{CancelToken, ExecError, Inputs};
+use crate::key::{compare_internal, hash, raw_bytes};
+use crate::merge::Merge;
+use crate::merge::input_run::Reads;
+use crate::merge::table::InputTable;
+use crate::retain::{Retain, Stripes, Verdict, fragment};
+
+/// How much of the bytes of a job [`RangeSample::drawn`] compares, in thousandths.
+pub const SAMPLED_PER_MILLE: u32 = 20;
+
+/// The raw bytes of input entries that are read at most for one place of a sample. So a range of
+/// which nearly everything was dropped does not cost more than others.
+const PLACE_BYTES_MAX: u64 = 4 << 20;
+
+/// Which ranges are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeSample {
+    /// Places that are drawn from a seed.
+    Drawn {
+        /// The share of the job's bytes, in thousandths.
+        per_mille: u32,
+        /// Different seeds select different places.
+        seed: u64,
+    },
+    /// Everything. It costs as much as the job.
+    All,
+}
+
+impl RangeSample {
+    /// The usual share of the job's bytes, drawn from `seed`.
+    pub fn drawn(seed: u64) -> RangeSample {
+        RangeSample::Drawn {
+            per_mille: SAMPLED_PER_MILLE,
+            seed,
+        }
+    }
+}
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RangesChecked {
+    /// The number of places.
+    pub places: u64,
+    /// The number of entries of the tables that were found to be what the job keeps.
+    pub entries: u64,
+    /// The stored bytes of the blocks that were read, of inputs and outputs.
+    pub bytes: u64,
+}
+
+/// Compares ranges of the outcome's tables with the inputs. Call
+/// [`super::verify::verify_tables`] first. `cancel` is checked before each place.
+///
+/// # Errors
+/// `Ok(Err(..))` if a table differs from what the job keeps, or is damaged. `Err` if the storage or
+/// an input fails, or if `cancel` was cancelled.
+pub fn verify_ranges(
+    job: &Job,
+    outcome: &Outcome,
+    inputs: &dyn Inputs,
+    storage: &dyn Storage,
+    sample: RangeSample,
+    cancel: &CancelToken,
+) -> Result<Result<RangesChecked, Rejected>, ExecError> {
+    let mut checking = Checking {
+        job,
+        inputs: JobInputs::open(job, inputs)?,
+        storage,
+        sample,
+        cancel,
+        drawn: 0,
+        checked: RangesChecked::default(),
+    };
+    for subjob in 0..job.subjobs() {
+        let of_subjob = |t: &&OutputTable| t.subjob as usize == subjob;
+        let tables: Vec<&OutputTable> = outcome.tables.iter().filter(of_subjob).collect();
+        let checked = match tables.is_empty() {
+            true => checking.unit(job.subjob_bounds(subjob), None),
+            false => tables.into_iter().try_for_each(|record| {
+                let range = KeyBounds {
+                    start: record.left_bound.clone(),
+                    end: record.right_bound.clone(),
+                };
+                checking.unit(range, Some(record))
+            }),
+        };
+        match checked {
+            Ok(()) => {}
+            Err(Failure::Rejected(rejected)) => return Ok(Err(rejected)),
+            Err(Failure::Exec(error)) => return Err(error),
+        }
+    }
+    Ok(Ok(checking.checked))
+}
+
+/// Why the comparison ends early.
+enum Failure {
+    Rejected(Rejected),
+    Exec(ExecError),
+}
+
+impl From<ExecError> for Failure {
+    fn from(error: ExecError) -> Failure {
+        Failure::Exec(error)
+    }
+}
+
+fn reject<T>(reason: String) -> Result<T, Failure> {
+    Err(Failure::Rejected(Rejected { reason }))
+}
+
+/// The failure of a read of an output. Damage is a lie of the executor, and so is a table that does
+/// not exist.
+fn of_output(error: impl Into<TableError>) -> Failure {
+    match error.into() {
+        TableError::Storage(error) if error.kind != StorageErrorKind::NotFound => {
+            Failure::Exec(error.into())
+        }
+        damage => Failure::Rejected(Rejected {
+            reason: damage.to_string(),
+        }),
+    }
+}
+
+/// An internal key.
+type Separator = (Vec<u8>, u64);
+
+/// What is compared at once: the entries between two separators of an output table.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// The block that has the entries. `None` if no block can have them.
+    block: Option<usize>,
+    /// Entries of smaller user keys are not compared.
+    start: Vec<u8>,
+    /// The entries come after this.
+    after: Option<Separator>,
+    /// The last possible entry. `None` if the table's range ends before.
+    through: Option<Separator>,
+}
+
+impl Place {
+    /// The user keys of the entries.
+    fn bounds(&self, range: &KeyBounds) -> KeyBounds {
+        let end = self.through.as_ref();
+        KeyBounds {
+            start: self.start.clone(),
+            // The key right after the separator's, because that one belongs to the place.
+            end: end.map_or_else(
+                || range.end.clone(),
+                |(key, _)| Some([key, &[0][..]].concat()),
+            ),
+        }
+        .intersect(range)
+    }
+}
+
+/// The blocks of an input that can have keys of a range.
+struct InputBlocks {
+    input: usize,
+    blocks: std::ops::Range<usize>,
+    bytes: u64,
+}
+
+struct Checking<'a> {
+    job: &'a Job,
+    inputs: JobInputs,
+    storage: &'a dyn Storage,
+    sample: RangeSample,
+    cancel: &'a CancelToken,
+    /// The number of random numbers that were drawn.
+    drawn: u64,
+    checked: RangesChecked,
+}
+
+impl Checking<'_> {
+    /// A number below `bound` that follows from the seed and the number of calls.
+    fn draw(&mut self, seed: u64, bound: u64) -> u64 {
+        self.drawn += 1;
+        let at = [seed, self.drawn].map(u64::to_le_bytes).concat();
+        hash(&at) % bound.max(1)
+    }
+
+    /// Compares places of one table, or of a subjob without tables, which is responsible for
+    /// `range`.
+    fn unit(&mut self, range: KeyBounds, record: Option<&OutputTable>) -> Result<(), Failure> {
+        let table = match record {
+            Some(record) => {
+                let file = self.storage.open(&record.name).map_err(of_output)?;
+                Some(InputTable::open(file).map_err(of_output)?)
+            }
+            None => None,
+        };
+        let table = table.as_ref().filter(|table| table.block_count() > 0);
+        let name = record.map_or("none of the subjob", |record| &record.name);
+        for place in self.places(&range, table) {
+            if self.cancel.is_cancelled() {
+                return Err(ExecError::Cancelled.into());
+            }
+            self.compare(&range, name, table, &place)?;
+            self.checked.places += 1;
+        }
+        Ok(())
+    }
+
+    /// The places to compare, in ascending order.
+    fn places(&mut self, range: &KeyBounds, table: Option<&InputTable>) -> Vec<Place> {
+        let blocks = table.map_or(0, InputTable::block_count);
+        let (per_mille, seed) = match self.sample {
+            RangeSample::All if blocks == 0 => return vec![place_at(range, table, None)],
+            RangeSample::All => {
+                return (0..blocks)
+                    .map(|b| place_at(range, table, Some(b)))
+                    .collect();
+            }
+            RangeSample::Drawn { per_mille, seed } => (per_mille, seed),
+        };
+        let input_blocks = self.input_blocks(range);
+        let input_bytes: u64 = input_blocks.iter().map(|i| i.bytes).sum();
+        let output_bytes = table.map_or(0, |table| table.place(blocks - 1).end);
+        let all = u128::from(input_bytes) + u128::from(output_bytes);
+        let budget = u64::try_from(all * u128::from(per_mille) / 1000).unwrap_or(u64::MAX);
+        let mut places = BTreeSet::new();
+        let mut bytes = 0u64;
+        // A place may be drawn again, so the number of draws is bounded, too.
+        for n in 0..2 + 4 * blocks.max(16) {
+            if n >= 2 && bytes >= budget {
+                break;
+            }
+            let place = if n % 2 == 0 && blocks > 0 {
+                let at = self.draw(seed, output_bytes);
+                let ends_after = |b: usize| table.is_some_and(|t| t.place(b).end <= at);
+                let block = crate::coding::partition_point(blocks, ends_after);
+                place_at(range, table, Some(block))
+            } else if input_bytes > 0 {
+                let at = self.draw(seed, input_bytes);
+                let start = self.input_key(range, &input_blocks, at);
+                place_from(range, table, start)
+            } else if blocks == 0 {
+                // The inputs are streams, of which no blocks are known.
+                place_at(range, table, None)
+            } else {
+                continue;
+            };
+            let bounds = place.bounds(range);
+            let cost = self.inputs.table_bytes(self.job, &bounds);
+            if places.insert(place.clone()) {
+                let own = place
+                    .block
+                    .and_then(|b| Some(table?.place(b).stored_bytes()));
+                let cost = cost.min(PLACE_BYTES_MAX).saturating_add(own.unwrap_or(0));
+                bytes = bytes.saturating_add(cost);
+            }
+        }
+        places.into_iter().collect()
+    }
+
+    /// The blocks of each input table that can have keys of `range`.
+    fn input_blocks(&self, range: &KeyBounds) -> Vec<InputBlocks> {
+        let mut all = Vec::new();
+        for (i, input) in self.job.inputs.iter().enumerate() {
+            let clip = input.clip.intersect(range);
+            if let Some(table) = self.inputs.table(i).filter(|_| !clip.is_empty()) {
+                let (blocks, bytes) = (table.blocks_of(&clip), table.stored_bytes(&clip));
+                all.push(InputBlocks {
+                    input: i,
+                    blocks,
+                    bytes,
+                });
+            }
+        }
+        all
+    }
+
+    /// The key from which on the input block at byte `at` of `all` has entries.
+    fn input_key(&self, range: &KeyBounds, all: &[InputBlocks], mut at: u64) -> Vec<u8> {
+        for one in all {
+            if at >= one.bytes {
+                at -= one.bytes;
+                continue;
+            }
+            let Some(table) = self.inputs.table(one.input) else {
+                break;
+            };
+            let at = table.place(one.blocks.start).start + at;
+            let block =
+                crate::coding::partition_point(one.blocks.end, |b| table.place(b).end <= at);
+            if let Some(before) = block.checked_sub(1) {
+                let (key, _) = table.separator(before);
+                return key.max(range.start.clone());
+            }
+            break;
+        }
+        range.start.clone()
+    }
+
+    /// Compares one place of the table called `name` with the inputs.
+    fn compare(
+        &mut self,
+        range: &KeyBounds,
+        name: &str,
+        table: Option<&InputTable>,
+        place: &Place,
+    ) -> Result<(), Failure> {
+        let mut found = Found::default();
+        if let (Some(table), Some(block)) = (table, place.block) {
+            self.checked.bytes += found.read(table, block).map_err(of_output)?;
+            // Entries of the block that come before its separator are not left out: they are wrong.
+            if place.start > place_at(range, Some(table), place.block).start {
+                found.skip_below(&place.start);
+            }
+        }
+        let job = self.job;
+        let bounds = place.bounds(range);
+        let mut restricted = self.inputs.restrict(job, &bounds, None)?;
+        let range_deletes = std::mem::take(&mut restricted.range_deletes);
+        let stripes = Stripes::new(&job.snapshots, job.published);
+        let (start, end) = (&bounds.start[..], bounds.end.as_deref());
+        let fragments = fragment(&range_deletes, &stripes, start, end);
+        let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
+        let mut merge = Merge::new(restricted.into_runs(true, Reads::All))?;
+        let mut left_bytes = match self.sample {
+            RangeSample::All => u64::MAX,
+            RangeSample::Drawn { .. } => PLACE_BYTES_MAX,
+        };
+        let is_through = |key: &[u8], trailer: u64| {
+            let past = |(k, t): &Separator| compare_internal(key, trailer, k, *t).is_gt();
+            place.through.as_ref().is_some_and(past)
+        };
+        let is_before = |key: &[u8], trailer: u64| {
+            let not_after = |(k, t): &Separator| compare_internal(key, trailer, k, *t).is_le();
+            place.after.as_ref().is_some_and(not_after)
+        };
+        while merge.current().is_some() {
+            let new_key = merge.note()?;
+            let Some(entry) = merge.current() else { break };
+            let (key, trailer, value) = (entry.key(), entry.trailer(), entry.value());
+            if is_through(key, trailer) {
+                break;
+            }
+            if new_key {
+                retain.start_key(key);
+            }
+            if retain.judge(key, trailer) == Verdict::Keep && !is_before(key, trailer) {
+                found.compare(name, key, trailer, value)?;
+                self.checked.entries += 1;
+            }
+            let raw = raw_bytes(key.len(), value.len());
+            match left_bytes.checked_sub(raw) {
+                Some(left) => left_bytes = left,
+                None => {
+                    // What follows is not compared.
+                    self.checked.bytes += merge.take_counts().2;
+                    return Ok(());
+                }
+            }
+            merge.advance()?;
+        }
+        self.checked.bytes += merge.take_counts().2;
+        found.end(name)
+    }
+}
+
+/// The place of a block of the table, or the whole range if it has none.
+fn place_at(range: &KeyBounds, table: Option<&InputTable>, block: Option<usize>) -> Place {
+    let (Some(table), Some(block)) = (table, block) else {
+        return Place {
+            block: None,
+            start: range.start.clone(),
+            after: None,
+            through: None,
+        };
+    };
+    let after = block.checked_sub(1).map(|before| table.separator(before));
+    let is_last = block + 1 == table.block_count();
+    let start = after.as_ref().map_or(&range.start, |(key, _)| key);
+    Place {
+        block: Some(block),
+        start: start.max(&range.start).clone(),
+        after,
+        through: (!is_last).then(|| table.separator(block)),
+    }
+}
+
+/// The place of the block that can have `start`, from there on.
+fn place_from(range: &KeyBounds, table: Option<&InputTable>, start: Vec<u8>) -> Place {
+    let block = table.map(|t| t.seek_block(&start).min(t.block_count() - 1));
+    let place = place_at(range, table, block);
+    Place {
+        start: start.max(place.start),
+        ..place
+    }
+}
+
+/// The entries of an output block that were not compared yet.
+#[derive(Default)]
+struct Found {
+    entries: Decoded,
+    /// The stored or the uncompressed bytes, and the offset of the first value in them.
+    bytes: Vec<u8>,
+    values_at: usize,
+    next: usize,
+}
+
+impl Found {
+    /// Reads a block. Returns its stored bytes.
+    fn read(&mut self, table: &InputTable, block: usize) -> Result<u64, TableError> {
+        let place = table.place(block);
+        let mut stored = vec![0; place.stored_bytes() as usize];
+        table.file().read_at(place.start, &mut stored)?;
+        let anchor = (place.anchor - place.start) as usize;
+        let damaged = |d: crate::error::Damage| d.in_file(table.file().name(), place.start);
+        let mut scratch = Vec::new();
+        let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
+        view.decode_all(&mut self.entries).map_err(damaged)?;
+        let is_stored = std::ptr::eq(view.bytes(), &stored[..]);
+        self.values_at = view.values();
+        self.bytes = if is_stored { stored } else { scratch };
+        Ok(place.stored_bytes())
+    }
+
+    /// Leaves out the entries of smaller user keys.
+    fn skip_below(&mut self, start: &[u8]) {
+        let entries = &self.entries;
+        self.next = crate::coding::partition_point(entries.len(), |i| entries.key(i) < start);
+    }
+
+    /// Compares the next entry with one that the job keeps.
+    fn compare(
+        &mut self,
+        name: &str,
+        key: &[u8],
+        trailer: u64,
+        value: &[u8],
+    ) -> Result<(), Failure> {
+        let lacks = || reject(format!("table {name} lacks {}", entry_text(key, trailer)));
+        if self.next >= self.entries.len() {
+            return lacks();
+        }
+        let (found, found_trailer) = (
+            self.entries.key(self.next),
+            self.entries.trailers[self.next],
+        );
+        match compare_internal(found, found_trailer, key, trailer) {
+            std::cmp::Ordering::Less => self.end(name),
+            std::cmp::Ordering::Greater => lacks(),
+            std::cmp::Ordering::Equal => {
+                let range = self.entries.value_range(self.next);
+                let found = &self.bytes[self.values_at + range.start..self.values_at + range.end];
+                if found != value {
+                    return reject(format!(
+                        "table {name}: the value of {} has {} bytes and differs from the {} bytes \
+                         of the inputs",
+                        entry_text(key, trailer),
+                        found.len(),
+                        value.len()
+                    ));
+                }
+                self.next += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the place: no entry may be left.
+    fn end(&self, name: &str) -> Result<(), Failure> {
+        if self.next >= self.entries.len() {
+            return Ok(());
+        }
+        let (key, trailer) = (
+            self.entries.key(self.next),
+            self.entries.trailers[self.next],
+        );
+        let entry = entry_text(key, trailer);
+        reject(format!(
+            "table {name} holds {entry}, which the job does not keep"
+        ))
+    }
+}
