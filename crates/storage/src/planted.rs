@@ -261,6 +261,9 @@ bugs! {
     185 ReservationEndsEarly "work that a side gives back loses its reservation";
     186 LostSlotIsFree
         "the slot of an abandoned attempt counts as free before the executor returns";
+    // Jobs over three levels (RFC 10).
+    190 PassedLevelIsNotReserved
+        "a job over three levels does not keep others from the level that it passes";
 }
 
 #[cfg(feature = "planted")]

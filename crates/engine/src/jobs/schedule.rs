@@ -21,8 +21,9 @@ use siltstone_storage::Instant;
 use siltstone_storage::planted;
 use siltstone_table::exec::{CancelToken, Progress};
 
+use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
-use crate::formats::version::{SeqRange, TableMeta};
+use crate::formats::version::{KeyspaceVersion, SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
@@ -30,7 +31,7 @@ use crate::jobs::sides::SideId;
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
-use crate::tree::pick::{self, Deletes, ManualRange, Reservation};
+use crate::tree::pick::{self, Deletes, ManualRange, Overlaps, Reservation};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
@@ -119,6 +120,8 @@ pub(crate) struct Schedule {
     unproductive: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
+    /// The overlaps of the tables of each keyspace that was picked from, as of its last pick.
+    overlaps: LiteMap<KeyspaceId, Overlaps>,
 }
 
 impl Schedule {
@@ -138,6 +141,25 @@ impl Schedule {
             turn: 0,
             unproductive: BTreeSet::new(),
             paused: false,
+            overlaps: LiteMap::new(),
+        }
+    }
+
+    /// Brings the index of overlaps of a keyspace to this version.
+    pub(super) fn follow_overlaps(&mut self, version: &Arc<KeyspaceVersion>) {
+        let overlaps = self.overlaps.entry(version.id()).or_default();
+        overlaps.follow(version);
+    }
+
+    /// The index of overlaps of a keyspace. `None` if it was not picked from.
+    pub(super) fn overlaps(&self, keyspace: KeyspaceId) -> Option<&Overlaps> {
+        self.overlaps.get(&keyspace)
+    }
+
+    /// Forgets the indexes of keyspaces that do not exist any more.
+    pub(super) fn keep_overlaps(&mut self, map: &KeyspaceMap) {
+        if self.overlaps.len() > map.by_id.len() {
+            self.overlaps.retain(|id, _| map.by_id.contains_key(id));
         }
     }
 
@@ -475,8 +497,9 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         let state = PickState::of(keyspace, Vec::new());
         let view = &state.view;
         // A worker that finds no other work reads the ranges that range deletes cover.
-        pick::pick(&state.input()).is_none()
+        pick::pick(&state.input(None)).is_none()
             && with_range_deletes(view).all(|handle| handle.deleted_ranges().is_some())
-            && pick::pick_deletes(&state.input(), &deletes(&jobs.tree, &schedule, view)).is_none()
+            && pick::pick_deletes(&state.input(None), &deletes(&jobs.tree, &schedule, view))
+                .is_none()
     })
 }

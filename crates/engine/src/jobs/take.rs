@@ -26,7 +26,7 @@ use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
-use crate::tree::pick::{self, Choice, ManualStep, PickInput, Reservation};
+use crate::tree::pick::{self, Choice, ManualStep, Overlaps, PickInput, Reservation};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::limits::KeyspaceId;
@@ -70,12 +70,13 @@ impl PickState {
         }
     }
 
-    pub(super) fn input(&self) -> PickInput<'_> {
+    pub(super) fn input<'a>(&'a self, overlaps: Option<&'a Overlaps>) -> PickInput<'a> {
         PickInput {
             version: &self.view.version,
             options: &self.settings.pick,
             jobs: &self.reserved,
             unsettled: &self.unsettled,
+            overlaps,
         }
     }
 
@@ -177,6 +178,7 @@ impl Round<'_> {
         let jobs = self.jobs;
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
+        schedule.keep_overlaps(&map);
         self.look_at_sides(&mut schedule);
         // This is checked under the lock. A job that poisons the store does so before it leaves the
         // schedule, so its work is not begun again.
@@ -215,7 +217,9 @@ impl Round<'_> {
             return self.nothing(&mut schedule);
         }
         for keyspace in in_turn(&map, schedule.turn) {
-            let pick = |_: &Schedule, state: &PickState| pick::pick(&state.input());
+            let pick = |schedule: &Schedule, state: &PickState| {
+                pick::pick(&state.input(schedule.overlaps(keyspace.id)))
+            };
             if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Due, pick) {
                 return found;
             }
@@ -263,7 +267,7 @@ impl Round<'_> {
         for keyspace in in_turn(map, schedule.turn) {
             let pick = |schedule: &Schedule, state: &PickState| {
                 let deletes = deletes(&jobs.tree, schedule, &state.view);
-                pick::pick_deletes(&state.input(), &deletes)
+                pick::pick_deletes(&state.input(None), &deletes)
             };
             if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Deletes, pick) {
                 return found;
@@ -340,7 +344,7 @@ impl Round<'_> {
             }
             let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
             let state = self.pick_state(schedule, &keyspace);
-            match pick::pick_manual(&state.input(), &range) {
+            match pick::pick_manual(&state.input(None), &range) {
                 ManualStep::Job(choice) => {
                     let what = state.compaction(choice, Reason::Manual);
                     let found = self.start(schedule, &keyspace, what);
@@ -365,6 +369,9 @@ impl Round<'_> {
     ) -> Option<Found> {
         while self.left.len() < LEFT_MAX {
             let state = self.pick_state(schedule, keyspace);
+            if reason == Reason::Due && state.settings.pick.second_score {
+                schedule.follow_overlaps(&state.view.version);
+            }
             let choice = pick(schedule, &state)?;
             let found = self.start(schedule, keyspace, state.compaction(choice, reason));
             if let Some(Found::Work(_)) = found {

@@ -32,6 +32,12 @@ pub struct PickOptions {
     /// The compression of each level. A table is not moved unchanged to a level with another
     /// compression.
     pub compression: ByLevel<Compression>,
+    /// Tables that jobs have reserved do not make a level due.
+    pub first_score: bool,
+    /// The table with the fewest overlaps below goes first, and not the first one of the level.
+    pub second_score: bool,
+    /// A job may go through a level that is due itself to the level below it.
+    pub three_levels: bool,
 }
 
 impl Default for PickOptions {
@@ -47,6 +53,9 @@ impl Default for PickOptions {
             max_grandparent_count: 40,
             level_targets: LevelTargets::Fixed,
             compression: Compression::None.into(),
+            first_score: true,
+            second_score: true,
+            three_levels: false,
         }
     }
 }
