@@ -28,6 +28,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::sides::SideId;
+use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
@@ -76,8 +77,9 @@ impl Running {
 /// The side that work waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Waits {
-    pub(super) side: SideId,
-    /// Why it waits for this side, as text for people.
+    /// `None` if it waits in a queue, from which any side may take it.
+    pub(super) side: Option<SideId>,
+    /// Why it waits for this side, or where it stands in its queue, as text for people.
     pub(super) placement: String,
 }
 
@@ -88,6 +90,8 @@ pub(super) struct Left {
     pub(super) keyspace: String,
     pub(super) described: Described,
     pub(super) bytes: u64,
+    /// The number of its input tables.
+    pub(super) table_count: u64,
     pub(super) waits: Waits,
 }
 
@@ -122,6 +126,8 @@ pub(crate) struct Schedule {
     pub(crate) paused: bool,
     /// The overlaps of the tables of each keyspace that was picked from, as of its last pick.
     overlaps: LiteMap<KeyspaceId, Overlaps>,
+    /// What is remembered of the queues of compactions, if the policy has queues.
+    pub(super) queues: Memory,
 }
 
 impl Schedule {
@@ -142,6 +148,7 @@ impl Schedule {
             unproductive: BTreeSet::new(),
             paused: false,
             overlaps: LiteMap::new(),
+            queues: Memory::default(),
         }
     }
 
@@ -278,6 +285,15 @@ impl Schedule {
     /// The number of jobs that a side runs.
     pub(super) fn running_count(&self, side: SideId) -> usize {
         let on_side = |running: &&Running| running.placed.as_ref().is_some_and(|p| p.side == side);
+        self.running.iter().filter(on_side).count()
+    }
+
+    /// The number of compactions that a side runs.
+    pub(super) fn compaction_count(&self, side: SideId) -> usize {
+        let on_side = |running: &&Running| {
+            running.kind == JobKind::Compaction
+                && running.placed.as_ref().is_some_and(|p| p.side == side)
+        };
         self.running.iter().filter(on_side).count()
     }
 

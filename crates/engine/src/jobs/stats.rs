@@ -13,9 +13,13 @@ use std::time::Duration;
 use siltstone_storage::Instant;
 
 use crate::jobs::Jobs;
-use crate::jobs::schedule::{Running, Waits};
+use crate::jobs::schedule::{Left, Running, Waits};
+use crate::jobs::take::PickState;
 use crate::jobs::work::{Described, Stage};
-use crate::types::job_stats::{JobStats, SideStats};
+use crate::tree::pick;
+use crate::tree::view::KeyspaceCore;
+use crate::types::job_stats::{JobStats, QueueStats, SideStats};
+use crate::types::limits::LEVEL_COUNT;
 
 /// The statistics of jobs and sides.
 pub(crate) struct JobsStats {
@@ -23,6 +27,8 @@ pub(crate) struct JobsStats {
     pub(crate) jobs: Vec<JobStats>,
     /// Jobs that wait for a side and are not reserved.
     pub(crate) waiting: Vec<JobStats>,
+    /// The same jobs by keyspace and level.
+    pub(crate) queues: Vec<QueueStats>,
     /// The executors in their order, the host's own last.
     pub(crate) sides: Vec<SideStats>,
 }
@@ -49,7 +55,7 @@ struct Shown {
 /// Collects the statistics. Must not be called under a lock, because it calls executors.
 pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     let now = jobs.env.now();
-    let (begun, waiting): (Vec<Shown>, Vec<Shown>) = {
+    let (begun, waiting, queues, small_end): (Vec<Shown>, Vec<Shown>, _, _) = {
         let schedule = jobs.schedule.lock();
         let begun = schedule.running().iter().map(|r| shown(r, now));
         let waiting = schedule.left().iter().map(|left| Shown {
@@ -59,21 +65,36 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
             },
             at: Some(left.waits.clone()),
         });
-        (begun.collect(), waiting.collect())
+        (
+            begun.collect(),
+            waiting.collect(),
+            queues(schedule.left()),
+            schedule.queues.small_end,
+        )
     };
     let mut sides = jobs.runner.sides.stats();
+    for (id, side) in sides.iter_mut().enumerate() {
+        side.queue_end = match small_end {
+            None => "",
+            Some(small) if small == id => "small",
+            Some(_) => "large",
+        }
+        .to_string();
+    }
     if let Some(host) = sides.last_mut() {
         host.slot_count = u64::from(jobs.env.options().background_tasks);
     }
     let mut name = |Shown { mut stats, at }: Shown| {
         if let Some(Waits { side, placement }) = at {
-            let side = &mut sides[side];
-            match stats.is_under_way() {
-                true => side.running_job_count += 1,
-                false => side.waiting_job_count += 1,
+            if let Some(side) = side {
+                let side = &mut sides[side];
+                match stats.is_under_way() {
+                    true => side.running_job_count += 1,
+                    false => side.waiting_job_count += 1,
+                }
+                stats.executor.clone_from(&side.name);
+                stats.side.clone_from(&side.side);
             }
-            stats.executor.clone_from(&side.name);
-            stats.side.clone_from(&side.side);
             stats.placement = placement;
         }
         stats
@@ -81,8 +102,44 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     JobsStats {
         jobs: begun.into_iter().map(&mut name).collect(),
         waiting: waiting.into_iter().map(&mut name).collect(),
+        queues,
         sides,
     }
+}
+
+/// The waiting compactions by keyspace and level.
+fn queues(left: &[Left]) -> Vec<QueueStats> {
+    let mut queues: Vec<QueueStats> = Vec::new();
+    for work in left {
+        let Some(level) = work.described.from_level else {
+            continue;
+        };
+        let is_its =
+            |queue: &&mut QueueStats| queue.level == level && queue.keyspace == work.keyspace;
+        let at = match queues.iter_mut().find(is_its) {
+            Some(queue) => queue,
+            None => {
+                queues.push(QueueStats {
+                    keyspace: work.keyspace.clone(),
+                    level,
+                    ..QueueStats::default()
+                });
+                queues.last_mut().expect("one was added")
+            }
+        };
+        at.work_count += 1;
+        at.table_count += work.table_count;
+        at.bytes = at.bytes.saturating_add(work.bytes);
+    }
+    queues
+}
+
+/// How urgent each level of a keyspace is: it is due from 1 on. Tables that jobs have reserved do
+/// not count, unless the policy says so.
+pub(crate) fn level_scores(jobs: &Jobs, keyspace: &KeyspaceCore) -> [f64; LEVEL_COUNT] {
+    let reserved = jobs.schedule.lock().reservations(keyspace.id);
+    let state = PickState::of(keyspace, reserved);
+    pick::scores(&state.input(None))
 }
 
 fn shown(running: &Running, now: Instant) -> Shown {
@@ -103,7 +160,7 @@ fn shown(running: &Running, now: Instant) -> Shown {
         stats.left_us = Some(micros(advance.remaining()));
     }
     let at = Waits {
-        side: placed.side,
+        side: Some(placed.side),
         placement: placed.reason.clone(),
     };
     Shown {

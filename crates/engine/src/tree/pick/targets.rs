@@ -4,7 +4,9 @@
 //! Threading: plain values and pure functions.
 
 use super::*;
-use crate::types::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
+use crate::types::options::{
+    ByLevel, Compression, KeyspaceSettings, LevelTargets, ScheduleOptions,
+};
 
 /// The settings that decide when and how much to compact. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +64,7 @@ impl Default for PickOptions {
 
 impl PickOptions {
     /// The settings for a keyspace.
-    pub fn of(settings: &KeyspaceSettings) -> PickOptions {
+    pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
         PickOptions {
             l0_trigger_count: settings.l0_trigger_count as usize,
             level1_bytes: settings.level1_bytes,
@@ -71,6 +73,9 @@ impl PickOptions {
             max_job_bytes: 25 * settings.table_bytes,
             level_targets: settings.level_targets,
             compression: settings.compression,
+            first_score: schedule.first_score,
+            second_score: schedule.second_score,
+            three_levels: schedule.three_levels,
             ..PickOptions::default()
         }
     }
