@@ -7,6 +7,7 @@
 //! Threading: any task. The schedule's lock is held while its lists are copied; then executors are
 //! asked without a lock.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,9 +18,8 @@ use crate::jobs::schedule::{Left, Running, Waits};
 use crate::jobs::take::PickState;
 use crate::jobs::work::{Described, Stage};
 use crate::tree::pick;
-use crate::tree::view::KeyspaceCore;
 use crate::types::job_stats::{JobStats, QueueStats, SideStats};
-use crate::types::limits::LEVEL_COUNT;
+use crate::types::limits::{KeyspaceId, LEVEL_COUNT};
 
 /// The statistics of jobs and sides.
 pub(crate) struct JobsStats {
@@ -31,6 +31,9 @@ pub(crate) struct JobsStats {
     pub(crate) queues: Vec<QueueStats>,
     /// The executors in their order, the host's own last.
     pub(crate) sides: Vec<SideStats>,
+    /// How urgent each level of each keyspace is: it is due from 1 on. Tables that jobs have
+    /// reserved do not count, unless the policy says so.
+    pub(crate) scores: BTreeMap<KeyspaceId, [f64; LEVEL_COUNT]>,
 }
 
 /// The statistics that do not change while the work lasts.
@@ -55,7 +58,8 @@ struct Shown {
 /// Collects the statistics. Must not be called under a lock, because it calls executors.
 pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     let now = jobs.env.now();
-    let (begun, waiting, queues, small_end): (Vec<Shown>, Vec<Shown>, _, _) = {
+    let map = jobs.catalog.keyspaces();
+    let (begun, waiting, queues, small_end, reserved): (Vec<Shown>, Vec<Shown>, _, _, Vec<_>) = {
         let schedule = jobs.schedule.lock();
         let begun = schedule.running().iter().map(|r| shown(r, now));
         let waiting = schedule.left().iter().map(|left| Shown {
@@ -70,8 +74,21 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
             waiting.collect(),
             queues(schedule.left()),
             schedule.queues.small_end,
+            map.by_id
+                .keys()
+                .map(|id| schedule.reservations(*id))
+                .collect(),
         )
     };
+    let scores = map
+        .by_id
+        .values()
+        .zip(reserved)
+        .map(|(keyspace, reserved)| {
+            let state = PickState::of(keyspace, reserved);
+            (keyspace.id, pick::scores(&state.input(None)))
+        });
+    let scores = scores.collect();
     let mut sides = jobs.runner.sides.stats();
     for (id, side) in sides.iter_mut().enumerate() {
         side.queue_end = match small_end {
@@ -104,6 +121,7 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
         waiting: waiting.into_iter().map(&mut name).collect(),
         queues,
         sides,
+        scores,
     }
 }
 
@@ -132,14 +150,6 @@ fn queues(left: &[Left]) -> Vec<QueueStats> {
         at.bytes = at.bytes.saturating_add(work.bytes);
     }
     queues
-}
-
-/// How urgent each level of a keyspace is: it is due from 1 on. Tables that jobs have reserved do
-/// not count, unless the policy says so.
-pub(crate) fn level_scores(jobs: &Jobs, keyspace: &KeyspaceCore) -> [f64; LEVEL_COUNT] {
-    let reserved = jobs.schedule.lock().reservations(keyspace.id);
-    let state = PickState::of(keyspace, reserved);
-    pick::scores(&state.input(None))
 }
 
 fn shown(running: &Running, now: Instant) -> Shown {

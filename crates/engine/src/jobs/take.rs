@@ -548,7 +548,10 @@ impl Round<'_> {
         let now = self.jobs.env.now();
         let with_running = |(id, side): (SideId, &SideView<'b>)| {
             let mut running = schedule.running_on(id, now);
-            let is_single = self.is_single && kind == JobKind::Compaction;
+            // One compaction at once is as one slot for compactions, if any slot is free for it.
+            let is_single = self.is_single
+                && kind == JobKind::Compaction
+                && (id == host || side.slots > running.len() || self.is_occupied(schedule, id));
             if is_single {
                 running.retain(|job| job.kind == kind);
             }

@@ -303,7 +303,7 @@ fn latencies(m: &Metrics) -> BTreeMap<Cow<'static, str>, LatencySummary> {
 }
 
 /// The statistics of one keyspace.
-fn keyspace_stats(jobs: &Jobs, keyspace: &KeyspaceCore) -> KeyspaceStats {
+fn keyspace_stats(keyspace: &KeyspaceCore) -> KeyspaceStats {
     let view = keyspace.pin();
     let mut memtable_bytes = 0;
     for source in &view.sources {
@@ -316,7 +316,8 @@ fn keyspace_stats(jobs: &Jobs, keyspace: &KeyspaceCore) -> KeyspaceStats {
         memtable_bytes,
         sealed_memtable_count: view.sealed_count as u64,
         levels: level_stats(&view),
-        level_scores: crate::jobs::stats::level_scores(jobs, keyspace).to_vec(),
+        // The statistics of jobs say it.
+        level_scores: Vec::new(),
     }
 }
 
@@ -325,11 +326,8 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
     let counters = counters(jobs);
     let latencies = latencies(jobs.env().metrics());
     let map = jobs.catalog().keyspaces();
-    let keyspaces = map
-        .by_id
-        .values()
-        .map(|k| keyspace_stats(jobs, k))
-        .collect();
+    let keyspaces = map.by_id.values().map(|k| keyspace_stats(k));
+    let mut keyspaces: Vec<KeyspaceStats> = keyspaces.collect();
     let current = map
         .by_id
         .values()
@@ -348,7 +346,11 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         waiting,
         queues,
         sides,
+        scores,
     } = crate::jobs::stats::collect(jobs);
+    for (id, keyspace) in map.by_id.keys().zip(&mut keyspaces) {
+        keyspace.level_scores = scores.get(id).map_or(Vec::new(), |scores| scores.to_vec());
+    }
     let jobs_failing = jobs
         .env()
         .failures()

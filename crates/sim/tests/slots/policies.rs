@@ -160,8 +160,10 @@ fn a_frozen_order_is_kept() {
         ("third-score=ends-frozen", "large"),
     ] {
         simulated(move |world| {
-            let device = world.device(timed(2, 0));
-            let components = world.components(world.storage.clone(), &[&device]);
+            let device = world.device(timed(1, 1000));
+            let listener = Arc::new(Compactions(world.rt.mutex(Vec::new())));
+            let mut components = world.components(world.storage.clone(), &[&device]);
+            components.listener = Some(listener.clone());
             let store = Store::open_with(components, deep_options(text)).unwrap();
             let keyspace = store.default_keyspace().unwrap();
             let mut model = Model::new();
@@ -173,13 +175,19 @@ fn a_frozen_order_is_kept() {
                 }
                 store.wait_until_idle().unwrap();
             };
-            write(0, 6000);
+            write(0, 10_000);
+            // Both are measured, and have been compared since.
+            for side in ["device", "cpu"] {
+                let done = listener.0.lock();
+                let count = done.iter().filter(|d| d.executor == side).count();
+                assert!(count > 6, "{count} on {side}");
+            }
             let sides = store.stats().sides;
             let speeds = [&sides[0], &sides[1]].map(|s| s.compaction_ns_per_byte.unwrap());
             assert!(speeds[0] < speeds[1], "{speeds:?}");
             assert_eq!(sides[0].queue_end, "large");
             device.change(|plan| plan.ns_per_byte = 50_000);
-            write(6000, 12_000);
+            write(10_000, 16_000);
             let sides = store.stats().sides;
             assert_eq!(sides[0].queue_end, end, "{sides:?}");
             check(&keyspace, &model);
