@@ -95,13 +95,13 @@ pub use tree::read::PinnedValue;
 pub use tree::snapshot::Snapshot;
 pub use types::error::{self, Error, ErrorKind, Result};
 pub use types::event::{Event, EventListener};
-pub use types::job_stats::{JobStats, SideStats};
+pub use types::job_stats::{JobStats, QueueStats, SideStats};
 pub use types::metrics::{Histogram, LatencySummary};
 pub use types::options::difference::OptionDifference;
 pub use types::options::{
     ByLevel, Change, Compression, DirectIo, FlushVerify, KeyspaceOptions, KeyspaceSettings,
-    LevelTargets, Limits, Options, Scope, Setting, StallPolicy, SyncMode, Value, Verify, setting,
-    settings,
+    LevelTargets, Limits, Options, ScheduleOptions, Scope, Setting, StallPolicy, SyncMode,
+    ThirdScore, Value, Verify, setting, settings,
 };
 
 /// What to merge next.

@@ -6,6 +6,8 @@
 mod endings;
 #[path = "slots/limits.rs"]
 mod limits;
+#[path = "slots/policies.rs"]
+mod policies;
 #[path = "slots/rules.rs"]
 mod rules;
 #[path = "slots/statistics.rs"]

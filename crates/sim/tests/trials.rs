@@ -236,6 +236,9 @@ fn picks() {
         "picks.dropped",
         "picks.for_deletes",
         "picks.late_installs",
+        "picks.three_levels",
+        "picks.three_levels_from_0",
+        "picks.three_levels_past_gap",
     ];
     seeds("picks", 1, 1000, &wanted, picks_trial);
 }

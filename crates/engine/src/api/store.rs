@@ -225,6 +225,7 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_with(components: Components, options: Options) -> Result<Store> {
         options.validate()?;
+        options.schedule.check_sides(components.executors.len())?;
         let storages = Storages {
             log: components.log,
             manifest: components.manifest,

@@ -16,9 +16,10 @@ use siltstone_storage::Instant;
 use siltstone_table::exec::Progress;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
+use crate::jobs::choice::ends::COMPARED_JOBS;
 
 /// The number of last jobs over which a side's speed is measured.
-const MEASURED_JOBS: usize = 5;
+const MEASURED_JOBS: usize = COMPARED_JOBS;
 
 /// How long a measurement of a side stays valid.
 const MEASUREMENT_HOLDS: Duration = Duration::from_secs(600);
@@ -73,6 +74,11 @@ impl Speed {
     pub(super) fn bytes_per_s(&self) -> Option<f64> {
         let ns_per_byte = self.ns_per_byte().filter(|ns| *ns > 0.0);
         ns_per_byte.map(|ns| 1e9 / ns)
+    }
+
+    /// The number of jobs over which it is measured.
+    pub(super) fn job_count(&self) -> usize {
+        self.recent.len()
     }
 
     pub(super) fn holds(&self, now: Instant) -> bool {

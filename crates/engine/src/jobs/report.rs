@@ -147,6 +147,7 @@ impl Jobs {
                 duration_us: took.as_micros() as u64,
                 executor,
                 side,
+                placement: work.placed.reason.clone(),
             }
         });
     }

@@ -57,6 +57,8 @@ pub(crate) struct JobRunner {
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
+    /// The policy allows one subjob a job, on each side.
+    has_one_subjob: bool,
     /// A [`FlushVerify`].
     flush_verify: AtomicU8,
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
@@ -103,6 +105,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
+            has_one_subjob: !options.schedule.multi_threading,
             flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
@@ -124,6 +127,7 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
+            has_one_subjob: self.has_one_subjob,
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
@@ -179,6 +183,9 @@ impl JobRunner {
 
     /// The number of subjobs that a job for this side is cut into at most.
     pub(crate) fn parallelism(&self, side: SideId) -> usize {
+        if self.has_one_subjob {
+            return 1;
+        }
         if side == self.sides.host() {
             return self.subjobs_max.load(Ordering::Relaxed);
         }

@@ -21,16 +21,18 @@ use siltstone_storage::Instant;
 use siltstone_storage::planted;
 use siltstone_table::exec::{CancelToken, Progress};
 
+use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
-use crate::formats::version::{SeqRange, TableMeta};
+use crate::formats::version::{KeyspaceVersion, SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::sides::SideId;
+use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
-use crate::tree::pick::{self, Deletes, ManualRange, Reservation};
+use crate::tree::pick::{self, Deletes, ManualRange, Overlaps, Reservation};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
@@ -75,8 +77,9 @@ impl Running {
 /// The side that work waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Waits {
-    pub(super) side: SideId,
-    /// Why it waits for this side, as text for people.
+    /// `None` if it waits in a queue, from which any side may take it.
+    pub(super) side: Option<SideId>,
+    /// Why it waits for this side, or where it stands in its queue, as text for people.
     pub(super) placement: String,
 }
 
@@ -87,6 +90,8 @@ pub(super) struct Left {
     pub(super) keyspace: String,
     pub(super) described: Described,
     pub(super) bytes: u64,
+    /// The number of its input tables.
+    pub(super) table_count: u64,
     pub(super) waits: Waits,
 }
 
@@ -119,6 +124,10 @@ pub(crate) struct Schedule {
     unproductive: BTreeSet<u64>,
     /// Tests stop automatic compaction.
     pub(crate) paused: bool,
+    /// The overlaps of the tables of each keyspace that was picked from, as of its last pick.
+    overlaps: LiteMap<KeyspaceId, Overlaps>,
+    /// What is remembered of the queues of compactions, if the policy has queues.
+    pub(super) queues: Memory,
 }
 
 impl Schedule {
@@ -138,6 +147,26 @@ impl Schedule {
             turn: 0,
             unproductive: BTreeSet::new(),
             paused: false,
+            overlaps: LiteMap::new(),
+            queues: Memory::default(),
+        }
+    }
+
+    /// Brings the index of overlaps of a keyspace to this version.
+    pub(super) fn follow_overlaps(&mut self, version: &Arc<KeyspaceVersion>) {
+        let overlaps = self.overlaps.entry(version.id()).or_default();
+        overlaps.follow(version);
+    }
+
+    /// The index of overlaps of a keyspace. `None` if it was not picked from.
+    pub(super) fn overlaps(&self, keyspace: KeyspaceId) -> Option<&Overlaps> {
+        self.overlaps.get(&keyspace)
+    }
+
+    /// Forgets the indexes of keyspaces that do not exist any more.
+    pub(super) fn keep_overlaps(&mut self, map: &KeyspaceMap) {
+        if self.overlaps.len() > map.by_id.len() {
+            self.overlaps.retain(|id, _| map.by_id.contains_key(id));
         }
     }
 
@@ -256,6 +285,15 @@ impl Schedule {
     /// The number of jobs that a side runs.
     pub(super) fn running_count(&self, side: SideId) -> usize {
         let on_side = |running: &&Running| running.placed.as_ref().is_some_and(|p| p.side == side);
+        self.running.iter().filter(on_side).count()
+    }
+
+    /// The number of compactions that a side runs.
+    pub(super) fn compaction_count(&self, side: SideId) -> usize {
+        let on_side = |running: &&Running| {
+            running.kind == JobKind::Compaction
+                && running.placed.as_ref().is_some_and(|p| p.side == side)
+        };
         self.running.iter().filter(on_side).count()
     }
 
@@ -475,8 +513,9 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         let state = PickState::of(keyspace, Vec::new());
         let view = &state.view;
         // A worker that finds no other work reads the ranges that range deletes cover.
-        pick::pick(&state.input()).is_none()
+        pick::pick(&state.input(None)).is_none()
             && with_range_deletes(view).all(|handle| handle.deleted_ranges().is_some())
-            && pick::pick_deletes(&state.input(), &deletes(&jobs.tree, &schedule, view)).is_none()
+            && pick::pick_deletes(&state.input(None), &deletes(&jobs.tree, &schedule, view))
+                .is_none()
     })
 }

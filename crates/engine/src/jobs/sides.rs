@@ -279,6 +279,10 @@ impl Sides {
                 running: Vec::new(),
                 // The host runs jobs whatever its speed, so it is measured in any case.
                 speed: speed.map(|s| s.ns_per_byte().filter(|_| i == host || s.holds(now))),
+                measured_jobs: speed.map(|s| match i == host || s.holds(now) {
+                    true => s.job_count(),
+                    false => 0,
+                }),
                 is_on_trial: record.is_on_trial() && !planted!(OfferToLiars),
             }
         });
@@ -409,6 +413,8 @@ impl Sides {
                 waiting_job_count: 0,
                 flush_bytes_per_s: speed(JobKind::Flush),
                 compaction_bytes_per_s: speed(JobKind::Compaction),
+                compaction_ns_per_byte: record.speeds[JobKind::Compaction as usize].ns_per_byte(),
+                queue_end: String::new(),
                 refusal: record.refusal.clone(),
                 failed_count: self.ends[i].failed.get(),
                 declined_count: self.ends[i].declined.get(),

@@ -7,15 +7,19 @@
 //! Threading: any task. The schedule's lock is held while its lists are copied; then executors are
 //! asked without a lock.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::Instant;
 
 use crate::jobs::Jobs;
-use crate::jobs::schedule::{Running, Waits};
+use crate::jobs::schedule::{Left, Running, Waits};
+use crate::jobs::take::PickState;
 use crate::jobs::work::{Described, Stage};
-use crate::types::job_stats::{JobStats, SideStats};
+use crate::tree::pick;
+use crate::types::job_stats::{JobStats, QueueStats, SideStats};
+use crate::types::limits::{KeyspaceId, LEVEL_COUNT};
 
 /// The statistics of jobs and sides.
 pub(crate) struct JobsStats {
@@ -23,8 +27,13 @@ pub(crate) struct JobsStats {
     pub(crate) jobs: Vec<JobStats>,
     /// Jobs that wait for a side and are not reserved.
     pub(crate) waiting: Vec<JobStats>,
+    /// The same jobs by keyspace and level.
+    pub(crate) queues: Vec<QueueStats>,
     /// The executors in their order, the host's own last.
     pub(crate) sides: Vec<SideStats>,
+    /// How urgent each level of each keyspace is: it is due from 1 on. Tables that jobs have
+    /// reserved do not count, unless the policy says so.
+    pub(crate) scores: BTreeMap<KeyspaceId, [f64; LEVEL_COUNT]>,
 }
 
 /// The statistics that do not change while the work lasts.
@@ -49,7 +58,8 @@ struct Shown {
 /// Collects the statistics. Must not be called under a lock, because it calls executors.
 pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     let now = jobs.env.now();
-    let (begun, waiting): (Vec<Shown>, Vec<Shown>) = {
+    let map = jobs.catalog.keyspaces();
+    let (begun, waiting, queues, small_end, reserved): (Vec<Shown>, Vec<Shown>, _, _, Vec<_>) = {
         let schedule = jobs.schedule.lock();
         let begun = schedule.running().iter().map(|r| shown(r, now));
         let waiting = schedule.left().iter().map(|left| Shown {
@@ -59,21 +69,49 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
             },
             at: Some(left.waits.clone()),
         });
-        (begun.collect(), waiting.collect())
+        (
+            begun.collect(),
+            waiting.collect(),
+            queues(schedule.left()),
+            schedule.queues.small_end,
+            map.by_id
+                .keys()
+                .map(|id| schedule.reservations(*id))
+                .collect(),
+        )
     };
+    let scores = map
+        .by_id
+        .values()
+        .zip(reserved)
+        .map(|(keyspace, reserved)| {
+            let state = PickState::of(keyspace, reserved);
+            (keyspace.id, pick::scores(&state.input(None)))
+        });
+    let scores = scores.collect();
     let mut sides = jobs.runner.sides.stats();
+    for (id, side) in sides.iter_mut().enumerate() {
+        side.queue_end = match small_end {
+            None => "",
+            Some(small) if small == id => "small",
+            Some(_) => "large",
+        }
+        .to_string();
+    }
     if let Some(host) = sides.last_mut() {
         host.slot_count = u64::from(jobs.env.options().background_tasks);
     }
     let mut name = |Shown { mut stats, at }: Shown| {
         if let Some(Waits { side, placement }) = at {
-            let side = &mut sides[side];
-            match stats.is_under_way() {
-                true => side.running_job_count += 1,
-                false => side.waiting_job_count += 1,
+            if let Some(side) = side {
+                let side = &mut sides[side];
+                match stats.is_under_way() {
+                    true => side.running_job_count += 1,
+                    false => side.waiting_job_count += 1,
+                }
+                stats.executor.clone_from(&side.name);
+                stats.side.clone_from(&side.side);
             }
-            stats.executor.clone_from(&side.name);
-            stats.side.clone_from(&side.side);
             stats.placement = placement;
         }
         stats
@@ -81,8 +119,37 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
     JobsStats {
         jobs: begun.into_iter().map(&mut name).collect(),
         waiting: waiting.into_iter().map(&mut name).collect(),
+        queues,
         sides,
+        scores,
     }
+}
+
+/// The waiting compactions by keyspace and level.
+fn queues(left: &[Left]) -> Vec<QueueStats> {
+    let mut queues: Vec<QueueStats> = Vec::new();
+    for work in left {
+        let Some(level) = work.described.from_level else {
+            continue;
+        };
+        let is_its =
+            |queue: &&mut QueueStats| queue.level == level && queue.keyspace == work.keyspace;
+        let at = match queues.iter_mut().find(is_its) {
+            Some(queue) => queue,
+            None => {
+                queues.push(QueueStats {
+                    keyspace: work.keyspace.clone(),
+                    level,
+                    ..QueueStats::default()
+                });
+                queues.last_mut().expect("one was added")
+            }
+        };
+        at.work_count += 1;
+        at.table_count += work.table_count;
+        at.bytes = at.bytes.saturating_add(work.bytes);
+    }
+    queues
 }
 
 fn shown(running: &Running, now: Instant) -> Shown {
@@ -103,7 +170,7 @@ fn shown(running: &Running, now: Instant) -> Shown {
         stats.left_us = Some(micros(advance.remaining()));
     }
     let at = Waits {
-        side: placed.side,
+        side: Some(placed.side),
         placement: placed.reason.clone(),
     };
     Shown {

@@ -14,6 +14,8 @@
 //!
 //! Threading: the schedule's mutex; no I/O under it.
 
+pub(super) mod queues;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,10 +28,11 @@ use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
-use crate::tree::pick::{self, Choice, ManualStep, PickInput, Reservation};
+use crate::tree::pick::{self, Choice, ManualStep, Overlaps, PickInput, Reservation};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::limits::KeyspaceId;
+use crate::types::options::ThirdScore;
 
 /// The kind of task that takes work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +73,13 @@ impl PickState {
         }
     }
 
-    pub(super) fn input(&self) -> PickInput<'_> {
+    pub(super) fn input<'a>(&'a self, overlaps: Option<&'a Overlaps>) -> PickInput<'a> {
         PickInput {
             version: &self.view.version,
             options: &self.settings.pick,
             jobs: &self.reserved,
             unsettled: &self.unsettled,
+            overlaps,
         }
     }
 
@@ -117,8 +121,8 @@ enum Step {
 /// How a round ended.
 enum Found {
     Work(Box<Work>),
-    /// The caller has to ask the executors about this work, without the lock.
-    Question(Arc<KeyspaceCore>, What),
+    /// The caller has to ask the executors about these works, without the lock.
+    Questions(Vec<(Arc<KeyspaceCore>, What)>),
     Nothing,
 }
 
@@ -126,6 +130,9 @@ enum Found {
 struct Round<'a> {
     jobs: &'a Jobs,
     taker: Taker,
+    third_score: ThirdScore,
+    /// Each side has one compaction at once.
+    is_single: bool,
     /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
     /// The state and slots that the executors reported. `None` if the host is the only side.
@@ -144,12 +151,19 @@ struct Round<'a> {
 pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
     let mut answers = BTreeMap::new();
     let sides = &jobs.runner.sides;
+    let policy = jobs.env.options().schedule;
+    let has_others = sides.has_others() && policy.third_score != ThirdScore::HostOnly;
+    if !has_others && matches!(taker, Taker::Placer { .. }) {
+        return None;
+    }
     loop {
         let round = Round {
             jobs,
             taker,
+            third_score: policy.third_score,
+            is_single: !policy.multi_threading,
             answers: &answers,
-            asked: sides.has_others().then(|| sides.ask_all()),
+            asked: has_others.then(|| sides.ask_all()),
             sides: None,
             waiting: Vec::new(),
             left: Vec::new(),
@@ -157,9 +171,11 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
         };
         match round.walk() {
             Found::Work(work) => return Some(*work),
-            Found::Question(keyspace, what) => {
-                let said = jobs.ask_sides(&keyspace, &what);
-                answers.insert(key_of(&keyspace, &what), said);
+            Found::Questions(questions) => {
+                for (keyspace, what) in questions {
+                    let said = jobs.ask_sides(&keyspace, &what);
+                    answers.insert(key_of(&keyspace, &what), said);
+                }
             }
             Found::Nothing => return None,
         }
@@ -177,6 +193,7 @@ impl Round<'_> {
         let jobs = self.jobs;
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
+        schedule.keep_overlaps(&map);
         self.look_at_sides(&mut schedule);
         // This is checked under the lock. A job that poisons the store does so before it leaves the
         // schedule, so its work is not begun again.
@@ -214,10 +231,18 @@ impl Round<'_> {
         if schedule.paused {
             return self.nothing(&mut schedule);
         }
-        for keyspace in in_turn(&map, schedule.turn) {
-            let pick = |_: &Schedule, state: &PickState| pick::pick(&state.input());
-            if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Due, pick) {
+        if self.third_score.has_queues() && self.sides.is_some() {
+            if let Some(found) = self.queued(&mut schedule, &map) {
                 return found;
+            }
+        } else {
+            for keyspace in in_turn(&map, schedule.turn) {
+                let pick = |schedule: &Schedule, state: &PickState| {
+                    pick::pick(&state.input(schedule.overlaps(keyspace.id)))
+                };
+                if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Due, pick) {
+                    return found;
+                }
             }
         }
         if matches!(self.taker, Taker::Placer { .. }) {
@@ -263,7 +288,7 @@ impl Round<'_> {
         for keyspace in in_turn(map, schedule.turn) {
             let pick = |schedule: &Schedule, state: &PickState| {
                 let deletes = deletes(&jobs.tree, schedule, &state.view);
-                pick::pick_deletes(&state.input(), &deletes)
+                pick::pick_deletes(&state.input(None), &deletes)
             };
             if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Deletes, pick) {
                 return found;
@@ -340,7 +365,7 @@ impl Round<'_> {
             }
             let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
             let state = self.pick_state(schedule, &keyspace);
-            match pick::pick_manual(&state.input(), &range) {
+            match pick::pick_manual(&state.input(None), &range) {
                 ManualStep::Job(choice) => {
                     let what = state.compaction(choice, Reason::Manual);
                     let found = self.start(schedule, &keyspace, what);
@@ -365,6 +390,9 @@ impl Round<'_> {
     ) -> Option<Found> {
         while self.left.len() < LEFT_MAX {
             let state = self.pick_state(schedule, keyspace);
+            if reason == Reason::Due && state.settings.pick.second_score {
+                schedule.follow_overlaps(&state.view.version);
+            }
             let choice = pick(schedule, &state)?;
             let found = self.start(schedule, keyspace, state.compaction(choice, reason));
             if let Some(Found::Work(_)) = found {
@@ -412,7 +440,7 @@ impl Round<'_> {
                 }
                 Some(Found::Work(Box::new(work)))
             }
-            Step::Ask => Some(Found::Question(keyspace.clone(), work.what)),
+            Step::Ask => Some(Found::Questions(vec![(keyspace.clone(), work.what)])),
             Step::Leave(waits) => {
                 if let Some((key, waits)) = key.zip(waits) {
                     self.shown.push(Left {
@@ -420,6 +448,7 @@ impl Round<'_> {
                         keyspace: keyspace.name.clone(),
                         described: Described::of(&work),
                         bytes: work.bytes(),
+                        table_count: work.table_count(),
                         waits,
                     });
                 }
@@ -441,15 +470,20 @@ impl Round<'_> {
             begun: self.jobs.env.now(),
             ..Placed::default()
         };
-        let Some(sides) = &self.sides else {
-            return Step::Start(placed);
-        };
         if work.is_edit() {
             return match is_worker {
                 true => Step::Start(placed),
                 false => Step::Leave(None),
             };
         }
+        let kind = work.kind();
+        let host_is_occupied = kind == JobKind::Compaction && self.is_occupied(schedule, host);
+        let Some(sides) = &self.sides else {
+            return match host_is_occupied {
+                true => Step::Leave(None),
+                false => Step::Start(placed),
+            };
+        };
         let others = &sides[..host];
         let nobody;
         let answers = match answers {
@@ -461,7 +495,6 @@ impl Round<'_> {
                 &nobody
             }
         };
-        let kind = work.kind();
         let sides = self.with_running(schedule, sides, kind);
         let ask = Ask {
             kind,
@@ -472,7 +505,7 @@ impl Round<'_> {
         let decision = choose(&sides, &ask, &self.waiting);
         let side = decision.side;
         if match side == host {
-            true => is_worker,
+            true => is_worker && !host_is_occupied,
             false => !decision.is_busy,
         } {
             let speed = sides[side].speed[kind as usize].unwrap_or(0.0);
@@ -487,9 +520,14 @@ impl Round<'_> {
             bytes: ask.bytes,
         });
         Step::Leave(Some(Waits {
-            side,
+            side: Some(side),
             placement: decision.reason,
         }))
+    }
+
+    /// Whether a side has the one compaction that it may have at once.
+    fn is_occupied(&self, schedule: &Schedule, side: SideId) -> bool {
+        self.is_single && schedule.compaction_count(side) > 0
     }
 
     /// The sides with their running jobs. The host's slots are the workers that take this kind of
@@ -509,8 +547,17 @@ impl Round<'_> {
         };
         let now = self.jobs.env.now();
         let with_running = |(id, side): (SideId, &SideView<'b>)| {
-            let running = schedule.running_on(id, now);
+            let mut running = schedule.running_on(id, now);
+            // One compaction at once is as one slot for compactions, if any slot is free for it.
+            let is_single = self.is_single
+                && kind == JobKind::Compaction
+                && (id == host || side.slots > running.len() || self.is_occupied(schedule, id));
+            if is_single {
+                running.retain(|job| job.kind == kind);
+            }
             let slots = match (id == host, self.taker) {
+                (false, _) if is_single => side.slots.min(1),
+                (true, _) if is_single => 1,
                 (false, _) => side.slots,
                 (true, Taker::Placer { .. }) => workers as usize,
                 // The calling worker is free, so the host has at least one free slot.

@@ -192,6 +192,14 @@ impl Work {
         }
     }
 
+    /// The number of its input tables.
+    pub(crate) fn table_count(&self) -> u64 {
+        match &self.what {
+            What::Flush(_) => 0,
+            What::Compaction(compaction) => compaction.choice.tables().count() as u64,
+        }
+    }
+
     /// Whether it is only an edit of the manifest, without a job.
     pub(crate) fn is_edit(&self) -> bool {
         match &self.what {

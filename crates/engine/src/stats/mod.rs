@@ -18,7 +18,7 @@ use crate::services::budget::MemoryStats;
 use crate::stats::space::SpaceStats;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, Source};
 use crate::types::error::Error;
-use crate::types::job_stats::{JobStats, SideStats};
+use crate::types::job_stats::{JobStats, QueueStats, SideStats};
 use crate::types::metrics::{LatencySummary, Metrics};
 use crate::types::options::difference::OptionDifference;
 use crate::types::pressure::StallCause;
@@ -42,7 +42,7 @@ pub struct LevelStats {
 }
 
 /// The statistics of one keyspace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeyspaceStats {
     /// The keyspace's name.
@@ -54,6 +54,9 @@ pub struct KeyspaceStats {
     /// Levels 0 to 6.
     #[serde(serialize_with = "numbered")]
     pub levels: Vec<LevelStats>,
+    /// How urgent a compaction of each level is: it is due from 1 on. Tables that jobs have
+    /// reserved do not count, unless the option `schedule` says so.
+    pub level_scores: Vec<f64>,
 }
 
 /// The statistics of an open store at one moment. Counts begin when the store is opened.
@@ -96,6 +99,8 @@ pub struct Stats {
     /// Flushes and compactions that are due and wait for a busy side, or for a worker of the host.
     /// Always empty if the host is the only side.
     pub waiting_jobs: Vec<JobStats>,
+    /// The compactions among these, by keyspace and level.
+    pub queues: Vec<QueueStats>,
     /// The sides that run jobs: the executors in the order in which they were given, and last the
     /// store's own, whose jobs run on the store's workers. No two have the same name.
     pub sides: Vec<SideStats>,
@@ -328,6 +333,8 @@ fn keyspace_stats(keyspace: &KeyspaceCore) -> KeyspaceStats {
         memtable_bytes,
         sealed_memtable_count: view.sealed_count as u64,
         levels: level_stats(&view),
+        // The statistics of jobs say it.
+        level_scores: Vec::new(),
     }
 }
 
@@ -336,7 +343,8 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
     let counters = counters(jobs);
     let latencies = latencies(jobs.env().metrics());
     let map = jobs.catalog().keyspaces();
-    let keyspaces = map.by_id.values().map(|k| keyspace_stats(k)).collect();
+    let keyspaces = map.by_id.values().map(|k| keyspace_stats(k));
+    let mut keyspaces: Vec<KeyspaceStats> = keyspaces.collect();
     let current = map
         .by_id
         .values()
@@ -353,8 +361,13 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
     let JobsStats {
         jobs: begun,
         waiting,
+        queues,
         sides,
+        scores,
     } = crate::jobs::stats::collect(jobs);
+    for (id, keyspace) in map.by_id.keys().zip(&mut keyspaces) {
+        keyspace.level_scores = scores.get(id).map_or(Vec::new(), |scores| scores.to_vec());
+    }
     let jobs_failing = jobs
         .env()
         .failures()
@@ -375,6 +388,7 @@ pub(crate) fn collect(jobs: &Jobs, space: SpaceStats) -> Stats {
         waiting_writer_count: jobs.commit().stalls().waiting_count() as u64,
         jobs: begun,
         waiting_jobs: waiting,
+        queues,
         sides,
         log: jobs.wal().stats(),
         memory,

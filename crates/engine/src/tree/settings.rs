@@ -43,7 +43,7 @@ impl Settings {
         let all = own.over(&options.keyspace_defaults());
         Arc::new(Settings {
             limits: Limits::of(&all, options),
-            pick: PickOptions::of(&all),
+            pick: PickOptions::of(&all, &options.schedule),
             arenas: arenas.of(all.memtable_bytes),
             lean: options.memory_bytes_max > 0,
             own,

@@ -121,6 +121,8 @@ pub enum Event {
         executor: String,
         /// Where that executor computes: `host`, `gpu` or `device`.
         side: String,
+        /// Why it ran there, in words. Empty if the host is the only side.
+        placement: String,
     },
     /// A flush or a compaction begins on another executor than the host's own.
     #[non_exhaustive]

@@ -35,7 +35,8 @@ pub struct JobStats {
     /// Where that executor computes: `host`, `gpu` or `device`.
     pub side: String,
     /// Why that side was chosen: when each side would have done the job, or why a side was no
-    /// candidate, such as `gpu0 0.234 s, host 0.537 s`. Empty if the host is the only side.
+    /// candidate, such as `gpu0 0.234 s, host 0.537 s`; or from which end of which queue it was
+    /// taken. Of work in a queue, where it stands. Empty if the host is the only side.
     pub placement: String,
     /// All bytes that it reads: the files of its input tables, or the raw bytes of a memtable's
     /// entries (keys, values and 12 bytes an entry).
@@ -88,6 +89,11 @@ pub struct SideStats {
     pub flush_bytes_per_s: Option<f64>,
     /// Input bytes a second of its last five compactions, if it has done any.
     pub compaction_bytes_per_s: Option<f64>,
+    /// Nanoseconds for each input byte of its last five compactions, if it has done any.
+    pub compaction_ns_per_byte: Option<f64>,
+    /// From which end of the queues of compactions it takes work, by size: `small` or `large`.
+    /// Empty if the policy (`schedule`) has no queues.
+    pub queue_end: String,
     /// Why it did not accept the job that it was asked about last; `None` if it accepted that one.
     pub refusal: Option<String>,
     /// The number of its jobs that failed, panicked, or were given up because they showed no sign
@@ -105,4 +111,21 @@ pub struct SideStats {
     /// For how long it will be given no job, in microseconds; 0 if it is not suspended. Then it
     /// gets one job, which shows whether it works again. `last_failure` is the reason.
     pub suspended_us: u64,
+}
+
+/// The compactions of one level of a keyspace that are due and wait, as the last whole search for
+/// work found them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueStats {
+    /// The keyspace.
+    pub keyspace: String,
+    /// The topmost level of their inputs.
+    pub level: u8,
+    /// The number of compactions.
+    pub work_count: u64,
+    /// The number of their input tables.
+    pub table_count: u64,
+    /// Bytes of these tables' files.
+    pub bytes: u64,
 }

@@ -7,7 +7,9 @@
 //! whatever was installed after its choice was picked. The stories about flushes that are installed
 //! out of order (`docs/stories.md`) are special cases of this. Half of the seeds write only to a
 //! few narrow windows of keys between two rotations, so that runs have gaps, and merges within
-//! level 0 reach over tables that other jobs move down.
+//! level 0 reach over tables that other jobs move down. Two seeds of three have jobs over three
+//! levels, while others rewrite tables of the level that these pass. Every pick is made a second
+//! time with the index of overlaps, which must not change it.
 //!
 //! Threading: one task.
 
@@ -16,8 +18,8 @@ use std::sync::Arc;
 
 use siltstone::LevelTargets;
 use siltstone::compaction::pick::{
-    Choice, ChoiceKind, Deletes, ManualRange, ManualStep, PickInput, PickOptions, hard_cuts,
-    joined_ranges, older_ranges, pick, pick_deletes, pick_manual, soft_cuts,
+    Choice, ChoiceKind, Deletes, ManualRange, ManualStep, Overlaps, PickInput, PickOptions,
+    hard_cuts, joined_ranges, older_ranges, pick, pick_deletes, pick_manual, soft_cuts,
 };
 use siltstone::version::{
     CreateKeyspace, Edit, End, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange,
@@ -29,6 +31,9 @@ use crate::rng::Rng;
 
 /// The number of keys.
 const KEYS: u8 = 24;
+
+/// The target size of level 1 with which no level is due.
+const QUIET_BYTES: u64 = 100;
 
 /// The number of steps of a seed.
 const STEPS: u64 = 500;
@@ -75,6 +80,9 @@ struct Model {
     /// drawn.
     windows: Vec<u8>,
     has_windows: bool,
+    /// Small levels are often due, and tables are not moved above others, so jobs over three levels
+    /// are frequent.
+    is_deep: bool,
     state: StoreState,
     contents: BTreeMap<u64, Entries>,
     next_id: u64,
@@ -85,6 +93,7 @@ struct Model {
     jobs: Vec<Job>,
     truth: BTreeMap<u8, u64>,
     options: PickOptions,
+    overlaps: Overlaps,
     counts: Coverage,
 }
 
@@ -96,10 +105,12 @@ impl Model {
             sequence: 0,
             options: StoredOptions::new(),
         };
+        let is_deep = seed % 3 == 2;
         Model {
             random: Rng::new(seed),
             windows: Vec::new(),
             has_windows: seed % 4 >= 2,
+            is_deep,
             state: StoreState::new()
                 .apply(&Edit {
                     create: vec![create],
@@ -118,23 +129,57 @@ impl Model {
                 l0_trigger_count: 2,
                 l0_intra_count: 3,
                 l0_intra_min_count: 2,
-                level1_bytes: 6,
+                level1_bytes: if is_deep { 2 } else { 6 },
                 level_factor: 2,
                 table_bytes: 4,
-                max_job_bytes: 30,
-                max_grandparent_count: 3,
+                max_job_bytes: if is_deep { 60 } else { 30 },
+                max_grandparent_count: if is_deep { 0 } else { 3 },
                 level_targets: match seed % 2 {
                     0 => LevelTargets::Fixed,
                     _ => LevelTargets::Dynamic,
                 },
+                first_score: !seed.is_multiple_of(5),
+                three_levels: !seed.is_multiple_of(3),
                 ..PickOptions::default()
             },
+            overlaps: Overlaps::default(),
             counts: Coverage::default(),
         }
     }
 
+    /// From busy to quiet, or the other way round. While no level is due, tables are rewritten for
+    /// their deletes.
+    fn set_quiet(&mut self, is_quiet: bool) {
+        self.options.level1_bytes = if is_quiet { QUIET_BYTES } else { 2 };
+        self.options.l0_trigger_count = if is_quiet { 50 } else { 2 };
+    }
+
     fn version(&self) -> &KeyspaceVersion {
         &self.state.keyspaces[&0].version
+    }
+
+    /// Fills levels 1 to 3 with small tables that have gaps between them, half of whose entries are
+    /// tombstones.
+    fn fill_levels(&mut self) {
+        for level in (1..=3).rev() {
+            let mut change = KeyspaceEdit::new(0);
+            let mut key = self.random.below(6) as u8;
+            while key < KEYS {
+                let mut entries = Entries::default();
+                for key in key..(key + 1 + self.random.below(3) as u8).min(KEYS) {
+                    self.sequence += 1;
+                    let value = (self.random.below(2) > 0).then_some(self.sequence);
+                    entries.points.insert(key, (self.sequence, value));
+                }
+                key = entries.keys().last().unwrap() + 1 + self.random.below(6) as u8;
+                let table = self.table(entries);
+                change.add_to_level(level, &[table]);
+            }
+            self.install(change);
+        }
+        self.active_lo = self.sequence;
+        let read = (0..KEYS).filter_map(|key| Some((key, self.get(key)?)));
+        self.truth = read.collect();
     }
 
     /// Makes tables of the entries, cut at random, at the soft cuts and between all of `bounds`.
@@ -297,11 +342,13 @@ impl Model {
             .iter()
             .map(|job| job.choice.reservation())
             .collect();
+        self.overlaps.follow(&self.state.keyspaces[&0].version);
         let input = PickInput {
             version: self.version(),
             options: &self.options,
             jobs: &jobs,
             unsettled: &unsettled,
+            overlaps: None,
         };
         let choice = if why == Why::Deletes {
             let of = |t: &TableMeta| {
@@ -327,7 +374,13 @@ impl Model {
                 ManualStep::Wait | ManualStep::Done => None,
             }
         } else {
-            pick(&input)
+            let choice = pick(&input);
+            let with_index = PickInput {
+                overlaps: Some(&self.overlaps),
+                ..input
+            };
+            assert_eq!(pick(&with_index), choice, "with the index of overlaps");
+            choice
         };
         let Some(choice) = choice else { return };
         if why == Why::Deletes {
@@ -348,6 +401,9 @@ impl Model {
         if !self.jobs.is_empty() {
             self.counts.add("picks.beside_other_jobs");
         }
+        if self.is_deep && passes_gap(&choice) && self.random.below(2) == 0 {
+            self.set_quiet(true);
+        }
         self.jobs.push(Job {
             choice,
             older,
@@ -355,11 +411,28 @@ impl Model {
         });
     }
 
+    /// Counts jobs over three levels: from level 0, through tables of the level between, and past
+    /// that level where it has no tables.
+    fn count_levels(&mut self, choice: &Choice) {
+        let levels: BTreeSet<u8> = choice.inputs.iter().map(|input| input.level).collect();
+        match (choice.from, levels.len()) {
+            (0, 3) => self.counts.add("picks.three_levels_from_0"),
+            (_, 3) => self.counts.add("picks.three_levels"),
+            _ if passes_gap(choice) => self.counts.add("picks.three_levels_past_gap"),
+            _ => {}
+        }
+    }
+
     fn finish_one(&mut self) {
         if self.jobs.is_empty() {
             return;
         }
         let at = self.random.below(self.jobs.len() as u64) as usize;
+        // In these seeds, jobs that pass a level take long.
+        let is_slow = self.is_deep && passes_gap(&self.jobs[at].choice);
+        if is_slow && self.random.below(8) > 0 {
+            return;
+        }
         let Job {
             choice,
             older,
@@ -371,6 +444,7 @@ impl Model {
         });
         self.next_id += 1;
         self.counts.add(&format!("picks.{:?}", choice.kind));
+        self.count_levels(&choice);
         let tables: Vec<Arc<TableMeta>> = if choice.kind == ChoiceKind::TrivialMove {
             choice.tables().cloned().collect()
         } else if choice.kind == ChoiceKind::Drop {
@@ -388,7 +462,10 @@ impl Model {
                 }
             }
             let before = merged.points.len() + merged.ranges.len();
-            let may_be_older = |key: u8| older.iter().any(|range| range.contains(&[key]));
+            // A snapshot may need the tombstones, which are then rewritten later.
+            let keeps_all = self.is_deep && self.random.below(8) > 0;
+            let may_be_older =
+                |key: u8| keeps_all || older.iter().any(|range| range.contains(&[key]));
             let Entries { points, ranges } = &mut merged;
             points.retain(|key, (number, value)| {
                 ranges.get(key).is_none_or(|deleted| deleted < number)
@@ -432,6 +509,11 @@ impl Model {
     }
 }
 
+/// Whether a job from below level 0 passes a level of which it has no tables.
+fn passes_gap(choice: &Choice) -> bool {
+    choice.from > 0 && choice.to > choice.from + 1 && choice.inputs.len() == 2
+}
+
 /// The reason for a compaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
@@ -446,6 +528,9 @@ enum Why {
 /// If an answer is wrong, or a version refuses an edit.
 pub fn picks_trial(seed: u64) -> Coverage {
     let mut model = Model::new(seed);
+    if model.is_deep {
+        model.fill_levels();
+    }
     // Some stores flush late, some compact late.
     let weights: Vec<u64> = (0..7).map(|_| 1 + model.random.below(8)).collect();
     for step in 0..STEPS {
@@ -456,13 +541,18 @@ pub fn picks_trial(seed: u64) -> Coverage {
                 LevelTargets::Dynamic => LevelTargets::Fixed,
             };
         }
+        if model.is_deep && model.random.below(20) == 0 {
+            model.set_quiet(false);
+        }
         let mut at = model.random.below(weights.iter().sum::<u64>() + 20);
         let action = weights.iter().position(|weight| {
             let hit = at < *weight;
             at = at.wrapping_sub(*weight);
             hit
         });
+        let is_quiet = model.options.level1_bytes == QUIET_BYTES;
         match action {
+            _ if is_quiet && step % 2 == 0 => model.pick(Why::Deletes),
             Some(0) => model.rotate(),
             Some(1) => model.install_one(),
             Some(2) => model.pick(Why::Due),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use siltstone::{Components, ErrorKind, Options, Storages, Store};
+use siltstone::{Components, ErrorKind, Options, Storages, Store, ThirdScore};
 use siltstone_storage::{JoinHandle, MemoryStorage, Runtime, Storage};
 
 use crate::checker::{Check, check_now, find_prefix};
@@ -157,6 +157,15 @@ impl Run {
             executors: other_executors.executors(),
             ..Components::of(seen, self.runtime.clone())
         };
+        let mut options = options.clone();
+        if !components.executors.is_empty() {
+            // Half of the lives with other executors have queues with two ends.
+            options.schedule.third_score = match options.subjobs_max {
+                2 => ThirdScore::Ends,
+                4 => ThirdScore::EndsFrozen,
+                _ => options.schedule.third_score,
+            };
+        }
         let store = Store::open_with(components, options.clone())?;
         store.test_hooks().set_subjob_min_bytes(64 << 10);
         // The keys are few, so runs of hidden keys are short.

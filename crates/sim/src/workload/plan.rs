@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use siltstone::{
-    ByLevel, Compression, DirectIo, FlushVerify, KeyspaceOptions, LevelTargets, Options, Setting,
-    StallPolicy, SyncMode, TableOptions, Value, Verify, settings,
+    ByLevel, Compression, DirectIo, FlushVerify, KeyspaceOptions, LevelTargets, Options,
+    ScheduleOptions, Setting, StallPolicy, SyncMode, TableOptions, Value, Verify, settings,
 };
 
 use siltstone_table::limits::MAX_KEY_BYTES;
@@ -69,8 +69,36 @@ pub fn draw_options(rng: &mut Rng) -> Options {
             StallPolicy::Slowdown,
             StallPolicy::Stop,
         ]),
+        schedule: draw_schedule(&mut more),
         ..Options::default()
     }
+}
+
+/// A policy that needs no other executor.
+fn draw_schedule(rng: &mut Rng) -> ScheduleOptions {
+    let usual = ScheduleOptions::default();
+    let three_levels = ScheduleOptions {
+        three_levels: true,
+        ..usual
+    };
+    let bare = ScheduleOptions {
+        first_score: false,
+        second_score: false,
+        ..three_levels
+    };
+    let single = ScheduleOptions {
+        multi_threading: false,
+        ..usual
+    };
+    *rng.pick(&[
+        usual,
+        usual,
+        usual,
+        three_levels,
+        three_levels,
+        bare,
+        single,
+    ])
 }
 
 /// The own settings of some keyspaces: stored from life to life, and changed by each open that

@@ -53,6 +53,8 @@ pub struct PickInput<'a> {
     /// Slots of sources that have sequence numbers and are not installed: memtables, including
     /// active ones, and unfinished ingests. These sources may have any key.
     pub unsettled: &'a [SeqRange],
+    /// The overlaps of the version's tables. It only saves time: the choice is the same without it.
+    pub overlaps: Option<&'a Overlaps>,
 }
 
 /// The kind of work of a choice.
@@ -158,21 +160,22 @@ impl Choice {
         self.inputs.iter().flat_map(of).collect()
     }
 
-    /// The reservation of the choice until its work has ended (C4).
+    /// The reservation of the choice until its work has ended (C4). The outputs will lie beneath
+    /// the levels that inputs pass, so no job may put tables there.
     pub fn reservation(&self) -> Reservation {
         let tables = self.tables().map(|t| t.id).collect();
         let mut spans = Vec::new();
-        for input in self
-            .inputs
-            .iter()
-            .filter(|input| input.level > 0 && input.level < self.to)
-        {
-            spans.extend(hull(&input.tables).map(|range| (input.level, range)));
-        }
-        if self.from == 0 {
-            // The outputs will lie beneath the levels that the choice passes, so no job may put
-            // tables there.
-            spans.extend((1..self.to).map(|level| (level, self.range.clone())));
+        for level in self.from.max(1)..self.to {
+            // What passes or leaves this level. All levels below level 0 are passed by outputs of
+            // the whole range.
+            let passes = |input: &&LevelInput| {
+                input.level == level || input.level < level && !planted!(PassedLevelIsNotReserved)
+            };
+            let range = match self.from {
+                0 => Some(self.range.clone()),
+                _ => hull(self.inputs.iter().filter(passes).flat_map(|i| &i.tables)),
+            };
+            spans.extend(range.map(|range| (level, range)));
         }
         spans.push((self.to, self.range.clone()));
         Reservation { tables, spans }
@@ -318,17 +321,25 @@ impl<'a> Picker<'a> {
             .filter(|run| run.tables.tables().iter().any(|t| !self.is_reserved(t)))
     }
 
-    /// Priority 1: how urgent each level is, without the tables that are reserved.
+    /// Priority 1: how urgent each level is. The tables that are reserved do not count, unless the
+    /// options say so.
     fn scores(&self) -> [f64; LEVEL_COUNT] {
         let (version, options) = (self.input.version, self.input.options);
         let mut scores = [0.0; LEVEL_COUNT];
-        scores[0] = self.free_runs().count() as f64 / options.l0_trigger_count.max(1) as f64;
+        let run_count = match options.first_score {
+            true => self.free_runs().count(),
+            false => version.runs().len(),
+        };
+        scores[0] = run_count as f64 / options.l0_trigger_count.max(1) as f64;
         for (level, tables) in version.levels() {
             // There is no level below the bottom.
             if level == BOTTOM_LEVEL {
                 continue;
             }
-            let taken = file_bytes(tables.tables().iter().filter(|t| self.is_reserved(t)));
+            let taken = match options.first_score {
+                true => file_bytes(tables.tables().iter().filter(|t| self.is_reserved(t))),
+                false => 0,
+            };
             let bytes = tables.file_bytes().saturating_sub(taken);
             scores[usize::from(level)] = if level >= self.targets.first_needed {
                 bytes as f64 / self.targets.bytes[usize::from(level)] as f64
@@ -368,10 +379,10 @@ impl<'a> Picker<'a> {
         let (version, base) = (self.input.version, self.targets.base);
         let settled = self.settled_runs();
         let newest_settled = settled.last()?;
-        // No table may come down where jobs work on the base level ...
+        // No table may come down where jobs work on the base level or on a level that it passes ...
         let mut walls = Ranges::default();
         for (level, range) in self.input.jobs.iter().flat_map(|job| &job.spans) {
-            if *level == base {
+            if (1..=base).contains(level) {
                 walls.add(range);
             }
         }
@@ -549,135 +560,6 @@ impl<'a> Picker<'a> {
             && !self.input.unsettled.iter().any(|u| u.overlaps(joint))
     }
 
-    /// Priority 2: takes the table with the fewest overlapping tables below, and neighbours that
-    /// cost nothing more.
-    fn level_down(&self, level: u8, score: f64, within: Option<&KeyRange>) -> Option<Choice> {
-        let version = self.input.version;
-        let (upper, lower) = (version.level(level), version.level(level + 1));
-        let candidates = match within {
-            Some(range) => upper.overlapping(range),
-            None => 0..upper.len(),
-        };
-        // One pass over both levels suffices: bounds ascend, so the overlapping ranges ascend too.
-        let mut best: Option<((usize, u64, u64), usize)> = None;
-        let mut first = 0;
-        for i in candidates.clone() {
-            let table = &upper.tables()[i];
-            while lower
-                .tables()
-                .get(first)
-                .is_some_and(|t| !t.bounds.end.reaches(&table.bounds.start))
-            {
-                first += 1;
-            }
-            let below = lower.tables()[first..]
-                .iter()
-                .take_while(|t| table.bounds.end.reaches(&t.bounds.start));
-            let (mut count, mut bytes, mut free) = (0, 0u64, !self.is_reserved(table));
-            for other in below {
-                count += 1;
-                bytes = bytes.saturating_add(other.file_bytes);
-                free &= !self.is_reserved(other);
-            }
-            let order = (count, bytes, table.id);
-            if free && best.is_none_or(|(other, _)| order < other) && self.can_go(level, i..i + 1) {
-                best = Some((order, i));
-            }
-        }
-        let (_, index) = best?;
-        let table = &upper.tables()[index];
-        let reason = match within {
-            Some(range) => format!("level {level} is compacted on request in {range}"),
-            None => format!(
-                "level {level} has {} bytes of {}; table {} overlaps {} below, the fewest",
-                upper.file_bytes(),
-                self.targets.bytes[usize::from(level)],
-                table.id,
-                lower.overlapping(&table.bounds).len()
-            ),
-        };
-        self.down_from(level, index, candidates, within, (score, reason))
-    }
-
-    /// Moves a table of a level down, with neighbours among the candidates that cost nothing more.
-    fn down_from(
-        &self,
-        level: u8,
-        index: usize,
-        candidates: std::ops::Range<usize>,
-        within: Option<&KeyRange>,
-        (score, reason): (f64, String),
-    ) -> Option<Choice> {
-        let (version, options) = (self.input.version, self.input.options);
-        let (upper, lower) = (version.level(level), version.level(level + 1));
-        let mut chosen = index..index + 1;
-        // Neighbours whose overlapping tables below are taken anyway, as long as the job stays
-        // small.
-        let below_of =
-            |indices: &std::ops::Range<usize>| match hull(&upper.tables()[indices.clone()]) {
-                Some(range) => lower.overlapping(&range),
-                None => 0..0,
-            };
-        let below = below_of(&chosen);
-        let cost = |indices: &std::ops::Range<usize>| {
-            file_bytes(&upper.tables()[indices.clone()])
-                .saturating_add(file_bytes(&lower.tables()[below.clone()]))
-        };
-        let grows = |indices: &std::ops::Range<usize>| {
-            let wider = below_of(indices);
-            (wider == below || wider.is_empty() && below.is_empty())
-                && cost(indices) <= options.max_job_bytes
-                && upper.tables()[indices.clone()]
-                    .iter()
-                    .all(|t| !self.is_reserved(t))
-                && self.can_go(level, indices.clone())
-        };
-        // If no table lies below, every table moves by itself at no cost.
-        if !below.is_empty() || within.is_some() {
-            while chosen.end < candidates.end && grows(&(chosen.start..chosen.end + 1)) {
-                chosen.end += 1;
-            }
-            while chosen.start > candidates.start && grows(&(chosen.start - 1..chosen.end)) {
-                chosen.start -= 1;
-            }
-        }
-        let tables = upper.tables()[chosen].to_vec();
-        let mut inputs = vec![LevelInput {
-            level,
-            run: None,
-            tables,
-        }];
-        let moves = (below.is_empty() || planted!(MoveIntoOverlap))
-            && self.may_move(level, level + 1, &inputs);
-        let below = if moves { 0..0 } else { below };
-        inputs.push(LevelInput {
-            level: level + 1,
-            run: None,
-            tables: lower.tables()[below].to_vec(),
-        });
-        let kind = if moves {
-            ChoiceKind::TrivialMove
-        } else {
-            ChoiceKind::Merge
-        };
-        Choice::new(kind, level + 1, inputs, score, reason)
-    }
-
-    /// Whether no job is in conflict with these tables of a level moving down (C4).
-    fn can_go(&self, level: u8, indices: std::ops::Range<usize>) -> bool {
-        let version = self.input.version;
-        let Some(range) = hull(&version.level(level).tables()[indices]) else {
-            return false;
-        };
-        let below = version.level(level + 1).overlapping_tables(&range);
-        let out = below
-            .iter()
-            .fold(range.clone(), |range, t| range.joint(&t.bounds));
-        below.iter().all(|t| !self.is_reserved(t))
-            && !self.span_taken(level, &range)
-            && !self.span_taken(level + 1, &out)
-    }
-
     /// Whether inputs with nothing below them may be moved unchanged.
     fn may_move(&self, from: u8, to: u8, inputs: &[LevelInput]) -> bool {
         let (version, options) = (self.input.version, self.input.options);
@@ -765,9 +647,14 @@ pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
 /// The next piece of work of a keyspace. `None` if no level is due, or if jobs are already working
 /// on the levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
+    pick_of(input, 0..BOTTOM_LEVEL)
+}
+
+/// Like [`pick`], for levels that are due among these.
+pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Choice> {
     let picker = Picker::new(input);
     let scores = picker.scores();
-    let mut due: Vec<u8> = (0..BOTTOM_LEVEL)
+    let mut due: Vec<u8> = levels
         .filter(|level| scores[usize::from(*level)] >= 1.0)
         .collect();
     // The highest score comes first. Of equal scores the higher level comes first, since it costs
@@ -775,11 +662,14 @@ pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     due.sort_by(|a, b| scores[usize::from(*b)].total_cmp(&scores[usize::from(*a)]));
     due.into_iter().find_map(|level| {
         let score = scores[usize::from(level)];
-        match level {
-            0 => picker
-                .level0_down(score, None)
-                .or_else(|| picker.within_level0(score)),
+        let down = match level {
+            0 => picker.level0_down(score, None),
             _ => picker.level_down(level, score, None),
+        };
+        match down {
+            Some(choice) => Some(picker.through_next_level(choice, &scores)),
+            None if level == 0 => picker.within_level0(score),
+            None => None,
         }
     })
 }
@@ -835,11 +725,15 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
 
 mod bounds;
 mod deletes;
+mod down;
+mod overlaps;
 mod targets;
+mod three_levels;
 
 pub use crate::tree::pick::targets::{PickOptions, Targets, targets};
 pub use bounds::{hard_cuts, older_ranges, soft_cuts};
 pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
+pub use overlaps::Overlaps;
 
 #[cfg(test)]
 mod tests;

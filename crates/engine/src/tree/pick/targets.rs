@@ -4,7 +4,9 @@
 //! Threading: plain values and pure functions.
 
 use super::*;
-use crate::types::options::{ByLevel, Compression, KeyspaceSettings, LevelTargets};
+use crate::types::options::{
+    ByLevel, Compression, KeyspaceSettings, LevelTargets, ScheduleOptions,
+};
 
 /// The settings that decide when and how much to compact. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,12 @@ pub struct PickOptions {
     /// The compression of each level. A table is not moved unchanged to a level with another
     /// compression.
     pub compression: ByLevel<Compression>,
+    /// Tables that jobs have reserved do not make a level due.
+    pub first_score: bool,
+    /// The table with the fewest overlaps below goes first, and not the first one of the level.
+    pub second_score: bool,
+    /// A job may go through a level that is due itself to the level below it.
+    pub three_levels: bool,
 }
 
 impl Default for PickOptions {
@@ -47,13 +55,16 @@ impl Default for PickOptions {
             max_grandparent_count: 40,
             level_targets: LevelTargets::Fixed,
             compression: Compression::None.into(),
+            first_score: true,
+            second_score: true,
+            three_levels: false,
         }
     }
 }
 
 impl PickOptions {
     /// The settings for a keyspace.
-    pub fn of(settings: &KeyspaceSettings) -> PickOptions {
+    pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
         PickOptions {
             l0_trigger_count: settings.l0_trigger_count as usize,
             level1_bytes: settings.level1_bytes,
@@ -62,6 +73,9 @@ impl PickOptions {
             max_job_bytes: 25 * settings.table_bytes,
             level_targets: settings.level_targets,
             compression: settings.compression,
+            first_score: schedule.first_score,
+            second_score: schedule.second_score,
+            three_levels: schedule.three_levels,
             ..PickOptions::default()
         }
     }

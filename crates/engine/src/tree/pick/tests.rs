@@ -5,7 +5,8 @@
 //! delete. It may be followed by `*MiB`, `!` (every entry is a delete), `%n` (n of a hundred are)
 //! and `^` (it needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`,
 //! `span level [a..b]`, `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`,
-//! `read number` (the oldest that a reader needs), `unproductive id id`.
+//! `read number` (the oldest that a reader needs), `unproductive id id`, `three levels`,
+//! `without first` and `without second` (the switches of these scores).
 
 use std::fmt::Write as _;
 
@@ -150,6 +151,12 @@ fn draw(text: &str) -> Drawing {
             }
             "level1" => options.level1_bytes = number(1) * MIB,
             "dynamic" => options.level_targets = LevelTargets::Dynamic,
+            "three" => options.three_levels = true,
+            "without" => match words[1] {
+                "first" => options.first_score = false,
+                "second" => options.second_score = false,
+                _ => panic!("{line}"),
+            },
             "factor" => options.level_factor = number(1),
             "read" => deletes.oldest_read = number(1),
             "unproductive" => deletes
@@ -191,6 +198,7 @@ impl Drawing {
             options: &self.options,
             jobs: &self.jobs,
             unsettled: &self.unsettled,
+            overlaps: None,
         }
     }
 }
@@ -226,6 +234,16 @@ fn picks(expected: &str, drawing: &str) {
     if let Some(choice) = &choice {
         lands(&drawing, choice);
     }
+    // The index of overlaps changes nothing.
+    let version = Arc::new(drawing.version.clone());
+    let mut overlaps = Overlaps::default();
+    overlaps.follow(&version);
+    let with_index = PickInput {
+        version: &version,
+        overlaps: Some(&overlaps),
+        ..drawing.input()
+    };
+    assert_eq!(pick(&with_index), choice);
     assert_eq!(described(choice), expected);
 }
 
@@ -1076,3 +1094,5 @@ fn picks_for_deletes_come_to_an_end() {
     }
     assert!(picked > 200, "{picked}");
 }
+
+mod three_levels;

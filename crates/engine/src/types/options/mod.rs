@@ -15,6 +15,7 @@ pub(crate) mod difference;
 pub(crate) mod file;
 pub(crate) mod keyspace;
 mod registry;
+mod schedule;
 pub(crate) mod stored;
 mod value;
 
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub(crate) use file::{FILE_BYTES_MAX, OptionsFile, file_is_wrong};
 pub use registry::{Change, Limits, Scope, Setting, setting, settings};
 use registry::{KeyspaceAccess, choice, refuse_number, switch, times, within, within_power_of_two};
+pub use schedule::{ScheduleOptions, ThirdScore};
 pub use value::Value;
 use value::{SettingType, StoredType};
 
@@ -406,6 +408,19 @@ settings_table! {
         background_bytes_per_s: u64 = 0, "bytes",
             "From 0 B to 1024 TiB; default 0.",
             within(0, 1 << 50), WhileOpen;
+        /// How compactions are chosen and placed on executors: a policy, and the switches that
+        /// differ from it, such as "near-data, second-score=off". The default compares when each
+        /// side would have done a job. "near-data" gives the largest compactions to the faster
+        /// sides and needs another executor than the host's; it and switches are for comparisons.
+        schedule: ScheduleOptions = ScheduleOptions::default(), "policy",
+            "`\"default\"`, `\"near-data\"`, `\"async-single\"` or `\"host-only\"`, and after a comma \
+             each first-score, second-score, fourth-score, three-levels or multi-threading (=on or \
+             =off), or third-score (=first-done, =ends, =ends-frozen or =host-only); \
+             default `\"default\"`.",
+            choice("\"default\", \"near-data\", \"async-single\" or \"host-only\", and after a comma \
+                each first-score, second-score, fourth-score, three-levels or multi-threading \
+                (=on or =off), or third-score (=first-done, =ends, =ends-frozen or =host-only)"),
+            AtOpen("the sides are measured from the open on");
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind:
         /// "stop" does not delay them until a limit is reached, where they wait; "slowdown" takes
         /// fewer bytes a second the nearer the limits are.
@@ -516,6 +531,7 @@ impl Options {
                     .advice("raise log_bytes_max or lower log_segment_bytes"),
             );
         }
+        self.schedule.validate()?;
         for (name, path) in self.directories() {
             if path.to_str().is_none_or(|p| p.contains(['\n', '\r'])) {
                 return Err(Error::invalid_argument(format!(

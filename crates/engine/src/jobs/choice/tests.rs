@@ -1,0 +1,237 @@
+//! The choice of a side, case by case.
+
+use super::*;
+
+const MB: u64 = 1_000_000;
+
+fn job(kind: JobKind, seconds: f64) -> RunningJob {
+    RunningJob {
+        kind,
+        remaining: Duration::from_secs_f64(seconds),
+    }
+}
+
+/// A side that compacts at `ns` per byte and runs compactions that still need these seconds.
+fn side<'a>(name: &'a str, slots: usize, ns: f64, remaining: &[f64]) -> SideView<'a> {
+    let running = remaining.iter().map(|s| job(JobKind::Compaction, *s));
+    SideView {
+        name,
+        slots,
+        no_slots: "has no slots",
+        running: running.collect(),
+        speed: [Some(ns); JOB_KINDS],
+        measured_jobs: [5; JOB_KINDS],
+        is_on_trial: false,
+    }
+}
+
+fn of(bytes: u64) -> Ask<'static> {
+    Ask {
+        kind: JobKind::Compaction,
+        bytes,
+        may_wait: true,
+        answers: &[Answer::Accepts; 4],
+    }
+}
+
+/// Places jobs one after the other. Jobs that wait count for the placement of later ones.
+fn places(sides: &[SideView<'_>], asks: &[Ask<'_>]) -> Vec<(usize, bool)> {
+    let mut waiting = Vec::new();
+    let place = |ask: &Ask<'_>| {
+        let decision = choose(sides, ask, &waiting);
+        if decision.is_busy {
+            waiting.push(Waiting {
+                side: decision.side,
+                kind: ask.kind,
+                bytes: ask.bytes,
+            });
+        }
+        (decision.side, decision.is_busy)
+    };
+    asks.iter().map(place).collect()
+}
+
+/// The example of RFC 7, section 5.
+#[test]
+fn a_faster_side_does_not_get_every_job() {
+    let host = side("host", 1, 4.0, &[]);
+    let two = [side("gpu0", 2, 1.0, &[0.10, 0.30]), host.clone()];
+    let works = [of(134 * MB); 3];
+    assert_eq!(places(&two, &works), [(0, true), (0, true), (1, false)]);
+    let words = choose(&two, &works[0], &[]).reason;
+    assert_eq!(words, "gpu0 0.234 s, host 0.536 s");
+    let one = [side("gpu0", 1, 1.0, &[0.5]), host.clone()];
+    assert_eq!(places(&one, &works[..1]), [(1, false)]);
+    // The faster side has a free slot, so it gets the job.
+    let free = [side("gpu0", 2, 1.0, &[9.0]), host];
+    assert_eq!(places(&free, &works[..1]), [(0, false)]);
+}
+
+#[test]
+fn equal_sides_are_taken_in_order_and_the_host_last() {
+    let sides = [
+        side("a", 1, 1.0, &[]),
+        side("b", 1, 1.0, &[]),
+        side("host", 1, 1.0, &[]),
+    ];
+    assert_eq!(choose(&sides, &of(MB), &[]).side, 0);
+    let only = |answers: &[Answer]| {
+        let ask = Ask { answers, ..of(MB) };
+        choose(&sides, &ask, &[])
+    };
+    let (yes, no) = (Answer::Accepts, Answer::Refuses);
+    assert_eq!(only(&[no, yes, yes]).side, 1);
+    assert_eq!(only(&[no, no, yes]).side, 2);
+    let decision = only(&[no, Answer::Failed, no]);
+    assert_eq!(decision.side, 2, "the host is always a candidate");
+    let reason = "a does not accept it, b has failed with it, host 0.001 s";
+    assert_eq!(decision.reason, reason);
+}
+
+#[test]
+fn what_may_not_wait_gets_a_free_slot_or_the_host() {
+    let sides = [side("gpu0", 1, 1.0, &[0.01]), side("host", 1, 9.0, &[])];
+    assert_eq!(places(&sides, &[of(100 * MB)]), [(0, true)]);
+    let urgent = Ask {
+        may_wait: false,
+        ..of(100 * MB)
+    };
+    assert_eq!(places(&sides, &[urgent]), [(1, false)]);
+    let free = [side("gpu0", 2, 1.0, &[0.01]), side("host", 1, 9.0, &[])];
+    assert_eq!(places(&free, &[urgent]), [(0, false)]);
+    // The job waits for the host if no other side is a candidate.
+    let busy = [side("gpu0", 1, 1.0, &[5.0]), side("host", 1, 9.0, &[5.0])];
+    assert_eq!(places(&busy, &[urgent]), [(1, true)]);
+}
+
+#[test]
+fn a_side_that_is_not_measured_gets_one_job_of_a_kind() {
+    let host = side("host", 1, 1.0, &[]);
+    let mut new = side("new", 4, 0.0, &[]);
+    new.speed = [None, None];
+    let at = |new: &SideView<'_>, ask: Ask<'_>| choose(&[new.clone(), host.clone()], &ask, &[]);
+    assert_eq!(at(&new, of(MB)).side, 0);
+    new.running.push(job(JobKind::Compaction, 1.0));
+    assert_eq!(at(&new, of(MB)).side, 1, "it is being measured");
+    let flush = Ask {
+        kind: JobKind::Flush,
+        may_wait: false,
+        ..of(MB)
+    };
+    assert_eq!(at(&new, flush).side, 0, "but not with flushes");
+    // No job waits for a side whose speed is not measured.
+    new.slots = 1;
+    assert_eq!(
+        at(
+            &new,
+            Ask {
+                may_wait: true,
+                ..flush
+            }
+        )
+        .side,
+        1
+    );
+    // The host is measured in the same way.
+    let slow = side("slow", 1, 50.0, &[]);
+    let mut unknown = side("host", 1, 0.0, &[]);
+    unknown.speed = [None, None];
+    assert_eq!(choose(&[slow, unknown], &of(MB), &[]).side, 1);
+}
+
+#[test]
+fn the_reason_says_why_a_side_is_no_candidate() {
+    let host = side("host", 1, 4.0, &[]);
+    let reason = |side: &SideView<'_>, ask: Ask<'_>, waiting: &[Waiting]| {
+        let decision = choose(&[side.clone(), host.clone()], &ask, waiting);
+        let (gpu, rest) = decision.reason.split_once(", ").unwrap();
+        assert!(rest == "host 0.004 s" && decision.side == 1, "{decision:?}");
+        gpu.strip_prefix("gpu0 ").unwrap().to_string()
+    };
+    let free = side("gpu0", 1, 1.0, &[]);
+    let busy = side("gpu0", 1, 1.0, &[0.001]);
+    let answered = |answers: &'static [Answer]| Ask { answers, ..of(MB) };
+    let refuses = answered(&[Answer::Refuses; 2]);
+    assert_eq!(reason(&free, refuses, &[]), "does not accept it");
+    let failed = answered(&[Answer::Failed; 2]);
+    assert_eq!(reason(&free, failed, &[]), "has failed with it");
+    let urgent = Ask {
+        may_wait: false,
+        ..of(MB)
+    };
+    assert_eq!(reason(&busy, urgent, &[]), "has no free slot");
+    let waiting = Waiting {
+        side: 0,
+        kind: JobKind::Compaction,
+        bytes: 1,
+    };
+    let said = "has as many jobs waiting as slots";
+    assert_eq!(reason(&busy, of(MB), &[waiting]), said);
+    let mut other = busy.clone();
+    other.is_on_trial = true;
+    let said = "has one job to show that it works again";
+    assert_eq!(reason(&other, of(MB), &[]), said);
+    other = busy.clone();
+    other.speed = [None; JOB_KINDS];
+    assert_eq!(reason(&other, of(MB), &[]), "is being measured");
+    other = busy.clone();
+    (other.slots, other.no_slots) = (0, "is suspended");
+    assert_eq!(reason(&other, of(MB), &[]), "is suspended");
+    // The side is a candidate, but its time is not known.
+    other = free.clone();
+    other.speed = [None; JOB_KINDS];
+    let decision = choose(&[other, host.clone()], &of(MB), &[]);
+    let said = "gpu0 is not measured yet, host 0.004 s";
+    assert_eq!((decision.side, &decision.reason[..]), (0, said));
+}
+
+#[test]
+fn a_side_on_trial_gets_one_job_at_all() {
+    let mut sides = [side("gpu0", 4, 1.0, &[]), side("host", 1, 9.0, &[])];
+    sides[0].is_on_trial = true;
+    assert_eq!(choose(&sides, &of(MB), &[]).side, 0);
+    sides[0].running.push(job(JobKind::Flush, 0.001));
+    assert_eq!(choose(&sides, &of(MB), &[]).side, 1);
+}
+
+#[test]
+fn slots_that_went_away_are_not_given_out() {
+    let host = side("host", 1, 100.0, &[]);
+    let gone = [side("gpu0", 0, 1.0, &[]), host.clone()];
+    assert_eq!(choose(&gone, &of(MB), &[]).side, 1);
+    // Three jobs run and one slot remains, which is free when the last job ends.
+    let fewer = [side("gpu0", 1, 1.0, &[1.0, 2.0, 3.0]), host];
+    let decision = choose(&fewer, &of(100 * MB), &[]);
+    assert_eq!(decision.reason, "gpu0 3.100 s, host 10.000 s");
+    assert_eq!((decision.side, decision.is_busy), (0, true));
+}
+
+#[test]
+fn the_time_to_go_grows_while_nothing_moves() {
+    let s = Duration::from_secs;
+    let after = |elapsed, read| Advance {
+        elapsed: s(elapsed),
+        expected: s(10),
+        bytes: 100,
+        read,
+        still: s(0),
+    };
+    let left = |elapsed, read| after(elapsed, read).remaining();
+    assert_eq!([left(0, 0), left(4, 0), left(8, 0)], [s(10), s(6), s(8)]);
+    assert_eq!(left(500, 0), s(500));
+    // A quarter was read in two seconds.
+    assert_eq!(left(2, 25), s(6));
+    assert_eq!([left(2, 100), left(2, 1000)], [s(0), s(0)]);
+    let still = |read, still| Advance {
+        still: s(still),
+        ..after(60, read)
+    };
+    assert_eq!(still(60, 5).remaining(), s(40));
+    assert_eq!(still(60, 50).remaining(), s(50));
+    assert_eq!(still(100, 50).remaining(), s(50), "all is read");
+    let flush = Advance {
+        bytes: 0,
+        ..after(3, 7)
+    };
+    assert_eq!(flush.remaining(), s(7), "a flush reads no table");
+}

@@ -1,0 +1,398 @@
+//! Due compactions below level 0 as queues with two ends, within one search for work.
+//!
+//! Without queues, work is picked one by one, and a side is chosen for each. With queues
+//! ([`ThirdScore::Ends`](crate::types::options::ThirdScore)), the search first lists what is due,
+//! by keyspace and level in the order of size, and then each side takes from its end ([RFC
+//! 10](../../../../../docs/rfc/0010-schedule.md), section 3).
+//!
+//! Invariants: a queue lives for one search, and reserves nothing in the schedule. Level 0 is
+//! placed before anything is listed, so no work in a queue keeps its tables from it.
+//!
+//! Threading: under the schedule's lock; no I/O.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::{Found, LEFT_MAX, PickKey, Round, Taker, key_of};
+use crate::catalog::KeyspaceMap;
+use crate::env::failures::JobKind;
+use crate::jobs::choice::ends::{EndSide, Order, PASSED_MAX, Queued, Taken, take_end};
+use crate::jobs::choice::{Answer, SideView};
+use crate::jobs::schedule::{Left, Schedule, Waits};
+use crate::jobs::work::{Described, Placed, Reason, Work};
+use crate::tree::pick;
+use crate::tree::view::KeyspaceCore;
+use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId};
+use crate::types::options::ThirdScore;
+
+/// Identifies a work over several searches: the keyspace, the level, and the first table. The
+/// tables below may change meanwhile.
+type WorkKey = (KeyspaceId, u8, u64);
+
+/// What is remembered of a work in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Age {
+    /// The search that found it first.
+    since: u64,
+    passed_count: u32,
+}
+
+/// What is remembered of the queues from one search to the next.
+#[derive(Debug, Default)]
+pub(in crate::jobs) struct Memory {
+    /// `None` before the first search.
+    order: Option<Order>,
+    /// The side that had the small end in the last search.
+    pub(in crate::jobs) small_end: Option<usize>,
+    searches: u64,
+    ages: BTreeMap<WorkKey, Age>,
+}
+
+impl Memory {
+    /// Notes the works that a search has found. Others are forgotten.
+    fn note(&mut self, found: impl Iterator<Item = WorkKey>) {
+        self.searches += 1;
+        let new = Age {
+            since: self.searches,
+            passed_count: 0,
+        };
+        let before = std::mem::take(&mut self.ages);
+        self.ages = found
+            .map(|key| (key, before.get(&key).copied().unwrap_or(new)))
+            .collect();
+    }
+
+    fn passed_count(&self, key: &WorkKey) -> u32 {
+        self.ages.get(key).map_or(0, |age| age.passed_count)
+    }
+
+    /// Counts the works of a queue that came earlier than the one that was taken.
+    fn count_passed<'a>(&mut self, taken: &WorkKey, queue: impl Iterator<Item = &'a WorkKey>) {
+        let Some(taken) = self.ages.get(taken).copied() else {
+            return;
+        };
+        for key in queue {
+            if let Some(age) = self.ages.get_mut(key)
+                && age.since < taken.since
+            {
+                age.passed_count = age.passed_count.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// A work in a queue.
+struct Entry {
+    work: Work,
+    pick_key: PickKey,
+    key: WorkKey,
+    table_count: usize,
+    answers: Vec<Answer>,
+}
+
+/// The works of one level of one keyspace, by size.
+struct Queue {
+    keyspace: Arc<KeyspaceCore>,
+    level: u8,
+    entries: Vec<Entry>,
+}
+
+impl Queue {
+    fn queued(&self, memory: &Memory) -> Vec<Queued<'_>> {
+        self.entries
+            .iter()
+            .map(|entry| Queued {
+                passed_count: memory.passed_count(&entry.key),
+                answers: &entry.answers,
+            })
+            .collect()
+    }
+
+    fn sort(&mut self) {
+        let size = |entry: &Entry| (entry.table_count, entry.work.bytes(), entry.key);
+        self.entries.sort_by_key(size);
+    }
+}
+
+impl Round<'_> {
+    /// Places due compactions: level 0 of each keyspace as without queues, and then the works of
+    /// the other levels, each side from its end.
+    pub(super) fn queued(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
+        for keyspace in super::in_turn(map, schedule.turn) {
+            let pick = |schedule: &Schedule, state: &super::PickState| {
+                pick::pick_of(&state.input(schedule.overlaps(keyspace.id)), 0..1)
+            };
+            let found = self.compactions(schedule, keyspace, Reason::Due, pick);
+            if found.is_some() {
+                return found;
+            }
+        }
+        let mut queues = match self.list(schedule, map) {
+            Ok(queues) => queues,
+            Err(found) => return Some(found),
+        };
+        if self.must_ask(&queues) {
+            return Some(self.questions(queues));
+        }
+        self.answer(&mut queues);
+        queues.iter_mut().for_each(Queue::sort);
+        let all = queues.iter().flat_map(|queue| &queue.entries);
+        schedule.queues.note(all.map(|entry| entry.key));
+        let sides = self.end_sides();
+        let freezes = self.third_score == ThirdScore::EndsFrozen;
+        let order = schedule.queues.order.take();
+        let order = order
+            .unwrap_or_else(|| Order::new(sides.len()))
+            .compared(&sides, freezes);
+        let small = order.small_end(&sides);
+        schedule.queues.small_end = small;
+        let able = self.able(schedule);
+        let all: Vec<_> = queues
+            .iter()
+            .map(|queue| queue.queued(&schedule.queues))
+            .collect();
+        let taken = take_end(&order, small, &able, &all);
+        schedule.queues.order = Some(order);
+        match taken {
+            Some(taken) => Some(self.start_taken(schedule, queues, taken, small)),
+            None => {
+                self.show(queues);
+                None
+            }
+        }
+    }
+
+    /// The compactions below level 0 that are due, as many as all sides could begin. Work that is
+    /// only an edit is placed at once.
+    fn list(
+        &mut self,
+        schedule: &mut Schedule,
+        map: &KeyspaceMap,
+    ) -> std::result::Result<Vec<Queue>, Found> {
+        let workers = self.jobs.env.options().background_tasks as usize;
+        let slots: usize = self.sides.iter().flatten().map(|side| side.slots).sum();
+        let most = slots.saturating_add(workers).min(LEFT_MAX);
+        let mut queues: Vec<Queue> = Vec::new();
+        let mut count = 0;
+        for keyspace in super::in_turn(map, schedule.turn) {
+            while count < most && self.left.len() < 2 * LEFT_MAX {
+                let state = self.pick_state(schedule, keyspace);
+                if state.settings.pick.second_score {
+                    schedule.follow_overlaps(&state.view.version);
+                }
+                let input = state.input(schedule.overlaps(keyspace.id));
+                let Some(choice) = pick::pick_of(&input, 1..BOTTOM_LEVEL) else {
+                    break;
+                };
+                let (level, table_count) = (choice.from, choice.tables().count());
+                let first = choice.tables().next().map_or(0, |table| table.id);
+                let reservation = choice.reservation();
+                let work = Work::new(keyspace, state.compaction(choice, Reason::Due));
+                if work.is_edit() {
+                    if let Some(found) = self.start(schedule, keyspace, work.what) {
+                        schedule.turn = keyspace.id;
+                        return Err(found);
+                    }
+                    continue;
+                }
+                self.left.push((keyspace.id, reservation));
+                count += 1;
+                let entry = Entry {
+                    pick_key: key_of(keyspace, &work.what),
+                    key: (keyspace.id, level, first),
+                    table_count,
+                    answers: Vec::new(),
+                    work,
+                };
+                let is_its = |queue: &&mut Queue| {
+                    queue.level == level && Arc::ptr_eq(&queue.keyspace, keyspace)
+                };
+                match queues.iter_mut().find(is_its) {
+                    Some(queue) => queue.entries.push(entry),
+                    None => queues.push(Queue {
+                        keyspace: keyspace.clone(),
+                        level,
+                        entries: vec![entry],
+                    }),
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Whether there is work about which the executors have not been asked.
+    fn must_ask(&self, queues: &[Queue]) -> bool {
+        let others = self.sides.iter().flatten();
+        let mut others = others.take(self.jobs.runner.sides.host());
+        let mut entries = queues.iter().flat_map(|queue| &queue.entries);
+        // Without a slot, no executor gets any of the work.
+        others.any(|side| side.slots > 0) && entries.any(|entry| !self.is_answered(entry))
+    }
+
+    fn is_answered(&self, entry: &Entry) -> bool {
+        self.answers.contains_key(&entry.pick_key)
+    }
+
+    fn questions(&self, queues: Vec<Queue>) -> Found {
+        let mut questions = Vec::new();
+        for queue in queues {
+            let unasked = queue.entries.into_iter().filter(|e| !self.is_answered(e));
+            questions.extend(unasked.map(|entry| (queue.keyspace.clone(), entry.work.what)));
+        }
+        Found::Questions(questions)
+    }
+
+    /// Gives each work the answers of the sides. The host accepts all work.
+    fn answer(&self, queues: &mut [Queue]) {
+        let sides = &self.jobs.runner.sides;
+        for entry in queues.iter_mut().flat_map(|queue| &mut queue.entries) {
+            let answers = self.answers.get(&entry.pick_key);
+            entry.answers = answers.cloned().unwrap_or_else(|| sides.nobody());
+            entry.answers[sides.host()] = Answer::Accepts;
+        }
+    }
+
+    /// What the comparison of the sides needs.
+    fn end_sides(&self) -> Vec<EndSide> {
+        let host = self.jobs.runner.sides.host();
+        let of = |(id, side): (usize, &SideView<'_>)| EndSide {
+            takes_part: id == host || side.slots > 0,
+            job_count: side.measured_jobs[JobKind::Compaction as usize],
+            ns_per_byte: side.speed[JobKind::Compaction as usize],
+        };
+        self.sides.iter().flatten().enumerate().map(of).collect()
+    }
+
+    /// On which sides the caller can begin a compaction now.
+    fn able(&self, schedule: &Schedule) -> Vec<bool> {
+        let host = self.jobs.runner.sides.host();
+        let of = |(id, side): (usize, &SideView<'_>)| {
+            let count = schedule.running_count(id);
+            let has_room = match id == host {
+                true => matches!(self.taker, Taker::Worker { .. }),
+                false => side.slots > count && (count == 0 || !side.is_on_trial),
+            };
+            has_room && !self.is_occupied(schedule, id)
+        };
+        self.sides.iter().flatten().enumerate().map(of).collect()
+    }
+
+    /// Starts the work that a side takes from its end.
+    fn start_taken(
+        &self,
+        schedule: &mut Schedule,
+        mut queues: Vec<Queue>,
+        taken: Taken,
+        small: Option<usize>,
+    ) -> Found {
+        let queue = &mut queues[taken.queue];
+        let reason = self.reason(queue, taken, small);
+        let entry = queue.entries.remove(taken.position);
+        let others = queue.entries.iter().map(|entry| &entry.key);
+        schedule.queues.count_passed(&entry.key, others);
+        let mut work = entry.work;
+        let speed = self.sides.as_ref().and_then(|sides| {
+            let speed = sides[taken.side].speed;
+            speed[JobKind::Compaction as usize]
+        });
+        let placed = Placed {
+            side: taken.side,
+            reason,
+            expected_ns: (work.bytes() as f64 * speed.unwrap_or(0.0)) as u64,
+            begun: self.jobs.env.now(),
+        };
+        work.answers = entry.answers;
+        schedule.start(&mut work, placed);
+        schedule.forget_left(&entry.pick_key);
+        schedule.turn = queue.keyspace.id;
+        Found::Work(Box::new(work))
+    }
+
+    /// Why a side takes a work, as text for people.
+    fn reason(&self, queue: &Queue, taken: Taken, small: Option<usize>) -> String {
+        let sides = self.sides.iter().flatten();
+        let name = sides.clone().nth(taken.side).map_or("", |side| side.name);
+        let (at, length) = (taken.position + 1, queue.entries.len());
+        let level = queue.level;
+        let mut reason = match (taken.was_passed, small == Some(taken.side)) {
+            (true, _) => format!(
+                "{name} takes {at} of {length} of level {level}, which was passed over \
+                 {PASSED_MAX} times"
+            ),
+            (false, true) => {
+                format!("{name} takes from the small end of level {level}, {at} of {length}")
+            }
+            (false, false) => {
+                format!("{name} takes from the large end of level {level}, {at} of {length}")
+            }
+        };
+        for side in sides {
+            let _ = match side.speed[JobKind::Compaction as usize] {
+                Some(ns) => write!(reason, ", {} {ns:.3} ns a byte", side.name),
+                None => write!(reason, ", {} is not measured yet", side.name),
+            };
+        }
+        reason
+    }
+
+    /// Notes for statistics the work that nobody has taken.
+    fn show(&mut self, queues: Vec<Queue>) {
+        for queue in queues {
+            let length = queue.entries.len();
+            for (i, entry) in queue.entries.into_iter().enumerate() {
+                let placement = format!(
+                    "{} of {length} in the queue of level {}, by size",
+                    i + 1,
+                    queue.level
+                );
+                self.shown.push(Left {
+                    key: entry.pick_key,
+                    keyspace: queue.keyspace.name.clone(),
+                    described: Described::of(&entry.work),
+                    bytes: entry.work.bytes(),
+                    table_count: entry.table_count as u64,
+                    waits: Waits {
+                        side: None,
+                        placement,
+                    },
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn key(first: u64) -> WorkKey {
+        (1, 2, first)
+    }
+
+    #[test]
+    fn only_works_that_came_earlier_are_passed_over() {
+        let (old, new, newer) = (key(10), key(20), key(30));
+        let mut memory = Memory::default();
+        memory.note([old].into_iter());
+        memory.note([old, new].into_iter());
+        // The one that came first is taken, so nobody is passed over.
+        memory.count_passed(&old, [new].iter());
+        assert_eq!(memory.passed_count(&new), 0);
+        memory.count_passed(&new, [old].iter());
+        memory.note([old, newer].into_iter());
+        memory.count_passed(&newer, [old].iter());
+        assert_eq!(memory.passed_count(&old), 2);
+        // Works that were found at the same time do not pass each other.
+        memory.note([old, key(40), key(50)].into_iter());
+        memory.count_passed(&key(40), [old, key(50)].iter());
+        assert_eq!(
+            (memory.passed_count(&old), memory.passed_count(&key(50))),
+            (3, 0)
+        );
+        // A work that was not found any more is a new one when it comes back.
+        memory.note([key(50)].into_iter());
+        memory.note([old].into_iter());
+        assert_eq!(memory.passed_count(&old), 0);
+    }
+}

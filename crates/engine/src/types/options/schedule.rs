@@ -1,0 +1,364 @@
+//! The switches of the schedule of compactions, and the policies, which are sets of switches with
+//! names ([RFC 10](../../../../../../docs/rfc/0010-schedule.md), section 6).
+//!
+//! As text, a value is the name of a policy, and after it the switches that differ from it, each
+//! after a comma: `near-data, second-score=off`. Switches alone differ from the policy `default`.
+//!
+//! Invariants: a value that was made from a text gives an equal value again. Switches that cannot
+//! go together, or that this build does not have, are refused by name and never adjusted.
+//!
+//! Threading: plain values.
+
+use super::value::{SettingType, Value};
+use crate::types::error::{Error, Result};
+
+/// How the side that runs a compaction is chosen. The host's own cores are a side, and each other
+/// executor is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThirdScore {
+    /// The side that will probably have done the job first. Jobs may wait for a busy side.
+    FirstDone,
+    /// Due compactions of a level are in the order of their size. The slowest side takes the
+    /// smallest one, the others take the largest one. Needs another executor than the host's.
+    Ends,
+    /// As `Ends`, but which side is slow is decided once.
+    EndsFrozen,
+    /// No job is offered to another executor than the host's.
+    HostOnly,
+    /// Two sides run parts of the same job. This is not built yet.
+    Split,
+}
+
+/// The switches of the schedule of compactions. The default is the policy `default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduleOptions {
+    /// Tables that jobs have reserved do not make their level due again.
+    pub first_score: bool,
+    /// Of a level, the table that overlaps the fewest tables of the next level goes first, and not
+    /// the first table.
+    pub second_score: bool,
+    /// How the side of a job is chosen.
+    pub third_score: ThirdScore,
+    /// Subjobs of a job begin in the order of their size. This is not built yet.
+    pub fourth_score: bool,
+    /// A compaction may go through a level that is due itself to the level below it.
+    pub three_levels: bool,
+    /// A side may have several compactions at once, and a compaction several subjobs.
+    pub multi_threading: bool,
+}
+
+const DEFAULT: ScheduleOptions = ScheduleOptions {
+    first_score: true,
+    second_score: true,
+    third_score: ThirdScore::FirstDone,
+    fourth_score: false,
+    three_levels: false,
+    multi_threading: true,
+};
+
+/// All scores off, and one job at a time.
+const PLAIN: ScheduleOptions = ScheduleOptions {
+    first_score: false,
+    second_score: false,
+    multi_threading: false,
+    ..DEFAULT
+};
+
+/// The policies by name.
+const POLICIES: [(&str, ScheduleOptions); 5] = [
+    ("default", DEFAULT),
+    (
+        "near-data",
+        ScheduleOptions {
+            third_score: ThirdScore::Ends,
+            three_levels: true,
+            ..DEFAULT
+        },
+    ),
+    ("async-single", PLAIN),
+    (
+        "sync-split",
+        ScheduleOptions {
+            third_score: ThirdScore::Split,
+            ..PLAIN
+        },
+    ),
+    (
+        "host-only",
+        ScheduleOptions {
+            third_score: ThirdScore::HostOnly,
+            multi_threading: true,
+            ..PLAIN
+        },
+    ),
+];
+
+/// The values of `third-score` by name.
+const THIRD_SCORES: [(&str, ThirdScore); 5] = [
+    ("first-done", ThirdScore::FirstDone),
+    ("ends", ThirdScore::Ends),
+    ("ends-frozen", ThirdScore::EndsFrozen),
+    ("host-only", ThirdScore::HostOnly),
+    ("split", ThirdScore::Split),
+];
+
+/// The field of a switch that is on or off.
+type Switch = fn(&mut ScheduleOptions) -> &mut bool;
+
+/// The switches that are on or off, by name.
+const SWITCHES: [(&str, Switch); 5] = [
+    ("first-score", |o| &mut o.first_score),
+    ("second-score", |o| &mut o.second_score),
+    ("fourth-score", |o| &mut o.fourth_score),
+    ("three-levels", |o| &mut o.three_levels),
+    ("multi-threading", |o| &mut o.multi_threading),
+];
+
+const THIRD: &str = "third-score";
+
+impl Default for ScheduleOptions {
+    fn default() -> ScheduleOptions {
+        DEFAULT
+    }
+}
+
+impl ThirdScore {
+    fn word(self) -> &'static str {
+        let word = THIRD_SCORES.iter().find(|(_, score)| *score == self);
+        word.map_or("", |(word, _)| word)
+    }
+
+    /// Whether compactions below level 0 wait in queues with two ends.
+    pub(crate) fn has_queues(self) -> bool {
+        matches!(self, ThirdScore::Ends | ThirdScore::EndsFrozen)
+    }
+}
+
+impl ScheduleOptions {
+    /// The switches of a policy. `None` if there is no policy of this name.
+    pub fn policy(name: &str) -> Option<ScheduleOptions> {
+        let policy = POLICIES.iter().find(|(known, _)| *known == name);
+        policy.map(|(_, options)| *options)
+    }
+
+    /// The switches from their text. `None` if a name or a value in it is not known.
+    fn parse(text: &str) -> Option<ScheduleOptions> {
+        let mut options = DEFAULT;
+        for (i, part) in text.split(',').map(str::trim).enumerate() {
+            let Some((name, value)) = part.split_once('=') else {
+                // A policy sets all switches, so it comes first.
+                options = ScheduleOptions::policy(part).filter(|_| i == 0)?;
+                continue;
+            };
+            let (name, value) = (name.trim(), value.trim());
+            if name == THIRD {
+                let (_, score) = THIRD_SCORES.iter().find(|(word, _)| *word == value)?;
+                options.third_score = *score;
+                continue;
+            }
+            let (_, switch) = SWITCHES.iter().find(|(known, _)| *known == name)?;
+            *switch(&mut options) = match value {
+                "on" => true,
+                "off" => false,
+                _ => return None,
+            };
+        }
+        Some(options)
+    }
+
+    /// The switches that differ from those of a policy, as text.
+    fn differences(mut self, mut policy: ScheduleOptions) -> Vec<String> {
+        let mut parts = Vec::new();
+        for (name, switch) in &SWITCHES {
+            let on = *switch(&mut self);
+            if on != *switch(&mut policy) {
+                parts.push(format!("{name}={}", if on { "on" } else { "off" }));
+            }
+        }
+        if self.third_score != policy.third_score {
+            parts.push(format!("{THIRD}={}", self.third_score.word()));
+        }
+        parts
+    }
+
+    /// The text with the fewest switches.
+    fn text(self) -> String {
+        let of = |(name, policy): &(&str, ScheduleOptions)| {
+            let mut parts = vec![name.to_string()];
+            parts.extend(self.differences(*policy));
+            parts
+        };
+        let shortest = POLICIES.iter().map(of).min_by_key(Vec::len);
+        shortest.unwrap_or_default().join(", ")
+    }
+
+    /// Refuses what this build does not have.
+    pub(super) fn validate(self) -> Result<()> {
+        let missing = match self {
+            ScheduleOptions {
+                third_score: ThirdScore::Split,
+                ..
+            } => "the policy sync-split (third-score=split) is not built yet",
+            ScheduleOptions {
+                fourth_score: true, ..
+            } => "fourth-score=on is not built yet: subjobs begin in the order of their keys",
+            _ => return Ok(()),
+        };
+        Err(Error::invalid_argument(missing)
+            .expected(super::setting("schedule")?.range())
+            .found(self.text())
+            .advice("set schedule to one of these values"))
+    }
+
+    /// Refuses switches that do not fit to the number of executors besides the host's.
+    pub(crate) fn check_sides(self, other_count: usize) -> Result<()> {
+        if !self.third_score.has_queues() || other_count > 0 {
+            return Ok(());
+        }
+        let score = self.third_score.word();
+        Err(Error::invalid_argument(format!(
+            "the value of option schedule needs another executor than the host's: third-score is \
+             {score}"
+        ))
+        .expected(format!(
+            "with the host alone, third-score={} or third-score={}",
+            ThirdScore::FirstDone.word(),
+            ThirdScore::HostOnly.word()
+        ))
+        .found(self.text())
+        .advice("pass an executor in `Components::executors`, or choose another policy"))
+    }
+}
+
+impl SettingType for ScheduleOptions {
+    fn to_value(&self) -> Value {
+        Value::Text(self.text())
+    }
+
+    fn from_value(value: &Value) -> Option<ScheduleOptions> {
+        match value {
+            Value::Text(text) => ScheduleOptions::parse(text),
+            _ => None,
+        }
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::options::Options;
+
+    fn set(text: &str) -> Result<ScheduleOptions> {
+        let mut options = Options::default();
+        options.set("schedule", &Value::from(text))?;
+        options.validate()?;
+        Ok(options.schedule)
+    }
+
+    #[test]
+    fn policies_and_switches_have_a_text() {
+        assert_eq!(set("default").unwrap(), ScheduleOptions::default());
+        let near = set("near-data").unwrap();
+        assert!(near.three_levels && near.third_score == ThirdScore::Ends);
+        let single = set("async-single").unwrap();
+        assert!(!single.multi_threading && !single.second_score && !single.first_score);
+        let host = set("host-only").unwrap();
+        assert!(host.multi_threading && host.third_score == ThirdScore::HostOnly);
+        let mixed = set("near-data,second-score=off , third-score = ends-frozen").unwrap();
+        let expected = ScheduleOptions {
+            second_score: false,
+            third_score: ThirdScore::EndsFrozen,
+            ..near
+        };
+        assert_eq!(mixed, expected);
+        let text = "near-data, second-score=off, third-score=ends-frozen";
+        assert_eq!(mixed.to_value(), Value::from(text));
+        let alone = set("three-levels=on").unwrap();
+        assert_eq!(alone.to_value(), Value::from("default, three-levels=on"));
+    }
+
+    #[test]
+    fn every_value_survives_its_text() {
+        for bits in 0..32u32 {
+            for (_, third_score) in THIRD_SCORES {
+                let mut options = ScheduleOptions {
+                    third_score,
+                    ..ScheduleOptions::default()
+                };
+                for (i, (_, switch)) in SWITCHES.iter().enumerate() {
+                    *switch(&mut options) = bits & (1 << i) != 0;
+                }
+                let back = ScheduleOptions::from_value(&options.to_value());
+                assert_eq!(back, Some(options), "{}", options.text());
+            }
+        }
+        for (name, policy) in POLICIES {
+            assert_eq!(policy.text(), name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_what_is() {
+        for text in [
+            "",
+            "near",
+            "near-data near-data",
+            "second-score=off, near-data",
+            "near-data, second=off",
+            "near-data, second-score=maybe",
+            "near-data, third-score=on",
+        ] {
+            let said = set(text).unwrap_err().to_string();
+            for name in ["near-data", "async-single", "host-only", "default"] {
+                assert!(said.contains(name), "{said}");
+            }
+            for (name, _) in SWITCHES {
+                assert!(said.contains(name), "{said}");
+            }
+            assert!(
+                said.contains("third-score") && said.contains("ends-frozen"),
+                "{said}"
+            );
+        }
+        let mut options = Options::default();
+        let number = Value::Number(1);
+        assert!(options.set("schedule", &number).is_err());
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_by_name() {
+        for text in ["sync-split", "near-data, third-score=split"] {
+            let said = set(text).unwrap_err().to_string();
+            assert!(
+                said.contains("sync-split") && said.contains("not built"),
+                "{said}"
+            );
+            assert!(
+                said.contains("near-data") && said.contains("host-only"),
+                "{said}"
+            );
+        }
+        let said = set("near-data, fourth-score=on").unwrap_err().to_string();
+        assert!(said.contains("fourth-score=on is not built"), "{said}");
+    }
+
+    #[test]
+    fn ends_need_another_executor() {
+        for text in ["near-data", "third-score=ends", "third-score=ends-frozen"] {
+            let options = set(text).unwrap();
+            let said = options.check_sides(0).unwrap_err().to_string();
+            assert!(
+                said.contains("another executor") && said.contains("host-only"),
+                "{said}"
+            );
+            options.check_sides(1).unwrap();
+        }
+        for text in ["default", "async-single", "host-only"] {
+            set(text).unwrap().check_sides(0).unwrap();
+        }
+    }
+}
