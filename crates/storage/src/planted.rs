@@ -261,17 +261,14 @@ bugs! {
     185 ReservationEndsEarly "work that a side gives back loses its reservation";
     186 LostSlotIsFree
         "the slot of an abandoned attempt counts as free before the executor returns";
-<<<<<<< HEAD
     // A storage that cannot be reached (RFC 9, section 7).
     190 UnsyncedIsDurable "a write whose sync is in doubt is reported as durable";
     191 OutageFailsNames "a sync of names that did not reach the storage poisons the store";
     192 UnreachableAppendCounts
         "a group whose append did not reach the storage gets numbers and a position";
-=======
     // Jobs over three levels (RFC 10).
-    190 PassedLevelIsNotReserved
+    195 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";
->>>>>>> sched
 }
 
 #[cfg(feature = "planted")]
