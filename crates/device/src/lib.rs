@@ -7,12 +7,14 @@
 
 pub mod client;
 mod frames;
+mod open;
 pub mod server;
 pub mod url;
 pub mod wire;
 
 pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
+pub use open::{DeviceStore, Placement, open, open_read_only};
 pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
 pub use url::DeviceUrl;
 pub use wire::FolderWanted;

@@ -25,7 +25,7 @@ use siltstone_storage::{
     Condvar, Epoch, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
 };
 
-use super::object_name::ObjectName;
+use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Pipe, Receiver};
 use super::session::{Limit, Session};
 use crate::frames::ConnectionError;
@@ -38,6 +38,19 @@ const UNANSWERED_MAX: usize = 64;
 
 /// How often a task that waits for another one to receive looks at the time limit.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// The pause before another try to open the file on another state of the server.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What came of a try to open the file on another state of the server.
+enum Reopened {
+    /// It is open.
+    Open,
+    /// It has failed.
+    Failed,
+    /// It is not known now which name the object has.
+    Later,
+}
 
 /// A change in the tail.
 struct Change {
@@ -392,6 +405,10 @@ impl FileShared {
                 let pipe = self.session.take(limit, op, &name);
                 inner = self.inner.lock();
                 self.adopt(&mut inner, pipe?);
+                if inner.pipe.is_none() && inner.failed.is_none() {
+                    // The object's name is in doubt, or the connection was lost.
+                    inner = self.changed.wait_timeout(inner, PAUSE).0;
+                }
                 continue;
             }
             if !self.send_some(&mut inner) {
@@ -440,8 +457,8 @@ impl FileShared {
         }
         if pipe.state != inner.state {
             match self.reopen(inner, &mut pipe) {
-                Ok(true) => {}
-                Ok(false) => return self.session.give_back(pipe),
+                Ok(Reopened::Open) => {}
+                Ok(Reopened::Failed | Reopened::Later) => return self.session.give_back(pipe),
                 Err(error) => return self.session.lost(pipe, &error),
             }
         }
@@ -449,24 +466,29 @@ impl FileShared {
         inner.pipe = Some(pipe);
     }
 
-    /// Opens the file on another state of the server. Returns false if the file has failed.
+    /// Opens the file on another state of the server.
     fn reopen(
         &self,
         inner: &mut Inner,
         pipe: &mut Pipe,
-    ) -> std::result::Result<bool, ConnectionError> {
+    ) -> std::result::Result<Reopened, ConnectionError> {
         let welcome = self.session.welcome();
         let boot = welcome.filter(|w| w.state == pipe.state);
         let Some(boot) = boot.map(|w| w.boot.clone()) else {
             // Yet another state began meanwhile.
             return Err(ConnectionError::End);
         };
-        let Some(names) = inner.name.candidates() else {
-            let detail = "the device was started again after the object was deleted or replaced";
-            let kind = StorageErrorKind::Closed;
-            let error = StorageError::new(kind, "append", inner.name.text(), detail);
-            self.fail(inner, error);
-            return Ok(false);
+        let names = match inner.name.candidates() {
+            Candidates::Names(names) => names,
+            Candidates::InDoubt => return Ok(Reopened::Later),
+            Candidates::Lost => {
+                let detail = "the device was started again after the object was deleted or \
+                              replaced";
+                let kind = StorageErrorKind::Closed;
+                let error = StorageError::new(kind, "append", inner.name.text(), detail);
+                self.fail(inner, error);
+                return Ok(Reopened::Failed);
+            }
         };
         let syncs = inner.tail.iter().any(|change| {
             matches!(change.kind, ChangeKind::Sync) && change.number > 0 && !change.is_answered
@@ -476,7 +498,7 @@ impl FileShared {
             let kind = StorageErrorKind::Io;
             let error = StorageError::new(kind, "sync", inner.name.text(), detail);
             self.fail(inner, error);
-            return Ok(false);
+            return Ok(Reopened::Failed);
         }
         let mut answer = None;
         for name in names {
@@ -504,12 +526,12 @@ impl FileShared {
                     error.kind = StorageErrorKind::Closed;
                 }
                 self.fail(inner, error);
-                return Ok(false);
+                return Ok(Reopened::Failed);
             }
             _ => {
                 let error = self.session.wrong_answer("reopen", inner.name.text());
                 self.fail(inner, error);
-                return Ok(false);
+                return Ok(Reopened::Failed);
             }
         }
         (inner.state, inner.boot) = (pipe.state, boot);
@@ -519,7 +541,7 @@ impl FileShared {
             change.number = 0;
             change.is_answered = false;
         }
-        Ok(true)
+        Ok(Reopened::Open)
     }
 
     fn append(&self, parts: &[&[u8]]) -> Result<()> {

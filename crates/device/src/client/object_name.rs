@@ -11,8 +11,28 @@ pub(super) struct ObjectName {
     name: String,
     /// The name that it may have instead, because a rename to it has no answer yet.
     other: Option<String>,
-    /// The object has no name any more, or another one has it, or that is being asked for.
-    is_given_up: bool,
+    hold: Hold,
+}
+
+/// Whether the object has its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    /// It has it.
+    Kept,
+    /// A change that gives the name to another object has no answer yet.
+    InDoubt,
+    /// Another object has the name, or none.
+    Lost,
+}
+
+/// Where an object can be found.
+pub(super) enum Candidates {
+    /// Under one of these names.
+    Names(Vec<String>),
+    /// That is not known now, and will be soon.
+    InDoubt,
+    /// Nowhere.
+    Lost,
 }
 
 impl ObjectName {
@@ -20,7 +40,7 @@ impl ObjectName {
         ObjectName {
             name: name.to_string(),
             other: None,
-            is_given_up: false,
+            hold: Hold::Kept,
         }
     }
 
@@ -31,13 +51,19 @@ impl ObjectName {
 
     /// Whether this is the object's name.
     pub(super) fn is(&self, name: &str) -> bool {
-        !self.is_given_up && self.name == name
+        self.hold != Hold::Lost && self.name == name
     }
 
-    /// The names under which the object can be, or `None` if it cannot be opened again.
-    pub(super) fn candidates(&self) -> Option<Vec<String>> {
-        let names = || [Some(self.name.clone()), self.other.clone()];
-        (!self.is_given_up).then(|| names().into_iter().flatten().collect())
+    /// Where the object can be found.
+    pub(super) fn candidates(&self) -> Candidates {
+        match self.hold {
+            Hold::Kept => {
+                let names = [Some(self.name.clone()), self.other.clone()];
+                Candidates::Names(names.into_iter().flatten().collect())
+            }
+            Hold::InDoubt => Candidates::InDoubt,
+            Hold::Lost => Candidates::Lost,
+        }
     }
 
     /// A rename to this name is asked for.
@@ -51,13 +77,18 @@ impl ObjectName {
         self.other = None;
     }
 
-    /// The name goes to another object, or to none.
-    pub(super) fn give_up(&mut self) {
-        self.is_given_up = true;
+    /// A change is asked for that gives the name to another object, or to none.
+    pub(super) fn may_be_lost(&mut self) {
+        self.hold = Hold::InDoubt;
+    }
+
+    /// Another object has the name, or none.
+    pub(super) fn is_lost(&mut self) {
+        self.hold = Hold::Lost;
     }
 
     /// The object kept its name after all.
-    pub(super) fn take_back(&mut self) {
-        self.is_given_up = false;
+    pub(super) fn is_kept(&mut self) {
+        self.hold = Hold::Kept;
     }
 }

@@ -11,13 +11,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::{
     Access, Mutex, ReadFile, ReadRange, Result, StorageError, StorageErrorKind,
 };
 
 use super::Client;
-use super::object_name::ObjectName;
+use super::object_name::{Candidates, ObjectName};
 use super::pipe::Pipe;
 use super::session::Limit;
 use crate::frames::ConnectionError;
@@ -30,6 +31,9 @@ const UNDER_WAY_MAX: usize = 4;
 
 /// The bytes that are read ahead for a reader that goes from front to back.
 const AHEAD_BYTES: usize = BULK_MAX;
+
+/// The pause before another try, while it is not known which name the object has.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Bytes that were read ahead.
 #[derive(Default)]
@@ -141,8 +145,13 @@ impl RemoteReader {
             Ok(Err(StorageError::new(kind, "read", name, detail)))
         };
         let deleted = "the device was started again after the object was deleted or replaced";
-        let Some(names) = shared.name.lock().candidates() else {
-            return gone(deleted.into());
+        let names = match shared.name.lock().candidates() {
+            Candidates::Names(names) => names,
+            Candidates::InDoubt => {
+                self.client.session.runtime.sleep(PAUSE);
+                return Err(ConnectionError::End);
+            }
+            Candidates::Lost => return gone(deleted.into()),
         };
         for name in names {
             let request = Request::Open {

@@ -212,14 +212,13 @@ impl DeviceStorage {
         // While it is not known whether the change took effect, a file of this name must not be
         // opened again: the name may be another object's.
         let objects = self.client.objects_named(name);
-        objects
-            .iter()
-            .for_each(|o| o.with_name(ObjectName::give_up));
+        let all = |f: fn(&mut ObjectName)| objects.iter().for_each(|o| o.with_name(f));
+        all(ObjectName::may_be_lost);
         let result = self.change(op, epoch, change, bulk).map(drop);
-        if matches!(&result, Err(e) if e.kind != StorageErrorKind::Unreachable) {
-            objects
-                .iter()
-                .for_each(|o| o.with_name(ObjectName::take_back));
+        match &result {
+            Err(e) if e.kind != StorageErrorKind::Unreachable => all(ObjectName::is_kept),
+            // A change that gave up may still take effect.
+            _ => all(ObjectName::is_lost),
         }
         result
     }
@@ -277,20 +276,24 @@ impl Storage for DeviceStorage {
         let before = self.client.objects_named(old);
         let renamed = |o: &Named, name: &str| {
             o.with_name(|own| match o {
-                Named::Written(_) => own.give_up(),
+                Named::Written(_) => own.is_lost(),
                 Named::Read(_) => own.becomes(name),
             });
         };
         before.iter().for_each(|o| match o {
-            Named::Written(_) => o.with_name(ObjectName::give_up),
+            Named::Written(_) => o.with_name(ObjectName::may_be_lost),
             Named::Read(_) => o.with_name(|own| own.may_become(new)),
         });
         let file = self.open_file("recycle", epoch, new, change);
         match &file {
             Ok(_) => before.iter().for_each(|o| renamed(o, new)),
-            Err(e) if e.kind == StorageErrorKind::Unreachable => {}
+            // It may still take effect, and then the writer has lost the object.
+            Err(e) if e.kind == StorageErrorKind::Unreachable => {
+                let writers = before.iter().filter(|o| matches!(o, Named::Written(_)));
+                writers.for_each(|o| o.with_name(ObjectName::is_lost));
+            }
             Err(_) => before.iter().for_each(|o| {
-                o.with_name(ObjectName::take_back);
+                o.with_name(ObjectName::is_kept);
                 o.with_name(|own| own.becomes(old));
             }),
         }

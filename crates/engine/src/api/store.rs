@@ -63,6 +63,18 @@ impl Components {
         Components::of(Storages::on(storage), runtime)
     }
 
+    /// What [`Store::open`] uses for the folder `path`: the folders of the store that is there, or
+    /// those that the options name for a new one, and threads. A caller adds executors or a
+    /// listener, and opens the store with [`Store::open_with`].
+    ///
+    /// # Errors
+    /// As [`Store::open`], for what concerns folders.
+    pub fn for_path(path: impl AsRef<Path>, options: &Options) -> Result<Components> {
+        options.validate()?;
+        let storages = directories::for_open(path.as_ref(), options)?;
+        Ok(Components::of(storages, Runtime::threads()))
+    }
+
     /// On these storages; no executors but the host's cores, and no listener.
     pub fn of(storages: Storages, runtime: Runtime) -> Components {
         Components {

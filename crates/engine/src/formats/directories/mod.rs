@@ -91,6 +91,23 @@ impl Storages {
         find_from(root, None)
     }
 
+    /// The address of the device on which the tables of the store in the folder `path` lie, if they
+    /// lie on one. Such a store is opened with `siltstone_device::open`.
+    ///
+    /// # Errors
+    /// As [`Storages::find`]. A folder that does not exist has no such tables.
+    pub fn device_of(path: impl AsRef<Path>) -> Result<Option<String>> {
+        let path = path.as_ref();
+        let root = match FileStorage::open_existing(path) {
+            Err(e) if e.kind == StorageErrorKind::NotFound => return Ok(None),
+            root => root.map_err(|e| opening(path, e))?,
+        };
+        // A damaged file is reported by whoever opens the store.
+        let recorded = Directories::read(&root).ok().flatten();
+        let tables = recorded.and_then(|d| d.part("table_dir").map(str::to_string));
+        Ok(tables.filter(|location| is_on_device(location)))
+    }
+
     pub(crate) fn folders(&self) -> Vec<Folder<'_>> {
         folders(&*self.log, &*self.manifest, &*self.tables)
     }
@@ -176,6 +193,13 @@ fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
     Some(std::fs::canonicalize(&path).unwrap_or(path))
 }
 
+/// Whether a location is that of a folder on a device.
+fn is_on_device(location: &str) -> bool {
+    ["silt://", "silt+unix://", "silt+memory://"]
+        .iter()
+        .any(|scheme| location.starts_with(scheme))
+}
+
 fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
     let place = root.location();
     let is_store = match root.open(CURRENT_NAME) {
@@ -223,6 +247,16 @@ fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {
             if wish != std::fs::canonicalize(&is).unwrap_or_else(|_| is.clone()) {
                 return Err(moved_by_option(&root, name, &is, &wish));
             }
+        }
+    }
+    for name in ["log_dir", "table_dir"] {
+        let part = recorded.as_ref().and_then(|d| d.part(name));
+        if let Some(location) = part.filter(|location| is_on_device(location)) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a part of the store {place} lies on a device, {location}"),
+            )
+            .advice("open it with siltstone_device::open, or with the commands of `silt`"));
         }
     }
     if let Some(directories) = &recorded {

@@ -1,0 +1,270 @@
+//! Stores on a device, over the sockets of the system: all of it there, or only its tables, or only
+//! its compactions.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{ErrorKind, Options, Storages, Store};
+use siltstone_device::{
+    ClientOptions, DataFolder, DeviceStore, Placement, Server, ServerOptions, open, open_read_only,
+};
+use siltstone_storage::Runtime;
+use siltstone_storage::link::{Address, Network, SocketNetwork};
+
+/// A device at a Unix socket.
+struct World {
+    dir: tempfile::TempDir,
+    server: Option<Server>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            dir: tempfile::tempdir().unwrap(),
+            server: None,
+        };
+        std::fs::create_dir(world.dir.path().join("shared")).unwrap();
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        let runtime = Runtime::threads();
+        let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+        let folders = DataFolder::open(self.dir.path().join("data")).unwrap();
+        let options = ServerOptions {
+            shared: vec![self.dir.path().join("shared").canonicalize().unwrap()],
+            keep_bytes: 64 << 20,
+            slots: 2,
+            ..ServerOptions::default()
+        };
+        let addresses = [self.address()];
+        let server = Server::start(&runtime, &network, &addresses, Arc::new(folders), options);
+        self.server = Some(server.unwrap());
+    }
+
+    fn stop(&mut self) {
+        self.server.take().unwrap().stop();
+    }
+
+    fn address(&self) -> Address {
+        let path = self.dir.path().join("socket");
+        format!("unix:{}", path.display()).parse().unwrap()
+    }
+
+    fn url(&self, folder: &str) -> String {
+        format!(
+            "silt+unix://{}#{folder}",
+            self.dir.path().join("socket").display()
+        )
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+fn small() -> Options {
+    Options {
+        memtable_bytes: 256 << 10,
+        ..Options::default()
+    }
+}
+
+fn placement() -> Placement {
+    Placement {
+        client: ClientOptions {
+            time_limit: Duration::from_secs(5),
+            lease_wait: Duration::from_secs(15),
+            ..ClientOptions::default()
+        },
+        ..Placement::default()
+    }
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key-{:08}", n.wrapping_mul(2_654_435_761) % 100_000).into_bytes()
+}
+
+/// Writes much more than a memtable, compacts it, and returns how many entries there are.
+fn fill(store: &Store) -> usize {
+    let keyspace = store.default_keyspace().unwrap();
+    for n in 0..20_000u32 {
+        keyspace.put(&key(n), &n.to_be_bytes().repeat(16)).unwrap();
+    }
+    store.flush().unwrap();
+    store.wait_until_idle().unwrap();
+    check(store);
+    keyspace.iter().unwrap().count()
+}
+
+/// Every entry that was written last is there.
+fn check(store: &Store) {
+    let keyspace = store.default_keyspace().unwrap();
+    let mut last = std::collections::BTreeMap::new();
+    for n in 0..20_000u32 {
+        last.insert(key(n), n);
+    }
+    for (key, n) in &last {
+        let value = keyspace.get(key).unwrap();
+        let value = value.unwrap_or_else(|| panic!("{key:?} is missing"));
+        assert_eq!(&value[..], &n.to_be_bytes().repeat(16)[..]);
+    }
+    assert_eq!(keyspace.iter().unwrap().count(), last.len());
+}
+
+/// The number of compactions that the side of this kind has done.
+fn done_by(store: &Store, side: &str) -> bool {
+    let stats = store.stats();
+    let mut sides = stats.sides.iter().filter(|s| s.side == side);
+    sides.any(|s| s.compaction_bytes_per_s.is_some())
+}
+
+fn assert_nothing_failed(store: &DeviceStore) {
+    let stats = store.stats();
+    for side in &stats.sides {
+        let counts = (side.failed_count, side.rejected_count);
+        assert_eq!(counts, (0, 0), "{side:?}");
+    }
+}
+
+#[test]
+fn a_store_on_a_device_keeps_everything() {
+    let mut world = World::new();
+    let url = world.url("birds");
+    let store = open(&url, small(), &placement()).unwrap();
+    let count = fill(&store);
+    assert!(done_by(&store, "device"), "{:?}", store.stats().sides);
+    assert_nothing_failed(&store);
+    // Another host cannot open it meanwhile, and is told who has it.
+    let error = open(&url, small(), &Placement::default()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    assert!(
+        error.to_string().contains("another host has it (pid"),
+        "{error}"
+    );
+    store.close().unwrap();
+    // It is there for readers, after a restart of the device, and for local tools.
+    let reader = open_read_only(&url, small(), &placement()).unwrap();
+    check(&reader);
+    reader.close().unwrap();
+    world.stop();
+    let local = Store::open(world.dir.path().join("data/birds"), small()).unwrap();
+    assert_eq!(
+        local.default_keyspace().unwrap().iter().unwrap().count(),
+        count
+    );
+    local.close().unwrap();
+    world.start();
+    let store = open(&url, small(), &placement()).unwrap();
+    check(&store);
+    store.close().unwrap();
+}
+
+#[test]
+fn tables_on_a_device_and_the_log_here() {
+    let world = World::new();
+    let local = world.dir.path().join("local");
+    let place = local.display().to_string();
+    let tables = Placement {
+        tables: Some(world.url("tables")),
+        ..placement()
+    };
+    let store = open(&place, small(), &tables).unwrap();
+    fill(&store);
+    assert!(done_by(&store, "device"), "{:?}", store.stats().sides);
+    assert_nothing_failed(&store);
+    store.close().unwrap();
+    let has_tables = |path: &Path| {
+        let names = std::fs::read_dir(path).unwrap();
+        let mut names = names.map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().ends_with(".tbl"))
+    };
+    assert!(!has_tables(&local));
+    assert!(has_tables(&world.dir.path().join("data/tables")));
+    // The store knows where its tables are.
+    let store = open(&place, small(), &placement()).unwrap();
+    check(&store);
+    store.close().unwrap();
+    // A plain open names what opens it.
+    let error = Store::open(&local, small()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(
+        error.to_string().contains("siltstone_device::open"),
+        "{error}"
+    );
+    let elsewhere = Placement {
+        tables: Some(world.url("others")),
+        ..placement()
+    };
+    let error = open(&place, small(), &elsewhere).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
+
+#[test]
+fn compactions_of_a_local_store_run_on_a_device() {
+    let world = World::new();
+    for folder in ["shared/store", "lent"] {
+        let path = world.dir.path().join(folder).display().to_string();
+        let lent = Placement {
+            devices: vec![world.address()],
+            ..placement()
+        };
+        let store = open(&path, small(), &lent).unwrap();
+        fill(&store);
+        assert!(
+            done_by(&store, "device"),
+            "{folder}: {:?}",
+            store.stats().sides
+        );
+        assert_nothing_failed(&store);
+        store.close().unwrap();
+        let store = Store::open(&path, small()).unwrap();
+        check(&store);
+        store.close().unwrap();
+        let storages = Storages::find(&path).unwrap();
+        let storages = siltstone::check::CheckStorages::of(&storages);
+        let report = siltstone::check::check(&storages, &mut |_| {}).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let world = World::new();
+    let none = Options {
+        create_if_missing: false,
+        ..small()
+    };
+    let error = open(&world.url("nothing"), none, &placement())
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let error = open(
+        "silt://127.0.0.1:1/db",
+        small(),
+        &Placement {
+            client: ClientOptions {
+                time_limit: Duration::from_millis(300),
+                ..ClientOptions::default()
+            },
+            ..Placement::default()
+        },
+    )
+    .err()
+    .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(
+        error.to_string().contains("is `silt device` running?"),
+        "{error}"
+    );
+    let error = open("silt://127.0.0.1/db", small(), &placement())
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}
