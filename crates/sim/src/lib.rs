@@ -16,6 +16,7 @@
 //! - [`device`]: an executor with slots, whose jobs take time and end as planned or as drawn.
 //! - [`executors`]: the executors of a random trial, which fail, lie, hang and wake too late.
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
+//! - [`pipelined`]: a storage whose appends return before it has taken them.
 //! - [`reduce`]: leaves out everything that a failure does not need.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //! - [`process`]: real processes on real files, which are killed, run out of space, or get errors.
@@ -32,6 +33,7 @@ pub mod linear;
 pub mod marking;
 pub mod model;
 pub mod observe;
+pub mod pipelined;
 pub mod process;
 pub mod reduce;
 pub mod rng;

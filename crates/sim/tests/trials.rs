@@ -535,6 +535,7 @@ fn outages() {
         "outage.crashed",
         "outage.crashed_in_doubt",
         "outage.open_refused",
+        "outage.pipelined",
         "outage.reopened",
         "outage.told_by_statistics",
         "outage.write_in_doubt",

@@ -4,7 +4,7 @@ pub mod jobs;
 mod rates;
 mod source;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use siltstone::stall::StallCause;
 use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Space, Stats};
@@ -193,6 +193,11 @@ fn figures(args: &FiguresArgs) -> Result<Sample, Failure> {
 /// Prints a store's statistics, or only those of its keyspaces.
 fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> {
     outln!(out, "health     {}", stats.health)?;
+    if let Some(since_us) = stats.unreachable_since_us {
+        let since = UNIX_EPOCH + Duration::from_micros(since_us);
+        let lasted = since.elapsed().unwrap_or_default();
+        outln!(out, "storage    has not answered for {}", duration(lasted))?;
+    }
     outln!(out, "published  sequence number {}", stats.published)?;
     for keyspace in &stats.keyspaces {
         outln!(out)?;

@@ -7,14 +7,14 @@
 //! [`Outage::repeat`]: by the storage of [`crate::env::repeating`], and by callers that need a sync
 //! of the log. So no edit of the manifest is in doubt while the store is open.
 //!
-//! A close ends these waits at once ([`Outage::end_waits`]). The first call that would have waited
-//! then fails, and every later one fails with the same error without being made, so the store
-//! changes nothing more and the close is bounded. Before the open is complete, nothing waits
-//! either.
+//! A close ends these waits at once ([`Outage::end_waits`]). The first change that would have waited
+//! is given up, and every later call fails with its error without being made, so the store changes
+//! nothing more and the close is bounded. A read that would have waited fails alone, because a
+//! close needs none. Before the open is complete, nothing waits either.
 //!
 //! Invariants:
 //! - **U1** A call is repeated only if it failed as unreachable.
-//! - **U2** Once a call was given up, no call that goes through [`Outage::repeat`] is made.
+//! - **U2** Once a change was given up, no call that goes through here is made.
 //!
 //! Threading: any task. A call that succeeds costs one atomic load. A wait holds no lock of this
 //! module; its caller may hold runtime locks over it, as over the storage call that it belongs to.
@@ -35,11 +35,20 @@ const OPENING: u8 = 0;
 const OPEN: u8 = 1;
 /// The store is being closed: nothing waits.
 const CLOSING: u8 = 2;
-/// A call was given up while the store was being closed: no call is made any more.
+/// A change was given up while the store was being closed: no call is made any more.
 const GIVEN_UP: u8 = 3;
 
 /// The pause before a call is made again. The storage's time limit is the longer part of a wait.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a call is, as far as an outage distinguishes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallKind {
+    /// It is made again until the storage can be reached.
+    pub(super) waits: bool,
+    /// It changes something, so a close that gives it up changes nothing more.
+    pub(super) is_change: bool,
+}
 
 /// An error that may have a storage's error as its cause.
 pub(crate) trait CallError: From<StorageError> {
@@ -140,8 +149,8 @@ impl Outage {
         self.given_up.lock().clone()
     }
 
-    /// Makes a call, and makes it again after a pause for as long as the storage cannot be reached,
-    /// unless the store is being closed.
+    /// Makes a change, and makes it again after a pause for as long as the storage cannot be
+    /// reached, unless the store is being closed.
     ///
     /// # Errors
     /// Those of the call. It failed as unreachable only if the store is not open.
@@ -149,13 +158,17 @@ impl Outage {
         &self,
         call: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        self.make(true, call)
+        let kind = CallKind {
+            waits: true,
+            is_change: true,
+        };
+        self.make(kind, call)
     }
 
-    /// As [`Outage::repeat`] if `waits` is true. Otherwise the call is made once.
+    /// As [`Outage::repeat`], for any call.
     pub(super) fn make<T, E: CallError>(
         &self,
-        waits: bool,
+        kind: CallKind,
         mut call: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
         if self.state.load(Ordering::Acquire) == GIVEN_UP
@@ -179,12 +192,12 @@ impl Outage {
             // This is read before the state, so that no end of the waits is missed.
             let seen = self.ended.count();
             match self.state.load(Ordering::Acquire) {
-                OPEN if waits => {}
-                OPENING | OPEN => return result,
-                _ => {
+                OPEN if kind.waits => {}
+                CLOSING if kind.is_change => {
                     self.give_up(cause);
                     return result;
                 }
+                _ => return result,
             }
             if waiting.is_none() {
                 waiting = Some(self.runtime.now());

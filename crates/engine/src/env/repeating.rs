@@ -26,7 +26,7 @@ use siltstone_storage::{
 use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 
-use crate::env::outage::{CallError, Outage};
+use crate::env::outage::{CallError, CallKind, Outage};
 use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 use crate::formats::directories::Storages;
 
@@ -69,11 +69,29 @@ struct Calls {
 }
 
 impl Calls {
-    fn make<T, E: CallError>(
+    /// Makes a call that changes something.
+    fn change<T, E: CallError>(
         &self,
         call: impl FnMut() -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        self.outage.make(self.waits, call)
+        self.make(true, call)
+    }
+
+    /// Makes a call that only reads.
+    fn read<T, E: CallError>(
+        &self,
+        call: impl FnMut() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        self.make(false, call)
+    }
+
+    fn make<T, E: CallError>(
+        &self,
+        is_change: bool,
+        call: impl FnMut() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let waits = self.waits;
+        self.outage.make(CallKind { waits, is_change }, call)
     }
 }
 
@@ -91,7 +109,7 @@ impl Repeating {
         is_done: impl Fn() -> Result<bool>,
     ) -> Result<T> {
         let mut tried = false;
-        self.calls.make(|| {
+        self.calls.change(|| {
             let result = run();
             let Err(error) = &result else {
                 return result;
@@ -119,8 +137,11 @@ impl Wrapper for Repeating {
         &*self.inner
     }
 
-    fn make<T>(&self, _call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T> {
-        self.calls.make(run)
+    fn make<T>(&self, call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T> {
+        match call {
+            Call::Open => self.calls.read(run),
+            _ => self.calls.change(run),
+        }
     }
 
     fn remove(&self, call: Call<'_>, run: impl FnMut() -> Result<()>) -> Result<()> {
@@ -154,16 +175,16 @@ impl WriteFile for RepeatingWriter {
         self.file.position()
     }
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
-        self.calls.make(|| self.file.append(parts))
+        self.calls.change(|| self.file.append(parts))
     }
     fn reserve(&self, len: u64) -> Result<()> {
-        self.calls.make(|| self.file.reserve(len))
+        self.calls.change(|| self.file.reserve(len))
     }
     fn len(&self) -> u64 {
         self.file.len()
     }
     fn sync(&self) -> Result<()> {
-        self.calls.make(|| self.file.sync())
+        self.calls.change(|| self.file.sync())
     }
     fn buffer_bytes(&self) -> u64 {
         self.file.buffer_bytes()
@@ -172,7 +193,7 @@ impl WriteFile for RepeatingWriter {
         self.file.start_writeback(from, len);
     }
     fn truncate_to_position(&self) -> Result<()> {
-        self.calls.make(|| self.file.truncate_to_position())
+        self.calls.change(|| self.file.truncate_to_position())
     }
     fn inject(&self, fault: InjectedFault<'_>) -> bool {
         self.file.inject(fault)
@@ -192,16 +213,16 @@ impl ReadFile for RepeatingReader {
         self.file.len()
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.calls.make(|| self.file.read_at(offset, buf))
+        self.calls.read(|| self.file.read_at(offset, buf))
     }
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
-        self.calls.make(|| self.file.read_ranges(ranges))
+        self.calls.read(|| self.file.read_ranges(ranges))
     }
     fn advise(&self, access: Access, offset: u64, len: u64) {
         self.file.advise(access, offset, len);
     }
     fn map(&self) -> Result<Option<Map>> {
-        self.calls.make(|| self.file.map())
+        self.calls.read(|| self.file.map())
     }
 }
 
@@ -217,7 +238,7 @@ impl Inputs for RepeatingInputs {
         name: &str,
     ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
         let calls = self.calls.clone();
-        let file = calls.make(|| self.inputs.table(location, name))?;
+        let file = calls.read(|| self.inputs.table(location, name))?;
         Ok(Arc::new(RepeatingReader { file, calls }))
     }
 

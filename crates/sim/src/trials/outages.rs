@@ -1,7 +1,8 @@
 //! A storage that cannot be reached now and then, as one across a link.
 //!
 //! A seed draws outages, in which all calls or calls of some kinds fail as unreachable after their
-//! time limit, with or without effect. Clients work meanwhile: writes, syncs, flushes, compactions,
+//! time limit, with or without effect. In half of the seeds, appends return before the storage has
+//! taken them ([`Pipelined`]). Clients work meanwhile: writes, syncs, flushes, compactions,
 //! ingests, creates, drops, checkpoints. Calls of users may fail, with an error that says what is
 //! known of a write, and nothing may be wrong or poisoned. When the storage can be reached again,
 //! all work is done, and nothing is left over. The store's end is one of these: it is closed; it is
@@ -25,6 +26,7 @@ use crate::checker::{Check, check_now};
 use crate::coverage::Coverage;
 use crate::model::Op;
 use crate::observe::lock;
+use crate::pipelined::Pipelined;
 use crate::rng::Rng;
 use crate::workload::draw_options;
 use crate::world::{Errors, World};
@@ -65,6 +67,9 @@ struct OutageRun {
     medium: MemoryStorage,
     faults: FaultStorage,
     options: Options,
+    /// In a part of the seeds, appends return before the storage has taken them. These are the
+    /// random numbers for that.
+    pipelined: Option<Rng>,
 }
 
 impl OutageRun {
@@ -81,12 +86,14 @@ impl OutageRun {
         drop(world);
         run.offer_other_executors(seed, OTHER_EXECUTORS_PERCENT);
         let faults = FaultStorage::new(Arc::new(medium.clone()), runtime);
+        let mut pipelined = rng.clone().fork(11);
         Ok(OutageRun {
             run,
             rng,
             medium,
             faults,
             options,
+            pipelined: pipelined.chance(50).then_some(pipelined),
         })
     }
 
@@ -95,8 +102,16 @@ impl OutageRun {
         format!("{:?}: {e}", self.options)
     }
 
-    fn open(&self) -> siltstone::Result<Arc<World>> {
-        let storage = Arc::new(self.faults.clone());
+    fn open(&mut self) -> siltstone::Result<Arc<World>> {
+        let faults = Arc::new(self.faults.clone());
+        let storage: Arc<dyn Storage> = match &mut self.pipelined {
+            Some(rng) => {
+                self.run.coverage.add("outage.pipelined");
+                let rng = rng.fork(1);
+                Arc::new(Pipelined::new(faults, &self.run.runtime, rng))
+            }
+            None => faults,
+        };
         self.run
             .open(&self.medium, storage, &self.options, Errors::Outages)
     }
@@ -237,7 +252,14 @@ impl OutageRun {
             (history.acked, history.synced)
         };
         match self.rng.below(3) {
-            0 => (self.medium.kill_in(&runtime), acked),
+            0 => {
+                // What was not synced may be in the memory of the process.
+                let least = match self.pipelined {
+                    Some(_) => synced,
+                    None => acked,
+                };
+                (self.medium.kill_in(&runtime), least)
+            }
             1 => {
                 let policy = CrashPolicy::Seeded(self.rng.draw());
                 (self.medium.crash_in(&runtime, policy).0, synced)
@@ -273,9 +295,13 @@ impl OutageRun {
             match self.open() {
                 Ok(world) => {
                     self.faults.clear();
-                    self.run
-                        .close(&world)
-                        .map_err(|e| format!("close after an open: {e}"))?;
+                    match self.run.close(&world) {
+                        // A change may still wait for the answer to a call of the outage.
+                        Err(e) if e.kind() == ErrorKind::Unreachable => {
+                            self.run.coverage.add("outage.closed_at_its_end");
+                        }
+                        closed => closed.map_err(|e| format!("close after an open: {e}"))?,
+                    }
                 }
                 Err(e) if e.kind() == ErrorKind::Unreachable => {
                     self.run.coverage.add("outage.open_refused");

@@ -171,3 +171,37 @@ fn a_close_that_needs_no_call_to_wait_changes_nothing() {
         assert_eq!(stage.names(), ["a"]);
     });
 }
+
+#[test]
+fn a_read_that_a_close_gives_up_fails_alone() {
+    play(|stage| {
+        stage.outage.begin_waits();
+        stage.storage.create(EPOCH, "a").unwrap();
+        let rule = stage.cut(OpKind::Open, Effect::None, stage.in_secs(1000));
+        let storage = stage.storage.clone();
+        let open = move || storage.open("a").err().unwrap().kind;
+        let waiting = stage.runtime.spawn("open", open).unwrap();
+        stage.runtime.sleep(Duration::from_secs(5));
+        assert!(stage.faults.fired_count(rule) > 1);
+        stage.outage.end_waits();
+        assert_eq!(waiting.join().unwrap(), StorageErrorKind::Unreachable);
+        stage.storage.delete(EPOCH, "a").unwrap();
+        assert!(stage.names().is_empty());
+    });
+}
+
+#[test]
+fn a_call_that_does_not_wait_fails_at_once() {
+    play(|stage| {
+        stage.outage.begin_waits();
+        let rule = stage.cut(OpKind::Create, Effect::None, stage.in_secs(1000));
+        let error = stage.at_once.create(EPOCH, "a").err().unwrap();
+        assert_eq!(error.kind, StorageErrorKind::Unreachable);
+        assert_eq!(stage.faults.fired_count(rule), 1);
+        assert!(stage.outage.is_unreachable());
+        // The store is open, so nothing was given up.
+        stage.faults.clear();
+        stage.at_once.create(EPOCH, "a").unwrap();
+        assert!(!stage.outage.is_unreachable());
+    });
+}

@@ -104,31 +104,18 @@ pub(super) fn claim(
     }
     let lease = directories::lease(&storages)?;
     let epoch = lease.epoch();
-    check_direct_io(&storages, options.direct_io)?;
-    let recovered = manifest::recover(&*storages.manifest)?;
-    match &recovered {
-        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(&storages)),
-        None if !may_create => return Err(no_store(&storages, is_reading)),
-        _ => {}
-    }
-    let store_id = claim_folders(&storages, &runtime, epoch, recovered.as_ref())?;
+    let found = read_store(&storages, &runtime, epoch, &options, is_reading);
+    let found = found.inspect_err(|_| {
+        // A storage across a link would keep the lease of an open that failed.
+        let _ = lease.release();
+    })?;
     let metrics = Metrics::default();
     let arenas = Arenas::new(&runtime);
-    let is_new = recovered.is_none();
-    let old = match recovered {
-        Some(recovered) => recovered.state,
-        None => new_state(runtime.unix_micros()),
-    };
-    if !is_reading {
-        refuse_missing_tables(&storages, &old)?;
-    }
-    refuse_other_formats(&storages, &old)?;
-    let open_number = next_open_number(&storages, &old)?;
     let runner = JobRunner::new(
         &runtime,
         (&storages, &storages_at_once, &outage),
         epoch,
-        open_number,
+        found.open_number,
         &options,
         executors,
         &events,
@@ -145,15 +132,59 @@ pub(super) fn claim(
         options,
         lease,
         epoch,
-        store_id,
-        is_new,
-        old,
-        open_number,
+        store_id: found.store_id,
+        is_new: found.is_new,
+        old: found.old,
+        open_number: found.open_number,
         runner,
         metrics,
         arenas,
         below,
         budget,
+    })
+}
+
+/// What an open finds in the folders under its lease.
+struct Found {
+    store_id: StoreId,
+    is_new: bool,
+    old: StoreState,
+    open_number: u64,
+}
+
+/// Reads the manifest, and makes the checks that need the lease.
+fn read_store(
+    storages: &Storages,
+    runtime: &Runtime,
+    epoch: Epoch,
+    options: &Options,
+    is_reading: bool,
+) -> Result<Found> {
+    check_direct_io(storages, options.direct_io)?;
+    let recovered = manifest::recover(&*storages.manifest)?;
+    match &recovered {
+        Some(_) if options.error_if_exists && !is_reading => return Err(store_exists(storages)),
+        None if !options.create_if_missing || is_reading => {
+            return Err(no_store(storages, is_reading));
+        }
+        _ => {}
+    }
+    let store_id = claim_folders(storages, runtime, epoch, recovered.as_ref())?;
+    let is_new = recovered.is_none();
+    let old = match recovered {
+        Some(recovered) => recovered.state,
+        None => new_state(runtime.unix_micros()),
+    };
+    if !is_reading {
+        refuse_missing_tables(storages, &old)?;
+    }
+    refuse_other_formats(storages, &old)?;
+    let open_number = next_open_number(storages, &old)?;
+    Ok(Found {
+        store_id,
+        is_new,
+        old,
+        open_number,
     })
 }
 

@@ -47,7 +47,7 @@ use crate::types::event::{Event, Events};
 use crate::types::metrics::Metrics;
 use crate::types::options::Options;
 pub(crate) use claim::Purpose;
-use install::install;
+use install::{Installed, install};
 use orphans::{delete_orphans, delete_segments_behind};
 pub(crate) use replay::ReplayBudget;
 use replay::{Finished, History, Replay};
@@ -82,20 +82,32 @@ fn open_now(
     purpose: Purpose,
 ) -> Result<Parts> {
     let opening = claim::claim(storages, runtime, executors, events, options, purpose)?;
-    let (replayed, history) = replay_log(&opening)?;
-    let log = start_log(&opening)?;
-    let installed = install(&opening, &log, replayed, &history)?;
+    let recovered = recover(&opening);
+    let (log, installed, history) = recovered.inspect_err(|_| {
+        // A storage across a link keeps the lease of a failed open otherwise. If it cannot be
+        // reached, the lease ends there by silence.
+        let _ = opening.lease.release();
+    })?;
     let is_reading = opening.is_reading();
     let parts = assemble(opening, log, installed, &history)?;
     if is_reading {
         parts.env.health().set_read_only();
         return Ok(parts);
     }
-    clean_up(&parts.catalog, &parts.unflushed)?;
-    crate::services::settings::store_options_of_keyspaces(&parts.catalog)?;
+    let finished = clean_up(&parts.catalog, &parts.unflushed)
+        .and_then(|()| crate::services::settings::store_options_of_keyspaces(&parts.catalog));
+    finished.inspect_err(|_| parts.env.release_lease())?;
     crate::services::options_differ::report(&parts.catalog);
     parts.env.outage().begin_waits();
     Ok(parts)
+}
+
+/// Replays the log, begins a new one, and installs what was replayed.
+fn recover(opening: &Opening) -> Result<(LogWriter, Installed, History)> {
+    let (replayed, history) = replay_log(opening)?;
+    let log = start_log(opening)?;
+    let installed = install(opening, &log, replayed, &history)?;
+    Ok((log, installed, history))
 }
 
 /// Replays the log. Segments behind its end are deleted: no later replay would read them, and on a
