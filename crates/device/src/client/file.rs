@@ -239,6 +239,14 @@ impl FileShared {
         }
     }
 
+    /// Gives the pipe back if the file has nothing to send and nothing to receive.
+    fn release_pipe(&self, inner: &mut Inner) {
+        let is_done = inner.answered == inner.tail.len() && !inner.is_receiving;
+        if is_done && inner.pipe.as_ref().is_some_and(|p| p.receiver.is_some()) {
+            self.drop_pipe(inner);
+        }
+    }
+
     fn lost(&self, inner: &mut Inner, error: &ConnectionError) {
         tracing::debug!(file = inner.name.text(), %error, "the connection of a file was lost");
         if let Some(pipe) = inner.pipe.take() {
@@ -392,6 +400,7 @@ impl FileShared {
     ) -> Result<Guard<'a>> {
         loop {
             if self.reached(&inner, goal, op)? {
+                self.release_pipe(&mut inner);
                 return Ok(inner);
             }
             if self.session.is_over(limit) {
@@ -585,6 +594,11 @@ impl FileShared {
             self.adopt(&mut inner, pipe);
         }
         self.send_some(&mut inner);
+        if self.session.is_crowded() {
+            // Others wait for a connection, so this file does not keep one.
+            let goal = Goal::Answered(inner.last_serial);
+            drop(self.work_until(inner, goal, &limit, "append")?);
+        }
         Ok(())
     }
 

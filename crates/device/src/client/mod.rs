@@ -331,7 +331,7 @@ fn keep(client: &Arc<Client>) {
         if session.ended().is_some() {
             continue;
         }
-        let limit = session.limit_of(KEEPER_LIMIT);
+        let limit = session.keeper_limit(KEEPER_LIMIT);
         let alive = session.ask(&limit, "connect", "", &Request::KeepAlive, &[]);
         if alive.is_err() {
             continue;
@@ -348,7 +348,7 @@ fn keep(client: &Arc<Client>) {
             }
         }
     }
-    let limit = session.limit_of(CLOSE_LIMIT);
+    let limit = session.keeper_limit(CLOSE_LIMIT);
     let _ = client.drain_all(&limit, "close");
     let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);
     let name = session.describe();

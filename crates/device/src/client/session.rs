@@ -52,7 +52,7 @@ impl Default for ClientOptions {
             host: format!("pid {}", std::process::id()),
             time_limit: Duration::from_secs(30),
             silence: Duration::from_secs(3),
-            connections_max: 16,
+            connections_max: 32,
             tail_bytes: 32 << 20,
             unanswered_bytes: 8 << 20,
             lease_wait: Duration::ZERO,
@@ -110,6 +110,9 @@ pub(super) struct Session {
 pub(super) struct Limit {
     begun: Instant,
     limit: Duration,
+    /// Connections that the call may add to the largest number. The keeper has one, because it
+    /// makes files give theirs back.
+    extra: usize,
 }
 
 /// The result of one try.
@@ -186,8 +189,25 @@ impl Session {
     }
 
     pub(super) fn limit_of(&self, limit: Duration) -> Limit {
-        let begun = self.runtime.now();
-        Limit { begun, limit }
+        Limit {
+            begun: self.runtime.now(),
+            limit,
+            extra: 0,
+        }
+    }
+
+    /// As [`Session::limit_of`], for the keeper.
+    pub(super) fn keeper_limit(&self, limit: Duration) -> Limit {
+        Limit {
+            extra: 1,
+            ..self.limit_of(limit)
+        }
+    }
+
+    /// Whether a call that needs a connection now would have to wait for one.
+    pub(super) fn is_crowded(&self) -> bool {
+        let pool = self.pool.lock();
+        pool.idle.is_empty() && pool.count >= self.options.connections_max
     }
 
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
@@ -270,7 +290,7 @@ impl Session {
                     if let Some(pipe) = pool.idle.pop() {
                         return Ok(pipe);
                     }
-                    if pool.count < self.options.connections_max {
+                    if pool.count < self.options.connections_max + limit.extra {
                         pool.count += 1;
                         drop(pool);
                         match self.connect() {
