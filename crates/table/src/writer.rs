@@ -246,6 +246,17 @@ impl TableWriter {
     /// the table cannot be continued.
     #[inline]
     pub fn add(&mut self, user_key: &[u8], trailer: u64, value: &[u8]) -> Result<()> {
+        self.add_inlined(user_key, trailer, value)
+    }
+
+    /// [`TableWriter::add`] for the loop of a merge, of which it is a tenth if it is a call.
+    #[inline(always)]
+    pub(crate) fn add_inlined(
+        &mut self,
+        user_key: &[u8],
+        trailer: u64,
+        value: &[u8],
+    ) -> Result<()> {
         let first_in_block = self.builder.is_empty();
         let first = self.properties.entries == 0;
         let (shared, same_key) = {

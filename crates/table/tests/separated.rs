@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::cases::*;
 use common::*;
@@ -190,12 +190,15 @@ proptest! {
         case.inputs_as_streams = vec![false; 12];
         let w = world(&case);
         let to = if fine < 4 { fine } else { to };
+        let changed = Arc::new(AtomicBool::new(false));
+        let note = changed.clone();
         let change = move |chunk: &mut Survivors| {
             let n = chunk.extents.len();
             if n == 0 {
                 return;
             }
             let i = at.index(n);
+            note.store(true, Ordering::Relaxed);
             match how {
                 0 => chunk.extents[i].input = to,
                 1 => chunk.extents[i].block = to,
@@ -213,6 +216,15 @@ proptest! {
         let Ok(outcome) = RebuildExecutor::new(source).run(&w.job, &ctx) else {
             return Ok(());
         };
+        // Where tables begin, the second half knows itself.
+        prop_assert!(how < 7 || !changed.load(Ordering::Relaxed));
+        let keys = |t: &OutputTable| t.keys.clone().map(|(first, last)| (t.subjob, first, last));
+        let keys: Vec<_> = outcome.tables.iter().filter_map(keys).collect();
+        for (subjob, first, last) in &keys {
+            let bounds = w.job.subjob_bounds(*subjob as usize);
+            prop_assert!(bounds.contains(first) && bounds.contains(last), "{keys:?}");
+        }
+        prop_assert!(keys.windows(2).all(|pair| pair[0].2 < pair[1].1), "{keys:?}");
         let mut known: BTreeMap<(Vec<u8>, u64), Vec<u8>> = BTreeMap::new();
         for (key, t, value) in case.runs.iter().flat_map(|r| &r.entries) {
             known.insert((key.clone(), *t), value.clone());
@@ -634,5 +646,48 @@ fn damage_is_found_by_the_half_that_reads_it() {
             .unwrap_err();
         let what = if is_value { "values" } else { "columns" };
         assert!(failed.to_string().contains(what), "{failed}");
+    }
+}
+
+/// Entries out of order, and entries of the next subjob, are refused for what they are, also where
+/// a new table begins between them.
+#[test]
+fn what_the_second_half_refuses_it_names() {
+    let l = large();
+    type Change = fn(&mut Survivors);
+    let changes: [(Change, &str); 5] = [
+        (|c| c.extents.swap(3, 9), "order of survivors"),
+        (
+            |c| {
+                // The first entry of the second table comes again, at the end of the first one.
+                let at = c.tables[1].0 as usize;
+                let again = c.extents[at];
+                c.extents.insert(at, again);
+                c.tables.truncate(1);
+            },
+            "begin of a table",
+        ),
+        (
+            |c| {
+                let last = c.extents.last_mut().unwrap();
+                last.block += 1;
+            },
+            "bounds of an extent",
+        ),
+        (|c| c.extents[5].block = 5000, "block of an extent"),
+        (|c| c.extents[5].count = 2, "entries of an extent"),
+    ];
+    for (i, (change, what)) in changes.into_iter().enumerate() {
+        // Only of the first subjob, whose range has an end.
+        let only_first = move |chunk: &mut Survivors| {
+            if chunk.subjob == 0 {
+                change(chunk);
+            }
+        };
+        let source = Elsewhere::new(&l.job, &l.context(), only_first);
+        let job = named(&l.job, 50 + i as u64);
+        let failed = RebuildExecutor::new(source).run(&job, &l.context());
+        let failed = failed.expect_err(what).to_string();
+        assert!(failed.contains(what), "{what}: {failed}");
     }
 }

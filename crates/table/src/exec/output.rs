@@ -181,7 +181,7 @@ impl<'a> Output<'a> {
     }
 
     /// Adds a surviving entry to the current table.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, key: &[u8], trailer: u64, value: &[u8]) -> Result<(), ExecError> {
         let Some(open) = &mut self.open else {
             return Err(crate::TableError::Misuse("an entry came before its table").into());
@@ -193,7 +193,7 @@ impl<'a> Output<'a> {
                 (self.raw_bytes / self.job.limits.block_bytes + 1) * self.job.limits.block_bytes;
         }
         self.raw_bytes += raw_bytes(key.len(), value.len());
-        open.writer.add(key, trailer, value)?;
+        open.writer.add_inlined(key, trailer, value)?;
         Ok(())
     }
 

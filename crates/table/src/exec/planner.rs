@@ -205,7 +205,7 @@ impl State<'_> {
                     let at = entry.position();
                     if !self.in_table {
                         if self.layout.start_key(key).is_some() {
-                            let before = counters_before(&self.merge, counters, self.dropped);
+                            let before = counters_before(&self.merge, *counters, self.dropped);
                             out.tables.push((out.extents.len() as u32, before));
                             next = None;
                         }

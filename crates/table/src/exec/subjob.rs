@@ -139,7 +139,7 @@ pub(super) fn prepare<'a>(
 #[cold]
 pub(super) fn counters_before(
     merge: &Merge,
-    counters: &Counters,
+    counters: Counters,
     dropped: (u64, u64, u64),
 ) -> Counters {
     let (ahead, ahead_raw) = merge.ahead();
@@ -151,7 +151,7 @@ pub(super) fn counters_before(
         shadowed: dropped.0,
         covered: dropped.1,
         tombstones: dropped.2,
-        ..*counters
+        ..counters
     }
 }
 
@@ -226,7 +226,7 @@ pub(super) fn run(
                 if !in_table {
                     if let Some(start) = layout.start_key(key) {
                         let state = layout.state(key);
-                        let before = counters_before(&merge, &counters, dropped);
+                        let before = counters_before(&merge, counters, dropped);
                         output.start_table(start, state, before)?;
                     }
                     in_table = true;

@@ -32,7 +32,7 @@ pub(crate) struct Merge {
 }
 
 /// Whether the entry of leaf `a` comes before that of `b`, if their heads are equal.
-#[inline]
+#[inline(always)]
 fn before(runs: &[InputRun], a: u32, b: u32) -> bool {
     let (x, y) = (&runs[a as usize], &runs[b as usize]);
     let keys = if head_is_whole(x.head()) {
@@ -124,8 +124,7 @@ impl Merge {
             loaded = true;
         }
         let head = self.runs[winner].head();
-        let runs = &self.runs;
-        self.tree.replace(head, |a, b| before(runs, a, b));
+        self.tree.replace(head, &self.runs[..], before);
         Ok(loaded)
     }
 

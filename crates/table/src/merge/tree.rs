@@ -98,9 +98,16 @@ impl LoserTree {
         self.heads[0] == EXHAUSTED
     }
 
-    /// Replaces the head of the winner's leaf and finds the new winner.
+    /// Replaces the head of the winner's leaf and finds the new winner. `before` is as in
+    /// [`LoserTree::new`], of what `leaves` has. It is no closure over `leaves`, because a function
+    /// can be inlined wherever this is called.
     #[inline(always)]
-    pub fn replace(&mut self, head: Head, mut before: impl FnMut(u32, u32) -> bool) {
+    pub fn replace<T: ?Sized>(
+        &mut self,
+        head: Head,
+        leaves: &T,
+        before: impl Fn(&T, u32, u32) -> bool,
+    ) {
         let (mut head, mut leaf) = (head, self.leaves[0]);
         let mut node = (self.width + leaf as usize) / 2;
         while node > 0 {
@@ -109,7 +116,7 @@ impl LoserTree {
             if h == head && h != EXHAUSTED {
                 // Equal heads are rare, or come with equal keys, whose versions are ordered by
                 // trailer.
-                loses = before(l, leaf);
+                loses = before(leaves, l, leaf);
             }
             self.heads[node] = select_unpredictable(loses, head, h);
             self.leaves[node] = select_unpredictable(loses, leaf, l);
@@ -188,7 +195,7 @@ mod tests {
                 assert_eq!(tree.head(), head(&lists[w]));
                 got.push(lists[w].pop().unwrap());
                 let next = head(&lists[w]);
-                tree.replace(next, |a, b| {
+                tree.replace(next, &lists, |lists, a, b| {
                     lists[a as usize].last() < lists[b as usize].last()
                 });
             }
