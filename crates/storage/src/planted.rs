@@ -262,7 +262,7 @@ bugs! {
     186 LostSlotIsFree
         "the slot of an abandoned attempt counts as free before the executor returns";
     // Jobs over three levels (RFC 10).
-    190 PassedLevelIsNotReserved
+    210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";
 }
 
