@@ -80,17 +80,18 @@ fn a_recorder_gets_the_figures_of_stats() {
         assert_eq!(found, stats.counter(name), "{name}");
     }
     let gauge = |name: &str| f64::from_bits(figures.get(name));
-    let level = &stats
-        .keyspaces
-        .iter()
-        .find(|k| k.name == "a")
-        .unwrap()
-        .levels[0];
+    let keyspace = stats.keyspaces.iter().find(|k| k.name == "a").unwrap();
+    let level = &keyspace.levels[0];
     assert_eq!(level.table_count, 1);
+    let score = gauge(&format!("siltstone_level_score {at} keyspace=a level=0"));
+    assert!(score > 0.0 && score < 1.0, "{score}");
+    assert_eq!(score, keyspace.level_scores[0]);
     for (name, expected) in [
         ("run_count", level.run_count),
         ("table_count", level.table_count),
         ("file_bytes", level.file_bytes),
+        ("waiting_job_count", 0),
+        ("waiting_bytes", 0),
     ] {
         let found = gauge(&format!("siltstone_level_{name} {at} keyspace=a level=0"));
         assert_eq!(found, expected as f64, "{name}");

@@ -267,7 +267,7 @@ bugs! {
     192 UnreachableAppendCounts
         "a group whose append did not reach the storage gets numbers and a position";
     // Jobs over three levels (RFC 10).
-    195 PassedLevelIsNotReserved
+    210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";
 }
 

@@ -41,6 +41,11 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
             outln!(out)?;
             levels(out, keyspace)?;
         }
+        if args.figures.watch.is_some() {
+            // What is going on between the levels.
+            outln!(out)?;
+            jobs::print(out, &sample.stats)?;
+        }
         Ok(())
     })
 }
@@ -296,12 +301,12 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
         bytes(keyspace.memtable_bytes),
         keyspace.sealed_memtable_count
     )?;
-    let row = |out: &mut Out, name: &str, cells: [String; 6]| {
-        let [runs, tables, file, raw, entries, deletes] = cells;
-        outln!(
-            out,
-            "  {name:>5}{runs:>8}{tables:>9}{file:>13}{raw:>13}{entries:>16}{deletes:>15}"
-        )
+    let row = |out: &mut Out, name: &str, cells: [String; 7]| {
+        let [runs, tables, file, raw, entries, deletes, score] = cells;
+        let line = format!(
+            "  {name:>5}{runs:>8}{tables:>9}{file:>13}{raw:>13}{entries:>16}{deletes:>15}{score:>8}"
+        );
+        outln!(out, "{}", line.trim_end())
     };
     row(
         out,
@@ -313,10 +318,11 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
             "raw bytes",
             "entries",
             "range deletes",
+            "score",
         ]
         .map(String::from),
     )?;
-    let cells = |level: &LevelStats| {
+    let cells = |level: &LevelStats, score: Option<&f64>| {
         [
             count(level.run_count),
             count(level.table_count),
@@ -324,6 +330,7 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
             bytes(level.raw_bytes),
             count(level.entry_count),
             count(level.range_delete_count),
+            score.map_or(String::new(), |score| format!("{score:.2}")),
         ]
     };
     let mut total = LevelStats::default();
@@ -335,10 +342,11 @@ pub fn levels(out: &mut Out, keyspace: &KeyspaceStats) -> Result<(), Failure> {
         total.entry_count += level.entry_count;
         total.range_delete_count += level.range_delete_count;
         if level.table_count > 0 {
-            row(out, &number.to_string(), cells(level))?;
+            let score = keyspace.level_scores.get(number);
+            row(out, &number.to_string(), cells(level, score))?;
         }
     }
-    row(out, "all", cells(&total))
+    row(out, "all", cells(&total, None))
 }
 
 /// Prints the counters that are not zero.

@@ -20,6 +20,7 @@ use metrics::{counter, gauge};
 use crate::jobs::Jobs;
 use crate::stats::Stats;
 use crate::stats::space::SpaceStats;
+use crate::types::job_stats::QueueStats;
 
 /// Passes the present figures to the installed recorder.
 pub(crate) fn feed(jobs: &Jobs) {
@@ -78,6 +79,9 @@ fn record(store: &str, stats: &Stats) {
         ] {
             gauge!(format!("siltstone_side_{name}"), &labels).set(n as f64);
         }
+        if let Some(ns) = figures.compaction_ns_per_byte {
+            gauge!("siltstone_side_compaction_ns_per_byte", &labels).set(ns);
+        }
     }
     gauge!("siltstone_writable", &[label()]).set(f64::from(u8::from(stats.health == "good")));
     for (what, bytes) in [
@@ -100,6 +104,17 @@ fn record(store: &str, stats: &Stats) {
             gauge!("siltstone_level_run_count", &labels).set(figures.run_count as f64);
             gauge!("siltstone_level_table_count", &labels).set(figures.table_count as f64);
             gauge!("siltstone_level_file_bytes", &labels).set(figures.file_bytes as f64);
+            if let Some(score) = keyspace.level_scores.get(level) {
+                gauge!("siltstone_level_score", &labels).set(*score);
+            }
+            // A queue that is empty is not listed, but its figures are.
+            let is_its = |queue: &&QueueStats| {
+                queue.keyspace == keyspace.name && usize::from(queue.level) == level
+            };
+            let queue = stats.queues.iter().find(is_its);
+            let (count, bytes) = queue.map_or((0, 0), |queue| (queue.work_count, queue.bytes));
+            gauge!("siltstone_level_waiting_job_count", &labels).set(count as f64);
+            gauge!("siltstone_level_waiting_bytes", &labels).set(bytes as f64);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use siltstone::{JobStats, SideStats, Stats};
+use siltstone::{JobStats, QueueStats, SideStats, Stats};
 
 use crate::failure::Failure;
 use crate::output::{Out, bytes, count, duration, one_line, outln, plural};
@@ -17,16 +17,18 @@ pub fn name_of(job: &JobStats) -> String {
     }
 }
 
-/// Prints the jobs that have begun, those that wait, and the sides.
+/// Prints the jobs that have begun, the queues, the jobs that wait, and the sides.
 pub fn print(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     // The last side is the store's own: its jobs run on the store's workers.
     let own = stats.sides.last().map_or("", |side| &side.name[..]);
     let jobs = stats.jobs.iter().map(|job| ("job", job_lines(job)));
+    let queues = stats.queues.iter();
+    let queues = queues.map(|queue| ("queue", vec![queue_line(queue)]));
     let waiting = stats.waiting_jobs.iter();
     let waiting = waiting.map(|job| ("waiting", waiting_lines(job, own)));
     let sides = stats.sides.iter();
     let sides = sides.map(|side| ("side", side_lines(side, own)));
-    for (title, lines) in jobs.chain(waiting).chain(sides) {
+    for (title, lines) in jobs.chain(queues).chain(waiting).chain(sides) {
         for (at, line) in lines.iter().enumerate() {
             let title = if at == 0 { title } else { "" };
             outln!(out, "{title:<11}{line}")?;
@@ -70,9 +72,22 @@ fn job_lines(job: &JobStats) -> Vec<String> {
     lines
 }
 
+fn queue_line(queue: &QueueStats) -> String {
+    format!(
+        "level {} of `{}`: {} of {} ({}) are due and wait",
+        queue.level,
+        one_line(&queue.keyspace),
+        plural(queue.work_count, "compaction"),
+        plural(queue.table_count, "table"),
+        bytes(queue.bytes)
+    )
+}
+
 /// `own`: the name of the store's own executor.
 fn waiting_lines(job: &JobStats, own: &str) -> Vec<String> {
-    let what = if job.executor == own {
+    let what = if job.executor.is_empty() {
+        "any side that takes it from its queue".to_string()
+    } else if job.executor == own {
         "a worker of the host".to_string()
     } else {
         format!("a slot of {}", place(job))
@@ -124,6 +139,16 @@ fn side_lines(side: &SideStats, own: &str) -> Vec<String> {
         speed(side.compaction_bytes_per_s)
     );
     let mut lines = vec![line];
+    if !side.queue_end.is_empty() {
+        let speed = match side.compaction_ns_per_byte {
+            Some(ns) => format!(" ({ns:.3} ns a byte)"),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "takes from the {} end of the queues{speed}",
+            side.queue_end
+        ));
+    }
     if side.suspended_us > 0 {
         let seconds = side.suspended_us.div_ceil(1_000_000);
         lines.push(format!(
@@ -215,6 +240,19 @@ mod tests {
             (&lines[0][..], &lines[1..]),
             (said, &why.map(String::from)[..])
         );
+        let queued = JobStats {
+            executor: String::new(),
+            side: String::new(),
+            placement: "2 of 5 in the queue of level 1, by size".to_string(),
+            ..waits
+        };
+        let lines = waiting_lines(&queued, "cpu");
+        let said = "merge 1 -> 2 of `a` (10.0 MiB) waits for any side that takes it from its queue";
+        assert_eq!(lines[0], said);
+        assert_eq!(
+            lines[2],
+            "why there: 2 of 5 in the queue of level 1, by size"
+        );
         let next = JobStats {
             stage: "reserved".to_string(),
             run_us: None,
@@ -222,6 +260,31 @@ mod tests {
         };
         let line = &job_lines(&next)[0];
         assert!(line.contains("reserved, waiting for gpu0 (gpu)"), "{line}");
+    }
+
+    #[test]
+    fn queues_and_their_ends_are_shown() {
+        let queue = QueueStats {
+            keyspace: "a\nb".to_string(),
+            level: 2,
+            work_count: 3,
+            table_count: 17,
+            bytes: 40 << 20,
+        };
+        assert_eq!(
+            queue_line(&queue),
+            "level 2 of `a\\nb`: 3 compactions of 17 tables (40.0 MiB) are due and wait"
+        );
+        let side = |ns_per_byte| SideStats {
+            queue_end: "large".to_string(),
+            compaction_ns_per_byte: ns_per_byte,
+            ..SideStats::default()
+        };
+        let end = |ns_per_byte| side_lines(&side(ns_per_byte), "cpu")[1].clone();
+        let said = "takes from the large end of the queues";
+        assert_eq!(end(None), said);
+        assert_eq!(end(Some(4.5)), format!("{said} (4.500 ns a byte)"));
+        assert_eq!(side_lines(&SideStats::default(), "cpu").len(), 1);
     }
 
     #[test]
