@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use siltstone_storage::planted;
-use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress, SubjobOrder};
+use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::ranges::{RangeSample, verify_ranges};
@@ -137,7 +137,7 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
             part_listener: None,
-            subjob_order: SubjobOrder::default(),
+            subjob_order: self.subjob_order,
             columns_first: false,
         };
         PreparedJob {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
-use siltstone_table::exec::Executor;
+use siltstone_table::exec::{Executor, SubjobOrder};
 use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::job::verify::Sample;
@@ -59,6 +59,8 @@ pub(crate) struct JobRunner {
     subjobs_max: AtomicUsize,
     /// The policy allows one subjob a job, on each side.
     has_one_subjob: bool,
+    /// The order in which subjobs begin.
+    pub(crate) subjob_order: SubjobOrder,
     /// A [`FlushVerify`].
     flush_verify: AtomicU8,
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
@@ -106,6 +108,10 @@ impl JobRunner {
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
             has_one_subjob: !options.schedule.multi_threading,
+            subjob_order: match options.schedule.fourth_score {
+                true => SubjobOrder::Sizes,
+                false => SubjobOrder::Keys,
+            },
             flush_verify: AtomicU8::new(options.flush_verify as u8),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
@@ -128,6 +134,7 @@ impl JobRunner {
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
             has_one_subjob: self.has_one_subjob,
+            subjob_order: self.subjob_order,
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
