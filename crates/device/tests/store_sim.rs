@@ -123,9 +123,11 @@ fn open(runtime: &Runtime, network: &MemoryNetwork) -> Result<(Arc<Device>, Stor
         Err(error) => {
             device.close();
             match error.kind() {
+                // `Closed`: a file that the open had made is gone, because the power was lost.
                 ErrorKind::Unreachable
                 | ErrorKind::Locked
                 | ErrorKind::Poisoned
+                | ErrorKind::Closed
                 | ErrorKind::Io => Err(error.to_string()),
                 _ => panic!("the open found {error}"),
             }
