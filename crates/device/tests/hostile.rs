@@ -1,0 +1,306 @@
+//! Peers that break the protocol, say nothing, or ask for too much: the device ends their
+//! connections, keeps serving others, and never panics (row 13 of `docs/reliability.md`, the link's
+//! half).
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Setup, address};
+use proptest::prelude::*;
+use siltstone_device::wire::frame::{Label, header_of};
+use siltstone_device::wire::request::{FileChange, NamesChange};
+use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
+use siltstone_device::{ClientOptions, ServerOptions};
+use siltstone_storage::link::{Connection, Network, Received};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{Runtime, StorageErrorKind};
+
+/// A connection of a peer that says what it likes.
+struct Peer {
+    runtime: Runtime,
+    connection: Arc<dyn Connection>,
+}
+
+impl Peer {
+    fn connect(setup: &Setup) -> Peer {
+        let runtime = setup.runtime.clone();
+        let deadline = runtime.now() + Duration::from_secs(5);
+        let connection = setup.network.connect(&address(), deadline).unwrap();
+        Peer {
+            runtime,
+            connection,
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> bool {
+        let deadline = self.runtime.now() + Duration::from_secs(5);
+        self.connection.send(&[bytes], deadline).is_ok()
+    }
+
+    /// What comes within a time, and whether the connection ended.
+    fn receive(&self, time: Duration) -> (Vec<u8>, bool) {
+        let deadline = self.runtime.now() + time;
+        let (mut all, mut buf) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.connection.receive(&mut buf, deadline) {
+                Ok(Received::Bytes(len)) => all.extend_from_slice(&buf[..len]),
+                Ok(Received::Nothing) => return (all, false),
+                Ok(Received::End) | Err(_) => return (all, true),
+            }
+        }
+    }
+
+    /// Introduces itself, and waits for the welcome.
+    fn greet(&self, token: [u8; 16]) {
+        let hello = ClientHello {
+            token,
+            folder: FolderWanted::Named {
+                name: "db".into(),
+                create: true,
+            },
+            host: "a stranger".into(),
+        };
+        assert!(self.send(&hello.encode()));
+        let (bytes, _) = self.receive(Duration::from_millis(100));
+        let (_, answer) = ServerHello::decode(&bytes).unwrap();
+        assert!(matches!(answer, ServerHello::Welcome(_)), "{answer:?}");
+    }
+
+    fn ask(&self, number: u64, request: &Request, bulk: &[u8]) -> bool {
+        let label = Label {
+            number,
+            kind: request.kind(),
+            flags: 0,
+        };
+        let fields = request.encode();
+        let header = header_of(label, &fields, &[bulk]).encode();
+        self.send(&[&header[..], &fields, bulk].concat())
+    }
+}
+
+/// Runs a test in simulation, with a device.
+fn with_device(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
+    let config = SimConfig {
+        max_steps: 2_000_000,
+        ..SimConfig::new(seed)
+    };
+    let outcome = sim::run(config, move |runtime| {
+        let options = ServerOptions {
+            connections_max: 20,
+            ..ServerOptions::default()
+        };
+        let mut setup = Setup::new(&runtime, options);
+        test(&mut setup);
+        // An honest host is served as ever.
+        let device = setup.connect("honest");
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        let file = storage.create(lease.epoch(), "a").unwrap();
+        file.append(&[b"bytes"]).unwrap();
+        file.sync().unwrap();
+        assert_eq!(storage.read_small("a").unwrap(), b"bytes");
+        lease.release().unwrap();
+        device.close();
+        setup.stop();
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn who_says_nothing_is_cut_off_after_five_seconds() {
+    with_device(1, |setup| {
+        let silent = Peer::connect(setup);
+        let half = Peer::connect(setup);
+        assert!(half.send(b"siltlink"));
+        let runtime = setup.runtime.clone();
+        let begun = runtime.now();
+        for peer in [silent, half] {
+            assert_eq!(peer.receive(Duration::from_secs(60)), (Vec::new(), true));
+        }
+        assert!(runtime.now().since(begun) < Duration::from_secs(8));
+    });
+}
+
+#[test]
+fn another_protocol_is_cut_off() {
+    with_device(2, |setup| {
+        let peer = Peer::connect(setup);
+        peer.send(b"GET / HTTP/1.1\r\nHost: device\r\n\r\n");
+        assert_eq!(peer.receive(Duration::from_secs(10)), (Vec::new(), true));
+    });
+}
+
+#[test]
+fn connections_are_bounded() {
+    with_device(3, |setup| {
+        let peers: Vec<Peer> = (0..40).map(|_| Peer::connect(setup)).collect();
+        // Those beyond the bound are closed at once, and the others when they said nothing.
+        let ended = |peer: &Peer| peer.receive(Duration::from_millis(200)).1;
+        let at_once = peers.iter().filter(|peer| ended(peer)).count();
+        assert!(at_once >= 20, "{at_once}");
+        let later = |peer: &Peer| peer.receive(Duration::from_secs(20)).1;
+        assert!(peers.iter().all(later));
+    });
+}
+
+#[test]
+fn a_frame_that_is_too_large_or_damaged_ends_its_connection() {
+    with_device(4, |setup| {
+        for at in [0usize, 4, 8, 20, 30] {
+            let peer = Peer::connect(setup);
+            peer.greet([at as u8 + 1; 16]);
+            let request = Request::ReadSmall { name: "x".into() };
+            let label = Label {
+                number: 1,
+                kind: request.kind(),
+                flags: 0,
+            };
+            let fields = request.encode();
+            let mut bytes = header_of(label, &fields, &[]).encode().to_vec();
+            bytes.extend(fields);
+            bytes[at] ^= 0x80;
+            peer.send(&bytes);
+            let (answer, ended) = peer.receive(Duration::from_secs(5));
+            assert!(ended && answer.is_empty(), "{at}: {answer:?}");
+        }
+    });
+}
+
+#[test]
+fn numbers_that_cannot_come_end_the_connection() {
+    with_device(5, |setup| {
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        let create = |number| Request::Names {
+            number,
+            epoch: 1,
+            change: NamesChange::Create {
+                name: "x".into(),
+                file: 1,
+                direct: false,
+            },
+        };
+        // A frame out of order; a lane's number that is too high; a file's number that is too high;
+        // a position that is not the file's.
+        let peer = Peer::connect(setup);
+        peer.greet([1; 16]);
+        peer.ask(2, &Request::KeepAlive, b"");
+        assert!(peer.receive(Duration::from_secs(5)).1);
+        let peer = Peer::connect(setup);
+        peer.greet([1; 16]);
+        peer.ask(1, &lease, b"");
+        peer.ask(2, &create(7), b"");
+        assert!(peer.receive(Duration::from_secs(5)).1);
+        for (number, position) in [(2, 0), (1, 5)] {
+            let peer = Peer::connect(setup);
+            peer.greet([1; 16]);
+            peer.ask(1, &create(1), b"");
+            let append = Request::File {
+                file: 1,
+                number,
+                change: FileChange::Append { position },
+            };
+            peer.ask(2, &append, b"bytes");
+            assert!(
+                peer.receive(Duration::from_secs(5)).1,
+                "{number} {position}"
+            );
+        }
+    });
+}
+
+#[test]
+fn names_do_not_leave_the_folder() {
+    with_device(6, |setup| {
+        let device = setup.connect_with("db", ClientOptions::default());
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        for name in ["../x", "/etc/passwd", ".hidden", "a/b", "", "LOCK.store/.."] {
+            let kinds = [
+                storage.open(name).map(drop).unwrap_err().kind,
+                storage
+                    .create(lease.epoch(), name)
+                    .map(drop)
+                    .unwrap_err()
+                    .kind,
+                storage.delete(lease.epoch(), name).unwrap_err().kind,
+            ];
+            assert_eq!(kinds, [StorageErrorKind::InvalidInput; 3], "{name}");
+        }
+        lease.release().unwrap();
+        device.close();
+        let folder = FolderWanted::Named {
+            name: "../other".into(),
+            create: true,
+        };
+        let network: Arc<dyn Network> = Arc::new(setup.network.clone());
+        let refused = siltstone_device::Device::connect(
+            &setup.runtime,
+            network,
+            address(),
+            folder,
+            ClientOptions::default(),
+        );
+        let error = refused.err().unwrap();
+        assert_eq!(error.kind, StorageErrorKind::InvalidInput, "{error}");
+    });
+}
+
+#[test]
+fn changes_without_a_lease_are_fenced() {
+    with_device(7, |setup| {
+        let device = setup.connect("db");
+        let storage = device.storage();
+        let none = siltstone_storage::Epoch(1);
+        let error = storage.create(none, "x").map(drop).unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::Fenced, "{error}");
+        // Another session's epoch is of no use either.
+        let other = setup.connect("db");
+        let lease = other.storage().lease("store").unwrap();
+        let error = storage.delete(lease.epoch(), "x").unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::Fenced, "{error}");
+        lease.release().unwrap();
+        device.close();
+        other.close();
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Random requests with right checksums: the device answers or ends the connection.
+    #[test]
+    fn random_requests_are_survived(
+        requests in prop::collection::vec(
+            (prop_oneof![0u16..20, 30u16..45, 60u16..70],
+             prop::collection::vec(any::<u8>(), 0..80),
+             prop::collection::vec(any::<u8>(), 0..200)),
+            1..12,
+        ),
+        seed in any::<u64>(),
+    ) {
+        with_device(seed, move |setup| {
+            for (number, (kind, fields, bulk)) in requests.iter().enumerate() {
+                let peer = Peer::connect(setup);
+                peer.greet([number as u8 + 1; 16]);
+                let label = Label { number: 1, kind: *kind, flags: 0 };
+                let header = header_of(label, fields, &[bulk]).encode();
+                peer.send(&[&header[..], fields, bulk].concat());
+                peer.receive(Duration::from_millis(50));
+                peer.connection.close();
+            }
+        });
+    }
+}
