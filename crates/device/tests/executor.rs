@@ -17,7 +17,7 @@ use siltstone_device::{
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::{Epoch, FileStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
 use siltstone_table::TableError;
-use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, InputMap};
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Handover, InputMap};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{FormatOptions, Input, Job};
 
@@ -329,6 +329,67 @@ fn a_damaged_input_is_named() {
     let error = executor.run(&job, &context).unwrap_err();
     assert!(error.to_string().contains("in-0.tbl"), "{error}");
     assert_eq!(shared.list().unwrap().len(), 2, "only the inputs are there");
+    device.close();
+}
+
+/// A device that fails in the middle of a job leaves its finished tables, and the host goes on after
+/// them.
+#[test]
+fn the_host_goes_on_after_the_tables_of_a_device() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let case = Case {
+        runs: vec![Content {
+            entries: (0..2000u16)
+                .map(|n| (n.to_be_bytes().to_vec(), 9 << 8 | 1, vec![n as u8; 100]))
+                .collect(),
+            ..Content::default()
+        }],
+        ..a_case()
+    };
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, inputs) = prepare(&case, &own);
+    let context = ExecContext::new(
+        world.runtime.clone(),
+        Arc::new(inputs),
+        own.clone(),
+        Epoch(3),
+    );
+    let expected = CpuExecutor.run(&job, &context).unwrap();
+    let expected_files = files(&*own, &expected);
+
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, _) = prepare(&case, &shared);
+    let path = world.dir.path().join("shared/in-0.tbl");
+    let sound = std::fs::read(&path).unwrap();
+    let mut damaged = sound.clone();
+    damaged[sound.len() * 3 / 4] ^= 1;
+    std::fs::write(&path, damaged).unwrap();
+    let inputs = || {
+        let mut inputs = InputMap::new();
+        inputs.add_table(7, "in-0.tbl", shared.open("in-0.tbl").unwrap());
+        Arc::new(inputs)
+    };
+    let handover = Arc::new(Handover::new(&world.runtime));
+    let context = || ExecContext {
+        handover: Some(handover.clone()),
+        ..ExecContext::new(world.runtime.clone(), inputs(), shared.clone(), Epoch(3))
+    };
+    let error = executor.run(&job, &context()).unwrap_err();
+    assert!(error.to_string().contains("in-0.tbl"), "{error}");
+    let left = handover.left_count();
+    assert!(left > 10 && left < expected.tables.len(), "{left}");
+    // Only the input and what was left are there.
+    assert_eq!(shared.list().unwrap().len(), 1 + left);
+
+    std::fs::write(&path, sound).unwrap();
+    let mut second = job.clone();
+    second.output.attempt = 2;
+    let outcome = CpuExecutor.run(&second, &context()).unwrap();
+    assert_eq!(handover.adopted_count() as usize, left);
+    assert_eq!(files(&*shared, &outcome), expected_files);
+    assert_eq!(shared.list().unwrap().len(), 1 + outcome.tables.len());
     device.close();
 }
 

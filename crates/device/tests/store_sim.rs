@@ -169,7 +169,7 @@ fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, operations:
                 bytes.resize(900, n as u8);
                 let mut batch = Batch::new();
                 batch.put(&keyspace, &key(n), &bytes).expect("a small put");
-                let sync = runtime.random_u64() % 3 > 0;
+                let sync = !runtime.random_u64().is_multiple_of(3);
                 let written = store.write(&batch, WriteOptions { sync });
                 if sync && written.is_ok() {
                     let mut known = shared.lock();
@@ -250,7 +250,7 @@ fn run(plan: Plan) -> Result<Seen, String> {
                 if plan.kill_device_ms > 0 && now >= device_ends {
                     runtime.kill_group(device.group());
                     seen.kills += 1;
-                    let is_power = plan.power > 0 && seen.kills as u64 % plan.power == 0;
+                    let is_power = plan.power > 0 && (seen.kills as u64).is_multiple_of(plan.power);
                     let of = runtime.clone();
                     folders = Arc::new(folders.after(is_power, move |storage| match is_power {
                         true => storage.crash_in(&of, CrashPolicy::LoseUnsynced).0,

@@ -1,15 +1,19 @@
 //! Jobs of a session, from the host's side.
 //!
 //! Invariants (RFC 9, section 8): an attempt begins once. A caller that returns before the attempt
-//! has ended leaves it to the keeper, which asks the device to end it.
+//! has ended leaves it to the keeper, which asks the device to end it. The finished tables of an
+//! attempt are left to the next one only if the attempt is known to have ended, and the device says
+//! that none of its syncs failed.
 //!
 //! Threading: any task; no lock is held over a request.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_storage::{Result, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
+use siltstone_table::exec::part::Part;
 use siltstone_table::exec::{ExecContext, ExecError, Progress};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
@@ -68,17 +72,16 @@ impl Client {
             }
             return Err(failed(error));
         }
-        let ended = self.wait_for(attempt, ctx);
-        match ended {
-            Ok(outcome) => {
-                self.forget_attempt(attempt);
-                Ok(outcome)
-            }
-            Err(error) => {
-                self.leave_attempt(attempt);
-                Err(error)
-            }
+        let mut finished = Finished::default();
+        let ended = self.wait_for(attempt, job, ctx, &mut finished);
+        if ended.is_err() && finished.may_be_adopted {
+            finished.leave(job, ctx);
         }
+        match &ended {
+            Err(_) if !finished.has_ended => self.leave_attempt(attempt),
+            _ => self.forget_attempt(attempt),
+        }
+        ended
     }
 
     fn begin_job(&self, order: JobOrder, epoch: u64, bytes: &[u8]) -> Result<()> {
@@ -92,7 +95,13 @@ impl Client {
     }
 
     /// Waits for the end of an attempt.
-    fn wait_for(&self, attempt: u64, ctx: &ExecContext) -> std::result::Result<Outcome, ExecError> {
+    fn wait_for(
+        &self,
+        attempt: u64,
+        job: &Job,
+        ctx: &ExecContext,
+        finished: &mut Finished,
+    ) -> std::result::Result<Outcome, ExecError> {
         let session = &self.session;
         let mut cancelled = None;
         loop {
@@ -110,8 +119,24 @@ impl Client {
                 None => session.limit_of(DOWN_LIMIT),
                 Some(_) => session.limit_of(CANCEL_LIMIT),
             };
-            let status = self.ask_status(attempt, &limit).map_err(failed)?;
+            let status = match self.ask_status(attempt, finished.known, &limit) {
+                Ok(status) => status,
+                Err(error) => {
+                    // A device that does not know the attempt was started again, or has ended the
+                    // state of the session: either way the attempt has ended.
+                    if error.kind == StorageErrorKind::NotFound {
+                        finished.has_ended = true;
+                        finished.may_be_adopted = finished.hold;
+                    }
+                    return Err(failed(error));
+                }
+            };
             show(&status.counts, &ctx.progress);
+            finished.take(&status, job);
+            if status.end.is_some() {
+                finished.has_ended = true;
+                finished.may_be_adopted = finished.hold;
+            }
             match status.end {
                 None => {}
                 Some(JobEnd::Done { outcome_bytes }) => {
@@ -139,10 +164,10 @@ impl Client {
         StorageError::new(StorageErrorKind::Io, OP, name, detail)
     }
 
-    fn ask_status(&self, attempt: u64, limit: &Limit) -> Result<JobStatus> {
+    fn ask_status(&self, attempt: u64, parts_known: u32, limit: &Limit) -> Result<JobStatus> {
         let request = Request::WaitJob {
             attempt,
-            parts_known: 0,
+            parts_known,
             wait_ms: WAIT_MS,
         };
         let name = self.session.describe();
@@ -207,13 +232,72 @@ impl Client {
             if self.names.has_pending_job() {
                 return false;
             }
-            let status = self.ask_status(attempt, limit);
+            let status = self.ask_status(attempt, 0, limit);
             let is_known = status.is_ok_and(|status| status.end.is_none());
             if !is_known {
                 self.left_attempts.lock().remove(&attempt);
             }
         }
         self.left_attempts.lock().is_empty()
+    }
+}
+
+/// The finished tables of an attempt, as the device told them.
+#[derive(Default)]
+struct Finished {
+    /// For each subjob its last part.
+    parts: BTreeMap<u32, Part>,
+    /// The number of parts that were told.
+    known: u32,
+    /// The device says that none of the attempt's syncs failed, and every part was well formed.
+    hold: bool,
+    has_ended: bool,
+    may_be_adopted: bool,
+}
+
+impl Finished {
+    /// Takes what a status tells.
+    fn take(&mut self, status: &JobStatus, job: &Job) {
+        self.hold = status.parts_hold && (self.known == 0 || self.hold);
+        for bytes in &status.parts {
+            self.known += 1;
+            let checked = match Part::decode(bytes) {
+                Err(damage) => Err(damage.to_string()),
+                Ok((of, _)) if of != job.identity() => Err("a part of another job".into()),
+                Ok((_, part)) => part
+                    .check(job)
+                    .and_then(|()| part.check_names(&job.output))
+                    .map(|()| part),
+            };
+            match checked {
+                Ok(part) => drop(self.parts.insert(part.subjob, part)),
+                Err(wrong) => {
+                    tracing::warn!(wrong, "a device told a wrong part of a job");
+                    self.hold = false;
+                }
+            }
+        }
+    }
+
+    /// Leaves the tables to the next attempt of the job.
+    fn leave(&mut self, job: &Job, ctx: &ExecContext) {
+        let parts = std::mem::take(&mut self.parts).into_values();
+        let parts: Vec<Part> = parts.filter(|part| !part.tables.is_empty()).collect();
+        let handover = ctx.handover.as_ref();
+        // What an earlier attempt left stays where it is: this one did not begin with it.
+        let handover = handover.filter(|handover| handover.left_count() == 0);
+        let names = match handover {
+            Some(handover) => handover.leave(job.identity(), parts),
+            None => {
+                let tables = parts.into_iter().flat_map(|part| part.tables);
+                tables.map(|table| table.name).collect()
+            }
+        };
+        for name in names {
+            if let Err(error) = ctx.outputs.delete(ctx.epoch, &name) {
+                tracing::debug!(%error, "a table of an attempt that ended stays");
+            }
+        }
     }
 }
 

@@ -134,7 +134,14 @@ impl Lent {
         };
         let client = &scratch.device.client;
         let order = order(client, scratch.lease.epoch().0);
-        let mut outcome = client.run_job(&theirs, order, ctx)?;
+        // What an attempt finishes there lies on the device, so no attempt here can go on after it.
+        let there = ExecContext {
+            outputs: Arc::clone(&scratch.storage),
+            epoch: scratch.epoch(),
+            handover: None,
+            ..ctx.clone()
+        };
+        let mut outcome = client.run_job(&theirs, order, &there)?;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
             return Err(scratch.error(detail).into());

@@ -2,7 +2,9 @@
 //!
 //! Invariants (RFC 9, section 8):
 //! - D4: an attempt is done, or has ended without an outcome, in one change under its lock. The
-//!   executor deletes outputs only before that.
+//!   executor deletes outputs only before that. The finished tables of an attempt without an outcome
+//!   are the host's once the host was told of its end. Those that it was not told of are deleted
+//!   when it forgets the attempt, or when the state of the session ends.
 //! - D5: an attempt's number begins once (D1, the lane of names).
 //! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.
@@ -19,9 +21,10 @@ use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
 };
 use siltstone_table::TableError;
+use siltstone_table::exec::part::Part;
 use siltstone_table::exec::{
-    CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Inputs, Progress, StreamSource,
-    Throttle,
+    CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Handover, Inputs, PartListener,
+    Progress, StreamSource, Throttle,
 };
 use siltstone_table::job::Job;
 
@@ -34,19 +37,28 @@ use crate::wire::{Answer, Frame};
 /// The longest time that an answer about a job is held back.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// What the host has not been told of an attempt, and how it ended.
+/// What the host is told of an attempt.
 #[derive(Default)]
 struct Told {
+    /// Finished parts, in the order in which they were finished. A later one of a subjob has all
+    /// tables of the earlier ones.
     parts: Vec<Vec<u8>>,
-    parts_hold: bool,
+    /// A sync failed, or the executor deleted its tables.
+    parts_are_lost: bool,
     end: Option<JobEnd>,
     outcome: Vec<u8>,
+    /// The finished tables of an attempt without an outcome, until the host was told of its end.
+    left: Vec<String>,
 }
 
 struct Attempt {
     progress: Arc<Progress>,
     cancel: CancelToken,
     silence: Duration,
+    /// The job's identity, and where its outputs are.
+    job: u128,
+    outputs: Arc<dyn Storage>,
+    epoch: Epoch,
     told: Mutex<Told>,
     changed: Condvar,
     /// The signs of life that the watch saw last, and when they changed.
@@ -56,6 +68,27 @@ struct Attempt {
 impl Attempt {
     fn has_ended(&self) -> bool {
         self.told.lock().end.is_some()
+    }
+
+    /// Deletes the tables of an attempt that has ended, if the host does not know that it did.
+    fn delete_left(&self) {
+        let left = std::mem::take(&mut self.told.lock().left);
+        for name in left {
+            if let Err(error) = self.outputs.delete(self.epoch, &name) {
+                tracing::debug!(%error, "a table of an attempt that ended stays");
+            }
+        }
+    }
+}
+
+impl PartListener for Attempt {
+    fn finished(&self, part: &Part) {
+        self.told.lock().parts.push(part.encode(self.job));
+        self.changed.notify_all();
+    }
+
+    fn sync_failed(&self) {
+        self.told.lock().parts_are_lost = true;
     }
 }
 
@@ -106,6 +139,8 @@ impl Jobs {
             while told.end.is_none() {
                 told = attempt.changed.wait(told);
             }
+            drop(told);
+            attempt.delete_left();
         }
     }
 
@@ -138,9 +173,15 @@ impl Jobs {
 
     /// Forgets an attempt that has ended.
     pub(super) fn forget(&self, number: u64) {
-        let mut attempts = self.attempts.lock();
-        if attempts.get(&number).is_some_and(|a| a.has_ended()) {
-            attempts.remove(&number);
+        let attempt = {
+            let mut attempts = self.attempts.lock();
+            match attempts.get(&number).is_some_and(|a| a.has_ended()) {
+                true => attempts.remove(&number),
+                false => None,
+            }
+        };
+        if let Some(attempt) = attempt {
+            attempt.delete_left();
         }
     }
 
@@ -173,6 +214,11 @@ impl Jobs {
         });
         let parts: Vec<Vec<u8>> = parts.cloned().collect();
         let is_complete = known + parts.len() >= told.parts.len();
+        let end = told.end.clone().filter(|_| is_complete);
+        if end.is_some() {
+            // From here on the host may know the end, and adopt the tables.
+            told.left.clear();
+        }
         Ok(Answer::Job(JobStatus {
             counts: JobCounts {
                 entries: load(&progress.entries),
@@ -183,8 +229,8 @@ impl Jobs {
                 cpu_ns: load(&progress.helpers_cpu_ns),
             },
             parts,
-            parts_hold: told.parts_hold,
-            end: told.end.clone().filter(|_| is_complete),
+            parts_hold: !told.parts_are_lost,
+            end,
         }))
     }
 
@@ -275,6 +321,9 @@ pub(super) fn begin(
         progress: Arc::default(),
         cancel: CancelToken::new(),
         silence: Duration::from_millis(order.silence_ms.max(1000)),
+        job: job.identity(),
+        outputs: Arc::clone(&storage),
+        epoch,
         told: runtime.mutex(Told::default()),
         changed: runtime.condvar(),
         watched: runtime.mutex((0, runtime.now())),
@@ -300,6 +349,8 @@ pub(super) fn begin(
         cancel: attempt.cancel.clone(),
         max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
         throttle,
+        handover: Some(Arc::new(Handover::new(runtime))),
+        part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
         ..ExecContext::new(
             runtime.clone(),
             Arc::new(StorageInputs(Arc::clone(&storage))),
@@ -332,6 +383,8 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     let progress = &attempt.progress;
     progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);
     let mut outcome = Vec::new();
+    let handover = context.handover.as_ref();
+    let left = handover.map_or_else(Vec::new, |handover| handover.end());
     let end = match ran {
         Ok(Ok(done)) => {
             outcome = done.encode();
@@ -346,6 +399,8 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     };
     let mut told = attempt.told.lock();
     told.outcome = outcome;
+    told.parts_are_lost |= left.is_empty();
+    told.left = left;
     told.end = Some(end);
     attempt.changed.notify_all();
 }
