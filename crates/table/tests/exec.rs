@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 use common::cases::*;
 use common::*;
 use proptest::prelude::*;
+use siltstone_storage::Storage;
 use siltstone_storage::{MemoryStorage, Runtime};
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
+use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, SplitExecutor};
 use siltstone_table::job::outcome::{Counters, Outcome};
 use siltstone_table::job::{DropRules, FormatOptions, Job, KeyRange, OutputLimits, OutputPrefix};
 use siltstone_table::key::{Kind, trailer};
@@ -113,6 +114,21 @@ proptest! {
             prop_assert_eq!(&files(&*w.storage, &again), &bytes);
             prop_assert_eq!(without_time(&again), without_time(&outcome));
         }
+        // So does dividing it between two executors, and nothing else is left behind.
+        let cpu = || Arc::new(CpuExecutor::new()) as Arc<dyn Executor>;
+        let split = SplitExecutor::new(&w.context().runtime, "split", cpu(), cpu());
+        let mut job = w.job.clone();
+        job.output.attempt = 79;
+        let count = w.storage.list().unwrap().len();
+        let again = split.run(&job, &w.context()).unwrap();
+        prop_assert_eq!(&files(&*w.storage, &again), &bytes);
+        prop_assert_eq!(without_time(&again), without_time(&outcome));
+        prop_assert_eq!(w.storage.list().unwrap().len(), count + again.tables.len());
+        let places = |outcome: &Outcome| -> Vec<(u32, Vec<u8>)> {
+            let tables = outcome.tables.iter();
+            tables.map(|t| (t.subjob, t.left_bound.clone())).collect()
+        };
+        prop_assert_eq!(places(&again), places(&outcome));
     }
 }
 

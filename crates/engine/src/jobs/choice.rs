@@ -81,6 +81,24 @@ pub(crate) struct Decision {
     pub(crate) reason: String,
 }
 
+/// Gives a compaction to the first side, which divides it between itself and the host, and lets it
+/// wait while that side has another one. Everything else, and what that side cannot do, is chosen
+/// as by [`choose`].
+pub(crate) fn choose_split(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {
+    let takes_it = ask.kind == JobKind::Compaction
+        && sides.len() > 1
+        && sides[0].slots > 0
+        && ask.answers.first() == Some(&Answer::Accepts);
+    if !takes_it {
+        return choose(sides, ask, waiting);
+    }
+    Decision {
+        side: 0,
+        is_busy: !sides[0].running.is_empty(),
+        reason: format!("{} divides it between itself and the host", sides[0].name),
+    }
+}
+
 /// Chooses the side that will probably have done the job first. Of sides that are equally fast, the
 /// first one in the list is chosen. The host is the last one in the list.
 pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
-use siltstone_table::exec::{Executor, SubjobOrder};
+use siltstone_table::exec::{CpuExecutor, Executor, SplitExecutor, SubjobOrder};
 use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::OutputTable;
 use siltstone_table::job::verify::Sample;
@@ -24,7 +24,7 @@ use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
 use crate::types::metrics::Counter;
-use crate::types::options::{DirectIo, FlushVerify, Options};
+use crate::types::options::{DirectIo, FlushVerify, Options, ThirdScore};
 
 /// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
 const COMPARED_BLOCKS: usize = 16;
@@ -74,6 +74,16 @@ pub(crate) struct JobRunner {
     pub(crate) rate: Arc<RateLimiter>,
 }
 
+/// One executor that divides its jobs between the host and the only other one.
+fn split(runtime: &Runtime, executors: Vec<Arc<dyn Executor>>) -> Vec<Arc<dyn Executor>> {
+    let divided = |other: Arc<dyn Executor>| {
+        let host = Arc::new(CpuExecutor::new());
+        let name = format!("{}+cpu", other.name());
+        Arc::new(SplitExecutor::new(runtime, &name, host, other)) as Arc<dyn Executor>
+    };
+    executors.into_iter().map(divided).collect()
+}
+
 impl JobRunner {
     pub(crate) fn new(
         runtime: &Runtime,
@@ -97,6 +107,10 @@ impl JobRunner {
             true => None,
             false => storages.tables.open_objects_max(),
         };
+        let executors = match options.schedule.third_score {
+            ThirdScore::Split => split(runtime, executors),
+            _ => executors,
+        };
         let sides = Sides::new(runtime, executors, events, open_objects_max);
         JobRunner {
             runtime: runtime.clone(),
@@ -107,7 +121,9 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
-            has_one_subjob: !options.schedule.multi_threading,
+            // A job that is divided has many subjobs, which each side runs one after the other.
+            has_one_subjob: !options.schedule.multi_threading
+                && options.schedule.third_score != ThirdScore::Split,
             subjob_order: match options.schedule.fourth_score {
                 true => SubjobOrder::Sizes,
                 false => SubjobOrder::Keys,

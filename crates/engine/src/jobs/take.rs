@@ -24,7 +24,7 @@ use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::SeqRange;
 use crate::jobs::Jobs;
-use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose};
+use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_split};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
@@ -502,7 +502,10 @@ impl Round<'_> {
             may_wait: work.may_wait(),
             answers,
         };
-        let decision = choose(&sides, &ask, &self.waiting);
+        let decision = match self.third_score {
+            ThirdScore::Split => choose_split(&sides, &ask, &self.waiting),
+            _ => choose(&sides, &ask, &self.waiting),
+        };
         let side = decision.side;
         if match side == host {
             true => is_worker && !host_is_occupied,

@@ -160,7 +160,7 @@ fn a_frozen_order_is_kept() {
         ("third-score=ends-frozen", "large"),
     ] {
         simulated(move |world| {
-            let device = world.device(timed(1, 1000));
+            let device = world.device(timed(1, 1500));
             let listener = Arc::new(Compactions(world.rt.mutex(Vec::new())));
             let mut components = world.components(world.storage.clone(), &[&device]);
             components.listener = Some(listener.clone());
@@ -175,7 +175,7 @@ fn a_frozen_order_is_kept() {
                 }
                 store.wait_until_idle().unwrap();
             };
-            write(0, 10_000);
+            write(0, 16_000);
             // Both are measured, and have been compared since.
             for side in ["device", "cpu"] {
                 let done = listener.0.lock();
@@ -187,7 +187,7 @@ fn a_frozen_order_is_kept() {
             assert!(speeds[0] < speeds[1], "{speeds:?}");
             assert_eq!(sides[0].queue_end, "large");
             device.change(|plan| plan.ns_per_byte = 50_000);
-            write(10_000, 16_000);
+            write(16_000, 24_000);
             let sides = store.stats().sides;
             assert_eq!(sides[0].queue_end, end, "{sides:?}");
             check(&keyspace, &model);
@@ -283,6 +283,32 @@ fn one_compaction_at_once_on_a_side() {
     });
 }
 
+/// With `sync-split`, each compaction is divided between the host and the device, one at a time, and
+/// the host does none alone.
+#[test]
+fn compactions_are_divided_between_two_sides() {
+    simulated(|world| {
+        let device = world.device(Plan {
+            parallelism: 3,
+            ..timed(4, 500)
+        });
+        let seen = write_much(&world, &[&device], "sync-split");
+        assert!(seen.done.len() > 5, "{}", seen.done.len());
+        let name = &seen.stats.last().unwrap().sides[0].name;
+        assert!(name.ends_with("+cpu"), "{name}");
+        let others: Vec<&Done> = seen.done.iter().filter(|d| &d.executor != name).collect();
+        assert!(others.is_empty(), "{others:?}");
+        assert_eq!(device.most_running(), 1);
+        assert!(device.ran().len() > 5, "{}", device.ran().len());
+        for stats in &seen.stats {
+            let is_compaction =
+                |job: &&siltstone::JobStats| !["flush", "move", "drop"].contains(&&job.kind[..]);
+            let running = stats.jobs.iter().filter(is_compaction).count();
+            assert!(running <= 1, "{:?}", stats.jobs);
+        }
+    });
+}
+
 /// With `host-only`, the device gets no job and no question.
 #[test]
 fn the_host_alone_runs_all_jobs() {
@@ -343,11 +369,10 @@ fn policies_that_cannot_work_are_refused() {
             third_score: ThirdScore::Split,
             ..ScheduleOptions::default()
         };
-        let said = open(split, &[&device]).unwrap_err().to_string();
-        assert!(
-            said.contains("sync-split") && said.contains("not built"),
-            "{said}"
-        );
+        for devices in [&[][..], &[&device, &device]] {
+            let said = open(split, devices).unwrap_err().to_string();
+            assert!(said.contains("one other executor"), "{said}");
+        }
         assert!(world.folder().is_empty(), "{:?}", world.folder());
         open(policy("near-data"), &[&device]).unwrap();
         // The policy is not stored with the store.

@@ -36,6 +36,7 @@ pub mod part;
 pub mod planner;
 mod rebuild;
 pub mod separated;
+mod split;
 mod subjob;
 pub mod survivors;
 
@@ -55,6 +56,7 @@ pub use handover::Handover;
 pub(crate) use inputs::input_range_deletes;
 pub use order::SubjobOrder;
 use part::Part;
+pub use split::SplitExecutor;
 
 /// Where an executor computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

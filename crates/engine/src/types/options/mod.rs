@@ -413,13 +413,14 @@ settings_table! {
         /// side would have done a job. "near-data" gives the largest compactions to the faster
         /// sides and needs another executor than the host's; it and switches are for comparisons.
         schedule: ScheduleOptions = ScheduleOptions::default(), "policy",
-            "`\"default\"`, `\"near-data\"`, `\"async-single\"` or `\"host-only\"`, and after a comma \
-             each first-score, second-score, fourth-score, three-levels or multi-threading (=on or \
-             =off), or third-score (=first-done, =ends, =ends-frozen or =host-only); \
-             default `\"default\"`.",
-            choice("\"default\", \"near-data\", \"async-single\" or \"host-only\", and after a comma \
-                each first-score, second-score, fourth-score, three-levels or multi-threading \
-                (=on or =off), or third-score (=first-done, =ends, =ends-frozen or =host-only)"),
+            "`\"default\"`, `\"near-data\"`, `\"async-single\"`, `\"sync-split\"` or `\"host-only\"`, \
+             and after a comma each first-score, second-score, fourth-score, three-levels or \
+             multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
+             =split or =host-only); default `\"default\"`.",
+            choice("\"default\", \"near-data\", \"async-single\", \"sync-split\" or \"host-only\", and \
+                after a comma each first-score, second-score, fourth-score, three-levels or \
+                multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
+                =split or =host-only)"),
             AtOpen("the sides are measured from the open on");
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind:
         /// "stop" does not delay them until a limit is reached, where they wait; "slowdown" takes
@@ -531,7 +532,6 @@ impl Options {
                     .advice("raise log_bytes_max or lower log_segment_bytes"),
             );
         }
-        self.schedule.validate()?;
         for (name, path) in self.directories() {
             if path.to_str().is_none_or(|p| p.contains(['\n', '\r'])) {
                 return Err(Error::invalid_argument(format!(

@@ -25,7 +25,8 @@ pub enum ThirdScore {
     EndsFrozen,
     /// No job is offered to another executor than the host's.
     HostOnly,
-    /// Two sides run parts of the same job. This is not built yet.
+    /// The host and the only other executor run parts of the same job, in proportion to their
+    /// speeds, and both must finish before the next one begins.
     Split,
 }
 
@@ -194,20 +195,20 @@ impl ScheduleOptions {
         shortest.unwrap_or_default().join(", ")
     }
 
-    /// Refuses what this build does not have.
-    pub(super) fn validate(self) -> Result<()> {
-        if self.third_score != ThirdScore::Split {
-            return Ok(());
-        }
-        let missing = "the policy sync-split (third-score=split) is not built yet";
-        Err(Error::invalid_argument(missing)
-            .expected(super::setting("schedule")?.range())
-            .found(self.text())
-            .advice("set schedule to one of these values"))
-    }
-
     /// Refuses switches that do not fit to the number of executors besides the host's.
     pub(crate) fn check_sides(self, other_count: usize) -> Result<()> {
+        if self.third_score == ThirdScore::Split && other_count != 1 {
+            return Err(Error::invalid_argument(
+                "the value of option schedule divides each compaction between the host and one \
+                 other executor",
+            )
+            .expected("one other executor")
+            .found(format!(
+                "{other_count} other executors, and {}",
+                self.text()
+            ))
+            .advice("pass one executor in `Components::executors`, or choose another policy"));
+        }
         if !self.third_score.has_queues() || other_count > 0 {
             return Ok(());
         }
@@ -326,17 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_refused_by_name() {
+    fn a_divided_job_needs_one_other_executor() {
         for text in ["sync-split", "near-data, third-score=split"] {
-            let said = set(text).unwrap_err().to_string();
-            assert!(
-                said.contains("sync-split") && said.contains("not built"),
-                "{said}"
-            );
-            assert!(
-                said.contains("near-data") && said.contains("host-only"),
-                "{said}"
-            );
+            let options = set(text).unwrap();
+            for count in [0, 2] {
+                let said = options.check_sides(count).unwrap_err().to_string();
+                assert!(said.contains("one other executor"), "{said}");
+            }
+            options.check_sides(1).unwrap();
         }
     }
 

@@ -1,0 +1,383 @@
+//! An executor that divides each job between two others: the first subjobs go to one, the others to
+//! the other, in proportion to their measured speeds. Both must finish before the job is done.
+//!
+//! This is the rule of the system TStore, with which near-data compaction is compared (ProckStore,
+//! section 5; policy `sync-split` of the engine). Each of the two executors runs one subjob at a
+//! time.
+//!
+//! A part of a job is a job of its own: its bounds are those of its subjobs. So its tables are the
+//! ones that the whole job would make (the layout of a subjob depends on its bounds alone). The
+//! second part has a prefix of its own, and its tables are renamed when both parts are done.
+//!
+//! Invariants: E1 to E4. If one part fails, the other one is cancelled, and the tables of both are
+//! deleted. A job that has one subjob goes to the faster executor whole.
+//!
+//! Threading: shared. Each part has a task; the calling task waits, shows their progress, and
+//! passes a cancel on. The lock of the speeds is held over no call.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Mutex, Runtime};
+
+use super::{CancelToken, ExecContext, ExecError, Executor, ExecutorState, Progress, Side};
+use crate::error::TableError;
+use crate::job::outcome::{Counters, Outcome};
+use crate::job::{Job, OutputPrefix};
+
+/// How often the calling task looks at the parts.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The number of jobs over which speeds are measured.
+const MEASURED_JOBS: usize = 5;
+
+/// The number of subjobs that jobs for this executor should have, so that the share of each side
+/// can be chosen in small steps.
+const SUBJOBS: usize = 16;
+
+/// The bit of an attempt's number that tells the second part's tables from the first one's. An open
+/// of a store makes fewer attempts.
+const SECOND_PART: u64 = 1 << 31;
+
+/// Nanoseconds per byte of each side, of its last jobs.
+type Speeds = [VecDeque<f64>; 2];
+
+/// See the module.
+pub struct SplitExecutor {
+    name: String,
+    sides: [Arc<dyn Executor>; 2],
+    speeds: Mutex<Speeds>,
+}
+
+impl SplitExecutor {
+    /// Divides jobs between two executors.
+    pub fn new(
+        runtime: &Runtime,
+        name: &str,
+        first: Arc<dyn Executor>,
+        second: Arc<dyn Executor>,
+    ) -> SplitExecutor {
+        SplitExecutor {
+            name: name.to_string(),
+            sides: [first, second],
+            speeds: runtime.mutex(Speeds::default()),
+        }
+    }
+
+    /// The number of subjobs of the first side, of a job with this many: at least one for each side.
+    fn first_share(&self, subjobs: usize) -> usize {
+        let [first, second] = self.mean_speeds();
+        let share = match (first, second) {
+            // Who takes twice as long for a byte gets half as many.
+            (Some(first), Some(second)) => second / (first + second),
+            _ => 0.5,
+        };
+        let count = (subjobs as f64 * share).round() as usize;
+        count.clamp(1, subjobs - 1)
+    }
+
+    fn mean_speeds(&self) -> [Option<f64>; 2] {
+        let speeds = self.speeds.lock();
+        let mean = |all: &VecDeque<f64>| {
+            let sum: f64 = all.iter().sum();
+            (!all.is_empty()).then(|| sum / all.len() as f64)
+        };
+        [mean(&speeds[0]), mean(&speeds[1])]
+    }
+
+    fn measured(&self, side: usize, bytes: u64, took: Duration) {
+        if bytes == 0 {
+            return;
+        }
+        let speed = &mut self.speeds.lock()[side];
+        speed.push_back(took.as_nanos() as f64 / bytes as f64);
+        if speed.len() > MEASURED_JOBS {
+            speed.pop_front();
+        }
+    }
+}
+
+/// The part of a job that has the subjobs from `from` to before `to`.
+fn part_of(job: &Job, from: usize, to: usize, output: OutputPrefix) -> Job {
+    let mut bounds = job.subjob_bounds(from);
+    bounds.end = job.subjob_bounds(to - 1).end;
+    let soft_cuts = job.subjob_soft_cuts(&bounds).to_vec();
+    Job {
+        hard_cuts: job.hard_cuts[from..to - 1].to_vec(),
+        soft_cuts,
+        bounds,
+        output,
+        ..job.clone()
+    }
+}
+
+/// One side's part.
+struct Part {
+    job: Job,
+    context: ExecContext,
+}
+
+/// How a part ended, and how long it took.
+type Ended = (Result<Outcome, ExecError>, Duration);
+
+fn run(executor: &dyn Executor, part: &Part) -> Ended {
+    let runtime = &part.context.runtime;
+    let begun = runtime.now();
+    let result = executor.run(&part.job, &part.context);
+    (result, runtime.now().since(begun))
+}
+
+/// Shows the sums of both parts as the progress of the job.
+fn show(parts: [&Progress; 2], whole: &Progress) {
+    let sum = |count: fn(&Progress) -> &AtomicU64| {
+        let of = |part: &Progress| count(part).load(Ordering::Relaxed);
+        count(whole).store(of(parts[0]) + of(parts[1]), Ordering::Relaxed);
+    };
+    sum(|p| &p.entries);
+    sum(|p| &p.bytes_in);
+    sum(|p| &p.bytes_out);
+    sum(|p| &p.tables);
+    sum(|p| &p.buffer_bytes);
+    sum(|p| &p.beats);
+    sum(|p| &p.helpers_cpu_ns);
+}
+
+/// Deletes the tables of an outcome that does not count.
+fn delete(outcome: &Outcome, ctx: &ExecContext) {
+    for table in &outcome.tables {
+        let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+    }
+}
+
+impl Executor for SplitExecutor {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn side(&self) -> Side {
+        self.sides[1].side()
+    }
+
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        self.sides[0].accepts(job)?;
+        self.sides[1].accepts(job)
+    }
+
+    fn parallelism(&self) -> usize {
+        SUBJOBS
+    }
+
+    fn state(&self) -> ExecutorState {
+        match self.sides[0].state() {
+            ExecutorState::Ready => self.sides[1].state(),
+            state => state,
+        }
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let subjobs = job.subjobs();
+        if subjobs == 1 {
+            let [first, second] = self.mean_speeds();
+            let is_first_faster = first.unwrap_or(0.0) <= second.unwrap_or(f64::MAX);
+            let side = usize::from(!is_first_faster);
+            let context = ExecContext {
+                max_parallel: 1,
+                ..ctx.clone()
+            };
+            return self.sides[side].run(job, &context);
+        }
+        let share = self.first_share(subjobs);
+        let second_output = OutputPrefix {
+            attempt: job.output.attempt | SECOND_PART,
+            ..job.output.clone()
+        };
+        let part = |from, to, output| {
+            Arc::new(Part {
+                job: part_of(job, from, to, output),
+                context: ExecContext {
+                    progress: Arc::default(),
+                    cancel: CancelToken::new(),
+                    max_parallel: 1,
+                    handover: None,
+                    part_listener: None,
+                    ..ctx.clone()
+                },
+            })
+        };
+        let parts = [
+            part(0, share, job.output.clone()),
+            part(share, subjobs, second_output),
+        ];
+        let ended = self.run_parts(&parts, ctx)?;
+        for (side, (part, (_, took))) in parts.iter().zip(&ended).enumerate() {
+            let bytes = part.context.progress.bytes_in.load(Ordering::Relaxed);
+            self.measured(side, bytes, *took);
+        }
+        let [(first, _), (second, _)] = ended;
+        match (first, second) {
+            (Ok(first), Ok(second)) => join(job, ctx, share, first, second),
+            (first, second) => {
+                [&first, &second]
+                    .into_iter()
+                    .flatten()
+                    .for_each(|outcome| delete(outcome, ctx));
+                // A part that was only cancelled because of the other one does not hide the reason.
+                let errors = [first.err(), second.err()].into_iter().flatten();
+                let reason = errors.reduce(|reason, error| match reason {
+                    ExecError::Cancelled => error,
+                    reason => reason,
+                });
+                Err(reason.unwrap_or(ExecError::Cancelled))
+            }
+        }
+    }
+}
+
+impl SplitExecutor {
+    /// Runs both parts side by side.
+    fn run_parts(
+        &self,
+        parts: &[Arc<Part>; 2],
+        ctx: &ExecContext,
+    ) -> Result<[Ended; 2], ExecError> {
+        let mut tasks = Vec::new();
+        for (executor, part) in self.sides.iter().zip(parts) {
+            let (executor, task_part) = (Arc::clone(executor), Arc::clone(part));
+            let task = move || run(&*executor, &task_part);
+            match ctx.runtime.spawn("part of a job", task) {
+                Ok(task) => tasks.push(task),
+                Err(error) => {
+                    parts.iter().for_each(|part| part.context.cancel.cancel());
+                    for task in tasks {
+                        if let Ok((Ok(outcome), _)) = task.join() {
+                            delete(&outcome, ctx);
+                        }
+                    }
+                    let reason = format!("a task could not be started: {error}");
+                    return Err(ExecError::declined(reason));
+                }
+            }
+        }
+        let mut ended: [Option<Ended>; 2] = [None, None];
+        let mut tasks: Vec<Option<_>> = tasks.into_iter().map(Some).collect();
+        let mut has_panicked = false;
+        while tasks.iter().any(Option::is_some) {
+            ctx.runtime.sleep(LOOK);
+            if ctx.cancel.is_cancelled() {
+                parts.iter().for_each(|part| part.context.cancel.cancel());
+            }
+            for (at, slot) in tasks.iter_mut().enumerate() {
+                if !slot.as_ref().is_some_and(|task| task.is_finished()) {
+                    continue;
+                }
+                match slot.take().map(|task| task.join()) {
+                    Some(Ok(end)) => {
+                        if end.0.is_err() {
+                            parts[1 - at].context.cancel.cancel();
+                        }
+                        ended[at] = Some(end);
+                    }
+                    _ => {
+                        has_panicked = true;
+                        parts[1 - at].context.cancel.cancel();
+                    }
+                }
+            }
+            let progress = [&*parts[0].context.progress, &*parts[1].context.progress];
+            show(progress, &ctx.progress);
+        }
+        match ended {
+            [Some(first), Some(second)] if !has_panicked => Ok([first, second]),
+            ended => {
+                for (result, _) in ended.into_iter().flatten() {
+                    if let Ok(outcome) = result {
+                        delete(&outcome, ctx);
+                    }
+                }
+                Err(TableError::Misuse("an executor panicked; its job failed").into())
+            }
+        }
+    }
+}
+
+/// Joins the outcomes of both parts.
+fn join(
+    job: &Job,
+    ctx: &ExecContext,
+    share: usize,
+    first: Outcome,
+    mut second: Outcome,
+) -> Result<Outcome, ExecError> {
+    let (mut subjob, mut number) = (u32::MAX, 0);
+    let mut renamed = 0;
+    let mut failed = None;
+    for table in &mut second.tables {
+        number = if table.subjob == subjob {
+            number + 1
+        } else {
+            0
+        };
+        subjob = table.subjob;
+        let name = job.table_name(subjob + share as u32, number);
+        if let Err(error) = ctx.outputs.rename(ctx.epoch, &table.name, &name) {
+            failed = Some(error);
+            break;
+        }
+        table.name = name;
+        renamed += 1;
+    }
+    let synced = match (failed, renamed) {
+        (Some(error), _) => Err(error),
+        (None, 0) => Ok(()),
+        (None, _) => ctx.outputs.sync_dir(ctx.epoch),
+    };
+    if let Err(error) = synced {
+        delete(&first, ctx);
+        delete(&second, ctx);
+        return Err(error.into());
+    }
+    for table in &mut second.tables {
+        table.subjob += share as u32;
+    }
+    let mut counters = Counters::default();
+    counters.add(&first.counters);
+    counters.add(&second.counters);
+    let mut tables = first.tables;
+    tables.extend(second.tables);
+    Ok(Outcome {
+        job: job.identity(),
+        output: job.output.clone(),
+        tables,
+        counters,
+        ..Outcome::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::CpuExecutor;
+
+    fn executor() -> SplitExecutor {
+        let cpu = || Arc::new(CpuExecutor::new()) as Arc<dyn Executor>;
+        SplitExecutor::new(&Runtime::threads(), "split", cpu(), cpu())
+    }
+
+    #[test]
+    fn shares_follow_the_measured_speeds() {
+        let split = executor();
+        assert_eq!(split.first_share(16), 8, "nothing is measured");
+        split.measured(0, 1000, Duration::from_micros(3));
+        assert_eq!(split.first_share(16), 8, "one side is not measured");
+        split.measured(1, 1000, Duration::from_micros(1));
+        assert_eq!(split.first_share(16), 4, "the first is three times as slow");
+        // Each side has at least one subjob, however slow it is.
+        (0..5).for_each(|_| split.measured(0, 1000, Duration::from_secs(1)));
+        assert_eq!((split.first_share(16), split.first_share(2)), (1, 1));
+        // Only the last five jobs count.
+        (0..5).for_each(|_| split.measured(0, 1000, Duration::from_micros(1)));
+        assert_eq!(split.first_share(16), 8);
+    }
+}
