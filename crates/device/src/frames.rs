@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::link::{Connection, LinkError, Received};
+use siltstone_storage::link::{Connection, LinkError, LinkErrorKind, Received};
 use siltstone_storage::{Instant, StorageError};
 
 use crate::wire::frame::{Label, header_of};
@@ -106,13 +106,23 @@ pub(crate) fn send_frame(
     })
 }
 
+/// The first bytes of the answer with which TLS refuses what does not speak it.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+
 /// Receives the peer's hello.
 pub(crate) fn receive_hello(
     connection: &dyn Connection,
     deadline: Instant,
 ) -> Result<Vec<u8>, ConnectionError> {
     let mut hello = vec![0; HELLO_HEAD_BYTES];
-    fill(connection, &mut hello, 0, deadline)?;
+    let filled = fill(connection, &mut hello, 0, deadline);
+    if hello.starts_with(&TLS_ALERT) {
+        let detail = "the peer speaks TLS only; give this side its certificate, key and CA file";
+        let kind = LinkErrorKind::PermissionDenied;
+        let error = LinkError::new(kind, "receive from", connection.peer(), detail);
+        return Err(error.into());
+    }
+    filled?;
     let head = hello.first_chunk().expect("its size was just set");
     let len = hello_len(head)?;
     hello.resize(len, 0);

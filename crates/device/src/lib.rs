@@ -9,6 +9,7 @@ pub mod client;
 mod frames;
 mod open;
 pub mod server;
+mod tls;
 pub mod url;
 pub mod wire;
 
@@ -16,5 +17,6 @@ pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, open, open_read_only};
 pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
+pub use tls::{TlsError, TlsFiles, TlsNetwork};
 pub use url::DeviceUrl;
 pub use wire::FolderWanted;

@@ -517,11 +517,25 @@ impl Session {
                 let name = self.describe();
                 Tried::Failed(StorageError::new(kind, "connect", name, error.to_string()))
             }
+            // Another try ends in the same way until somebody changes a certificate. A session that
+            // was attached waits for that.
+            Err(ConnectionError::Link(error))
+                if error.kind == LinkErrorKind::PermissionDenied && !self.was_attached() =>
+            {
+                connection.close();
+                let kind = StorageErrorKind::PermissionDenied;
+                let name = self.describe();
+                Tried::Failed(StorageError::new(kind, "connect", name, error.detail))
+            }
             Err(error) => {
                 connection.close();
                 Tried::Lost(error)
             }
         }
+    }
+
+    fn was_attached(&self) -> bool {
+        self.pool.lock().attached.is_some()
     }
 
     /// Makes a request that may be made twice, until it is answered or the limit is over.

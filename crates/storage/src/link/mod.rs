@@ -180,6 +180,12 @@ pub trait Connection: Send + Sync {
     /// Whether both sides are on this machine, so that nobody else can read or change the bytes.
     fn is_local(&self) -> bool;
 
+    /// The name that the peer has proved with a certificate. `None` if connections of this network
+    /// have no certificates, or before the first bytes were sent or received.
+    fn certified_name(&self) -> Option<String> {
+        None
+    }
+
     /// Sends all of `parts`, in order. Returns when the bytes are on their way; whether they arrive
     /// is not known.
     ///

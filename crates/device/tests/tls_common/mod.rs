@@ -1,0 +1,175 @@
+//! Certificates for tests, and a network that changes what it carries.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::ServerName;
+use siltstone_device::TlsFiles;
+use siltstone_storage::Instant;
+use siltstone_storage::link::{Address, Connection, LinkResult, Listener, Network, Received};
+
+/// An authority, with keys of its own.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: rcgen::Certificate,
+}
+
+/// Files that exist as long as this does.
+pub struct Files {
+    files: TlsFiles,
+    _dir: tempfile::TempDir,
+}
+
+impl Deref for Files {
+    type Target = TlsFiles;
+
+    fn deref(&self) -> &TlsFiles {
+        &self.files
+    }
+}
+
+impl Files {
+    /// With the CA file of another authority.
+    pub fn with_ca_of(self, authority: &Authority) -> Files {
+        write(&self.files.ca, &authority.certificate.pem());
+        self
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+    CertificateParams::new(names).unwrap()
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        Authority {
+            issuer: Issuer::new(params, key),
+            certificate,
+        }
+    }
+
+    /// A certificate with these names.
+    pub fn files(&self, names: &[&str]) -> Files {
+        self.sign(params(names))
+    }
+
+    /// A certificate whose only name is that of its subject.
+    pub fn files_of_subject(&self, name: &str) -> Files {
+        let mut params = params(&[]);
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "birds");
+        params.distinguished_name.push(DnType::CommonName, name);
+        self.sign(params)
+    }
+
+    /// A certificate that has expired.
+    pub fn expired(&self, names: &[&str]) -> Files {
+        let mut params = params(names);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        self.sign(params)
+    }
+
+    fn sign(&self, params: CertificateParams) -> Files {
+        let dir = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let files = TlsFiles {
+            ca: dir.path().join("ca.pem"),
+            certificate: dir.path().join("certificate.pem"),
+            key: dir.path().join("key.pem"),
+        };
+        write(&files.ca, &self.certificate.pem());
+        write(&files.certificate, &certificate.pem());
+        write(&files.key, &key.serialize_pem());
+        Files { files, _dir: dir }
+    }
+
+    /// A client that has no certificate, and connects to 127.0.0.1.
+    pub fn without_certificate(&self) -> rustls::ClientConnection {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        rustls::ClientConnection::new(Arc::new(config), name).unwrap()
+    }
+}
+
+/// A network that can change one bit of what its side sends.
+#[derive(Clone)]
+pub struct Tap {
+    inner: Arc<dyn Network>,
+    /// Whether the last bit of the next send is changed.
+    pub flips: Arc<AtomicBool>,
+}
+
+impl Tap {
+    pub fn new(inner: &Arc<dyn Network>) -> Tap {
+        Tap {
+            inner: Arc::clone(inner),
+            flips: Arc::default(),
+        }
+    }
+}
+
+impl Network for Tap {
+    fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
+        Ok(Arc::new(Tapped {
+            inner: self.inner.connect(address, deadline)?,
+            flips: Arc::clone(&self.flips),
+        }))
+    }
+
+    fn listen(&self, address: &Address) -> LinkResult<Arc<dyn Listener>> {
+        self.inner.listen(address)
+    }
+}
+
+struct Tapped {
+    inner: Arc<dyn Connection>,
+    flips: Arc<AtomicBool>,
+}
+
+impl Connection for Tapped {
+    fn peer(&self) -> String {
+        self.inner.peer()
+    }
+
+    fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
+    fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
+        let mut bytes = parts.concat();
+        if self.flips.swap(false, Ordering::Relaxed) {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        self.inner.send(&[&bytes], deadline)
+    }
+
+    fn receive(&self, buf: &mut [u8], deadline: Instant) -> LinkResult<Received> {
+        self.inner.receive(buf, deadline)
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+}
