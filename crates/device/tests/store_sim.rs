@@ -37,6 +37,16 @@ struct Plan {
     lives: (usize, usize),
 }
 
+impl Plan {
+    /// The bytes of a file that the client keeps: with some seeds so few that tails are incomplete.
+    fn tail_bytes(&self) -> usize {
+        match self.seed % 3 {
+            0 => 4 << 10,
+            _ => 32 << 20,
+        }
+    }
+}
+
 /// What the oracle knows.
 #[derive(Default)]
 struct Known {
@@ -101,8 +111,12 @@ fn start_device(
     runtime.spawn_process("device", device).expect("a process")
 }
 
-/// Opens the store on the device. `None` if it cannot be opened now.
-fn open(runtime: &Runtime, network: &MemoryNetwork) -> Result<(Arc<Device>, Store), String> {
+/// Opens the store on the device, or says why it cannot be opened now.
+fn open(
+    runtime: &Runtime,
+    network: &MemoryNetwork,
+    tail_bytes: usize,
+) -> Result<(Arc<Device>, Store), String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
         create: true,
@@ -111,6 +125,7 @@ fn open(runtime: &Runtime, network: &MemoryNetwork) -> Result<(Arc<Device>, Stor
     let client = ClientOptions {
         time_limit: Duration::from_secs(20),
         lease_wait: Duration::from_secs(40),
+        tail_bytes,
         ..ClientOptions::default()
     };
     let device = Device::connect(runtime, network, address(), folder, client);
@@ -149,12 +164,12 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 }
 
 /// One life of the host: it opens the store, works, and closes it.
-fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, operations: usize) {
-    let Ok((device, store)) = open(runtime, network) else {
+fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan) {
+    let Ok((device, store)) = open(runtime, network, plan.tail_bytes()) else {
         return;
     };
     let keyspace = store.default_keyspace().expect("the default keyspace");
-    for _ in 0..operations {
+    for _ in 0..plan.lives.1 {
         let n = (runtime.random_u64() % 60) as u32;
         let result = match runtime.random_u64() % 20 {
             0..=12 => {
@@ -230,8 +245,7 @@ fn run(plan: Plan) -> Result<Seen, String> {
             |about: u64| Duration::from_millis(1 + runtime.random_u64() % (2 * about.max(1)));
         for _ in 0..plan.lives.0 {
             let (network_of, shared_of) = (network.clone(), shared.clone());
-            let operations = plan.lives.1;
-            let host = move |rt: Runtime| live(&rt, &network_of, &shared_of, operations);
+            let host = move |rt: Runtime| live(&rt, &network_of, &shared_of, plan);
             let host = runtime.spawn_process("host", host).expect("a process");
             let begun = runtime.now();
             let host_ends = begun + draw(plan.kill_host_ms);
@@ -266,7 +280,7 @@ fn run(plan: Plan) -> Result<Seen, String> {
         network.set_faults(LinkFaults::default());
         let mut tries = 0;
         let (session, store) = loop {
-            match open(&runtime, &network) {
+            match open(&runtime, &network, plan.tail_bytes()) {
                 Ok(opened) => break opened,
                 Err(error) => {
                     tries += 1;
