@@ -8,7 +8,7 @@
 //! - Every pipe that is given out belongs to the state that the session is attached to.
 //! - Once the session is fenced or closed, it stays so.
 //! - A call waits as long as the device shows signs of life, and [`ClientOptions::time_limit`]
-//!   beyond the last one.
+//!   beyond the last one. It makes no further try after ten times that limit.
 //!
 //! Threading: shared. Nobody who waits for a pipe holds a lock. The pool's lock is held over no
 //! call of a link.
@@ -65,6 +65,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// The pauses between tries to connect: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// A call makes no further try after so many times its limit, even if the device answers others. A
+/// request that ends every connection would be made for ever.
+const TRIES_MAX: u64 = 10;
 
 /// How long the end of a wait for the pool is checked at the latest.
 const POOL_LOOK: Duration = Duration::from_millis(200);
@@ -210,11 +214,14 @@ impl Session {
         pool.idle.is_empty() && pool.count >= self.options.connections_max
     }
 
+    /// Whether a call gives up instead of making another try.
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
-        let from = heard.max(limit.begun.as_nanos());
-        let passed = self.runtime.now().as_nanos().saturating_sub(from);
-        passed >= limit.limit.as_nanos() as u64
+        let begun = limit.begun.as_nanos();
+        let now = self.runtime.now().as_nanos();
+        let limit = limit.limit.as_nanos() as u64;
+        let silent = now.saturating_sub(heard.max(begun));
+        silent >= limit || now.saturating_sub(begun) >= limit.saturating_mul(TRIES_MAX)
     }
 
     /// The error of a call that gave up.
