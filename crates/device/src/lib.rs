@@ -15,6 +15,9 @@ pub mod wire;
 pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, open, open_read_only};
-pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
+pub use server::{
+    DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions, SessionEvent,
+    SessionReport, StartError,
+};
 pub use url::DeviceUrl;
 pub use wire::FolderWanted;
