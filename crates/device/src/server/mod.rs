@@ -215,6 +215,7 @@ impl Inner {
             hello.host.clone(),
             folder,
             is_scratch,
+            &self.folders,
         ));
         state.sessions.insert(hello.token, Arc::clone(&session));
         state.note(&session, false);
@@ -467,10 +468,11 @@ impl Server {
         .collect()
     }
 
-    /// The sessions that began or ended since the last call, in this order. An end is seen up to a
-    /// second after it. At most 1024 events are kept.
+    /// The sessions that began or ended since the last call, in this order. At most 1024 events are
+    /// kept.
     pub fn take_session_events(&self) -> Vec<SessionEvent> {
         let mut state = self.inner.state.lock();
+        state.forget_ended();
         state.events.drain(..).collect()
     }
 
