@@ -178,8 +178,8 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert!(said.contains("leave --tables out"), "{said}");
     // A local store whose compactions are sent to the device: small memtables make many of them.
     let lent = device.text("lent");
-    for set in ["memtable_bytes=262144", "l0_slowdown_runs=4"] {
-        let _ = silt(["options", &lent, "--set", set]);
+    for set in ["memtable_bytes=65536", "l0_trigger_count=2"] {
+        silt(["options", &lent, "--set", set]).fine();
     }
     let address = device.address();
     let load = ["load", &lent, "-", "--key", "number", "--device", &address];
@@ -192,18 +192,22 @@ fn tables_on_a_device_and_compactions_on_a_device() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert!(
-        events
-            .iter()
-            .any(|e| e["event"] == "session_began" && e["folder"] == "tables"),
-        "{said}"
-    );
-    assert!(
-        events
-            .iter()
-            .any(|e| e["event"] == "session_began" && e["folder"].is_null()),
-        "{said}"
-    );
+    let is = |event: &str, folder: &str, is_sent_work: bool| {
+        events.iter().any(|e| {
+            e["event"] == event
+                && e["folder"].as_str().unwrap_or_default() == folder
+                && e["is_sent_work"] == is_sent_work
+        })
+    };
+    // A session for work that is sent begins with the first such work, and ends with the command.
+    for event in ["session_began", "session_ended"] {
+        assert!(is(event, "tables", false), "{event}: {said}");
+        assert!(is(event, "", false), "{event}: {said}");
+        assert!(is(event, "", true), "{event}: {said}");
+    }
+    let stopping = &events[events.len() - 2];
+    assert_eq!(stopping["event"], "stopping");
+    assert_eq!(stopping["session_count"], 0, "{said}");
     assert_eq!(events.last().unwrap()["event"], "ended");
 }
 

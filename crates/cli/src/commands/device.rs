@@ -221,11 +221,12 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
     let mut status = Status::default();
     let mut next = Instant::now() + STATUS_INTERVAL;
     loop {
-        if let Some(signal) = signals.wait_for(LOOK) {
-            return signal;
-        }
+        let signal = signals.wait_for(LOOK);
         for event in server.take_session_events() {
             lines.session(&event);
+        }
+        if let Some(signal) = signal {
+            return signal;
         }
         if Instant::now() >= next {
             next = Instant::now() + STATUS_INTERVAL;
