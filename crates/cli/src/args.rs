@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod bench;
 pub mod data;
+pub mod device;
 pub mod dump;
 pub mod load;
 pub mod tables;
@@ -19,6 +20,7 @@ use clap::{Parser, Subcommand};
 pub use admin::*;
 pub use bench::*;
 pub use data::*;
+pub use device::DeviceArgs;
 pub use dump::*;
 pub use load::*;
 pub use tables::*;
@@ -97,6 +99,9 @@ pub enum Command {
     Repair(RepairArgs),
     /// Delete a store and all its files.
     Destroy(DestroyArgs),
+    /// Serve stores and cores of this machine to other processes and machines, until a signal
+    /// ends it.
+    Device(DeviceArgs),
     /// Measure the store with the workloads of db_bench and YCSB, or with those of a paper.
     Bench(BenchArgs),
     /// Write millions of particles into a store, read them back, kill the writer with SIGKILL, and
@@ -114,7 +119,8 @@ pub enum Command {
 /// Which store and keyspace.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device: silt://HOST:PORT/FOLDER, or
+    /// silt+unix://SOCKET#FOLDER.
     pub store: PathBuf,
     /// The keyspace within the store.
     #[arg(

@@ -11,8 +11,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
@@ -88,6 +89,27 @@ impl Signals {
         match u8::try_from(self.came.load(Ordering::Relaxed)) {
             Ok(0) | Err(_) => None,
             Ok(signal) => Some(Signal(signal)),
+        }
+    }
+
+    /// Waits for a signal, at most for this time.
+    pub fn wait_for(&self, time: Duration) -> Option<Signal> {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.came().is_some() || left.is_zero() {
+                return self.came();
+            }
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // An error other than an interruption would come again at once.
+            let mut woken = [PollFd::new(&self.woken, PollFlags::IN)];
+            match poll(&mut woken, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => std::thread::sleep(time),
+            }
         }
     }
 

@@ -16,7 +16,10 @@ pub mod wire;
 pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, open, open_read_only};
-pub use server::{DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions};
+pub use server::{
+    DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions, SessionEvent,
+    SessionReport, StartError,
+};
 pub use tls::{TlsError, TlsFiles, TlsNetwork};
 pub use url::DeviceUrl;
 pub use wire::FolderWanted;

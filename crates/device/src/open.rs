@@ -31,13 +31,42 @@ pub struct Placement {
 /// A store and its sessions with devices.
 pub struct DeviceStore {
     store: Option<Store>,
+    sessions: Sessions,
+}
+
+/// The sessions of a store, and the executors that may have further ones.
+#[derive(Default)]
+struct Sessions {
     devices: Vec<Arc<Device>>,
+    executors: Vec<Arc<DeviceExecutor>>,
+}
+
+impl Sessions {
+    /// Adds a session, and lets its device run the store's jobs.
+    fn add(&mut self, components: &mut Components, device: Arc<Device>) {
+        let executor = Arc::new(DeviceExecutor::new("device", &device));
+        components.executors.push(executor.clone());
+        self.executors.push(executor);
+        self.devices.push(device);
+    }
+
+    /// Ends the sessions, those for lent work first.
+    fn close(&self) {
+        self.executors.iter().for_each(|executor| executor.close());
+        self.devices.iter().for_each(|device| device.close());
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl DeviceStore {
     /// The sessions with devices.
     pub fn devices(&self) -> &[Arc<Device>] {
-        &self.devices
+        &self.sessions.devices
     }
 
     /// Closes the store, and ends its sessions.
@@ -46,7 +75,7 @@ impl DeviceStore {
     /// As [`Store::close`].
     pub fn close(mut self) -> Result<()> {
         let closed = self.store.take().map_or(Ok(()), Store::close);
-        self.devices.iter().for_each(|device| device.close());
+        self.sessions.close();
         closed
     }
 }
@@ -63,8 +92,8 @@ impl Deref for DeviceStore {
 
 impl Drop for DeviceStore {
     fn drop(&mut self) {
+        // Before the sessions, which end when their field is dropped.
         drop(self.store.take());
-        self.devices.iter().for_each(|device| device.close());
     }
 }
 
@@ -85,16 +114,14 @@ impl Drop for DeviceStore {
 /// As [`Store::open`]; `Unreachable` if a device does not answer; `InvalidArgument` if an address
 /// is none.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
-    let mut devices = Vec::new();
-    let mut components = components(place, &options, placement, &mut devices)?;
+    let mut sessions = Sessions::default();
+    let mut components = components(place, &options, placement, &mut sessions)?;
     for address in &placement.devices {
         let device = connect(address, FolderWanted::None, placement)?;
-        let executor = DeviceExecutor::new("device", &device);
-        components.executors.push(Arc::new(executor));
-        devices.push(device);
+        sessions.add(&mut components, device);
     }
     let store = Some(Store::open_with(components, options)?);
-    Ok(DeviceStore { store, devices })
+    Ok(DeviceStore { store, sessions })
 }
 
 /// As [`open`], for reading.
@@ -102,14 +129,14 @@ pub fn open(place: &str, options: Options, placement: &Placement) -> Result<Devi
 /// # Errors
 /// As [`Store::open_read_only`], and [`open`].
 pub fn open_read_only(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
-    let mut devices = Vec::new();
+    let mut sessions = Sessions::default();
     let options = Options {
         create_if_missing: false,
         ..options
     };
-    let components = components(place, &options, placement, &mut devices)?;
+    let components = components(place, &options, placement, &mut sessions)?;
     let store = Some(Store::open_read_only_with(components, options)?);
-    Ok(DeviceStore { store, devices })
+    Ok(DeviceStore { store, sessions })
 }
 
 /// The parts of a store.
@@ -117,7 +144,7 @@ fn components(
     place: &str,
     options: &Options,
     placement: &Placement,
-    devices: &mut Vec<Arc<Device>>,
+    sessions: &mut Sessions,
 ) -> Result<Components> {
     let runtime = Runtime::threads();
     let create = options.create_if_missing;
@@ -129,8 +156,7 @@ fn components(
         }
         let device = connect_to(place, create, placement)?;
         let mut components = Components::on(device.storage(), runtime);
-        add_executor(&mut components, &device);
-        devices.push(device);
+        sessions.add(&mut components, device);
         return Ok(components);
     }
     let recorded = siltstone::Storages::device_of(Path::new(place))?;
@@ -154,14 +180,8 @@ fn components(
     let root: Arc<dyn Storage> = Arc::new(root?);
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
-    add_executor(&mut components, &device);
-    devices.push(device);
+    sessions.add(&mut components, device);
     Ok(components)
-}
-
-fn add_executor(components: &mut Components, device: &Arc<Device>) {
-    let executor = DeviceExecutor::new("device", device);
-    components.executors.push(Arc::new(executor));
 }
 
 /// Connects to the device of a folder's address.

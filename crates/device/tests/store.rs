@@ -235,6 +235,35 @@ fn compactions_of_a_local_store_run_on_a_device() {
 }
 
 #[test]
+fn a_closed_store_leaves_no_session_and_no_sent_tables() {
+    let world = World::new();
+    let server = world.server.as_ref().unwrap();
+    let lent = Placement {
+        devices: vec![world.address()],
+        ..placement()
+    };
+    let path = world.dir.path().join("lent").display().to_string();
+    let store = open(&path, small(), &lent).unwrap();
+    fill(&store);
+    let began = server.take_session_events();
+    // One session of the executor, and one for the tables that are sent.
+    assert_eq!(began.len(), 2, "{began:?}");
+    assert!(began.iter().all(|event| !event.has_ended), "{began:?}");
+    assert_eq!(began.iter().filter(|event| event.is_scratch).count(), 1);
+    assert_eq!(server.sessions().len(), 2);
+    let scratch = world.dir.path().join("data/.scratch");
+    let scratch_count = || std::fs::read_dir(&scratch).unwrap().count();
+    assert_eq!(scratch_count(), 1);
+    store.close().unwrap();
+    assert_eq!(server.sessions(), []);
+    assert_eq!(scratch_count(), 0);
+    let ended = server.take_session_events();
+    assert_eq!(ended.len(), 2, "{ended:?}");
+    assert!(ended.iter().all(|event| event.has_ended), "{ended:?}");
+    assert_eq!(server.take_session_events(), []);
+}
+
+#[test]
 fn what_is_not_there_is_named() {
     let world = World::new();
     let none = Options {

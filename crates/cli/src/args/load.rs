@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use siltstone_device::DeviceUrl;
+use siltstone_storage::link::Address;
 
 use super::StoreArgs;
 use crate::form::{Form, parse_text};
@@ -34,7 +36,9 @@ pub enum Format {
     silt load events.silt events.jsonl --key /id --key-as id:u64be\n  \
     silt load log.silt access.log.gz --key number\n  \
     silt load particles.silt dump.bin --format fixed --record 48 --key 0..16\n  \
-    silt scan a.silt | silt load b.silt - --format tsv --escapes\n\n\
+    silt scan a.silt | silt load b.silt - --format tsv --escapes\n  \
+    silt load silt://127.0.0.1:4400/birds birds.csv    on a device (see silt device --help)\n  \
+    silt load birds.silt birds.csv --device 127.0.0.1:4400\n\n\
     The key (--key):\n  \
     csv, tsv  columns by number from 1, or by the name in the first record; by default the first \
     column\n  \
@@ -163,6 +167,14 @@ pub struct LoadArgs {
     /// Make every batch durable against power loss before the next one.
     #[arg(long)]
     pub sync: bool,
+    /// Put the tables of a new store into this folder on a device: silt://HOST:PORT/FOLDER, or
+    /// silt+unix://SOCKET#FOLDER. Log and manifest stay in the store's folder.
+    #[arg(long, value_name = "URL", value_parser = tables)]
+    pub tables: Option<String>,
+    /// Let the device at this address (HOST:PORT or unix:PATH) run compactions of the load; can be
+    /// repeated.
+    #[arg(long, value_name = "ADDR", value_parser = super::device::address)]
+    pub device: Vec<Address>,
     /// Print a summary as JSON at the end.
     #[arg(long)]
     pub json: bool,
@@ -174,6 +186,12 @@ pub struct Bytes(pub Vec<u8>);
 
 fn join(text: &str) -> Result<Bytes, String> {
     parse_text(text).map(Bytes)
+}
+
+/// Reads the address of a folder on a device.
+fn tables(text: &str) -> Result<String, String> {
+    let address = text.parse::<DeviceUrl>().map_err(|e| e.to_string());
+    address.map(|_| text.to_string())
 }
 
 fn max_record(text: &str) -> Result<u64, String> {

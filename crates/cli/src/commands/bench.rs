@@ -6,6 +6,7 @@ use std::io;
 use siltstone_bench::command::{self, CommandError, Program};
 use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
 
+use super::place::refuse_url;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::{Failure, Outcome};
 use crate::signals::Signals;
@@ -17,6 +18,13 @@ fn drivers() -> Vec<Box<dyn Driver>> {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
+    let folder = match &args.command {
+        Some(BenchCommand::Paper(paper)) => &paper.folder,
+        None => &args.runs.folder,
+    };
+    if let Some(folder) = folder {
+        refuse_url(folder, "bench")?;
+    }
     let signals = Signals::new().map_err(|e| Failure::io("the pipe of signals", &e))?;
     let watched = signals.watch();
     watched.map_err(|e| Failure::io("the handlers of signals", &e))?;

@@ -9,7 +9,7 @@ use siltstone::check::{CheckReport, CheckStorages, KeyspaceCheck, TORN_RECORD, c
 use siltstone::{Error, Storages};
 use siltstone_storage::ObjectMeta;
 
-use super::{OPTIONS_FILE, OptionsFile, is_own};
+use super::{OPTIONS_FILE, OptionsFile, is_own, place};
 use crate::args::CheckArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, one_line, outln, plural};
@@ -20,10 +20,11 @@ const LISTED_FILES: usize = 10;
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    let storages = match Storages::find(&args.store) {
-        Ok(storages) => storages,
+    // The session with the device lasts as long as the check.
+    let (storages, _session) = match place::storages(&args.store) {
+        Ok(found) => found,
         // The file that says where log and tables lie is damaged, so nothing else can be checked.
-        Err(error) if error.is_corruption() => {
+        Err(Failure::Store(error)) if error.is_corruption() => {
             let mut out = Out::new();
             if args.json {
                 let problems = [problem(&error, |file| args.store.join(file))];
@@ -36,7 +37,7 @@ pub fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
             out.finish()?;
             return Ok(Outcome::Damaged);
         }
-        Err(error) => return Err(error.into()),
+        Err(failure) => return Err(failure),
     };
     let bar = if io::stderr().is_terminal() {
         ProgressBar::new(0)

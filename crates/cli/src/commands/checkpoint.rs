@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use super::options::file::Changes;
+use super::place::{refuse_on_device, refuse_url};
 use super::{OPTIONS_FILE, OptionsFile, is_own, open_existing};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
@@ -12,6 +13,8 @@ use crate::output::{Out, bytes, duration, outln, plural};
 /// Runs the command.
 pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
+    refuse_on_device(&args.store, "checkpoint")?;
+    refuse_url(&args.folder, "checkpoint")?;
     let store = open_existing(&args.store)?;
     let report = store.checkpoint(&args.folder)?;
     let own = store.keyspaces().iter().filter(|name| is_own(name)).count() as u64;

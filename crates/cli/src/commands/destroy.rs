@@ -5,6 +5,7 @@
 use siltstone::{Store, is_store_file};
 use siltstone_storage::{FileStorage, Storage};
 
+use super::place::refuse_on_device;
 use crate::args::DestroyArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, confirm, outln, plural};
@@ -14,6 +15,7 @@ const LISTED: usize = 10;
 
 /// Runs the command.
 pub fn run(args: &DestroyArgs) -> Result<Outcome, Failure> {
+    refuse_on_device(&args.store, "destroy")?;
     let place = args.store.display();
     let storage = FileStorage::open_existing(&args.store).map_err(|e| {
         Failure::from(siltstone::Error::from(e).context(format!("destroying the store {place}")))

@@ -5,6 +5,7 @@ use siltstone_storage::ReadFile;
 use siltstone_storage::files::open_file;
 
 use super::bounds;
+use super::place::refuse_url;
 use crate::args::{DumpArgs, DumpKind};
 use crate::dump::{Dump, log, manifest, table, text};
 use crate::failure::{Failure, Outcome};
@@ -14,6 +15,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs the command.
 pub fn run(args: &DumpArgs) -> Result<Outcome, Failure> {
+    refuse_url(&args.file, "dump")?;
     let range = bounds(&args.range, &args.form.key(), true)?;
     if args.file.is_dir() {
         return Err(Failure::Usage(format!(

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use siltstone::{BUILT_TABLE_SUFFIX, IngestMode, Keyspace, TableFile};
 
-use super::{keyspace_or_new, open_for, unfinished};
+use super::{keyspace_or_new, open_for, place, unfinished};
 use crate::args::IngestArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, duration, outln, plural};
@@ -43,7 +43,7 @@ pub fn run(args: &IngestArgs) -> Result<Outcome, Failure> {
         files.try_for_each(TableFile::verify)
     };
     // Nothing is created if the tables cannot be ingested.
-    let is_new = !args.store.store.join("CURRENT").exists();
+    let is_new = !place::has_store(&args.store.store);
     if is_new {
         verify()?;
     }

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
 use siltstone::{Keyspace, Options, Store, WriteOptions};
+use siltstone_device::Placement;
 
 use super::opened::Opened;
+use super::place;
 use crate::args::{Format, LoadArgs};
 use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::{HalfCharacter, Untrusted};
@@ -54,7 +56,7 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         create_if_missing: true,
         ..super::options_of(&args.store.store)?
     };
-    let store = super::open(&args.store.store, options)?;
+    let store = super::open_placed(&args.store.store, options, &placement(args)?)?;
     signals.watch().map_err(signal_failure)?;
     let keyspace = super::keyspace_or_new(&store, &args.store.keyspace, args.json)?;
     let how = flags.describe(args, reader.format);
@@ -107,6 +109,22 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     Ok(match total.left_out.records + input.trailing.get() {
         0 => Outcome::Fine,
         _ => Outcome::LeftOut,
+    })
+}
+
+/// The parts of the store that the flags put on devices.
+fn placement(args: &LoadArgs) -> Result<Placement, Failure> {
+    if args.tables.is_some() && place::url(&args.store.store)?.is_some() {
+        return Err(Failure::Usage(format!(
+            "{} is on a device, and so are its tables: leave --tables out, or give a local folder \
+             for the log and the manifest",
+            args.store.store.display()
+        )));
+    }
+    Ok(Placement {
+        tables: args.tables.clone(),
+        devices: args.device.clone(),
+        ..place::placement()
     })
 }
 

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod count;
 pub mod del;
 pub mod destroy;
+pub mod device;
 pub mod dump;
 pub mod export;
 pub mod get;
@@ -17,6 +18,7 @@ pub mod load;
 mod opened;
 pub mod options;
 pub mod pages;
+mod place;
 pub mod put;
 pub mod repair;
 pub mod scan;
@@ -29,8 +31,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use siltstone::{Error, ErrorKind, IterOptions, Keyspace, Options, Store};
+use siltstone_device::Placement;
 
 use self::opened::Opened;
+pub use self::place::refuse_url;
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;
@@ -73,11 +77,15 @@ pub struct OptionsFile {
 }
 
 impl OptionsFile {
-    /// Reads the file in a store's folder.
+    /// Reads the file in a store's folder. The file of a store on a device is in the folder there,
+    /// so all hosts follow the same settings; it is read through the device.
     ///
     /// # Errors
-    /// The file cannot be read, or has an impossible setting.
+    /// The file cannot be read, or has an impossible setting; the device does not answer.
     pub fn read(path: &Path) -> Result<OptionsFile, Failure> {
+        if let Some(url) = place::url(path)? {
+            return OptionsFile::read_from_device(url);
+        }
         let file = path.join(OPTIONS_FILE);
         let text = match fs::read(&file) {
             Ok(text) => text,
@@ -98,6 +106,18 @@ impl OptionsFile {
         let options = Options::load(&file)?;
         // Text that is not UTF-8 was refused.
         let text = String::from_utf8_lossy(&text).into_owned();
+        Ok(OptionsFile { options, text })
+    }
+
+    /// Reads the file in a folder on a device.
+    fn read_from_device(url: &str) -> Result<OptionsFile, Failure> {
+        let bytes = place::read_file(url, OPTIONS_FILE)?.unwrap_or_default();
+        let text = String::from_utf8(bytes).map_err(|_| {
+            Failure::Other(format!("{url}: the file {OPTIONS_FILE} there is not UTF-8"))
+        })?;
+        let options = Options::from_toml(&text);
+        let options =
+            options.map_err(|error| error.context(format!("reading {OPTIONS_FILE} of {url}")))?;
         Ok(OptionsFile { options, text })
     }
 
@@ -182,13 +202,34 @@ fn no_keyspace(name: &str, all: &[String]) -> Error {
 ///
 /// # Errors
 /// As [`Store::open_read_only`].
-fn open_to_read(path: &Path) -> Result<Store, Failure> {
+fn open_to_read(path: &Path) -> Result<Opened, Failure> {
     open_to_read_with(path, &options_of(path)?)
 }
 
 /// As [`open_to_read`], with other options than those of the store's file.
-fn open_to_read_with(path: &Path, options: &Options) -> Result<Store, Failure> {
-    explained(patiently(&|| Store::open_read_only(path, options.clone())))
+fn open_to_read_with(path: &Path, options: &Options) -> Result<Opened, Failure> {
+    if is_local(path)? {
+        return explained(patiently(&|| {
+            Store::open_read_only(path, options.clone()).map(Opened::from)
+        }));
+    }
+    let (text, placement) = (text_of(path)?, place::placement());
+    explained(siltstone_device::open_read_only(text, options.clone(), &placement).map(Opened::from))
+}
+
+/// Whether all of a store is in folders of this machine, as far as its path and its folder say.
+fn is_local(path: &Path) -> Result<bool, Failure> {
+    Ok(place::url(path)?.is_none() && place::tables_on_device(path).is_none())
+}
+
+/// The path of a store that devices have a part in.
+fn text_of(path: &Path) -> Result<&str, Failure> {
+    path.to_str().ok_or_else(|| {
+        Failure::Usage(format!(
+            "{}: the path of a store with parts on a device must be UTF-8",
+            path.display()
+        ))
+    })
 }
 
 /// Opens a store that must exist, for a few changes.
@@ -214,7 +255,7 @@ fn open_or_create(path: &Path) -> Result<Opened, Failure> {
 /// As [`open_or_create`]; wrong usage if there is no store and a keyspace has a name that is
 /// refused.
 fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
-    if !path.join("CURRENT").exists() {
+    if keyspaces.iter().any(|name| is_own(name)) && !place::has_store(path) {
         keyspaces
             .iter()
             .try_for_each(|name| refuse_own_name(name))?;
@@ -228,15 +269,31 @@ fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
 /// # Errors
 /// As [`Store::open`]; the folder contains other files and no store.
 fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
-    if options.create_if_missing {
+    open_placed(path, options, &place::placement())
+}
+
+/// As [`open`], for a store whose parts may be on these devices.
+///
+/// # Errors
+/// As [`open`], and [`siltstone_device::open`].
+fn open_placed(path: &Path, options: Options, placed: &Placement) -> Result<Opened, Failure> {
+    // The device refuses names that are not those of folders for stores.
+    if options.create_if_missing && place::url(path)?.is_none() {
         refuse_foreign_folder(path)?;
     }
-    explained(patiently(&|| Store::open(path, options.clone()))).map(Opened::new)
+    if placed.tables.is_none() && placed.devices.is_empty() && is_local(path)? {
+        return explained(patiently(&|| {
+            Store::open(path, options.clone()).map(Opened::from)
+        }));
+    }
+    let text = text_of(path)?;
+    explained(siltstone_device::open(text, options, placed).map(Opened::from))
 }
 
 /// Opens a store. If another process has it open, waits a moment, because a process that was just
-/// killed keeps its locks until its memory is freed.
-fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<Store> {
+/// killed keeps its locks until its memory is freed. (A store on a device is waited for by the
+/// client of the device.)
+fn patiently(open: &dyn Fn() -> siltstone::Result<Opened>) -> siltstone::Result<Opened> {
     let start = Instant::now();
     loop {
         match open() {
@@ -249,7 +306,7 @@ fn patiently(open: &dyn Fn() -> siltstone::Result<Store>) -> siltstone::Result<S
 }
 
 /// The result of an open, with advice and warnings for users of the command line.
-fn explained(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
+fn explained(opened: siltstone::Result<Opened>) -> Result<Opened, Failure> {
     match opened {
         Ok(store) => {
             warn_of_discarded(&store);
@@ -268,7 +325,9 @@ fn explained(opened: siltstone::Result<Store>) -> Result<Store, Failure> {
 
 fn is_about_the_path(error: &Error) -> bool {
     let advice = error.advice_text();
-    advice.is_none_or(|advice| advice.starts_with("check the path"))
+    advice.is_none_or(|advice| {
+        advice.starts_with("check the path") || advice.starts_with("there is no such folder on")
+    })
 }
 
 /// Refuses a folder that contains other files and no store. The library accepts any folder, but on
@@ -328,7 +387,7 @@ fn warn_of_skipped(store: &Store) {
 }
 
 /// Opens a store and a keyspace that must exist, to read them.
-fn open_keyspace(args: &StoreArgs) -> Result<(Store, Keyspace), Failure> {
+fn open_keyspace(args: &StoreArgs) -> Result<(Opened, Keyspace), Failure> {
     let store = open_to_read(&args.store)?;
     let keyspace = keyspace_of(&store, &args.keyspace)?;
     Ok((store, keyspace))

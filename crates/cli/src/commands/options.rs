@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use siltstone::{Error, ErrorKind, Keyspace, Options, Store};
 
 use super::opened::Opened;
-use super::{OPTIONS_FILE, OptionsFile, keyspace_of};
+use super::{OPTIONS_FILE, OptionsFile, keyspace_of, place};
 use crate::args::OptionsArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, one_line, outln};
@@ -31,11 +31,18 @@ pub fn run(args: &OptionsArgs) -> Result<Outcome, Failure> {
     let changes = changes(args)?;
     let is_change = !args.set.is_empty() || !args.unset.is_empty();
     if !is_change && !args.write {
-        if !args.store.is_dir() {
+        if !place::has_folder(&args.store)? {
             return Err(no_folder(&args.store));
         }
         let found = InForce::find(&args.store, &read, args.keyspace.as_deref())?;
         return print(|out| found.print(out, args.json));
+    }
+    if place::url(&args.store)?.is_some() {
+        return Err(Failure::Usage(format!(
+            "the settings of {} are in the file {OPTIONS_FILE} in its folder on the device: change \
+             them there, with `silt options` on the device's machine",
+            args.store.display()
+        )));
     }
     let (options, text) = changes.apply(&read.text)?;
     let text = match args.write {

@@ -9,12 +9,17 @@ use siltstone::Storages;
 use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
+use super::place::{refuse_on_device, refuse_url};
 use crate::args::RepairArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, outln};
 
 /// Runs the command.
 pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
+    refuse_on_device(&args.store, "repair")?;
+    if let Some(to) = &args.to {
+        refuse_url(to, "repair")?;
+    }
     let target = args.to.clone().unwrap_or_else(|| beside(&args.store));
     let repair_error = |e: siltstone_storage::StorageError, path: &Path| {
         Failure::from(

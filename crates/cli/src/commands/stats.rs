@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use siltstone::stall::StallCause;
 use siltstone::{ErrorKind, KeyspaceStats, LevelStats, Space, Stats};
 
-use super::{is_own, no_keyspace};
+use super::{is_own, no_keyspace, place};
 use crate::args::{FiguresArgs, LevelsArgs, StatsArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, nanos, on_terminal, one_line, outln, plural};
@@ -151,10 +151,11 @@ fn pause_after(held: Duration, every: Duration) -> Duration {
 /// started before the program that creates the store.
 fn first_figures(args: &FiguresArgs, patience: Duration) -> Result<Sample, Failure> {
     let start = Instant::now();
-    let is_there = || args.store.join("CURRENT").exists();
+    let is_there = || place::has_store(&args.store);
     let mut is_said = false;
     loop {
-        let was_there = is_there();
+        // Without patience nothing depends on it, and a device need not be asked.
+        let was_there = patience.is_zero() || is_there();
         match figures(args) {
             Err(Failure::Store(error))
                 if error.kind() == ErrorKind::NotFound

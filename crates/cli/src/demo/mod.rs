@@ -57,6 +57,9 @@ fn wrong(what: impl fmt::Display, seed: u64) -> Failure {
 pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let plan = Plan::of(args);
+    if let Some(store) = &args.store {
+        crate::commands::refuse_url(store, "demo")?;
+    }
     let path = place(args.store.as_deref())?;
     let file = match &args.report {
         Some(file) => Place::asked(file)?,

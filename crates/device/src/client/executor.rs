@@ -64,6 +64,13 @@ impl DeviceExecutor {
         self.lent.sent_bytes.load(Ordering::Relaxed)
     }
 
+    /// Ends the session that the executor has for lent work, if it has one. Call this when no job
+    /// will come any more. Otherwise the device keeps the tables that were sent until it has heard
+    /// nothing for [`state_silence`](crate::ServerOptions::state_silence).
+    pub fn close(&self) {
+        self.lent.close();
+    }
+
     fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {
         let base = ctx.outputs.base();
         let session = &self.device.client.session;

@@ -94,6 +94,14 @@ impl Lent {
         }
     }
 
+    /// Ends the session on the scratch folder, which the device then empties.
+    pub(super) fn close(&self) {
+        let scratch = self.scratch.lock().take();
+        if let Some(scratch) = scratch {
+            scratch.device.close();
+        }
+    }
+
     /// The scratch folder, which is made if there is none, or if the device has forgotten it.
     fn scratch(&self) -> Result<Arc<Scratch>> {
         let known = self.scratch.lock().clone();

@@ -35,6 +35,12 @@ pub trait Folders: Send + Sync {
     /// Those of the storage.
     fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>>;
 
+    /// Removes the scratch folder of a session that has ended.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    fn remove_scratch_folder(&self, name: &str) -> Result<()>;
+
     /// Removes all scratch folders, which earlier processes left.
     ///
     /// # Errors
@@ -99,16 +105,13 @@ impl Folders for DataFolder {
         Ok(Arc::new(FileStorage::open_or_create(path)?))
     }
 
+    fn remove_scratch_folder(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        remove_all(&self.path.join(SCRATCH).join(name))
+    }
+
     fn remove_scratch(&self) -> Result<()> {
-        let path = self.path.join(SCRATCH);
-        match std::fs::remove_dir_all(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StorageError::from_io(
-                "delete",
-                path.display().to_string(),
-                &e,
-            )),
-            _ => Ok(()),
-        }
+        remove_all(&self.path.join(SCRATCH))
     }
 
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
@@ -117,6 +120,18 @@ impl Folders for DataFolder {
 
     fn boot(&self) -> Vec<u8> {
         boot_of(&self.path)
+    }
+}
+
+/// Removes a folder with everything in it, if it exists.
+fn remove_all(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StorageError::from_io(
+            "delete",
+            path.display().to_string(),
+            &e,
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -156,6 +171,10 @@ impl Folders for NoFolders {
 
     fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
         self.0.open_scratch(name)
+    }
+
+    fn remove_scratch_folder(&self, name: &str) -> Result<()> {
+        self.0.remove_scratch_folder(name)
     }
 
     fn remove_scratch(&self) -> Result<()> {
@@ -235,6 +254,11 @@ impl Folders for MemoryFolders {
 
     fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
         self.open(name, true)
+    }
+
+    fn remove_scratch_folder(&self, name: &str) -> Result<()> {
+        self.folders.lock().remove(name);
+        Ok(())
     }
 
     fn remove_scratch(&self) -> Result<()> {

@@ -18,7 +18,7 @@ mod notes;
 mod requests;
 mod session;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,6 +94,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// If the clock task is this late, the server was paused, and nobody was silent.
 const PAUSED: Duration = Duration::from_secs(3);
 
+/// The number of events of sessions that are kept for [`Server::take_session_events`].
+const EVENTS_MAX: usize = 1024;
+
 /// How often the tasks that accept look whether the server ends.
 const ACCEPT_LOOK: Duration = Duration::from_millis(500);
 
@@ -103,6 +106,36 @@ struct State {
     connections: BTreeMap<u64, Arc<connection::Served>>,
     next_connection: u64,
     is_stopping: bool,
+    /// The events of sessions that nobody has taken yet, the oldest first.
+    events: VecDeque<SessionEvent>,
+}
+
+impl State {
+    /// Notes that a session began or ended. If nobody takes the events, the oldest are forgotten.
+    fn note(&mut self, session: &SessionState, has_ended: bool) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(SessionEvent {
+            host: session.host.clone(),
+            folder: session.folder.as_ref().map(|folder| folder.name.clone()),
+            is_scratch: session.is_scratch,
+            has_ended,
+        });
+    }
+
+    /// Forgets the sessions whose state has ended.
+    fn forget_ended(&mut self) {
+        let mut ended = Vec::new();
+        self.sessions.retain(|_, session| {
+            let is_live = !session.is_ended();
+            if !is_live {
+                ended.push(Arc::clone(session));
+            }
+            is_live
+        });
+        ended.iter().for_each(|session| self.note(session, true));
+    }
 }
 
 struct Inner {
@@ -166,7 +199,7 @@ impl Inner {
             FolderWanted::Scratch => Some(self.new_scratch(&id).map_err(refused)?),
         };
         let mut state = self.state.lock();
-        state.sessions.retain(|_, session| !session.is_ended());
+        state.forget_ended();
         if let Some(session) = state.sessions.get(&hello.token) {
             return Ok(Arc::clone(session));
         }
@@ -182,8 +215,10 @@ impl Inner {
             hello.host.clone(),
             folder,
             is_scratch,
+            &self.folders,
         ));
         state.sessions.insert(hello.token, Arc::clone(&session));
+        state.note(&session, false);
         tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         Ok(session)
     }
@@ -433,6 +468,14 @@ impl Server {
         .collect()
     }
 
+    /// The sessions that began or ended since the last call, in this order. At most 1024 events are
+    /// kept.
+    pub fn take_session_events(&self) -> Vec<SessionEvent> {
+        let mut state = self.inner.state.lock();
+        state.forget_ended();
+        state.events.drain(..).collect()
+    }
+
     /// Ends the server: it accepts nothing more, ends its jobs, closes its files and gives its
     /// leases back. Waits at most for the limit in the options for each session.
     pub fn stop(self) {
@@ -459,6 +502,19 @@ impl Server {
             served.join();
         }
     }
+}
+
+/// A session that began or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionEvent {
+    /// The host, as it described itself.
+    pub host: String,
+    /// Its folder.
+    pub folder: Option<String>,
+    /// Whether the folder was made for the tables of lent work.
+    pub is_scratch: bool,
+    /// Whether the session has ended; otherwise it began.
+    pub has_ended: bool,
 }
 
 /// What one session of a server does.
@@ -545,14 +601,7 @@ fn tick(inner: &Arc<Inner>) {
             if silent >= inner.options.state_silence {
                 session.end(Duration::ZERO);
             }
-            if session.is_ended() {
-                let mut state = inner.state.lock();
-                if let Some(found) = state.sessions.get(&session.token)
-                    && Arc::ptr_eq(found, &session)
-                {
-                    state.sessions.remove(&session.token);
-                }
-            }
         }
+        inner.state.lock().forget_ended();
     }
 }

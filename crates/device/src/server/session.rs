@@ -20,6 +20,7 @@ use siltstone_storage::{
     StorageErrorKind, WriteFile,
 };
 
+use super::folders::Folders;
 use super::jobs::Jobs;
 use crate::wire::Answer;
 
@@ -156,6 +157,8 @@ pub(super) struct SessionState {
     pub(super) host: String,
     pub(super) folder: Option<Arc<Folder>>,
     pub(super) is_scratch: bool,
+    /// What removes the folder, if it is a scratch folder.
+    folders: Arc<dyn Folders>,
     is_ended: AtomicBool,
     /// Whether the end is complete.
     end_is_done: Mutex<bool>,
@@ -175,6 +178,7 @@ impl SessionState {
         host: String,
         folder: Option<Arc<Folder>>,
         is_scratch: bool,
+        folders: &Arc<dyn Folders>,
     ) -> SessionState {
         SessionState {
             runtime: runtime.clone(),
@@ -183,6 +187,7 @@ impl SessionState {
             host,
             folder,
             is_scratch,
+            folders: Arc::clone(folders),
             is_ended: AtomicBool::new(false),
             end_is_done: runtime.mutex(false),
             end_changed: runtime.condvar(),
@@ -263,6 +268,16 @@ impl SessionState {
         }
     }
 
+    /// Removes the folder with the tables that were sent. If that fails, the next start of the
+    /// device does it.
+    fn remove_scratch(&self) {
+        if let Some(folder) = self.folder.as_ref().filter(|_| self.is_scratch)
+            && let Err(error) = self.folders.remove_scratch_folder(&folder.name)
+        {
+            tracing::warn!(%error, folder = folder.name, "a scratch folder could not be removed");
+        }
+    }
+
     /// Ends the state (D3). Waits at most for `limit`, and says whether the end is complete. The
     /// end goes on in any case.
     pub(super) fn end(self: &Arc<Self>, limit: Duration) -> bool {
@@ -274,6 +289,7 @@ impl SessionState {
                 state.end_writers();
                 state.objects.lock().open.clear();
                 state.leases.lock().held.clear();
+                state.remove_scratch();
                 *state.end_is_done.lock() = true;
                 state.end_changed.notify_all();
             };

@@ -4,12 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use siltstone::{
-    ErrorKind, KeyspaceOptions, Options, Scope, Setting, Storages, Value, read_stats_file, settings,
-};
+use siltstone::{ErrorKind, KeyspaceOptions, Options, Scope, Setting, Storages, Value, settings};
 
 use super::{OPTIONS_FILE, outln};
-use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read_with};
+use crate::commands::{OptionsFile, is_own, no_keyspace, open_to_read_with, place};
 use crate::failure::Failure;
 use crate::output::{Out, one_line};
 
@@ -315,6 +313,12 @@ impl InForce {
 /// The folders of log and tables are those with which the store was created, whatever the file
 /// says.
 fn created(path: &Path, rows: &mut [Row]) {
+    if let Some(tables) = place::tables_on_device(path)
+        && let Some(row) = rows.iter_mut().find(|row| row.setting.name == "table_dir")
+    {
+        row.value = tables.into();
+        row.source = Origin::Created;
+    }
     let Ok(storages) = Storages::find(path) else {
         return;
     };
@@ -335,7 +339,7 @@ fn created(path: &Path, rows: &mut [Row]) {
 
 /// Takes the options of a live writer that contradict the file from its file of statistics.
 fn of_process(path: &Path, rows: &mut [Row]) {
-    let Ok(file) = read_stats_file(path) else {
+    let Ok(file) = place::stats_file(path) else {
         return;
     };
     for difference in &file.stats.option_differences {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use siltstone::{ErrorKind, Stats, StatsFile, read_stats_file};
+use siltstone::{ErrorKind, Stats, StatsFile};
 
-use crate::commands::open_to_read;
+use crate::commands::{open_to_read, place};
 use crate::failure::Failure;
 use crate::output::duration;
 
@@ -52,13 +52,16 @@ pub struct Written {
 }
 
 impl Written {
-    fn of(found: &StatsFile) -> Written {
+    /// `store`: the store's path. The writer of a store on a device may be a process of another
+    /// machine, of which only the age of its figures says whether it is alive.
+    fn of(store: &Path, found: &StatsFile) -> Written {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_us = now.map_or(0, |d| d.as_micros() as u64);
         let age = Duration::from_micros(now_us.saturating_sub(found.written_us));
         // A busy machine is sometimes late.
         let patience = Duration::from_secs(2) + 3 * Duration::from_millis(found.every_ms);
-        let stale = if !is_alive(found.pid) {
+        let is_elsewhere = matches!(place::url(store), Ok(Some(_)));
+        let stale = if !is_elsewhere && !is_alive(found.pid) {
             Some(format!("there is no process {} any more", found.pid))
         } else if age > patience {
             Some(format!(
@@ -149,8 +152,8 @@ impl StatsSource {
 }
 
 impl Sample {
-    fn written(found: StatsFile) -> Sample {
-        let by = Written::of(&found);
+    fn written(store: &Path, found: StatsFile) -> Sample {
+        let by = Written::of(store, &found);
         Sample {
             stats: found.stats,
             source: StatsSource::Written(by),
@@ -166,12 +169,17 @@ impl Sample {
         let deadline = Instant::now() + PATIENCE;
         loop {
             // This is read first, because an open for reading would exclude a writer for a moment.
-            let file = read_stats_file(store).ok();
+            let file = match place::stats_file(store) {
+                Err(Failure::Store(error)) if error.kind() == ErrorKind::Unreachable => {
+                    return Err(error.into());
+                }
+                read => read.ok(),
+            };
             let fresh = file
                 .as_ref()
-                .is_some_and(|found| Written::of(found).stale.is_none());
+                .is_some_and(|found| Written::of(store, found).stale.is_none());
             if let (true, Some(found)) = (fresh, &file) {
-                return Ok(Sample::written(found.clone()));
+                return Ok(Sample::written(store, found.clone()));
             }
             let start = Instant::now();
             match open_to_read(store) {
@@ -180,13 +188,13 @@ impl Sample {
                     opened.close()?;
                     return Ok(Sample {
                         stats,
-                        source: StatsSource::Opened(file.as_ref().map(Written::of)),
+                        source: StatsSource::Opened(file.as_ref().map(|f| Written::of(store, f))),
                         held: start.elapsed(),
                     });
                 }
                 Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
                     if let Some(found) = file {
-                        return Ok(Sample::written(found));
+                        return Ok(Sample::written(store, found));
                     }
                     if Instant::now() >= deadline {
                         return Err(error

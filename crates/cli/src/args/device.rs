@@ -1,0 +1,95 @@
+//! Arguments of `device`.
+
+use std::path::PathBuf;
+
+use siltstone_storage::link::Address;
+
+/// Arguments of `device`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt device --listen unix:/run/user/1000/silt.sock --data /data/stores\n  \
+    silt device --listen 127.0.0.1:4400 --data /data/stores --slots 2\n  \
+    silt device --listen 127.0.0.1:4400 --keep 4294967296\n  \
+    silt put silt://127.0.0.1:4400/birds wren \"9 g\"\n  \
+    silt load silt+unix:///run/user/1000/silt.sock#birds birds.csv\n  \
+    silt load birds.silt birds.csv --device 127.0.0.1:4400\n\n\
+    A device is a process beside the data, or on other cores. It has up to three uses. With --data \
+    it holds the folders of stores, which commands and programs on any host open under the address \
+    silt://HOST:PORT/FOLDER or silt+unix://SOCKET#FOLDER; their compactions run on the device. \
+    With --share it runs the compactions of stores in a folder that host and device both see. \
+    With --keep it runs the compactions of any store: it is sent the tables, and keeps as many \
+    bytes of them for each session as given here.\n\n\
+    Addresses are HOST:PORT (port 0 takes a free one) or unix:PATH. There is no TLS yet, so an \
+    address that other machines can reach is refused unless --allow-plaintext-from-anyone is \
+    given. On a Unix socket only your own processes can connect.\n\n\
+    The command prints its addresses, then a line for each session that begins or ends, and every \
+    few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
+    0; a second signal ends it at once. Stores that hosts have open survive a restart or a kill of \
+    the device: the hosts wait for it for half a minute.")]
+pub struct DeviceArgs {
+    /// An address at which to listen; can be repeated.
+    #[arg(long, value_name = "ADDR", required = true, value_parser = address)]
+    pub listen: Vec<Address>,
+    /// Hold the folders of stores below this folder, which is created if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The folder for notes and for tables that hosts send, if there is no --data. The default is
+    /// siltstone below $XDG_STATE_HOME or $HOME/.local/state.
+    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    pub state: Option<PathBuf>,
+    /// Run compactions of stores in this folder; can be repeated.
+    #[arg(long, value_name = "FOLDER")]
+    pub share: Vec<PathBuf>,
+    /// Take tables that hosts send, and keep up to this number of bytes for each session.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub keep: u64,
+    /// The number of compactions that run at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number())]
+    pub slots: u32,
+    /// The number of threads of one compaction; the default is the number of cores.
+    #[arg(long, value_name = "N", value_parser = number())]
+    pub parallelism: Option<u32>,
+    /// The name of the device in messages of hosts; the default is the machine's name.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Also listen at addresses that other machines can reach. Whoever reaches such an address can
+    /// read, change and delete every store of the device, and bytes are not encrypted on their way.
+    #[arg(long)]
+    pub allow_plaintext_from_anyone: bool,
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn number() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=1024)
+}
+
+/// Reads an address of a device.
+pub fn address(text: &str) -> Result<Address, String> {
+    match text.parse() {
+        Ok(Address::Memory(_)) => Err("expected HOST:PORT or unix:PATH".to_string()),
+        Ok(address) => Ok(address),
+        Err(error) => Err(error.detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert!(address("127.0.0.1:0").unwrap().is_local());
+        assert!(address("unix:/run/s").unwrap().is_local());
+        assert!(!address("0.0.0.0:1").unwrap().is_local());
+        for wrong in ["memory:x", "127.0.0.1", "unix:", ""] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! `silt device`: serves the folders and the cores of this machine to hosts, until a signal comes.
+//!
+//! Invariants: an address that other machines can reach is refused unless the user has accepted
+//! what that means; the server is ended in order by the first signal. Hosts are served although the
+//! reader of the output has gone.
+//!
+//! Threading: the server has its own tasks. The main thread prints, and waits for a signal.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use siltstone_device::{
+    DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
+};
+use siltstone_storage::link::{Address, LinkError, LinkErrorKind, Network, SocketNetwork};
+use siltstone_storage::{Runtime, StorageErrorKind};
+
+use super::{LOCK_LOOK, LOCK_PATIENCE, place};
+use crate::args::DeviceArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, one_line, outln, plural};
+use crate::signals::{Signal, Signals};
+
+/// How often the sessions that began or ended are printed.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How often what runs is printed, if it has changed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
+    if args.data.is_none() && args.share.is_empty() && args.keep == 0 {
+        return Err(Failure::Usage(
+            "the device would have nothing to do: give --data DIR to hold stores, --share FOLDER \
+             to run compactions of stores in a folder, or --keep BYTES to be sent tables"
+                .to_string(),
+        ));
+    }
+    if !args.allow_plaintext_from_anyone {
+        args.listen.iter().try_for_each(refuse_foreign)?;
+    }
+    let shared = args.share.iter().map(|path| shared_folder(path));
+    let shared = shared.collect::<Result<Vec<PathBuf>, _>>()?;
+    let own = Own::of(args)?;
+    let signals = Signals::new().map_err(signal_failure)?;
+    signals.watch().map_err(signal_failure)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let options = ServerOptions {
+        name: args.name.clone().unwrap_or_else(place::host_name),
+        slots: args.slots,
+        parallelism: args
+            .parallelism
+            .unwrap_or_else(|| u32::try_from(cores).unwrap_or(u32::MAX)),
+        shared,
+        keep_bytes: args.keep,
+        ..ServerOptions::default()
+    };
+    let server = start(args, &own, &options)?;
+    let mut lines = Lines {
+        json: args.json,
+        is_open: true,
+    };
+    lines.started(&server, &own, &options);
+    let signal = serve(&server, &signals, &mut lines);
+    lines.stopping(&server, signal);
+    server.stop();
+    lines.print("ended", || json!({ "event": "ended" }));
+    Ok(Outcome::Fine)
+}
+
+fn signal_failure(error: std::io::Error) -> Failure {
+    Failure::io("signal handlers", &error)
+}
+
+/// Refuses an address that other machines can reach.
+fn refuse_foreign(address: &Address) -> Result<(), Failure> {
+    if address.is_local() {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "other machines can reach {address}, and there is no TLS yet: anyone who reaches it could \
+         read, change and delete every store of this device, and read everything on its way; \
+         listen at 127.0.0.1:PORT or unix:PATH (ssh can forward them), or accept this with \
+         --allow-plaintext-from-anyone"
+    )))
+}
+
+/// The real path of a folder that is shared. Hosts name it by its real path, too.
+fn shared_folder(path: &Path) -> Result<PathBuf, Failure> {
+    let found = std::fs::canonicalize(path).map_err(|e| Failure::file(path, &e));
+    let found = found.map_err(|failure| advised(&failure, "--share needs a folder that exists"))?;
+    match found.is_dir() {
+        true => Ok(found),
+        false => Err(Failure::Other(format!(
+            "{}: this is a file, and --share needs a folder",
+            path.display()
+        ))),
+    }
+}
+
+fn advised(failure: &Failure, advice: &str) -> Failure {
+    Failure::Other(format!("{failure}; {advice}"))
+}
+
+/// The folder that the device has for itself.
+struct Own {
+    path: PathBuf,
+    /// Whether the folders of stores are in it.
+    is_data: bool,
+}
+
+impl Own {
+    fn of(args: &DeviceArgs) -> Result<Own, Failure> {
+        let Some(data) = &args.data else {
+            let path = args.state.clone().or_else(default_state);
+            return match path {
+                Some(path) => Ok(Own {
+                    path,
+                    is_data: false,
+                }),
+                None => Err(Failure::Usage(
+                    "neither XDG_STATE_HOME nor HOME is set, so there is no folder for the \
+                     device's notes: choose one with --state DIR"
+                        .to_string(),
+                )),
+            };
+        };
+        place::refuse_url(data, "device")?;
+        // A folder below a missing one is rather a mistyped path or a disk that is not mounted.
+        let parent = data
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        if parent.is_some_and(|parent| !parent.exists()) {
+            return Err(Failure::Other(format!(
+                "{}: the folder in which it should be does not exist; check the path of --data, \
+                 or mount its disk",
+                data.display()
+            )));
+        }
+        Ok(Own {
+            path: data.clone(),
+            is_data: true,
+        })
+    }
+
+    /// The option that chooses the folder.
+    fn option(&self) -> &'static str {
+        match self.is_data {
+            true => "--data",
+            false => "--state",
+        }
+    }
+
+    fn folders(&self) -> siltstone_storage::Result<Arc<dyn Folders>> {
+        Ok(match self.is_data {
+            true => Arc::new(DataFolder::open(&self.path)?),
+            false => Arc::new(NoFolders::open(&self.path)?),
+        })
+    }
+}
+
+/// The folder for notes, as the XDG base directories have it: a relative path there is ignored.
+fn default_state() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from)?;
+        path.is_absolute().then_some(path)
+    };
+    let state = absolute("XDG_STATE_HOME");
+    let state = state.or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Some(state?.join("siltstone"))
+}
+
+/// Starts the server. If another process has its folder, waits a moment, because a device that was
+/// just killed keeps its locks until its memory is freed.
+fn start(args: &DeviceArgs, own: &Own, options: &ServerOptions) -> Result<Server, Failure> {
+    let runtime = Runtime::threads();
+    let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+    let begun = Instant::now();
+    loop {
+        let folders = own.folders().map_err(|error| root_failure(own, &error))?;
+        match Server::start(&runtime, &network, &args.listen, folders, options.clone()) {
+            Err(StartError::Root(error))
+                if error.kind == StorageErrorKind::LeaseHeld && begun.elapsed() < LOCK_PATIENCE =>
+            {
+                std::thread::sleep(LOCK_LOOK);
+            }
+            Err(StartError::Root(error)) => return Err(root_failure(own, &error)),
+            Err(StartError::Link(error)) => return Err(listen_failure(&error)),
+            Err(error @ StartError::Task(_)) => return Err(Failure::Other(error.to_string())),
+            Ok(server) => return Ok(server),
+        }
+    }
+}
+
+fn root_failure(own: &Own, error: &siltstone_storage::StorageError) -> Failure {
+    let (path, option) = (own.path.display(), own.option());
+    Failure::Other(match error.kind {
+        StorageErrorKind::LeaseHeld => format!(
+            "{path}: another device has this folder: {error}; end that process, or give this \
+             device another folder with {option}"
+        ),
+        _ => format!("{path}: the device cannot use this folder: {error}; {option} chooses it"),
+    })
+}
+
+fn listen_failure(error: &LinkError) -> Failure {
+    let advice = match error.kind {
+        LinkErrorKind::AddressInUse => {
+            "another process listens there; end it, or choose another address"
+        }
+        LinkErrorKind::PermissionDenied => "choose an address that you may use",
+        _ => "check the address; the folder of a Unix socket must exist",
+    };
+    Failure::Other(format!("{error}; {advice}"))
+}
+
+/// Prints what the sessions of the server do until a signal comes.
+fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
+    let mut status = Status::default();
+    let mut next = Instant::now() + STATUS_INTERVAL;
+    loop {
+        let signal = signals.wait_for(LOOK);
+        for event in server.take_session_events() {
+            lines.session(&event);
+        }
+        if let Some(signal) = signal {
+            return signal;
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + STATUS_INTERVAL;
+            let now = Status::of(server);
+            if now != status {
+                lines.status(&now);
+                status = now;
+            }
+        }
+    }
+}
+
+/// What runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Status {
+    sessions: u64,
+    jobs: u64,
+    open_objects: u64,
+}
+
+impl Status {
+    fn of(server: &Server) -> Status {
+        let mut status = Status::default();
+        for session in server.sessions() {
+            status.sessions += 1;
+            status.jobs += session.jobs as u64;
+            status.open_objects += session.open_objects as u64;
+        }
+        status
+    }
+}
+
+/// The output, a line for each event.
+struct Lines {
+    json: bool,
+    /// Whether the output can still be written.
+    is_open: bool,
+}
+
+impl Lines {
+    /// Prints a line at once. A device goes on if nobody reads its output.
+    fn print(&mut self, text: &str, value: impl FnOnce() -> Value) {
+        if !self.is_open {
+            return;
+        }
+        let mut out = Out::new();
+        let printed = match self.json {
+            true => outln!(out, "{}", value()),
+            false => outln!(out, "{text}"),
+        };
+        self.is_open = printed.and_then(|()| out.finish()).is_ok();
+    }
+
+    /// Prints where the server listens, and what it has for hosts.
+    fn started(&mut self, server: &Server, own: &Own, options: &ServerOptions) {
+        let path = own.path.display();
+        if self.json {
+            let addresses: Vec<String> =
+                server.addresses().iter().map(Address::to_string).collect();
+            self.print("", || {
+                json!({
+                    "event": "started", "name": options.name, "addresses": addresses,
+                    "data": own.is_data.then(|| path.to_string()),
+                    "state": (!own.is_data).then(|| path.to_string()),
+                    "shared": options.shared, "keep_bytes": options.keep_bytes,
+                    "slot_count": options.slots, "parallelism": options.parallelism,
+                })
+            });
+            return;
+        }
+        let mut say = |text: String| self.print(&text, || Value::Null);
+        for address in server.addresses() {
+            say(format!("listening at {address}"));
+        }
+        match own.is_data {
+            true => say(format!("holding the folders below {path}")),
+            false => say(format!("holding no stores; notes are in {path}")),
+        }
+        for shared in &options.shared {
+            say(format!("sharing {}", shared.display()));
+        }
+        match options.keep_bytes {
+            0 => {}
+            keep => say(format!(
+                "keeping up to {} of tables that hosts send, for each session",
+                bytes(keep)
+            )),
+        }
+        say(format!(
+            "running up to {} at once as `{}`, each with {}",
+            plural(options.slots.into(), "compaction"),
+            one_line(&options.name),
+            plural(options.parallelism.into(), "thread")
+        ));
+    }
+
+    fn session(&mut self, event: &SessionEvent) {
+        let folder = match &event.folder {
+            _ if event.is_scratch => "for work that is sent".to_string(),
+            Some(folder) => format!("on folder `{}`", one_line(folder)),
+            None => "without a folder".to_string(),
+        };
+        let (name, verb) = match event.has_ended {
+            true => ("session_ended", "ended"),
+            false => ("session_began", "began"),
+        };
+        let text = format!("a session {folder} {verb}: {}", one_line(&event.host));
+        self.print(&text, || {
+            json!({
+                "event": name, "host": event.host,
+                "folder": event.folder.as_ref().filter(|_| !event.is_scratch),
+                "is_sent_work": event.is_scratch,
+            })
+        });
+    }
+
+    fn status(&mut self, status: &Status) {
+        let text = format!(
+            "{}, {} running, {} open",
+            plural(status.sessions, "session"),
+            plural(status.jobs, "compaction"),
+            plural(status.open_objects, "file"),
+        );
+        self.print(&text, || {
+            json!({
+                "event": "status", "session_count": status.sessions,
+                "running_job_count": status.jobs, "open_file_count": status.open_objects,
+            })
+        });
+    }
+
+    fn stopping(&mut self, server: &Server, signal: Signal) {
+        let sessions = server.sessions().len() as u64;
+        let text = format!("{signal}: ending {}", plural(sessions, "session"));
+        self.print(&text, || {
+            json!({
+                "event": "stopping", "signal": signal.to_string(), "session_count": sessions,
+            })
+        });
+    }
+}

@@ -1,0 +1,268 @@
+//! Where a store is: in a folder of this machine, or on a device (`silt://HOST:PORT/FOLDER`,
+//! `silt+unix://SOCKET#FOLDER`); and what commands read of a store before they open it.
+//!
+//! The address of a folder on a device is kept in a `PathBuf` as the text that was given, because
+//! the argument of a command may be either. Nothing may join, normalise or canonicalise such a
+//! path, which would change its double slash: a command asks [`url`] first.
+//!
+//! Invariant: a command that cannot work on a device calls [`refuse_url`] before anything else, so
+//! that no folder with the name `silt:` is ever created.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{Error, ErrorKind, StatsFile, Storages, read_stats_file, read_stats_file_from};
+use siltstone_device::url::is_url;
+use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement};
+use siltstone_storage::link::{Network, SocketNetwork};
+use siltstone_storage::{FileStorage, Runtime, Storage};
+
+use crate::failure::Failure;
+
+/// How long a command waits for a store that another host has open. The lease of a host that was
+/// killed becomes free after ten seconds.
+const LEASE_WAIT: Duration = Duration::from_secs(12);
+
+/// How long an open store waits for a device that does not answer, for example because it is
+/// started again.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the first contact with a device may take. A wrong address is reported sooner than a
+/// device that stops answering, because nothing is lost by giving the command again.
+const FIRST_LIMIT: Duration = Duration::from_secs(5);
+
+/// Reads the path of a store as the address of a folder on a device. `None` if it is a path.
+///
+/// # Errors
+/// Wrong usage if the address is incomplete.
+pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
+    let Some(text) = path.to_str().filter(|text| is_url(text)) else {
+        return Ok(None);
+    };
+    let parsed = text.parse::<DeviceUrl>();
+    parsed.map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(Some(text))
+}
+
+/// Whether the path is meant as the address of a folder on a device, complete or not.
+fn is_on_device(path: &Path) -> bool {
+    path.to_str().is_some_and(is_url)
+}
+
+/// Refuses the address of a folder on a device, for a command that works on local files only.
+/// `command` is the command's name.
+///
+/// # Errors
+/// Wrong usage if the path is such an address.
+pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
+    if !is_on_device(path) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "`silt {command}` works on the files of a local folder, and {} is on a device: give the \
+         command on the device's machine, with the folder below its --data",
+        path.display()
+    )))
+}
+
+/// The name of this machine.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "unnamed".to_string(),
+        name => name.to_string(),
+    }
+}
+
+/// Refuses a store that is on a device, or whose tables are on one, for a command that works on the
+/// files of local folders only.
+///
+/// # Errors
+/// As [`refuse_url`]; the store's tables are on a device.
+pub fn refuse_on_device(path: &Path, command: &str) -> Result<(), Failure> {
+    refuse_url(path, command)?;
+    match tables_on_device(path) {
+        None => Ok(()),
+        Some(tables) => Err(Failure::Usage(format!(
+            "`silt {command}` works on the files of local folders, and the tables of {} are on a \
+             device: {tables}",
+            path.display()
+        ))),
+    }
+}
+
+/// How sessions of commands with devices behave.
+pub fn client_options() -> ClientOptions {
+    ClientOptions {
+        host: format!("{}, pid {}", host_name(), std::process::id()),
+        time_limit: TIME_LIMIT,
+        lease_wait: LEASE_WAIT,
+        ..ClientOptions::default()
+    }
+}
+
+/// A store whose parts on devices are those that its path and its folder name.
+pub fn placement() -> Placement {
+    Placement {
+        client: client_options(),
+        ..Placement::default()
+    }
+}
+
+/// The tables of a local store, if they are on a device. Errors of the folder are reported when the
+/// store is opened.
+pub fn tables_on_device(path: &Path) -> Option<String> {
+    Storages::device_of(path).ok().flatten()
+}
+
+/// A session with the device of a folder, which is not created.
+pub struct Folder {
+    device: Arc<Device>,
+}
+
+impl Folder {
+    /// Connects to the device. `None` if it has no such folder.
+    ///
+    /// # Errors
+    /// `Unreachable` if it does not answer; the device's reason if it refuses the folder.
+    pub fn open(url: &str) -> Result<Option<Folder>, Failure> {
+        let parsed = url.parse::<DeviceUrl>();
+        let parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
+        let runtime = Runtime::threads();
+        let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+        let wanted = FolderWanted::Named {
+            name: parsed.folder,
+            create: false,
+        };
+        let options = ClientOptions {
+            time_limit: FIRST_LIMIT,
+            ..client_options()
+        };
+        match Device::connect(&runtime, network, parsed.address, wanted, options) {
+            Ok(device) => Ok(Some(Folder { device })),
+            Err(error) => match Error::from(error) {
+                error if error.kind() == ErrorKind::NotFound => Ok(None),
+                error => Err(error.into()),
+            },
+        }
+    }
+
+    /// The folder.
+    pub fn storage(&self) -> Arc<dyn Storage> {
+        self.device.storage()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.device.close();
+    }
+}
+
+/// A small file of a store's folder on a device. `None` if the folder or the file does not exist.
+///
+/// # Errors
+/// The device does not answer; the file cannot be read.
+pub fn read_file(url: &str, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(folder) = Folder::open(url)? else {
+        return Ok(None);
+    };
+    match folder.storage().read_small(name).map_err(Error::from) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether there is a store. If that cannot be found out, the open reports why.
+pub fn has_store(path: &Path) -> bool {
+    match url(path) {
+        Ok(Some(url)) => matches!(read_file(url, "CURRENT"), Ok(Some(_))),
+        Ok(None) => path.join("CURRENT").exists(),
+        Err(_) => false,
+    }
+}
+
+/// Whether the folder of a store exists.
+///
+/// # Errors
+/// Its device does not answer.
+pub fn has_folder(path: &Path) -> Result<bool, Failure> {
+    match url(path)? {
+        Some(url) => Ok(Folder::open(url)?.is_some()),
+        None => Ok(path.is_dir()),
+    }
+}
+
+/// The figures that the writer of a store publishes.
+///
+/// # Errors
+/// As [`read_stats_file`]; the device does not answer.
+pub fn stats_file(path: &Path) -> Result<StatsFile, Failure> {
+    let Some(url) = url(path)? else {
+        return Ok(read_stats_file(path)?);
+    };
+    match Folder::open(url)? {
+        Some(folder) => Ok(read_stats_file_from(&*folder.storage())?),
+        None => Err(Error::not_found(format!("there is no folder {url}")).into()),
+    }
+}
+
+/// The storages of a store that no process needs to have open, and the session with its device, if
+/// it has one. The session must live as long as the storages are used.
+///
+/// # Errors
+/// As [`Storages::find`]; the device does not answer, or has no such folder.
+pub fn storages(path: &Path) -> Result<(Storages, Option<Folder>), Failure> {
+    let connect = |url: &str| {
+        Folder::open(url)?.ok_or_else(|| {
+            let error = Error::not_found(format!("there is no folder {url} on the device"));
+            Failure::from(error.advice("check the path, and the address of the device"))
+        })
+    };
+    if let Some(url) = url(path)? {
+        let folder = connect(url)?;
+        let storage = folder.storage();
+        let storages = Storages {
+            log: Arc::clone(&storage),
+            manifest: Arc::clone(&storage),
+            tables: storage,
+        };
+        return Ok((storages, Some(folder)));
+    }
+    let Some(tables) = tables_on_device(path) else {
+        return Ok((Storages::find(path)?, None));
+    };
+    let folder = connect(&tables)?;
+    // The log and the manifest of a store with tables on a device are both in its own folder.
+    let root = FileStorage::open_existing(path).map_err(Error::from)?;
+    let root: Arc<dyn Storage> = Arc::new(root);
+    let storages = Storages {
+        log: Arc::clone(&root),
+        manifest: root,
+        tables: folder.storage(),
+    };
+    Ok((storages, Some(folder)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_kept_as_it_was_given() {
+        for text in ["silt://127.0.0.1:4400/db", "silt+unix:///run/s#db"] {
+            assert_eq!(url(Path::new(text)).unwrap(), Some(text));
+            let refused = refuse_url(Path::new(text), "dump").unwrap_err();
+            assert!(matches!(refused, Failure::Usage(ref why) if why.contains(text)));
+        }
+        for path in ["birds.silt", "/tmp/silt:", "./silt://x", "silt:/h:1/db"] {
+            assert_eq!(url(Path::new(path)).unwrap(), None, "{path}");
+            refuse_url(Path::new(path), "dump").unwrap();
+        }
+        let incomplete = Path::new("silt://127.0.0.1:4400");
+        assert!(matches!(url(incomplete), Err(Failure::Usage(_))));
+        assert!(refuse_url(incomplete, "dump").is_err());
+    }
+}

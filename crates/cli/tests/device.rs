@@ -1,0 +1,341 @@
+//! `silt device`, and commands whose store, tables or compactions are on one.
+
+mod common;
+#[path = "common/device.rs"]
+mod device;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use common::{Ended, SILT, files, numbered, silt, silt_with};
+use device::{TestDevice, ended, wait_until};
+use rustix::process::Signal;
+
+/// Whether a file of the folder with this ending has the text.
+fn has(folder: &Path, suffix: &str, text: &str) -> bool {
+    folder.exists()
+        && files(folder, suffix).iter().any(|file| {
+            let found = std::fs::read(file).unwrap_or_default();
+            found.windows(text.len()).any(|w| w == text.as_bytes())
+        })
+}
+
+/// A load of standard input, whose input stays open.
+fn begun(args: &[&str]) -> (Child, ChildStdin) {
+    let mut child = Command::new(SILT)
+        .arg("load")
+        .args(args)
+        .args(["-", "--key", "number"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdin = child.stdin.take().unwrap();
+    (child, stdin)
+}
+
+fn result(mut child: Child) -> Ended {
+    ended(&mut child);
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_store_on_a_device_is_used_like_a_local_one() {
+    let mut device = TestDevice::start(&[]);
+    let url = device.url("birds");
+    let of = |command: &str, args: &[&str]| {
+        let mut all = vec![command, url.as_str()];
+        all.extend(args);
+        silt(all)
+    };
+    silt_with(["load", &url, "-", "--key", "number"], &numbered(3_000)).fine();
+    assert_eq!(of("get", &["000000000007"]).fine(), "key 000006\n");
+    assert_eq!(of("count", &[]).fine(), "3000\n");
+    let last = of("scan", &["--reverse", "--limit", "1"]).fine();
+    assert_eq!(last, "000000003000\tkey 002999\n");
+    assert_eq!(of("get", &["nothing"]).code, Some(1));
+    of("put", &["wren", "9 g"]).fine();
+    of("del", &["000000000007"]).fine();
+    assert_eq!(of("get", &["000000000007"]).code, Some(1));
+    assert!(of("compact", &[]).fine().contains("3,000 entries"));
+    let stats = of("stats", &["--json"]).fine();
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["source"]["kind"], "opened");
+    assert_eq!(stats["keyspaces"][0]["name"], "default");
+    assert!(of("levels", &[]).fine().contains("3,000"));
+    assert!(of("check", &[]).fine().contains("nothing is wrong"));
+    let out = device.text("out");
+    of("export", &[&out]).fine();
+    of("ingest", &["-k", "copy", &out]).fine();
+    assert_eq!(of("count", &["-k", "copy"]).fine(), "3000\n");
+    assert_eq!(silt(["keyspace", "list", &url]).fine(), "copy\ndefault\n");
+    // The settings are those of the folder on the device, and are shown with their origin.
+    let file = device.path("data/birds/OPTIONS.toml");
+    std::fs::write(&file, "compression = \"lz4\"\n").unwrap();
+    let shown = of("options", &["--json"]).fine();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let settings = shown["settings"].as_array().unwrap();
+    let of_file = settings.iter().find(|s| s["name"] == "compression");
+    assert_eq!(of_file.unwrap()["value"], "lz4", "{shown}");
+    std::fs::write(&file, "compression = 7\n").unwrap();
+    assert!(of("count", &[]).failed(3).contains("OPTIONS.toml"));
+    std::fs::remove_file(&file).unwrap();
+    // After the device has ended, the folder is a local store.
+    let (status, said) = device.end(Signal::TERM);
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(said.contains("a session on folder `birds` began"), "{said}");
+    assert!(said.contains("a session on folder `birds` ended"), "{said}");
+    assert_eq!(said.lines().last(), Some("ended"));
+    let local = device.path("data/birds");
+    assert_eq!(common::on("count", &local, &[]).fine(), "3000\n");
+    common::on("check", &local, &[]).fine();
+}
+
+#[test]
+fn a_load_goes_on_after_its_device_was_killed() {
+    let mut device = TestDevice::start(&[]);
+    let url = device.url("lines");
+    let input = numbered(60_000);
+    let line = "key 000000\n".len();
+    let (child, mut stdin) = begun(&[&url]);
+    let folder = device.path("data/lines");
+    let mut fed = 0;
+    for part in [20_500, 40_500] {
+        stdin.write_all(&input[fed * line..part * line]).unwrap();
+        fed = part;
+        // The last whole batch has arrived at the device.
+        let last = format!("{:012}", part / 1000 * 1000);
+        wait_until(&last, || has(&folder, ".log", &last));
+        device.kill();
+        device.run();
+    }
+    stdin.write_all(&input[fed * line..]).unwrap();
+    drop(stdin);
+    let said = result(child);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    assert!(said.out.contains("loaded 60,000 records"), "{}", said.out);
+    assert_eq!(silt(["count", &url]).fine(), "60000\n");
+    let scanned = silt(["scan", &url]).fine();
+    for (n, found) in scanned.lines().enumerate() {
+        assert_eq!(found, format!("{:012}\tkey {n:06}", n + 1));
+    }
+    silt(["check", &url]).fine();
+}
+
+#[test]
+fn a_store_is_used_by_one_host_at_a_time() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("lines");
+    let (child, mut stdin) = begun(&[&url]);
+    stdin.write_all(&numbered(1_500)).unwrap();
+    let folder = device.path("data/lines");
+    wait_until("a batch", || has(&folder, ".log", "000000001000"));
+    // The figures of the writer are read without an open.
+    wait_until("figures", || folder.join("STATS.json").exists());
+    let stats = silt(["stats", &url, "--json"]).fine();
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["source"]["kind"], "written");
+    assert_eq!(stats["source"]["pid"], child.id());
+    let said = silt(["put", &url, "k", "v"]).failed(3);
+    assert!(said.contains("another host has it"), "{said}");
+    assert!(said.contains(&format!("pid {}", child.id())), "{said}");
+    drop(stdin);
+    assert_eq!(result(child).code, Some(0));
+    silt(["put", &url, "k", "v"]).fine();
+    assert_eq!(silt(["count", &url]).fine(), "1501\n");
+}
+
+#[test]
+fn tables_on_a_device_and_compactions_on_a_device() {
+    let mut device = TestDevice::start(&["--keep", "100000000", "--json"]);
+    let (local, tables) = (device.text("local"), device.url("tables"));
+    let load = ["load", &local, "-", "--key", "number", "--tables", &tables];
+    silt_with(load, &numbered(5_000)).fine();
+    assert!(files(Path::new(&local), ".tbl").is_empty());
+    assert!(!files(&device.path("data/tables"), ".tbl").is_empty());
+    // The store knows where its tables are.
+    assert_eq!(silt(["count", &local]).fine(), "5000\n");
+    silt(["put", &local, "k", "v"]).fine();
+    silt(["check", &local]).fine();
+    let shown = silt(["options", &local]).fine();
+    assert!(
+        shown.contains(&format!("table_dir = \"{tables}\"")),
+        "{shown}"
+    );
+    for command in ["destroy", "checkpoint", "repair"] {
+        let mut args = vec![command, &local[..]];
+        args.extend((command == "checkpoint").then_some("/nowhere"));
+        let said = silt(args).failed(2);
+        assert!(
+            said.contains(&tables) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+    assert_eq!(silt(["count", &local]).fine(), "5001\n");
+    let said = silt(["load", &device.url("x"), "-", "--tables", &tables]).failed(2);
+    assert!(said.contains("leave --tables out"), "{said}");
+    // A local store whose compactions are sent to the device: small memtables make many of them.
+    let lent = device.text("lent");
+    for set in ["memtable_bytes=65536", "l0_trigger_count=2"] {
+        silt(["options", &lent, "--set", set]).fine();
+    }
+    let address = device.address();
+    let load = ["load", &lent, "-", "--key", "number", "--device", &address];
+    silt_with(load, &numbered(50_000)).fine();
+    assert_eq!(silt(["count", &lent]).fine(), "50000\n");
+    silt(["check", &lent]).fine();
+    let (status, said) = device.end(Signal::INT);
+    assert_eq!(status.code(), Some(0));
+    let events: Vec<serde_json::Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let is = |event: &str, folder: &str, is_sent_work: bool| {
+        events.iter().any(|e| {
+            e["event"] == event
+                && e["folder"].as_str().unwrap_or_default() == folder
+                && e["is_sent_work"] == is_sent_work
+        })
+    };
+    // A session for work that is sent begins with the first such work, and ends with the command.
+    for event in ["session_began", "session_ended"] {
+        assert!(is(event, "tables", false), "{event}: {said}");
+        assert!(is(event, "", false), "{event}: {said}");
+        assert!(is(event, "", true), "{event}: {said}");
+    }
+    let stopping = &events[events.len() - 2];
+    assert_eq!(stopping["event"], "stopping");
+    assert_eq!(stopping["session_count"], 0, "{said}");
+    assert_eq!(events.last().unwrap()["event"], "ended");
+}
+
+#[test]
+fn what_keeps_a_device_from_starting_is_one_line() {
+    let device = TestDevice::start(&[]);
+    let dir = device.dir.path();
+    let at = |name: &str| format!("unix:{}", dir.join(name).display());
+    let (data, other) = (device.text("data"), device.text("other"));
+    let said = silt(["device", "--listen", &device.address(), "--data", &other]).failed(3);
+    assert!(
+        said.contains("in use") && said.contains("choose another address"),
+        "{said}"
+    );
+    let said = silt(["device", "--listen", &at("s2"), "--data", &data]).failed(3);
+    assert!(said.contains("another device has this folder"), "{said}");
+    let missing = device.text("missing/data");
+    let said = silt(["device", "--listen", &at("s2"), "--data", &missing]).failed(3);
+    assert!(
+        said.contains("does not exist") && said.contains("--data"),
+        "{said}"
+    );
+    let missing = device.text("missing");
+    let said = silt(["device", "--listen", &at("s2"), "--share", &missing]).failed(3);
+    assert!(
+        said.contains(&missing) && said.contains("--share"),
+        "{said}"
+    );
+    let said = silt(["device", "--listen", &at("missing/s"), "--data", &other]).failed(3);
+    assert!(
+        said.contains("the folder of a Unix socket must exist"),
+        "{said}"
+    );
+    let said = silt(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
+    assert!(said.contains("there is no TLS yet"), "{said}");
+    assert!(said.contains("--allow-plaintext-from-anyone"), "{said}");
+    let said = silt(["device", "--listen", &at("s2")]).failed(2);
+    assert!(said.contains("nothing to do"), "{said}");
+    for wrong in ["127.0.0.1", "memory:x"] {
+        let said = silt(["device", "--listen", wrong, "--data", &other]).failed(2);
+        assert!(said.contains("expected HOST:PORT or unix:PATH"), "{said}");
+    }
+    let homeless = Command::new(SILT)
+        .args(["device", "--listen", &at("s2"), "--keep", "1000000"])
+        .env_remove("HOME")
+        .env_remove("XDG_STATE_HOME")
+        .output()
+        .unwrap();
+    assert!(Ended::from(homeless).failed(2).contains("--state DIR"));
+}
+
+#[test]
+fn a_device_without_stores_has_its_notes_in_the_state_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let mut child = Command::new(SILT)
+        .args([
+            "device",
+            "--listen",
+            "127.0.0.1:0",
+            "--keep",
+            "1000000",
+            "--json",
+        ])
+        .env("XDG_STATE_HOME", &state)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let started: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(started["event"], "started");
+    assert_eq!(started["data"], serde_json::Value::Null);
+    let state = state.join("siltstone");
+    assert_eq!(started["state"], state.to_str().unwrap());
+    assert!(state.is_dir());
+    // The line has the port that was chosen.
+    let address = started["addresses"][0].as_str().unwrap();
+    assert!(
+        address.starts_with("127.0.0.1:") && !address.ends_with(":0"),
+        "{address}"
+    );
+    let said = silt(["put", &format!("silt://{address}/birds"), "k", "v"]).failed(3);
+    assert!(said.contains("--data DIR"), "{said}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(ended(&mut child).code(), Some(0));
+}
+
+#[test]
+fn what_is_not_on_a_device_is_refused() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("birds");
+    // Commands that read create nothing.
+    for command in ["count", "scan", "stats", "check", "options"] {
+        let said = silt([command, &url]).failed(3);
+        assert!(said.contains("birds"), "{command}: {said}");
+    }
+    assert!(!device.path("data/birds").exists());
+    silt(["put", &url, "k", "v"]).fine();
+    // Commands on files name the command and the address, and change nothing.
+    for args in [
+        &["destroy", &url, "--yes"][..],
+        &["repair", &url],
+        &["repair", "nothing", "--to", &url],
+        &["dump", &url],
+        &["checkpoint", &url, "copy"],
+        &["checkpoint", "nothing", &url],
+        &["demo", "--store", &url],
+        &["bench", "fillseq", "--folder", &url],
+        &["options", &url, "--set", "compression=lz4"],
+        &["options", &url, "--write"],
+    ] {
+        let said = silt(args).failed(2);
+        assert!(
+            said.contains(&url) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
+    }
+    for wrong in [
+        "silt://127.0.0.1:4400",
+        "silt+unix:///run/s",
+        "silt://h:1/../x",
+    ] {
+        let said = silt(["get", wrong, "k"]).failed(2);
+        assert!(said.contains("silt://HOST:PORT/FOLDER"), "{said}");
+    }
+    assert_eq!(silt(["get", &url, "k"]).fine(), "v\n");
+}
