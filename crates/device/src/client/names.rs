@@ -58,6 +58,25 @@ pub(super) struct NamesLane {
     changed: Condvar,
 }
 
+/// Who makes a change, and for how long.
+struct Call<'a> {
+    session: &'a Session,
+    op: &'static str,
+    limit: &'a Limit,
+    /// The object, for messages.
+    shown: &'a str,
+}
+
+impl Call<'_> {
+    fn is_over(&self) -> bool {
+        self.session.is_over(self.limit)
+    }
+
+    fn unreachable(&self) -> StorageError {
+        self.session.unreachable(self.op, self.shown)
+    }
+}
+
 /// What an answered change of names leaves.
 pub(super) struct Changed {
     pub(super) answer: Answer,
@@ -132,8 +151,14 @@ impl NamesLane {
             .first()
             .map_or("", |name| name)
             .to_string();
-        let mut names = self.turn(session, limit, op, &shown)?;
-        let result = names.change(session, op, epoch, change, bulk, limit, &shown);
+        let call = Call {
+            session,
+            op,
+            limit,
+            shown: &shown,
+        };
+        let mut names = self.turn(&call)?;
+        let result = names.change(&call, epoch, change, bulk);
         *self.names.lock() = Some(names);
         self.changed.notify_one();
         result
@@ -151,13 +176,7 @@ impl NamesLane {
     }
 
     /// Waits for the lane.
-    fn turn(
-        &self,
-        session: &Session,
-        limit: &Limit,
-        op: &'static str,
-        shown: &str,
-    ) -> Result<Names> {
+    fn turn(&self, call: &Call<'_>) -> Result<Names> {
         let mut names = self.names.lock();
         loop {
             if let Some(names) = names.take() {
@@ -165,31 +184,27 @@ impl NamesLane {
             }
             let look = std::time::Duration::from_millis(200);
             names = self.changed.wait_timeout(names, look).0;
-            if names.is_none() && session.is_over(limit) {
+            if names.is_none() && call.is_over() {
                 drop(names);
-                return Err(session.unreachable(op, shown));
+                return Err(call.unreachable());
             }
         }
     }
 }
 
 impl Names {
-    #[allow(clippy::too_many_arguments)]
     fn change(
         &mut self,
-        session: &Session,
-        op: &'static str,
+        call: &Call<'_>,
         epoch: u64,
         change: NamesChange,
         bulk: &[u8],
-        limit: &Limit,
-        shown: &str,
     ) -> Result<(Changed, u64)> {
         // A request that gave up comes first, whoever asked for it.
         if let Some(pending) = &self.pending
             && !(is_same(&pending.change, &change) && pending.bulk == bulk)
         {
-            let changed = self.finish(session, op, limit, shown)?;
+            let changed = self.finish(call)?;
             if let Some((pending, changed)) = changed {
                 self.unclaimed
                     .push((pending.change, pending.bulk, changed.answer));
@@ -222,7 +237,7 @@ impl Names {
                 was_there: None,
             });
         }
-        let (pending, changed) = match self.finish(session, op, limit, shown) {
+        let (pending, changed) = match self.finish(call) {
             Ok(Some(done)) => done,
             Ok(None) => unreachable!("there is a pending request"),
             Err(error) => {
@@ -282,15 +297,10 @@ impl Names {
     }
 
     /// Gets the answer to the pending request.
-    fn finish(
-        &mut self,
-        session: &Session,
-        op: &'static str,
-        limit: &Limit,
-        shown: &str,
-    ) -> Result<Option<(Pending, Changed)>> {
+    fn finish(&mut self, call: &Call<'_>) -> Result<Option<(Pending, Changed)>> {
+        let session = call.session;
         while let Some(mut pending) = self.pending.take() {
-            let pipe = session.take(limit, op, shown);
+            let pipe = session.take(call.limit, call.op, call.shown);
             let mut pipe = match pipe {
                 Ok(pipe) => pipe,
                 Err(error) => {
@@ -317,8 +327,8 @@ impl Names {
                     session.lost(pipe, &error);
                 }
             }
-            if session.is_over(limit) {
-                return Err(session.unreachable(op, shown));
+            if call.is_over() {
+                return Err(call.unreachable());
             }
         }
         Ok(None)

@@ -14,7 +14,7 @@ use siltstone_storage::{Epoch, StorageError, StorageErrorKind};
 
 use super::Inner;
 use super::notes::{Note, Notes, token_hash};
-use super::session::{Folder, Held, HeldLock, SessionState};
+use super::session::{Folder, Held, SessionState};
 use crate::wire::Answer;
 
 /// What a host asks for.
@@ -90,7 +90,7 @@ fn share(
         name: wanted.name.to_string(),
         granted: last,
         local: None,
-        _lock: HeldLock::Share(share),
+        _lock: Box::new(share),
     })
 }
 
@@ -151,7 +151,7 @@ fn lease(
         name: wanted.name.to_string(),
         granted: Epoch(granted),
         local: Some(local),
-        _lock: HeldLock::Lease(lease),
+        _lock: Box::new(lease),
     })
 }
 

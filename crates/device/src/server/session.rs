@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{
-    Condvar, Epoch, Instant, Lease, Mutex, ReadFile, Runtime, SharedLease, Storage, StorageError,
-    StorageErrorKind, WriteFile,
+    Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
+    WriteFile,
 };
 
 use super::folders::Folders;
@@ -40,13 +40,8 @@ pub(super) struct Held {
     pub(super) granted: Epoch,
     /// The epoch of the folder's own lease. `None` for a share.
     pub(super) local: Option<Epoch>,
-    /// What keeps others out.
-    pub(super) _lock: HeldLock,
-}
-
-pub(super) enum HeldLock {
-    Lease(#[allow(dead_code)] Box<dyn Lease>),
-    Share(#[allow(dead_code)] Box<dyn SharedLease>),
+    /// The lease or the share of the folder's storage, which keeps others out until it is dropped.
+    pub(super) _lock: Box<dyn Send + Sync>,
 }
 
 /// The leases of a session.
