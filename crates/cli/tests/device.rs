@@ -242,7 +242,7 @@ fn what_keeps_a_device_from_starting_is_one_line() {
         "{said}"
     );
     let said = silt(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
-    assert!(said.contains("there is no TLS yet"), "{said}");
+    assert!(said.contains("without TLS"), "{said}");
     assert!(said.contains("--allow-plaintext-from-anyone"), "{said}");
     let said = silt(["device", "--listen", &at("s2")]).failed(2);
     assert!(said.contains("nothing to do"), "{said}");

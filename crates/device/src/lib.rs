@@ -15,7 +15,7 @@ pub mod wire;
 
 pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
 pub use frames::ConnectionError;
-pub use open::{DeviceStore, Placement, open, open_read_only};
+pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{
     DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions, SessionEvent,
     SessionReport, StartError,

@@ -13,6 +13,7 @@ use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
 use crate::client::{ClientOptions, Device, DeviceExecutor};
+use crate::tls::{TlsError, TlsFiles, TlsNetwork};
 use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
 
@@ -26,6 +27,23 @@ pub struct Placement {
     pub devices: Vec<Address>,
     /// How the sessions behave.
     pub client: ClientOptions,
+    /// The certificates for devices at TCP addresses. `None` for links without TLS.
+    pub tls: Option<TlsFiles>,
+}
+
+/// The sockets of the system, with TLS for TCP if there are certificates.
+///
+/// # Errors
+/// If a file of them cannot be used.
+pub fn network(
+    runtime: &Runtime,
+    tls: Option<&TlsFiles>,
+) -> std::result::Result<Arc<dyn Network>, TlsError> {
+    let sockets: Arc<dyn Network> = Arc::new(SocketNetwork::new(runtime));
+    Ok(match tls {
+        None => sockets,
+        Some(files) => Arc::new(TlsNetwork::new(runtime, sockets, files)?.with_plain_unix()),
+    })
 }
 
 /// A store and its sessions with devices.
@@ -198,7 +216,8 @@ fn connect_to(url: &str, create: bool, placement: &Placement) -> Result<Arc<Devi
 
 fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Result<Arc<Device>> {
     let runtime = Runtime::threads();
-    let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+    let network = network(&runtime, placement.tls.as_ref())
+        .map_err(|error| Error::invalid_argument(error.to_string()))?;
     let client = placement.client.clone();
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {

@@ -19,9 +19,11 @@ use siltstone_storage::link::Address;
     With --share it runs the compactions of stores in a folder that host and device both see. \
     With --keep it runs the compactions of any store: it is sent the tables, and keeps as many \
     bytes of them for each session as given here.\n\n\
-    Addresses are HOST:PORT (port 0 takes a free one) or unix:PATH. There is no TLS yet, so an \
-    address that other machines can reach is refused unless --allow-plaintext-from-anyone is \
-    given. On a Unix socket only your own processes can connect.\n\n\
+    Addresses are HOST:PORT (port 0 takes a free one) or unix:PATH. An address that other machines \
+    can reach needs TLS: --tls-ca, --tls-cert and --tls-key are PEM files, and only hosts whose \
+    certificate the authority signed can connect. They name their files by SILT_TLS_CA, \
+    SILT_TLS_CERT and SILT_TLS_KEY. TCP addresses then use TLS, Unix sockets do not: only your own \
+    processes can connect to them.\n\n\
     The command prints its addresses, then a line for each session that begins or ends, and every \
     few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
     0; a second signal ends it at once. Stores that hosts have open survive a restart or a kill of \
@@ -57,7 +59,17 @@ pub struct DeviceArgs {
     /// The name of the device in messages of hosts; the default is the machine's name.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Also listen at addresses that other machines can reach. Whoever reaches such an address can
+    /// The certificate authority of the hosts, a PEM file. TCP addresses use TLS then.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", requires = "tls_key")]
+    pub tls_ca: Option<PathBuf>,
+    /// The device's own certificate, a PEM file. It must have the name or the IP address by which
+    /// hosts connect.
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_key: Option<PathBuf>,
+    /// Also listen without TLS at addresses that other machines can reach. Whoever reaches such an address can
     /// read, change and delete every store of the device, and bytes are not encrypted on their way.
     #[arg(long)]
     pub allow_plaintext_from_anyone: bool,

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siltstone_device::{
-    DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
+    DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError, TlsFiles,
 };
-use siltstone_storage::link::{Address, LinkError, LinkErrorKind, Network, SocketNetwork};
+use siltstone_storage::link::{Address, LinkError, LinkErrorKind};
 use siltstone_storage::{Runtime, StorageErrorKind};
 
 use super::{LOCK_LOOK, LOCK_PATIENCE, place};
@@ -38,7 +38,8 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
                 .to_string(),
         ));
     }
-    if !args.allow_plaintext_from_anyone {
+    let tls = tls_files(args);
+    if tls.is_none() && !args.allow_plaintext_from_anyone {
         args.listen.iter().try_for_each(refuse_foreign)?;
     }
     let shared = args.share.iter().map(|path| shared_folder(path));
@@ -70,6 +71,15 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
+/// The certificates that the arguments name.
+fn tls_files(args: &DeviceArgs) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        ca: args.tls_ca.clone()?,
+        certificate: args.tls_cert.clone()?,
+        key: args.tls_key.clone()?,
+    })
+}
+
 fn signal_failure(error: std::io::Error) -> Failure {
     Failure::io("signal handlers", &error)
 }
@@ -80,10 +90,10 @@ fn refuse_foreign(address: &Address) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "other machines can reach {address}, and there is no TLS yet: anyone who reaches it could \
-         read, change and delete every store of this device, and read everything on its way; \
-         listen at 127.0.0.1:PORT or unix:PATH (ssh can forward them), or accept this with \
-         --allow-plaintext-from-anyone"
+        "other machines can reach {address}, and without TLS anyone who reaches it could read, \
+         change and delete every store of this device, and read everything on its way; give \
+         --tls-ca, --tls-cert and --tls-key, or listen at 127.0.0.1:PORT or unix:PATH, or accept \
+         this with --allow-plaintext-from-anyone"
     )))
 }
 
@@ -176,7 +186,8 @@ fn default_state() -> Option<PathBuf> {
 /// just killed keeps its locks until its memory is freed.
 fn start(args: &DeviceArgs, own: &Own, options: &ServerOptions) -> Result<Server, Failure> {
     let runtime = Runtime::threads();
-    let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+    let network = siltstone_device::network(&runtime, tls_files(args).as_ref())
+        .map_err(|error| Failure::Other(error.to_string()))?;
     let begun = Instant::now();
     loop {
         let folders = own.folders().map_err(|error| root_failure(own, &error))?;

@@ -8,14 +8,13 @@
 //! Invariant: a command that cannot work on a device calls [`refuse_url`] before anything else, so
 //! that no folder with the name `silt:` is ever created.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::{Error, ErrorKind, StatsFile, Storages, read_stats_file, read_stats_file_from};
 use siltstone_device::url::is_url;
-use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement};
-use siltstone_storage::link::{Network, SocketNetwork};
+use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TlsFiles};
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
 use crate::failure::Failure;
@@ -102,10 +101,21 @@ pub fn client_options() -> ClientOptions {
     }
 }
 
+/// The certificates that the environment names, for devices at TCP addresses.
+fn tls_files() -> Option<TlsFiles> {
+    let file = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    Some(TlsFiles {
+        ca: file("SILT_TLS_CA")?,
+        certificate: file("SILT_TLS_CERT")?,
+        key: file("SILT_TLS_KEY")?,
+    })
+}
+
 /// A store whose parts on devices are those that its path and its folder name.
 pub fn placement() -> Placement {
     Placement {
         client: client_options(),
+        tls: tls_files(),
         ..Placement::default()
     }
 }
@@ -130,7 +140,8 @@ impl Folder {
         let parsed = url.parse::<DeviceUrl>();
         let parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
         let runtime = Runtime::threads();
-        let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+        let network = siltstone_device::network(&runtime, tls_files().as_ref())
+            .map_err(|error| Failure::Other(error.to_string()))?;
         let wanted = FolderWanted::Named {
             name: parsed.folder,
             create: false,

@@ -59,6 +59,8 @@ pub struct TlsNetwork {
     inner: Arc<dyn Network>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    /// Unix sockets are used without TLS: their files say who may connect.
+    leaves_unix_plain: bool,
 }
 
 impl TlsNetwork {
@@ -79,7 +81,20 @@ impl TlsNetwork {
             inner,
             client: Arc::new(client),
             server: Arc::new(server),
+            leaves_unix_plain: false,
         })
+    }
+
+    /// The same network, which uses Unix sockets without TLS.
+    pub fn with_plain_unix(self) -> TlsNetwork {
+        TlsNetwork {
+            leaves_unix_plain: true,
+            ..self
+        }
+    }
+
+    fn is_plain(&self, address: &Address) -> bool {
+        self.leaves_unix_plain && matches!(address, Address::Unix(_))
     }
 }
 
@@ -122,6 +137,9 @@ fn no_connection(op: &'static str, peer: String, error: &rustls::Error) -> LinkE
 
 impl Network for TlsNetwork {
     fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
+        if self.is_plain(address) {
+            return self.inner.connect(address, deadline);
+        }
         let name = name_at(address)?;
         let tls = ClientConnection::new(Arc::clone(&self.client), name)
             .map_err(|error| no_connection("connect to", address.to_string(), &error))?;
@@ -134,6 +152,9 @@ impl Network for TlsNetwork {
     }
 
     fn listen(&self, address: &Address) -> LinkResult<Arc<dyn Listener>> {
+        if self.is_plain(address) {
+            return self.inner.listen(address);
+        }
         Ok(Arc::new(TlsListener {
             runtime: self.runtime.clone(),
             inner: self.inner.listen(address)?,
