@@ -6,7 +6,6 @@ mod tls_common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone_device::{
@@ -377,7 +376,13 @@ fn a_handshake_that_stalls_ends_by_its_deadline() {
         assert_eq!(error.kind, LinkErrorKind::Closed, "{error}");
         // A peer that says nothing.
         let silent = world.inner.connect(&address, world.soon()).unwrap();
-        drop(listener.accept(world.soon()).unwrap());
+        let first = listener.accept(world.soon()).unwrap().unwrap();
+        let (kind, text) = refusal(first.receive(&mut [0; 8], world.soon()));
+        assert_eq!(
+            kind,
+            LinkErrorKind::Closed,
+            "the other side gave up: {text}"
+        );
         let far = listener.accept(world.soon()).unwrap().unwrap();
         let soon = world.runtime.now() + Duration::from_millis(50);
         assert_eq!(far.receive(&mut [0; 8], soon).unwrap(), Received::Nothing);
@@ -438,7 +443,7 @@ fn a_bit_that_is_flipped_ends_the_connection() {
         let host = TlsNetwork::new(&world.runtime, network, &files).unwrap();
         let pair = world.pair(&*world.device(), &host);
         world.greet(&pair).0.unwrap();
-        tap.flips.store(true, Ordering::Relaxed);
+        tap.flip_in(10);
         pair.near.send(&[b"pay 1"], world.soon()).unwrap();
         let (kind, text) = refusal(pair.far.receive(&mut [0; 64], world.soon()));
         assert_eq!(kind, LinkErrorKind::Closed);

@@ -1,9 +1,11 @@
 //! Certificates for tests, and a network that changes what it carries.
 
+#![allow(dead_code)]
+
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::ServerName;
@@ -117,16 +119,21 @@ impl Authority {
 #[derive(Clone)]
 pub struct Tap {
     inner: Arc<dyn Network>,
-    /// Whether the last bit of the next send is changed.
-    pub flips: Arc<AtomicBool>,
+    /// The number of bytes before the one that is changed. Negative if none is.
+    flip_in: Arc<AtomicI64>,
 }
 
 impl Tap {
     pub fn new(inner: &Arc<dyn Network>) -> Tap {
         Tap {
             inner: Arc::clone(inner),
-            flips: Arc::default(),
+            flip_in: Arc::new(AtomicI64::new(-1)),
         }
+    }
+
+    /// Changes a bit of the byte that is sent after this many others.
+    pub fn flip_in(&self, bytes: u32) {
+        self.flip_in.store(bytes.into(), Ordering::Relaxed);
     }
 }
 
@@ -134,7 +141,7 @@ impl Network for Tap {
     fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
         Ok(Arc::new(Tapped {
             inner: self.inner.connect(address, deadline)?,
-            flips: Arc::clone(&self.flips),
+            flip_in: Arc::clone(&self.flip_in),
         }))
     }
 
@@ -145,7 +152,7 @@ impl Network for Tap {
 
 struct Tapped {
     inner: Arc<dyn Connection>,
-    flips: Arc<AtomicBool>,
+    flip_in: Arc<AtomicI64>,
 }
 
 impl Connection for Tapped {
@@ -159,8 +166,14 @@ impl Connection for Tapped {
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         let mut bytes = parts.concat();
-        if self.flips.swap(false, Ordering::Relaxed) {
-            *bytes.last_mut().unwrap() ^= 1;
+        let at = self.flip_in.load(Ordering::Relaxed);
+        if at >= 0 {
+            let left = at - bytes.len() as i64;
+            self.flip_in.store(left, Ordering::Relaxed);
+            if left < 0 {
+                bytes[at as usize] ^= 1;
+                self.flip_in.store(-1, Ordering::Relaxed);
+            }
         }
         self.inner.send(&[&bytes], deadline)
     }
