@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use siltstone::storage::{FileStorage, Runtime, Storage};
 use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
+use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
 use crate::client::{ClientOptions, Device, DeviceExecutor};
+use crate::tls::{TlsFiles, TlsNetwork};
 use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
 
@@ -26,6 +28,8 @@ pub struct Placement {
     pub devices: Vec<Address>,
     /// How the sessions behave.
     pub client: ClientOptions,
+    /// The files of TLS. With them all devices are reached over TLS, without them none is.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A store and its sessions with devices.
@@ -83,7 +87,8 @@ impl Drop for DeviceStore {
 ///
 /// # Errors
 /// As [`Store::open`]; `Unreachable` if a device does not answer; `InvalidArgument` if an address
-/// is none.
+/// is none, or if the files of TLS cannot be used; `Io` if one side refuses the certificate of
+/// the other.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut devices = Vec::new();
     let mut components = components(place, &options, placement, &mut devices)?;
@@ -178,12 +183,23 @@ fn connect_to(url: &str, create: bool, placement: &Placement) -> Result<Arc<Devi
 
 fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Result<Arc<Device>> {
     let runtime = Runtime::threads();
-    let network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+    let mut network: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
+    if let Some(files) = &placement.tls {
+        let tls = TlsNetwork::new(&runtime, network, files);
+        let tls = tls.map_err(|error| Error::invalid_argument(error.to_string()))?;
+        network = Arc::new(tls);
+    }
     let client = placement.client.clone();
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {
+        let is_denied = error.kind == StorageErrorKind::PermissionDenied && placement.tls.is_some();
         let error = Error::from(error);
         match error.kind() {
+            // The general advice is about files of this machine only.
+            _ if is_denied => error.advice(
+                "check the certificates and the CA files on both sides, and the permissions of the \
+                 folder on the device",
+            ),
             ErrorKind::NotFound => error.advice(
                 "there is no such folder on the device; a command that may create a store makes it",
             ),

@@ -8,8 +8,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use siltstone::{ErrorKind, Options};
 use siltstone_device::{
-    ClientOptions, Device, FolderWanted, MemoryFolders, Server, ServerOptions, TlsNetwork,
+    ClientOptions, Device, FolderWanted, MemoryFolders, Placement, Server, ServerOptions, TlsFiles,
+    TlsNetwork, open,
 };
 use siltstone_storage::link::{
     Address, Connection, LinkError, LinkErrorKind, LinkResult, MemoryNetwork, Network, Received,
@@ -61,7 +63,7 @@ impl World {
         self.network_of(&authority.files(names))
     }
 
-    fn network_of(&self, files: &siltstone_device::TlsFiles) -> Arc<TlsNetwork> {
+    fn network_of(&self, files: &TlsFiles) -> Arc<TlsNetwork> {
         let network = TlsNetwork::new(&self.runtime, Arc::clone(&self.inner), files);
         Arc::new(network.unwrap())
     }
@@ -170,6 +172,51 @@ fn a_folder_on_a_device_is_used_over_tls() {
         device.close();
         server.stop();
     });
+}
+
+#[test]
+fn a_store_is_opened_over_tls() {
+    let world = World::tcp();
+    let server = world.serve(world.device());
+    let url = format!("silt://{}/birds", server.addresses()[0]);
+    let files = world.authority.files(&["host"]);
+    let placement = Placement {
+        tls: Some((*files).clone()),
+        ..Placement::default()
+    };
+    let store = open(&url, Options::default(), &placement).unwrap();
+    store
+        .default_keyspace()
+        .unwrap()
+        .put("wren", "9 g")
+        .unwrap();
+    store.close().unwrap();
+    let store = open(&url, Options::default(), &placement).unwrap();
+    let value = store.default_keyspace().unwrap().get("wren").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"9 g"[..]));
+    store.close().unwrap();
+    let stranger = Authority::new().files(&["host"]);
+    let stranger = Placement {
+        tls: Some((*stranger).clone()),
+        ..Placement::default()
+    };
+    let error = open(&url, Options::default(), &stranger).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("use the CA file") && text.contains("on both sides"),
+        "{text}"
+    );
+    let missing = Placement {
+        tls: Some(TlsFiles {
+            ca: "/no/such/file".into(),
+            ..(*files).clone()
+        }),
+        ..Placement::default()
+    };
+    let error = open(&url, Options::default(), &missing).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    server.stop();
 }
 
 #[test]
@@ -345,7 +392,7 @@ fn a_side_without_tls_is_told_so() {
             .attach(Arc::clone(&world.inner), address)
             .err()
             .unwrap();
-        assert_eq!(error.kind, StorageErrorKind::PermissionDenied, "{error}");
+        assert_eq!(error.kind, StorageErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("speaks TLS only"), "{error}");
         server.stop();
         let server = world.serve(Arc::clone(&world.inner));
