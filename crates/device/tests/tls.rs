@@ -343,6 +343,32 @@ fn expired_certificates_are_refused() {
 }
 
 #[test]
+fn certificates_in_between_are_sent() {
+    both(|world| {
+        let files = |name| world.authority.files_through_another(&[name, "127.0.0.1"]);
+        let (device, host) = (files("device"), files("host"));
+        let (device, host) = (world.network_of(&device), world.network_of(&host));
+        let (near, far) = world.greet(&world.pair(&*device, &*host));
+        near.unwrap();
+        far.unwrap();
+    });
+}
+
+#[test]
+fn certificates_for_the_other_side_only_are_refused() {
+    both(|world| {
+        let files = world.authority.for_servers_only(&["host"]);
+        let host = world.network_of(&files);
+        let (near, far) = world.greet(&world.pair(&*world.device(), &*host));
+        assert_refused(
+            far,
+            &["may not be used for this side", "extended key usage"],
+        );
+        near.unwrap_err();
+    });
+}
+
+#[test]
 fn a_client_without_a_certificate_is_refused() {
     let world = World::tcp();
     let listener = world.device().listen(&world.address).unwrap();
@@ -479,6 +505,55 @@ fn others_are_served_while_handshakes_stall() {
         server.stop();
     });
     outcome.unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_handshake_end_the_connection() {
+    let world = World::memory(&Runtime::threads());
+    let listener = world.device().listen(&world.address).unwrap();
+    // Records of a handshake: a message of 16 MiB that never ends, one of no kind, an empty one;
+    // encrypted bytes, an alert, and a record that is too long.
+    let record = |kind, body: &[u8]| {
+        let mut bytes = vec![kind, 3, 3];
+        bytes.extend((body.len() as u16).to_be_bytes());
+        bytes.extend(body);
+        bytes
+    };
+    let mut endless = vec![0xa5; 16_000];
+    endless[..4].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
+    let mut all = vec![
+        record(0x16, &endless),
+        record(0x16, &[0x77, 0, 0, 2, 1, 1]),
+        record(0x16, &[]),
+        record(0x17, &[7; 100]),
+        record(0x15, &[2, 40]),
+        record(0x16, &[1; 40_000]),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+    ];
+    all.extend((0..200u64).map(|seed| {
+        let mut word = seed;
+        let mut next = || {
+            word = word
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (word >> 56) as u8
+        };
+        let body: Vec<u8> = (0..64).map(|_| next()).collect();
+        record(0x16, &body)
+    }));
+    for bytes in all {
+        let near = world.inner.connect(&world.address, world.soon()).unwrap();
+        let far = listener.accept(world.soon()).unwrap().unwrap();
+        // More bytes than a connection without a certificate may have.
+        for _ in 0..6 {
+            if near.send(&[&bytes], world.soon()).is_err() {
+                break;
+            }
+        }
+        near.close();
+        far.receive(&mut [0; 64], world.soon()).unwrap_err();
+        assert_eq!(far.certified_name(), None);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Simulated connections over TLS: both sides send and receive at once from the first call on, while
-//! the link is slow, is cut, freezes, or changes a bit. Every receiver gets a prefix of what was
-//! sent, no call takes longer than its deadline, and a connection that failed stays over.
+//! Simulated connections over TLS: both sides send and receive at once from the first call on,
+//! while the link is slow, is cut, freezes, or changes a bit. Every receiver gets a prefix of what
+//! was sent, no call takes longer than its deadline, and a connection that failed stays over.
 //!
 //! TLS draws keys from the system, so a seed repeats the faults and the schedule only as long as
 //! the lengths of signatures agree.

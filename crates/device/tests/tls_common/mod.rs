@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
 use rustls::pki_types::ServerName;
 use siltstone_device::TlsFiles;
 use siltstone_storage::Instant;
@@ -83,6 +85,32 @@ impl Authority {
         let mut params = params(names);
         params.not_after = rcgen::date_time_ymd(2001, 1, 1);
         self.sign(params)
+    }
+
+    /// A certificate that may be used by servers only.
+    pub fn for_servers_only(&self, names: &[&str]) -> Files {
+        let mut params = params(names);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    /// A certificate that is signed by another one, which this authority signed.
+    pub fn files_through_another(&self, names: &[&str]) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let mut between = params(&[]);
+        between
+            .distinguished_name
+            .push(DnType::CommonName, "between");
+        between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = between.signed_by(&key, &self.issuer).unwrap();
+        let between = Authority {
+            issuer: Issuer::new(between, key),
+            certificate,
+        };
+        let files = between.files(names).with_ca_of(self);
+        let own = std::fs::read_to_string(&files.certificate).unwrap();
+        write(&files.certificate, &(own + &between.certificate.pem()));
+        files
     }
 
     fn sign(&self, params: CertificateParams) -> Files {
