@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::link::{Connection, LinkError, LinkErrorKind, Received};
+use siltstone_storage::link::{Connection, LinkError, Received};
 use siltstone_storage::{Instant, StorageError};
 
 use crate::wire::frame::{Label, header_of};
@@ -117,10 +117,7 @@ pub(crate) fn receive_hello(
     let mut hello = vec![0; HELLO_HEAD_BYTES];
     let filled = fill(connection, &mut hello, 0, deadline);
     if hello.starts_with(&TLS_ALERT) {
-        let detail = "the peer speaks TLS only; give this side its certificate, key and CA file";
-        let kind = LinkErrorKind::PermissionDenied;
-        let error = LinkError::new(kind, "receive from", connection.peer(), detail);
-        return Err(error.into());
+        return Err(WireError::Tls.into());
     }
     filled?;
     let head = hello.first_chunk().expect("its size was just set");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use siltstone::storage::{FileStorage, Runtime, Storage};
 use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
+use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
 use crate::client::{ClientOptions, Device, DeviceExecutor};
@@ -130,7 +131,8 @@ impl Drop for DeviceStore {
 ///
 /// # Errors
 /// As [`Store::open`]; `Unreachable` if a device does not answer; `InvalidArgument` if an address
-/// is none.
+/// is none, or if the files of TLS cannot be used; `Io` if one side refuses the certificate of
+/// the other.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut sessions = Sessions::default();
     let mut components = components(place, &options, placement, &mut sessions)?;
@@ -221,8 +223,14 @@ fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Re
     let client = placement.client.clone();
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {
+        let is_denied = error.kind == StorageErrorKind::PermissionDenied && placement.tls.is_some();
         let error = Error::from(error);
         match error.kind() {
+            // The general advice is about files of this machine only.
+            _ if is_denied => error.advice(
+                "check the certificates and the CA files on both sides, and the permissions of the \
+                 folder on the device",
+            ),
             ErrorKind::NotFound => error.advice(
                 "there is no such folder on the device; a command that may create a store makes it",
             ),

@@ -6,11 +6,12 @@ mod tls_common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use siltstone::{ErrorKind, Options};
 use siltstone_device::{
-    ClientOptions, Device, FolderWanted, MemoryFolders, Server, ServerOptions, TlsNetwork,
+    ClientOptions, Device, FolderWanted, MemoryFolders, Placement, Server, ServerOptions, TlsFiles,
+    TlsNetwork, open,
 };
 use siltstone_storage::link::{
     Address, Connection, LinkError, LinkErrorKind, LinkResult, MemoryNetwork, Network, Received,
@@ -62,7 +63,7 @@ impl World {
         self.network_of(&authority.files(names))
     }
 
-    fn network_of(&self, files: &siltstone_device::TlsFiles) -> Arc<TlsNetwork> {
+    fn network_of(&self, files: &TlsFiles) -> Arc<TlsNetwork> {
         let network = TlsNetwork::new(&self.runtime, Arc::clone(&self.inner), files);
         Arc::new(network.unwrap())
     }
@@ -171,6 +172,51 @@ fn a_folder_on_a_device_is_used_over_tls() {
         device.close();
         server.stop();
     });
+}
+
+#[test]
+fn a_store_is_opened_over_tls() {
+    let world = World::tcp();
+    let server = world.serve(world.device());
+    let url = format!("silt://{}/birds", server.addresses()[0]);
+    let files = world.authority.files(&["host"]);
+    let placement = Placement {
+        tls: Some((*files).clone()),
+        ..Placement::default()
+    };
+    let store = open(&url, Options::default(), &placement).unwrap();
+    store
+        .default_keyspace()
+        .unwrap()
+        .put("wren", "9 g")
+        .unwrap();
+    store.close().unwrap();
+    let store = open(&url, Options::default(), &placement).unwrap();
+    let value = store.default_keyspace().unwrap().get("wren").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"9 g"[..]));
+    store.close().unwrap();
+    let stranger = Authority::new().files(&["host"]);
+    let stranger = Placement {
+        tls: Some((*stranger).clone()),
+        ..Placement::default()
+    };
+    let error = open(&url, Options::default(), &stranger).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("use the CA file") && text.contains("on both sides"),
+        "{text}"
+    );
+    let missing = Placement {
+        tls: Some(TlsFiles {
+            ca: "/no/such/file".into(),
+            ..(*files).clone()
+        }),
+        ..Placement::default()
+    };
+    let error = open(&url, Options::default(), &missing).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    server.stop();
 }
 
 #[test]
@@ -297,6 +343,32 @@ fn expired_certificates_are_refused() {
 }
 
 #[test]
+fn certificates_in_between_are_sent() {
+    both(|world| {
+        let files = |name| world.authority.files_through_another(&[name, "127.0.0.1"]);
+        let (device, host) = (files("device"), files("host"));
+        let (device, host) = (world.network_of(&device), world.network_of(&host));
+        let (near, far) = world.greet(&world.pair(&*device, &*host));
+        near.unwrap();
+        far.unwrap();
+    });
+}
+
+#[test]
+fn certificates_for_the_other_side_only_are_refused() {
+    both(|world| {
+        let files = world.authority.for_servers_only(&["host"]);
+        let host = world.network_of(&files);
+        let (near, far) = world.greet(&world.pair(&*world.device(), &*host));
+        assert_refused(
+            far,
+            &["may not be used for this side", "extended key usage"],
+        );
+        near.unwrap_err();
+    });
+}
+
+#[test]
 fn a_client_without_a_certificate_is_refused() {
     let world = World::tcp();
     let listener = world.device().listen(&world.address).unwrap();
@@ -346,7 +418,7 @@ fn a_side_without_tls_is_told_so() {
             .attach(Arc::clone(&world.inner), address)
             .err()
             .unwrap();
-        assert_eq!(error.kind, StorageErrorKind::PermissionDenied, "{error}");
+        assert_eq!(error.kind, StorageErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("speaks TLS only"), "{error}");
         server.stop();
         let server = world.serve(Arc::clone(&world.inner));
@@ -377,7 +449,13 @@ fn a_handshake_that_stalls_ends_by_its_deadline() {
         assert_eq!(error.kind, LinkErrorKind::Closed, "{error}");
         // A peer that says nothing.
         let silent = world.inner.connect(&address, world.soon()).unwrap();
-        drop(listener.accept(world.soon()).unwrap());
+        let first = listener.accept(world.soon()).unwrap().unwrap();
+        let (kind, text) = refusal(first.receive(&mut [0; 8], world.soon()));
+        assert_eq!(
+            kind,
+            LinkErrorKind::Closed,
+            "the other side gave up: {text}"
+        );
         let far = listener.accept(world.soon()).unwrap().unwrap();
         let soon = world.runtime.now() + Duration::from_millis(50);
         assert_eq!(far.receive(&mut [0; 8], soon).unwrap(), Received::Nothing);
@@ -430,6 +508,55 @@ fn others_are_served_while_handshakes_stall() {
 }
 
 #[test]
+fn bytes_that_are_no_handshake_end_the_connection() {
+    let world = World::memory(&Runtime::threads());
+    let listener = world.device().listen(&world.address).unwrap();
+    // Records of a handshake: a message of 16 MiB that never ends, one of no kind, an empty one;
+    // encrypted bytes, an alert, and a record that is too long.
+    let record = |kind, body: &[u8]| {
+        let mut bytes = vec![kind, 3, 3];
+        bytes.extend((body.len() as u16).to_be_bytes());
+        bytes.extend(body);
+        bytes
+    };
+    let mut endless = vec![0xa5; 16_000];
+    endless[..4].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
+    let mut all = vec![
+        record(0x16, &endless),
+        record(0x16, &[0x77, 0, 0, 2, 1, 1]),
+        record(0x16, &[]),
+        record(0x17, &[7; 100]),
+        record(0x15, &[2, 40]),
+        record(0x16, &[1; 40_000]),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+    ];
+    all.extend((0..200u64).map(|seed| {
+        let mut word = seed;
+        let mut next = || {
+            word = word
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (word >> 56) as u8
+        };
+        let body: Vec<u8> = (0..64).map(|_| next()).collect();
+        record(0x16, &body)
+    }));
+    for bytes in all {
+        let near = world.inner.connect(&world.address, world.soon()).unwrap();
+        let far = listener.accept(world.soon()).unwrap().unwrap();
+        // More bytes than a connection without a certificate may have.
+        for _ in 0..6 {
+            if near.send(&[&bytes], world.soon()).is_err() {
+                break;
+            }
+        }
+        near.close();
+        far.receive(&mut [0; 64], world.soon()).unwrap_err();
+        assert_eq!(far.certified_name(), None);
+    }
+}
+
+#[test]
 fn a_bit_that_is_flipped_ends_the_connection() {
     both(|world| {
         let tap = Tap::new(&world.inner);
@@ -438,7 +565,7 @@ fn a_bit_that_is_flipped_ends_the_connection() {
         let host = TlsNetwork::new(&world.runtime, network, &files).unwrap();
         let pair = world.pair(&*world.device(), &host);
         world.greet(&pair).0.unwrap();
-        tap.flips.store(true, Ordering::Relaxed);
+        tap.flip_in(10);
         pair.near.send(&[b"pay 1"], world.soon()).unwrap();
         let (kind, text) = refusal(pair.far.receive(&mut [0; 64], world.soon()));
         assert_eq!(kind, LinkErrorKind::Closed);

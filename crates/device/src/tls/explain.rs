@@ -5,7 +5,7 @@
 //!
 //! Threading: none.
 
-use rustls::{AlertDescription as Alert, CertificateError as Bad, Error};
+use rustls::{AlertDescription as Alert, CertificateError as Bad, Error, InvalidMessage};
 use siltstone_storage::link::LinkErrorKind;
 
 /// The class of an error, and its text.
@@ -23,7 +23,9 @@ pub(super) fn explain(error: &Error, is_handshaking: bool) -> (LinkErrorKind, St
             LinkErrorKind::PermissionDenied,
             format!("the peer does not speak TLS 1.3 as siltstone does ({what:?}); update it"),
         ),
-        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } if is_handshaking => (
+        Error::InvalidMessage(
+            InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
+        ) if is_handshaking => (
             LinkErrorKind::PermissionDenied,
             "the peer does not speak TLS; use TLS on both sides or on neither".into(),
         ),

@@ -33,7 +33,10 @@ pub enum TlsError {
         error: std::io::Error,
     },
     /// A file has not what it must have.
-    #[error("{} has no {what} in PEM; expected a line `-----BEGIN {expected}-----`", path.display())]
+    #[error(
+        "{} has no {what} in PEM; expected a line `-----BEGIN {expected}-----`",
+        path.display()
+    )]
     Missing {
         /// What the file should have.
         what: &'static str,

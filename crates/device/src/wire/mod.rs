@@ -31,6 +31,9 @@ pub enum WireError {
     /// The peer does not speak this protocol at all.
     #[error("the peer is no siltstone device or host: it began with {0}")]
     Foreign(Shown),
+    /// The peer answered with an alert of TLS.
+    #[error("the peer speaks TLS only; give this side a certificate, its key and a CA file")]
+    Tls,
     /// A frame has another number than the one after its predecessor.
     #[error("the peer broke the protocol: expected frame {0}, found frame {1}")]
     Order(u64, u64),

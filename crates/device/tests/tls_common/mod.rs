@@ -1,11 +1,15 @@
 //! Certificates for tests, and a network that changes what it carries.
 
+#![allow(dead_code)]
+
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
 use rustls::pki_types::ServerName;
 use siltstone_device::TlsFiles;
 use siltstone_storage::Instant;
@@ -83,6 +87,32 @@ impl Authority {
         self.sign(params)
     }
 
+    /// A certificate that may be used by servers only.
+    pub fn for_servers_only(&self, names: &[&str]) -> Files {
+        let mut params = params(names);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    /// A certificate that is signed by another one, which this authority signed.
+    pub fn files_through_another(&self, names: &[&str]) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let mut between = params(&[]);
+        between
+            .distinguished_name
+            .push(DnType::CommonName, "between");
+        between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = between.signed_by(&key, &self.issuer).unwrap();
+        let between = Authority {
+            issuer: Issuer::new(between, key),
+            certificate,
+        };
+        let files = between.files(names).with_ca_of(self);
+        let own = std::fs::read_to_string(&files.certificate).unwrap();
+        write(&files.certificate, &(own + &between.certificate.pem()));
+        files
+    }
+
     fn sign(&self, params: CertificateParams) -> Files {
         let dir = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
@@ -117,16 +147,21 @@ impl Authority {
 #[derive(Clone)]
 pub struct Tap {
     inner: Arc<dyn Network>,
-    /// Whether the last bit of the next send is changed.
-    pub flips: Arc<AtomicBool>,
+    /// The number of bytes before the one that is changed. Negative if none is.
+    flip_in: Arc<AtomicI64>,
 }
 
 impl Tap {
     pub fn new(inner: &Arc<dyn Network>) -> Tap {
         Tap {
             inner: Arc::clone(inner),
-            flips: Arc::default(),
+            flip_in: Arc::new(AtomicI64::new(-1)),
         }
+    }
+
+    /// Changes a bit of the byte that is sent after this many others.
+    pub fn flip_in(&self, bytes: u32) {
+        self.flip_in.store(bytes.into(), Ordering::Relaxed);
     }
 }
 
@@ -134,7 +169,7 @@ impl Network for Tap {
     fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
         Ok(Arc::new(Tapped {
             inner: self.inner.connect(address, deadline)?,
-            flips: Arc::clone(&self.flips),
+            flip_in: Arc::clone(&self.flip_in),
         }))
     }
 
@@ -145,7 +180,7 @@ impl Network for Tap {
 
 struct Tapped {
     inner: Arc<dyn Connection>,
-    flips: Arc<AtomicBool>,
+    flip_in: Arc<AtomicI64>,
 }
 
 impl Connection for Tapped {
@@ -159,8 +194,14 @@ impl Connection for Tapped {
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         let mut bytes = parts.concat();
-        if self.flips.swap(false, Ordering::Relaxed) {
-            *bytes.last_mut().unwrap() ^= 1;
+        let at = self.flip_in.load(Ordering::Relaxed);
+        if at >= 0 {
+            let left = at - bytes.len() as i64;
+            self.flip_in.store(left, Ordering::Relaxed);
+            if left < 0 {
+                bytes[at as usize] ^= 1;
+                self.flip_in.store(-1, Ordering::Relaxed);
+            }
         }
         self.inner.send(&[&bytes], deadline)
     }
