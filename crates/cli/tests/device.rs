@@ -94,7 +94,7 @@ fn a_store_on_a_device_is_used_like_a_local_one() {
 }
 
 #[test]
-fn a_load_goes_on_after_its_device_was_killed() {
+fn a_load_goes_on_after_its_device_was_started_again() {
     let mut device = TestDevice::start(&[]);
     let url = device.url("lines");
     let input = numbered(60_000);
@@ -108,7 +108,11 @@ fn a_load_goes_on_after_its_device_was_killed() {
         // The last whole batch has arrived at the device.
         let last = format!("{:012}", part / 1000 * 1000);
         wait_until(&last, || has(&folder, ".log", &last));
-        device.kill();
+        // A kill in the first round, an end in order in the second one.
+        match part {
+            20_500 => device.kill(),
+            _ => assert_eq!(device.end(Signal::TERM).0.code(), Some(0)),
+        }
         device.run();
     }
     stdin.write_all(&input[fed * line..]).unwrap();
@@ -121,6 +125,36 @@ fn a_load_goes_on_after_its_device_was_killed() {
     for (n, found) in scanned.lines().enumerate() {
         assert_eq!(found, format!("{:012}\tkey {n:06}", n + 1));
     }
+    silt(["check", &url]).fine();
+}
+
+#[test]
+fn a_load_that_was_killed_is_resumed() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("lines");
+    let input = numbered(5_000);
+    let named = [&url[..], "--input-name", "lines"];
+    let (mut child, mut stdin) = begun(&named);
+    stdin
+        .write_all(&input[..2_500 * "key 000000\n".len()])
+        .unwrap();
+    let folder = device.path("data/lines");
+    wait_until("a batch", || has(&folder, ".log", "000000002000"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+    // The next command waits until the device has given up the host that was killed.
+    let (child, mut stdin) = begun(&named);
+    stdin.write_all(&input).unwrap();
+    drop(stdin);
+    let said = result(child);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let resumed = said.err.contains("stopped after 2,000 records");
+    assert!(
+        resumed && said.out.contains("loaded 3,000 records"),
+        "{said:?}"
+    );
+    assert_eq!(silt(["count", &url]).fine(), "5000\n");
     silt(["check", &url]).fine();
 }
 
