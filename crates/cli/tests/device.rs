@@ -372,4 +372,17 @@ fn what_is_not_on_a_device_is_refused() {
         assert!(said.contains("silt://HOST:PORT/FOLDER"), "{said}");
     }
     assert_eq!(silt(["get", &url, "k"]).fine(), "v\n");
+    // A device that does not answer is reported before a store is created.
+    let (local, nobody) = (
+        device.text("local"),
+        format!("unix:{}", device.text("none")),
+    );
+    let input = device.text("input");
+    std::fs::write(&input, numbered(10)).unwrap();
+    let args = [
+        "load", &local, &input, "--format", "lines", "--device", &nobody,
+    ];
+    let said = silt(args).failed(3);
+    assert!(said.contains("is `silt device` running?"), "{said}");
+    assert!(!device.path("local").exists());
 }
