@@ -245,43 +245,55 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert_eq!(events.last().unwrap()["event"], "ended");
 }
 
+/// The result of a `silt device` that does not start. If it starts, it is killed after a while.
+fn refused<const N: usize>(args: [&str; N]) -> Ended {
+    let child = Command::new(SILT)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    result(child)
+}
+
 #[test]
 fn what_keeps_a_device_from_starting_is_one_line() {
     let device = TestDevice::start(&[]);
     let dir = device.dir.path();
     let at = |name: &str| format!("unix:{}", dir.join(name).display());
     let (data, other) = (device.text("data"), device.text("other"));
-    let said = silt(["device", "--listen", &device.address(), "--data", &other]).failed(3);
+    let said = refused(["device", "--listen", &device.address(), "--data", &other]).failed(3);
     assert!(
         said.contains("in use") && said.contains("choose another address"),
         "{said}"
     );
-    let said = silt(["device", "--listen", &at("s2"), "--data", &data]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--data", &data]).failed(3);
     assert!(said.contains("another device has this folder"), "{said}");
     let missing = device.text("missing/data");
-    let said = silt(["device", "--listen", &at("s2"), "--data", &missing]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--data", &missing]).failed(3);
     assert!(
         said.contains("does not exist") && said.contains("--data"),
         "{said}"
     );
     let missing = device.text("missing");
-    let said = silt(["device", "--listen", &at("s2"), "--share", &missing]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--share", &missing]).failed(3);
     assert!(
         said.contains(&missing) && said.contains("--share"),
         "{said}"
     );
-    let said = silt(["device", "--listen", &at("missing/s"), "--data", &other]).failed(3);
+    let said = refused(["device", "--listen", &at("missing/s"), "--data", &other]).failed(3);
     assert!(
         said.contains("the folder of a Unix socket must exist"),
         "{said}"
     );
-    let said = silt(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
+    let said = refused(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
     assert!(said.contains("there is no TLS yet"), "{said}");
     assert!(said.contains("--allow-plaintext-from-anyone"), "{said}");
-    let said = silt(["device", "--listen", &at("s2")]).failed(2);
+    let said = refused(["device", "--listen", &at("s2")]).failed(2);
     assert!(said.contains("nothing to do"), "{said}");
     for wrong in ["127.0.0.1", "memory:x"] {
-        let said = silt(["device", "--listen", wrong, "--data", &other]).failed(2);
+        let said = refused(["device", "--listen", wrong, "--data", &other]).failed(2);
         assert!(said.contains("expected HOST:PORT or unix:PATH"), "{said}");
     }
     let homeless = Command::new(SILT)
