@@ -94,7 +94,7 @@ fn a_store_on_a_device_is_used_like_a_local_one() {
 }
 
 #[test]
-fn a_load_goes_on_after_its_device_was_killed() {
+fn a_load_goes_on_after_its_device_was_started_again() {
     let mut device = TestDevice::start(&[]);
     let url = device.url("lines");
     let input = numbered(60_000);
@@ -108,7 +108,11 @@ fn a_load_goes_on_after_its_device_was_killed() {
         // The last whole batch has arrived at the device.
         let last = format!("{:012}", part / 1000 * 1000);
         wait_until(&last, || has(&folder, ".log", &last));
-        device.kill();
+        // A kill in the first round, an end in order in the second one.
+        match part {
+            20_500 => device.kill(),
+            _ => assert_eq!(device.end(Signal::TERM).0.code(), Some(0)),
+        }
         device.run();
     }
     stdin.write_all(&input[fed * line..]).unwrap();
@@ -121,6 +125,36 @@ fn a_load_goes_on_after_its_device_was_killed() {
     for (n, found) in scanned.lines().enumerate() {
         assert_eq!(found, format!("{:012}\tkey {n:06}", n + 1));
     }
+    silt(["check", &url]).fine();
+}
+
+#[test]
+fn a_load_that_was_killed_is_resumed() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("lines");
+    let input = numbered(5_000);
+    let named = [&url[..], "--input-name", "lines"];
+    let (mut child, mut stdin) = begun(&named);
+    stdin
+        .write_all(&input[..2_500 * "key 000000\n".len()])
+        .unwrap();
+    let folder = device.path("data/lines");
+    wait_until("a batch", || has(&folder, ".log", "000000002000"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(stdin);
+    // The next command waits until the device has given up the host that was killed.
+    let (child, mut stdin) = begun(&named);
+    stdin.write_all(&input).unwrap();
+    drop(stdin);
+    let said = result(child);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let resumed = said.err.contains("stopped after 2,000 records");
+    assert!(
+        resumed && said.out.contains("loaded 3,000 records"),
+        "{said:?}"
+    );
+    assert_eq!(silt(["count", &url]).fine(), "5000\n");
     silt(["check", &url]).fine();
 }
 
@@ -211,43 +245,55 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert_eq!(events.last().unwrap()["event"], "ended");
 }
 
+/// The result of a `silt device` that does not start. If it starts, it is killed after a while.
+fn refused<const N: usize>(args: [&str; N]) -> Ended {
+    let child = Command::new(SILT)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    result(child)
+}
+
 #[test]
 fn what_keeps_a_device_from_starting_is_one_line() {
     let device = TestDevice::start(&[]);
     let dir = device.dir.path();
     let at = |name: &str| format!("unix:{}", dir.join(name).display());
     let (data, other) = (device.text("data"), device.text("other"));
-    let said = silt(["device", "--listen", &device.address(), "--data", &other]).failed(3);
+    let said = refused(["device", "--listen", &device.address(), "--data", &other]).failed(3);
     assert!(
         said.contains("in use") && said.contains("choose another address"),
         "{said}"
     );
-    let said = silt(["device", "--listen", &at("s2"), "--data", &data]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--data", &data]).failed(3);
     assert!(said.contains("another device has this folder"), "{said}");
     let missing = device.text("missing/data");
-    let said = silt(["device", "--listen", &at("s2"), "--data", &missing]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--data", &missing]).failed(3);
     assert!(
         said.contains("does not exist") && said.contains("--data"),
         "{said}"
     );
     let missing = device.text("missing");
-    let said = silt(["device", "--listen", &at("s2"), "--share", &missing]).failed(3);
+    let said = refused(["device", "--listen", &at("s2"), "--share", &missing]).failed(3);
     assert!(
         said.contains(&missing) && said.contains("--share"),
         "{said}"
     );
-    let said = silt(["device", "--listen", &at("missing/s"), "--data", &other]).failed(3);
+    let said = refused(["device", "--listen", &at("missing/s"), "--data", &other]).failed(3);
     assert!(
         said.contains("the folder of a Unix socket must exist"),
         "{said}"
     );
-    let said = silt(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
+    let said = refused(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
     assert!(said.contains("without TLS"), "{said}");
     assert!(said.contains("--allow-plaintext-from-anyone"), "{said}");
-    let said = silt(["device", "--listen", &at("s2")]).failed(2);
+    let said = refused(["device", "--listen", &at("s2")]).failed(2);
     assert!(said.contains("nothing to do"), "{said}");
     for wrong in ["127.0.0.1", "memory:x"] {
-        let said = silt(["device", "--listen", wrong, "--data", &other]).failed(2);
+        let said = refused(["device", "--listen", wrong, "--data", &other]).failed(2);
         assert!(said.contains("expected HOST:PORT or unix:PATH"), "{said}");
     }
     let homeless = Command::new(SILT)
@@ -338,4 +384,17 @@ fn what_is_not_on_a_device_is_refused() {
         assert!(said.contains("silt://HOST:PORT/FOLDER"), "{said}");
     }
     assert_eq!(silt(["get", &url, "k"]).fine(), "v\n");
+    // A device that does not answer is reported before a store is created.
+    let (local, nobody) = (
+        device.text("local"),
+        format!("unix:{}", device.text("none")),
+    );
+    let input = device.text("input");
+    std::fs::write(&input, numbered(10)).unwrap();
+    let args = [
+        "load", &local, &input, "--format", "lines", "--device", &nobody,
+    ];
+    let said = silt(args).failed(3);
+    assert!(said.contains("is `silt device` running?"), "{said}");
+    assert!(!device.path("local").exists());
 }

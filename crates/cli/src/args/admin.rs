@@ -10,7 +10,7 @@ use clap::Subcommand;
 /// Which figures, and how.
 #[derive(Debug, clap::Args)]
 pub struct FiguresArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// Only this keyspace.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
@@ -80,7 +80,7 @@ pub struct LevelsArgs {
     there. This frees the space of entries that were removed or replaced. The command can be \
     interrupted; what was merged by then stays merged.")]
 pub struct CompactArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// Only this keyspace.
     #[arg(short = 'k', long, value_name = "NAME")]
@@ -141,7 +141,7 @@ pub struct CheckpointArgs {
     A program follows the file if it opens the store with Options::load. If the store does not \
     exist yet, its folder is created for the file.")]
 pub struct OptionsArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// Print or change the settings of this keyspace instead of the store's.
     #[arg(short = 'k', long, value_name = "NAME")]
@@ -170,7 +170,7 @@ pub struct OptionsArgs {
     store could not be checked, because it does not exist, is open in another process, has a file \
     that may not be read, or has a newer format.")]
 pub struct CheckArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -245,7 +245,7 @@ pub enum KeyspaceCommand {
     deletes; `silt count` counts keys. Keyspaces whose names begin with `silt.` hold what \
     interrupted loads need to continue; --all lists them too.")]
 pub struct KeyspaceListArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// Also list keyspaces that tools keep for themselves.
     #[arg(long)]
@@ -264,7 +264,7 @@ fn needs_flag(_: &str) -> Result<String, String> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  silt keyspace create birds.silt -k sightings")]
 pub struct KeyspaceCreateArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// The name of the new keyspace, 1 to 255 bytes.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
@@ -282,7 +282,7 @@ pub struct KeyspaceCreateArgs {
     `put`, `load` and `keyspace create` create it again."
 )]
 pub struct KeyspaceDropArgs {
-    /// The store's folder.
+    /// The store's folder, or its address on a device.
     pub store: PathBuf,
     /// The keyspace.
     #[arg(short = 'k', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]

@@ -15,6 +15,7 @@ use std::time::Duration;
 use siltstone::{Error, ErrorKind, StatsFile, Storages, read_stats_file, read_stats_file_from};
 use siltstone_device::url::is_url;
 use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TlsFiles};
+use siltstone_storage::link::Address;
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
 use crate::failure::Failure;
@@ -39,8 +40,7 @@ pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
     let Some(text) = path.to_str().filter(|text| is_url(text)) else {
         return Ok(None);
     };
-    let parsed = text.parse::<DeviceUrl>();
-    parsed.map_err(|error| Failure::Usage(error.to_string()))?;
+    parsed(text)?;
     Ok(Some(text))
 }
 
@@ -126,6 +126,39 @@ pub fn tables_on_device(path: &Path) -> Option<String> {
     Storages::device_of(path).ok().flatten()
 }
 
+fn parsed(url: &str) -> Result<DeviceUrl, Failure> {
+    url.parse()
+        .map_err(|error: siltstone_device::url::UrlError| Failure::Usage(error.to_string()))
+}
+
+/// Connects to a device, which must answer soon.
+fn first_contact(address: Address, folder: FolderWanted) -> siltstone::Result<Arc<Device>> {
+    let runtime = Runtime::threads();
+    let network = siltstone_device::network(&runtime, tls_files().as_ref())
+        .map_err(|error| Error::invalid_argument(error.to_string()))?;
+    let options = ClientOptions {
+        time_limit: FIRST_LIMIT,
+        ..client_options()
+    };
+    Ok(Device::connect(
+        &runtime, network, address, folder, options,
+    )?)
+}
+
+/// Makes sure that the devices which have a part in a local store answer. This comes before the
+/// store is opened or created, so that a wrong address is reported soon and leaves no folder.
+///
+/// # Errors
+/// One of them does not answer.
+pub fn reach_devices(path: &Path, placed: &Placement) -> Result<(), Failure> {
+    let tables = placed.tables.clone().or_else(|| tables_on_device(path));
+    let tables = tables.map(|url| Ok::<_, Failure>(parsed(&url)?.address));
+    for address in placed.devices.iter().cloned().chain(tables.transpose()?) {
+        first_contact(address, FolderWanted::None)?.close();
+    }
+    Ok(())
+}
+
 /// A session with the device of a folder, which is not created.
 pub struct Folder {
     device: Arc<Device>,
@@ -137,25 +170,15 @@ impl Folder {
     /// # Errors
     /// `Unreachable` if it does not answer; the device's reason if it refuses the folder.
     pub fn open(url: &str) -> Result<Option<Folder>, Failure> {
-        let parsed = url.parse::<DeviceUrl>();
-        let parsed = parsed.map_err(|error| Failure::Usage(error.to_string()))?;
-        let runtime = Runtime::threads();
-        let network = siltstone_device::network(&runtime, tls_files().as_ref())
-            .map_err(|error| Failure::Other(error.to_string()))?;
+        let parsed = parsed(url)?;
         let wanted = FolderWanted::Named {
             name: parsed.folder,
             create: false,
         };
-        let options = ClientOptions {
-            time_limit: FIRST_LIMIT,
-            ..client_options()
-        };
-        match Device::connect(&runtime, network, parsed.address, wanted, options) {
+        match first_contact(parsed.address, wanted) {
             Ok(device) => Ok(Some(Folder { device })),
-            Err(error) => match Error::from(error) {
-                error if error.kind() == ErrorKind::NotFound => Ok(None),
-                error => Err(error.into()),
-            },
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

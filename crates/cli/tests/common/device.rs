@@ -1,8 +1,9 @@
 //! A `silt device` that a test runs as a child process.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,7 +43,8 @@ pub fn ended(child: &mut Child) -> ExitStatus {
 pub struct TestDevice {
     pub dir: tempfile::TempDir,
     args: Vec<String>,
-    running: Option<(Child, BufReader<ChildStdout>)>,
+    /// The process, and the lines that it prints.
+    running: Option<(Child, Receiver<String>)>,
 }
 
 impl TestDevice {
@@ -88,20 +90,26 @@ impl TestDevice {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            // Nobody receives any more if the test has failed.
+            out.lines().map_while(Result::ok).for_each(|line| {
+                let _ = sender.send(line);
+            });
+        });
         // It prints its first line when it listens, and its output ends if it fails before.
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "the device does not start");
-        self.running = Some((child, out));
+        let first = lines.recv_timeout(PATIENCE);
+        self.running = Some((child, lines));
+        first.expect("the device does not start");
     }
 
     fn signal(&mut self, signal: Signal) -> (ExitStatus, String) {
-        let (mut child, mut out) = self.running.take().expect("it runs");
+        let (mut child, lines) = self.running.take().expect("it runs");
         kill_process(Pid::from_child(&child), signal).unwrap();
         let status = ended(&mut child);
-        let mut rest = String::new();
-        out.read_to_string(&mut rest).unwrap();
+        // The lines end with the process.
+        let rest = lines.iter().map(|line| line + "\n").collect();
         (status, rest)
     }
 
