@@ -5,8 +5,8 @@
 //! demo and `report` draws its measurements, `form` converts between bytes and text, and `output`
 //! writes to standard output. Exit codes: 0 fine, 1 not found (`get`), damage found (`check`,
 //! `dump`), data lost (`repair`), input left out (`load`) or values that are not JSON (`scan`), 2
-//! wrong usage, 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (`load` and `bench`, which close
-//! the store first).
+//! wrong usage, 3 failed, 130 and 143 stopped by SIGINT and SIGTERM (`load` and `bench`, which
+//! close the store first).
 //!
 //! Invariants: data goes to standard output, everything else to standard error; a reader that
 //! closes the pipe ends the command quietly; a command that only reads never creates a store.

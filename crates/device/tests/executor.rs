@@ -332,8 +332,8 @@ fn a_damaged_input_is_named() {
     device.close();
 }
 
-/// A device that fails in the middle of a job leaves its finished tables, and the host goes on after
-/// them.
+/// A device that fails in the middle of a job leaves its finished tables, and the host goes on
+/// after them.
 #[test]
 fn the_host_goes_on_after_the_tables_of_a_device() {
     let world = World::new();

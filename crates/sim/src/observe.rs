@@ -135,8 +135,8 @@ impl History {
         all
     }
 
-    /// Takes back the record of an append that had no effect, so that the store may give its numbers
-    /// again.
+    /// Takes back the record of an append that had no effect, so that the store may give its
+    /// numbers again.
     fn take_back(&mut self, last: u64) {
         let Some(record) = self.model.records().last().filter(|r| r.last() == last) else {
             panic!("an append that failed is not the last one: {last}");

@@ -38,10 +38,10 @@ pub enum StorageErrorKind {
     MapFailed,
     /// The owner of the object was closed, and the object has been deleted since.
     Closed,
-    /// The storage is on another machine or in another process, which did not answer within the time
-    /// limit of the call. Nothing is damaged, and the call may be repeated. A failed append had no
-    /// effect, and a creation that had one is undone before the next call is made. Of other calls
-    /// it is not known whether they took effect. A failed sync loses nothing.
+    /// The storage is on another machine or in another process, which did not answer within the
+    /// time limit of the call. Nothing is damaged. A failed append had no effect, and a failed sync
+    /// loses nothing. Of other calls it is not known whether they took effect; the same call, made
+    /// again, takes over what the first one did.
     Unreachable,
     /// Somebody else removed an object, or the folder itself, while it was in use.
     Removed,

@@ -102,8 +102,8 @@ impl FieldWriter {
         }
     }
 
-    /// An integer of up to five bytes, small ones of one: seven bits in each byte, the lowest first,
-    /// and a set top bit in all but the last.
+    /// An integer of up to five bytes, small ones of one: seven bits in each byte, the lowest
+    /// first, and a set top bit in all but the last.
     #[inline]
     pub fn var(&mut self, mut x: u32) {
         while x >= 0x80 {

@@ -69,8 +69,9 @@ pub struct DeviceArgs {
     /// The key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_key: Option<PathBuf>,
-    /// Also listen without TLS at addresses that other machines can reach. Whoever reaches such an address can
-    /// read, change and delete every store of the device, and bytes are not encrypted on their way.
+    /// Also listen without TLS at addresses that other machines can reach. Whoever reaches such an
+    /// address can read, change and delete every store of the device, and bytes are not encrypted
+    /// on their way.
     #[arg(long)]
     pub allow_plaintext_from_anyone: bool,
     /// Print JSON, one object a line.

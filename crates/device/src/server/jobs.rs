@@ -2,9 +2,9 @@
 //!
 //! Invariants (RFC 9, section 8):
 //! - D4: an attempt is done, or has ended without an outcome, in one change under its lock. The
-//!   executor deletes outputs only before that. The finished tables of an attempt without an outcome
-//!   are the host's once the host was told of its end. Those that it was not told of are deleted
-//!   when it forgets the attempt, or when the state of the session ends.
+//!   executor deletes outputs only before that. The finished tables of an attempt without an
+//!   outcome are the host's once the host was told of its end. Those that it was not told of are
+//!   deleted when it forgets the attempt, or when the state of the session ends.
 //! - D5: an attempt's number begins once (D1, the lane of names).
 //! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.

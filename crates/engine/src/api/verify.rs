@@ -106,8 +106,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Closed` if the store is closed meanwhile; `Unreachable`. Damage is not an error of the call: it is in the
-    /// report.
+    /// `Closed` if the store is closed meanwhile; `Unreachable`. Damage is not an error of the
+    /// call: it is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(CheckProgress)) -> Result<VerifyReport> {
         verify(&self.parts().catalog, progress)
     }

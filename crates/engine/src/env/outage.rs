@@ -7,10 +7,10 @@
 //! [`Outage::repeat`]: by the storage of [`crate::env::repeating`], and by callers that need a sync
 //! of the log. So no edit of the manifest is in doubt while the store is open.
 //!
-//! A close ends these waits at once ([`Outage::end_waits`]). The first change that would have waited
-//! is given up, and every later call fails with its error without being made, so the store changes
-//! nothing more and the close is bounded. A read that would have waited fails alone, because a
-//! close needs none. Before the open is complete, nothing waits either.
+//! A close ends these waits at once ([`Outage::end_waits`]). The first change that would have
+//! waited is given up, and every later call fails with its error without being made, so the store
+//! changes nothing more and the close is bounded. A read that would have waited fails alone,
+//! because a close needs none. Before the open is complete, nothing waits either.
 //!
 //! Invariants:
 //! - **U1** A call is repeated only if it failed as unreachable.

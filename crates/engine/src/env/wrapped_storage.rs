@@ -2,8 +2,9 @@
 //!
 //! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
 //! something before and after it: [`crate::env::guard`] remembers what failed, and
-//! [`crate::env::descriptors`] repeats a call that found no descriptor, and [`crate::env::repeating`]
-//! one that did not reach the storage. So each call is forwarded in one place, and a new call of [`Storage`] is given its [`Call`] here.
+//! [`crate::env::descriptors`] repeats a call that found no descriptor, and
+//! [`crate::env::repeating`] one that did not reach the storage. So each call is forwarded in one
+//! place, and a new call of [`Storage`] is given its [`Call`] here.
 //!
 //! Threading: as the wrapper.
 

@@ -89,8 +89,8 @@ pub struct Stats {
     /// The number of writers that wait now.
     pub waiting_writer_count: u64,
     /// Since when the storage has not answered, in microseconds since 1970; `None` while it
-    /// answers. Reads and writes then fail as `Unreachable` after the storage's time limit. Flushes,
-    /// compactions and changes of keyspaces wait until it answers; the counter
+    /// answers. Reads and writes then fail as `Unreachable` after the storage's time limit.
+    /// Flushes, compactions and changes of keyspaces wait until it answers; the counter
     /// `unreachable_wait_count` says how many calls had to wait, `unreachable_wait_us` for how long
     /// in all, and `unreachable_count` how many times the storage stopped answering.
     pub unreachable_since_us: Option<u64>,

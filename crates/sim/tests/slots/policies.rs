@@ -287,8 +287,8 @@ fn one_compaction_at_once_on_a_side() {
     });
 }
 
-/// With `sync-split`, each compaction is divided between the host and the device, one at a time, and
-/// the host does none alone.
+/// With `sync-split`, each compaction is divided between the host and the device, one at a time,
+/// and the host does none alone.
 #[test]
 fn compactions_are_divided_between_two_sides() {
     simulated(|world| {

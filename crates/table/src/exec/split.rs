@@ -66,7 +66,8 @@ impl SplitExecutor {
         }
     }
 
-    /// The number of subjobs of the first side, of a job with this many: at least one for each side.
+    /// The number of subjobs of the first side, of a job with this many: at least one for each
+    /// side.
     fn first_share(&self, subjobs: usize) -> usize {
         let [first, second] = self.mean_speeds();
         let share = match (first, second) {
