@@ -79,8 +79,8 @@ fn check_name(name: &str) -> Result<()> {
     if is_object_name(name) {
         return Ok(());
     }
-    let detail = "a folder's name has letters, digits, dots, `_` and `-`, begins with none of dots, \
-                  and has at most 100 characters";
+    let detail = "a folder's name has letters, digits, dots, `_` and `-`, does not begin with a \
+                  dot, and has at most 100 characters";
     let kind = StorageErrorKind::InvalidInput;
     Err(StorageError::new(kind, "open", name, detail))
 }

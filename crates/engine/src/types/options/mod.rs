@@ -413,12 +413,13 @@ settings_table! {
         /// side would have done a job. "near-data" gives the largest compactions to the faster
         /// sides and needs another executor than the host's; it and switches are for comparisons.
         schedule: ScheduleOptions = ScheduleOptions::default(), "policy",
-            "`\"default\"`, `\"near-data\"`, `\"async-single\"`, `\"sync-split\"` or `\"host-only\"`, \
-             and after a comma each first-score, second-score, fourth-score, three-levels or \
+            "`\"default\"`, `\"near-data\"`, `\"async-single\"`, `\"sync-split\"` or \
+             `\"host-only\"`, and after a comma each first-score, second-score, fourth-score, \
+             three-levels or \
              multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
              =split or =host-only); default `\"default\"`.",
-            choice("\"default\", \"near-data\", \"async-single\", \"sync-split\" or \"host-only\", and \
-                after a comma each first-score, second-score, fourth-score, three-levels or \
+            choice("\"default\", \"near-data\", \"async-single\", \"sync-split\" or \"host-only\", \
+                and after a comma each first-score, second-score, fourth-score, three-levels or \
                 multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
                 =split or =host-only)"),
             AtOpen("the sides are measured from the open on");
