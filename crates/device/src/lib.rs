@@ -13,7 +13,7 @@ mod tls;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
+pub use client::{ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{

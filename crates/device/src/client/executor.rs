@@ -201,6 +201,16 @@ impl Executor for DeviceExecutor {
         }
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        // The session for lent work counts with this one. The storage of a session with a folder
+        // has its counters.
+        let session = &self.device.client.session;
+        match session.is_for_jobs() {
+            true => session.vital.traffic.counters(),
+            false => Vec::new(),
+        }
+    }
+
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         match self.shape(ctx, job)? {
             Shape::Held(client) => {

@@ -435,6 +435,12 @@ pub trait Executor: Send + Sync {
         ExecutorState::Ready
     }
 
+    /// Counts that the executor keeps, by name, for the statistics of a store. They only rise. An
+    /// executor across a link counts those bytes here that the store's storages do not count.
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// Runs a job to its end.
     ///
     /// # Errors
