@@ -37,6 +37,10 @@ use crate::wire::{Answer, Frame};
 /// The longest time that an answer about a job is held back.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
+/// The most attempts of a session that are known, most of which have ended. A host forgets an
+/// attempt when it has its end.
+const ATTEMPTS_MAX: usize = 256;
+
 /// What the host is told of an attempt.
 #[derive(Default)]
 struct Told {
@@ -314,7 +318,7 @@ pub(super) fn begin(
             let epoch = session.local_epoch(OP, order.epoch)?;
             (Arc::clone(&folder.storage), epoch)
         }
-        Place::Shared { path } => (inner.shared_folder(path)?, Epoch(order.epoch)),
+        Place::Shared { path } => (inner.shared_folder(session, path)?, Epoch(order.epoch)),
     };
     let runtime = &inner.runtime;
     let attempt = Arc::new(Attempt {
@@ -331,6 +335,11 @@ pub(super) fn begin(
     let mut attempts = session.jobs.attempts.lock();
     if attempts.contains_key(&order.attempt) {
         return Err(invalid("the attempt has begun before".into()));
+    }
+    if attempts.len() >= ATTEMPTS_MAX {
+        let detail = format!("the device knows {ATTEMPTS_MAX} attempts of this host already");
+        let kind = StorageErrorKind::TooManyOpen;
+        return Err(StorageError::new(kind, OP, shown, detail));
     }
     if !inner.take_slot() {
         attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
