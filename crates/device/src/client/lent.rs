@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siltstone_storage::{
     Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
 };
+use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Input, Job};
@@ -149,7 +150,8 @@ impl Lent {
             handover: None,
             ..ctx.clone()
         };
-        let mut outcome = client.run_job(&theirs, order, &there)?;
+        let outcome = client.run_job(&theirs, order, &there);
+        let mut outcome = outcome.map_err(no_room)?;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
             return Err(scratch.error(detail).into());
@@ -166,6 +168,16 @@ impl Lent {
         fetched?;
         scratch.keep_outputs(&outcome);
         Ok(outcome)
+    }
+}
+
+/// A device without room for the tables lacks something for the job. The host's disk is not full.
+fn no_room(error: ExecError) -> ExecError {
+    match error {
+        ExecError::Failed(TableError::Storage(error)) if error.is_no_space() => {
+            ExecError::declined(format!("the device has no room for the tables: {error}"))
+        }
+        error => error,
     }
 }
 
@@ -216,7 +228,7 @@ impl Scratch {
             }
             in_use.names.push(name.clone());
             let table = ctx.inputs.table(input.location, &input.name)?;
-            let sent = self.send(&*table, &name, ctx);
+            let sent = self.send(&*table, &name, ctx).map_err(no_room);
             if let Err(error) = sent {
                 self.forget(&name);
                 in_use.names.pop();
@@ -305,6 +317,14 @@ impl Scratch {
             file.append(&[&buf[..len]])?;
             at += len as u64;
             ctx.progress.beat();
+        }
+        // Appends do not wait for their answers. What made one of them fail is the result of a
+        // sync, which is not needed otherwise.
+        let arrived = self.storage.open(name)?.len();
+        if arrived != table.len() {
+            file.sync()?;
+            let detail = format!("{arrived} of {} bytes of {name} arrived", table.len());
+            return Err(self.error(detail).into());
         }
         Ok(())
     }

@@ -62,7 +62,8 @@ pub struct ServerOptions {
     pub access: Option<Access>,
     /// The number of objects that a session may have open.
     pub open_objects_max: u64,
-    /// The number of objects that all sessions together may have open, without those of jobs.
+    /// The number of objects that all sessions together may have open, without those of jobs. The
+    /// server takes fewer if the process may not open as many files.
     pub open_objects_all_max: u64,
     /// The number of sessions.
     pub sessions_max: usize,
@@ -118,6 +119,9 @@ const PAUSED: Duration = Duration::from_secs(3);
 
 /// The number of events of sessions that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
+
+/// Descriptors of the process that are left to jobs and to the device itself.
+const OPEN_RESERVE: u64 = 64;
 
 /// How often the tasks that accept look whether the server ends.
 const ACCEPT_LOOK: Duration = Duration::from_millis(500);
@@ -495,6 +499,13 @@ impl Server {
             .iter()
             .map(|address| network.listen(address))
             .collect::<std::result::Result<Vec<_>, LinkError>>()?;
+        let mut options = options;
+        // Connections, and the files of jobs, need descriptors too.
+        let others = options.connections_max as u64 + OPEN_RESERVE;
+        if let Some(most) = root.open_objects_max() {
+            let most = most.saturating_sub(others).max(OPEN_RESERVE);
+            options.open_objects_all_max = options.open_objects_all_max.min(most);
+        }
         let inner = Arc::new(Inner {
             runtime: runtime.clone(),
             options,
