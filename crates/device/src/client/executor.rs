@@ -129,11 +129,11 @@ impl DeviceExecutor {
     fn order(&self, client: &Client, ctx: &ExecContext, place: Place, epoch: u64) -> JobOrder {
         JobOrder {
             attempt: client.new_attempt(),
-            store: [0; 16],
+            store: ctx.store,
             place,
             epoch,
             max_parallel: u32::try_from(ctx.max_parallel).unwrap_or(u32::MAX),
-            bytes_per_s: 0,
+            bytes_per_s: ctx.throttle.as_ref().map_or(0, |limit| limit.bytes_per_s()),
             silence_ms: SILENCE.as_millis() as u64,
         }
     }

@@ -39,6 +39,13 @@ const OUTCOME_MAX: u64 = 256 << 20;
 
 const OP: &str = "run a job";
 
+/// The limit of this host as of now, and the bytes of an attempt that were counted against it.
+#[derive(Clone, Copy, Default)]
+struct Paid {
+    bytes_per_s: u64,
+    bytes: u64,
+}
+
 fn failed(error: StorageError) -> ExecError {
     ExecError::Failed(TableError::Storage(error))
 }
@@ -104,6 +111,7 @@ impl Client {
     ) -> std::result::Result<Outcome, ExecError> {
         let session = &self.session;
         let mut cancelled = None;
+        let mut paid_bytes = 0;
         loop {
             if ctx.cancel.is_cancelled() {
                 let now = session.runtime.now();
@@ -119,7 +127,11 @@ impl Client {
                 None => session.limit_of(DOWN_LIMIT),
                 Some(_) => session.limit_of(CANCEL_LIMIT),
             };
-            let status = match self.ask_status(attempt, finished.known, &limit) {
+            let paid = Paid {
+                bytes_per_s: ctx.throttle.as_ref().map_or(0, |t| t.bytes_per_s()),
+                bytes: paid_bytes,
+            };
+            let status = match self.ask_status(attempt, finished.known, paid, &limit) {
                 Ok(status) => status,
                 Err(error) => {
                     // A device that does not know the attempt was started again, or has ended the
@@ -133,6 +145,15 @@ impl Client {
             };
             show(&status.counts, &ctx.progress);
             finished.take(&status, job);
+            let spent = status.counts.spent_bytes.saturating_sub(paid_bytes);
+            if let Some(throttle) = &ctx.throttle
+                && spent > 0
+            {
+                // What the device did counts against the limit of this host. While this waits, the
+                // device waits too, because it is told what was paid for.
+                throttle.spent(spent, &|| ctx.cancel.is_cancelled());
+            }
+            paid_bytes += spent;
             if status.end.is_some() {
                 finished.has_ended = true;
                 finished.may_be_adopted = finished.hold;
@@ -164,11 +185,19 @@ impl Client {
         StorageError::new(StorageErrorKind::Io, OP, name, detail)
     }
 
-    fn ask_status(&self, attempt: u64, parts_known: u32, limit: &Limit) -> Result<JobStatus> {
+    fn ask_status(
+        &self,
+        attempt: u64,
+        parts_known: u32,
+        paid: Paid,
+        limit: &Limit,
+    ) -> Result<JobStatus> {
         let request = Request::WaitJob {
             attempt,
             parts_known,
             wait_ms: WAIT_MS,
+            bytes_per_s: paid.bytes_per_s,
+            paid_bytes: paid.bytes,
         };
         let name = self.session.describe();
         match self.session.ask(limit, OP, &name, &request, &[])? {
@@ -232,7 +261,7 @@ impl Client {
             if self.names.has_pending_job() {
                 return false;
             }
-            let status = self.ask_status(attempt, 0, limit);
+            let status = self.ask_status(attempt, 0, Paid::default(), limit);
             let is_known = status.is_ok_and(|status| status.end.is_none());
             if !is_known {
                 self.left_attempts.lock().remove(&attempt);

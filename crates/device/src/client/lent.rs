@@ -142,12 +142,19 @@ impl Lent {
             ..job.clone()
         };
         let client = &scratch.device.client;
-        let order = order(client, scratch.lease.epoch().0);
-        // What an attempt finishes there lies on the device, so no attempt here can go on after it.
+        // The host's limit is one of its own disks. What is sent and fetched counts against it, and
+        // what the device reads and writes of its scratch folder does not.
+        let order = JobOrder {
+            bytes_per_s: 0,
+            ..order(client, scratch.lease.epoch().0)
+        };
+        // What an attempt finishes there lies on the device, so no attempt here can go on after it,
+        // and the device begins anew, because the tables that earlier attempts left lie here.
         let there = ExecContext {
             outputs: Arc::clone(&scratch.storage),
             epoch: scratch.epoch(),
             handover: None,
+            throttle: None,
             ..ctx.clone()
         };
         let outcome = client.run_job(&theirs, order, &there);
@@ -178,6 +185,14 @@ fn no_room(error: ExecError) -> ExecError {
             ExecError::declined(format!("the device has no room for the tables: {error}"))
         }
         error => error,
+    }
+}
+
+/// Counts bytes that this host read or wrote, and waits until its limit allows more.
+fn copied(len: usize, ctx: &ExecContext) {
+    ctx.progress.beat();
+    if let Some(throttle) = &ctx.throttle {
+        throttle.spent(len as u64, &|| ctx.cancel.is_cancelled());
     }
 }
 
@@ -316,7 +331,7 @@ impl Scratch {
             table.read_at(at, &mut buf[..len])?;
             file.append(&[&buf[..len]])?;
             at += len as u64;
-            ctx.progress.beat();
+            copied(len, ctx);
         }
         // Appends do not wait for their answers. What made one of them fail is the result of a
         // sync, which is not needed otherwise.
@@ -354,7 +369,7 @@ impl Scratch {
                 theirs.read_at(at, &mut buf[..len])?;
                 file.append(&[&buf[..len]])?;
                 at += len as u64;
-                ctx.progress.beat();
+                copied(len, ctx);
             }
             file.sync()?;
         }

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::token_bucket::TokenBucket;
@@ -57,6 +57,7 @@ struct Told {
 
 struct Attempt {
     progress: Arc<Progress>,
+    limit: Arc<Limit>,
     cancel: CancelToken,
     silence: Duration,
     /// The job's identity, and where its outputs are.
@@ -175,6 +176,15 @@ impl Jobs {
         }
     }
 
+    /// The host's limit, and the bytes of the attempt that it has counted.
+    pub(super) fn pay(&self, number: u64, bytes_per_s: u64, paid_bytes: u64) {
+        if let Ok(attempt) = self.attempt(number) {
+            let limit = &attempt.limit;
+            limit.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
+            limit.paid.fetch_max(paid_bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets an attempt that has ended.
     pub(super) fn forget(&self, number: u64) {
         let attempt = {
@@ -208,7 +218,7 @@ impl Jobs {
             }
             told = attempt.changed.wait_timeout(told, until.since(now)).0;
         }
-        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = &attempt.progress;
         // Parts are small, but a frame has limits: the host asks again for what did not fit.
         let mut bytes = 0;
@@ -231,6 +241,7 @@ impl Jobs {
                 tables: load(&progress.tables),
                 beats: load(&progress.beats),
                 cpu_ns: load(&progress.helpers_cpu_ns),
+                spent_bytes: load(&attempt.limit.spent),
             },
             parts,
             parts_hold: !told.parts_are_lost,
@@ -268,32 +279,72 @@ impl Inputs for StorageInputs {
     }
 }
 
-/// Limits the bytes of one job.
+/// Counts the bytes that one job reads and writes, and limits them if the host has a limit.
+///
+/// The limit is that of all jobs of the host, wherever they run. So the job may not only keep to the
+/// rate: it must not be further ahead of the bytes that the host has counted than [`AHEAD`] at that
+/// rate.
 struct Limit {
     runtime: Runtime,
-    bytes_per_s: u64,
+    progress: Arc<Progress>,
+    /// 0 for no limit.
+    bytes_per_s: AtomicU64,
+    spent: AtomicU64,
+    paid: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }
 
 /// The burst of a limited job, as time at its rate.
 const BURST: Duration = Duration::from_millis(100);
 
+/// How far a job may be ahead of what the host has counted, as time at its rate. A host asks five
+/// times a second.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// How often a job that waits for its rate checks whether it should end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+impl Limit {
+    fn new(runtime: &Runtime, progress: &Arc<Progress>, bytes_per_s: u64) -> Limit {
+        Limit {
+            runtime: runtime.clone(),
+            progress: Arc::clone(progress),
+            bytes_per_s: AtomicU64::new(bytes_per_s),
+            spent: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
+            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
+        }
+    }
+
+    /// Whether the job has to wait.
+    fn is_over(&self) -> bool {
+        let rate = self.bytes_per_s.load(Ordering::Relaxed);
+        let mut bucket = self.bucket.lock();
+        bucket.fill(self.runtime.now(), rate);
+        if rate == 0 {
+            bucket.clear();
+            return false;
+        }
+        let spent = self.spent.load(Ordering::Relaxed);
+        let paid = self.paid.load(Ordering::Relaxed);
+        let ahead = rate.saturating_mul(AHEAD.as_secs());
+        bucket.is_in_debt() || spent > paid.saturating_add(ahead)
+    }
+}
+
 impl Throttle for Limit {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+        self.spent.fetch_add(bytes, Ordering::Relaxed);
         self.bucket.lock().spend(bytes);
-        while !stop() {
-            {
-                let mut bucket = self.bucket.lock();
-                bucket.fill(self.runtime.now(), self.bytes_per_s);
-                if !bucket.is_in_debt() {
-                    return;
-                }
-            }
+        while self.is_over() && !stop() {
+            // A job that waits for its rate is alive.
+            self.progress.beat();
             self.runtime.sleep(STOP_CHECK_INTERVAL);
         }
+    }
+
+    fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s.load(Ordering::Relaxed)
     }
 }
 
@@ -321,8 +372,10 @@ pub(super) fn begin(
         Place::Shared { path } => (inner.shared_folder(session, path)?, Epoch(order.epoch)),
     };
     let runtime = &inner.runtime;
+    let progress = Arc::default();
     let attempt = Arc::new(Attempt {
-        progress: Arc::default(),
+        limit: Arc::new(Limit::new(runtime, &progress, order.bytes_per_s)),
+        progress,
         cancel: CancelToken::new(),
         silence: Duration::from_millis(order.silence_ms.max(1000)),
         job: job.identity(),
@@ -346,18 +399,12 @@ pub(super) fn begin(
         attempts.insert(order.attempt, attempt);
         return Ok(Answer::Done);
     }
-    let throttle = (order.bytes_per_s > 0).then(|| {
-        Arc::new(Limit {
-            runtime: runtime.clone(),
-            bytes_per_s: order.bytes_per_s,
-            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
-        }) as Arc<dyn Throttle>
-    });
     let context = ExecContext {
         progress: Arc::clone(&attempt.progress),
         cancel: attempt.cancel.clone(),
         max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
-        throttle,
+        throttle: Some(Arc::clone(&attempt.limit) as Arc<dyn Throttle>),
+        store: order.store,
         handover: Some(Arc::new(Handover::new(runtime))),
         part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
         ..ExecContext::new(
@@ -367,6 +414,8 @@ pub(super) fn begin(
             epoch,
         )
     };
+    let store = u128::from_be_bytes(order.store);
+    tracing::debug!(host = session.host, attempt = order.attempt, store = %format_args!("{store:032x}"), "a job begins");
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
     let task = move || {

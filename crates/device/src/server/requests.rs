@@ -123,7 +123,12 @@ pub(super) fn execute(
             attempt,
             parts_known,
             wait_ms,
-        } => session.jobs.wait(attempt, parts_known, wait_ms).into(),
+            bytes_per_s,
+            paid_bytes,
+        } => {
+            session.jobs.pay(attempt, bytes_per_s, paid_bytes);
+            session.jobs.wait(attempt, parts_known, wait_ms).into()
+        }
         Request::CancelJob { attempt } => {
             session.jobs.cancel(attempt);
             Ok(Answer::Done).into()

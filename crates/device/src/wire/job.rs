@@ -35,7 +35,8 @@ pub struct JobOrder {
     pub epoch: u64,
     /// The number of subjobs that may run at once.
     pub max_parallel: u32,
-    /// Bytes that the job may read and write each second; 0 for no limit.
+    /// Bytes that the job may read and write each second; 0 for no limit. Each question about the
+    /// job has the limit of its time.
     pub bytes_per_s: u64,
     /// The time without progress after which the device ends the job, in milliseconds.
     pub silence_ms: u64,
@@ -113,6 +114,9 @@ pub struct JobCounts {
     pub beats: u64,
     /// The processor time of the device that the job used so far, in nanoseconds.
     pub cpu_ns: u64,
+    /// Bytes read and written, those of unfinished tables too. The host counts them against its
+    /// limit of bytes a second.
+    pub spent_bytes: u64,
 }
 
 /// How an attempt goes on.
@@ -138,6 +142,7 @@ impl JobStatus {
             c.tables,
             c.beats,
             c.cpu_ns,
+            c.spent_bytes,
         ] {
             out.u64(count);
         }
@@ -173,6 +178,7 @@ impl JobStatus {
             tables: i.u64("tables")?,
             beats: i.u64("signs of life")?,
             cpu_ns: i.u64("processor time")?,
+            spent_bytes: i.u64("bytes read and written")?,
         };
         let parts = i.list("parts", 4, |i| Ok(i.bytes("part")?.to_vec()))?;
         let parts_hold = i.flag("whether parts hold")?;
