@@ -10,6 +10,7 @@ use std::time::Duration;
 use common::{Setup, address};
 use proptest::prelude::*;
 use siltstone_device::wire::frame::{Label, header_of};
+use siltstone_device::wire::job::put_work;
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
 use siltstone_device::{ClientOptions, ServerOptions};
@@ -212,7 +213,7 @@ fn attempts_of_a_session_are_bounded() {
         };
         peer.ask(1, &lease, b"");
         peer.receive(Duration::from_millis(50));
-        let job = common::jobs::a_job().encode();
+        let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
         let mut said = Vec::new();
         for number in 1..300 {
             let begin = common::jobs::begin(number);
@@ -232,7 +233,7 @@ fn a_shared_folder_is_not_left() {
         setup.start();
         let peer = Peer::connect(setup);
         peer.greet([5; 16]);
-        let job = common::jobs::a_job().encode();
+        let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
         for (at, path) in ["/shared/../db", "/sharedx", "shared", "/"]
             .iter()
             .enumerate()

@@ -158,7 +158,7 @@ impl Lent {
             ..ctx.clone()
         };
         let outcome = client.run_job(&theirs, order, &there);
-        let mut outcome = outcome.map_err(no_room)?;
+        let mut outcome = outcome.map_err(no_room)?.outcome;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
             return Err(scratch.error(detail).into());

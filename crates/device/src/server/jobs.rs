@@ -8,6 +8,8 @@
 //! - D5: an attempt's number begins once (D1, the lane of names).
 //! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.
+//! - An attempt goes on after the tables that came with its order. Before it takes them over they
+//!   are the host's, which knows them: if the attempt ends before, nothing happened to them.
 //!
 //! Threading: shared. An attempt's lock is never held over a call of a storage.
 
@@ -26,12 +28,12 @@ use siltstone_table::exec::{
     CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Handover, Inputs, PartListener,
     Progress, StreamSource, Throttle,
 };
-use siltstone_table::job::Job;
+use siltstone_table::job::{Job, OutputPrefix};
 
 use super::Inner;
 use super::names_kept::NamesKept;
 use super::session::SessionState;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, get_work};
 use crate::wire::{Answer, Frame};
 
 /// The longest time that an answer about a job is held back.
@@ -348,6 +350,30 @@ impl Throttle for Limit {
     }
 }
 
+/// A part that an earlier attempt of the job left, as the host passes it on. All its tables have
+/// the names that one attempt of the same writer gave them, so it cannot name other files.
+fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
+    let (of, part) = Part::decode(bytes).map_err(|damage| damage.to_string())?;
+    if of != job.identity() {
+        return Err("a part is one of another job".into());
+    }
+    part.check(job)?;
+    let Some(first) = part.tables.first() else {
+        return Err("a part has no tables".into());
+    };
+    let mut numbers = first.name.split('-');
+    let mut number = || u64::from_str_radix(numbers.next().unwrap_or_default(), 16).ok();
+    let (Some(epoch), Some(attempt)) = (number(), number()) else {
+        return Err(format!("no attempt gives a table the name {}", first.name));
+    };
+    let output = OutputPrefix { epoch, attempt };
+    if epoch != job.output.epoch || output == job.output {
+        return Err(format!("{} is no table of an earlier attempt", first.name));
+    }
+    part.check_names(&output)?;
+    Ok(part)
+}
+
 /// Begins a job. The caller has the lane of names.
 pub(super) fn begin(
     inner: &Arc<Inner>,
@@ -360,8 +386,13 @@ pub(super) fn begin(
     let invalid = |detail: String| {
         StorageError::new(StorageErrorKind::InvalidInput, OP, shown.clone(), detail)
     };
-    let job = Job::decode(frame.bulk()).map_err(|damage| invalid(damage.to_string()))?;
+    let (job, parts) = get_work(frame.bulk()).map_err(|damage| invalid(damage.to_string()))?;
+    let job = Job::decode(job).map_err(|damage| invalid(damage.to_string()))?;
     job.check().map_err(|damage| invalid(damage.to_string()))?;
+    let parts = parts.into_iter().map(|bytes| part_of(&job, bytes));
+    let parts = parts
+        .collect::<Result<Vec<Part>, String>>()
+        .map_err(invalid)?;
     let (storage, epoch) = match &order.place {
         Place::Session => {
             let folder = session.folder.as_ref();
@@ -399,18 +430,21 @@ pub(super) fn begin(
         attempts.insert(order.attempt, attempt);
         return Ok(Answer::Done);
     }
+    let handed_over = parts.iter().flat_map(|part| &part.tables);
+    let handed_over = handed_over.map(|table| table.name.clone()).collect();
+    let handover = Handover::with_parts(runtime, job.identity(), parts);
     let context = ExecContext {
         progress: Arc::clone(&attempt.progress),
         cancel: attempt.cancel.clone(),
         max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
         throttle: Some(Arc::clone(&attempt.limit) as Arc<dyn Throttle>),
         store: order.store,
-        handover: Some(Arc::new(Handover::new(runtime))),
+        handover: Some(Arc::new(handover)),
         part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
         ..ExecContext::new(
             runtime.clone(),
             Arc::new(StorageInputs(Arc::clone(&storage))),
-            Arc::new(NamesKept::new(runtime, storage)),
+            Arc::new(NamesKept::new(runtime, storage, handed_over)),
             epoch,
         )
     };

@@ -1,6 +1,7 @@
 //! How a job is asked for, and how it goes on.
 //!
-//! The job itself and its outcome have the bytes of `docs/format/job.md`, and are bulk bytes.
+//! The job itself, the parts that earlier attempts left, and the outcome have the bytes of
+//! `docs/format/job.md`, and are bulk bytes.
 //!
 //! Invariants and threading: as the parent module's.
 
@@ -79,6 +80,33 @@ impl JobOrder {
             silence_ms: i.u64("time without progress")?,
         })
     }
+}
+
+/// A job and the parts after which the attempt goes on, as the bulk bytes of its order. Parts that
+/// do not fit into `most` bytes are left out; the second value is the number of those that are in.
+pub fn put_work(job: &[u8], parts: &[Vec<u8>], most: usize) -> (Vec<u8>, usize) {
+    let mut bytes = job.len() + 8;
+    let fit = parts.iter().take_while(|part| {
+        bytes += part.len() + 4;
+        bytes <= most
+    });
+    let count = fit.count();
+    let mut out = FieldWriter::new();
+    out.bytes(job);
+    out.list(&parts[..count], |o, part| o.bytes(part));
+    (out.into_bytes(), count)
+}
+
+/// The job and the parts of [`put_work`].
+///
+/// # Errors
+/// If the bytes are not well formed.
+pub fn get_work(bulk: &[u8]) -> Decoded<(&[u8], Vec<&[u8]>)> {
+    let mut i = FieldReader::new(bulk);
+    let job = i.bytes("job")?;
+    let parts = i.list("parts", 4, |i| i.bytes("part"))?;
+    i.finish("work")?;
+    Ok((job, parts))
 }
 
 /// How an attempt ended.
