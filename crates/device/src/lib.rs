@@ -8,6 +8,7 @@
 pub mod client;
 mod frames;
 mod open;
+mod secret;
 pub mod server;
 mod tls;
 pub mod url;
@@ -17,8 +18,8 @@ pub use client::{ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, 
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{
-    DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions, SessionEvent,
-    SessionReport, StartError,
+    Access, AccessError, DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions,
+    SessionEvent, SessionReport, StartError,
 };
 pub use tls::{TlsError, TlsFiles, TlsNetwork};
 pub use url::DeviceUrl;

@@ -128,6 +128,7 @@ impl JobRunner {
             inputs,
             outputs,
             epoch: self.epoch,
+            store: self.store,
             progress: attempt.progress.clone(),
             cancel: attempt.cancel.clone(),
             max_parallel: self.parallelism(attempt.side),
