@@ -259,17 +259,25 @@ fn an_object_that_nobody_claims_is_closed() {
         let storage = device.storage();
         let lease = storage.lease("store").unwrap();
         let open = |setup: &Setup| setup.server.as_ref().unwrap().sessions()[0].open_objects;
+        setup
+            .network
+            .set_faults(siltstone_storage::link::LinkFaults {
+                delay: Duration::from_micros(500),
+                ..Default::default()
+            });
         // The answer to a creation is lost, and the call gives up.
         let mut tries = 0;
         let name = loop {
             tries += 1;
-            assert!(tries < 200, "no call gave up after it took effect");
+            assert!(tries < 40, "no call gave up after it took effect");
             let name = format!("file-{tries}");
             let storage = device.storage();
             let (epoch, of) = (lease.epoch(), name.clone());
             let create = move || storage.create(epoch, &of).map(drop);
             let creating = setup.runtime.spawn("create", create).unwrap();
-            setup.runtime.sleep(Duration::from_micros(10 * tries));
+            setup
+                .runtime
+                .sleep(Duration::from_micros(1000 + 100 * tries));
             setup.network.set_silent(true);
             setup.network.freeze_all();
             let created = creating.join().unwrap();
@@ -283,8 +291,13 @@ fn an_object_that_nobody_claims_is_closed() {
         storage.sync_dir(lease.epoch()).unwrap();
         setup.runtime.sleep(Duration::from_secs(10));
         let before = open(setup);
+        assert!(before > 0);
         setup.runtime.sleep(Duration::from_secs(60));
-        assert_eq!(open(setup), before - 1, "it is closed after a minute");
+        assert_eq!(
+            open(setup),
+            0,
+            "{before} were open, and nobody claimed one for a minute"
+        );
         // Whoever makes the same call gets it all the same.
         let file = storage.create(lease.epoch(), &name).unwrap();
         file.append(&[b"claimed"]).unwrap();
