@@ -17,6 +17,7 @@ use siltstone_device::{ClientOptions, ServerOptions};
 use siltstone_storage::link::{Connection, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{Runtime, Storage, StorageErrorKind};
+use siltstone_table::exec::part::Part;
 
 /// A connection of a peer that says what it likes.
 struct Peer {
@@ -306,6 +307,59 @@ fn an_object_that_nobody_claims_is_closed() {
         drop(file);
         lease.release().unwrap();
         device.close();
+    });
+}
+
+/// A job may only go on after tables that an attempt of its own store made, so it names no other
+/// file.
+#[test]
+fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
+    with_device(14, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let job = common::jobs::a_job();
+        let identity = job.identity();
+        let part = |name: &str| common::jobs::a_part(name).encode(identity);
+        let cases = [
+            (b"no part".to_vec(), "part"),
+            (
+                common::jobs::a_part("x").encode(identity ^ 1),
+                "another job",
+            ),
+            (Part::new(0).encode(identity), "no tables"),
+            (Part::new(7).encode(identity), "subjob 7"),
+            (part("CURRENT"), "CURRENT"),
+            (part("../../etc/passwd"), "passwd"),
+            (part("00000000-00000007-../00000.tbl"), "should be called"),
+            (part("00000001-00000007-0000-00000.tbl"), "another writer"),
+        ];
+        for (at, (bytes, said)) in cases.iter().enumerate() {
+            let work = put_work(&job.encode(), &[bytes.clone()], 1 << 20).0;
+            let begin = common::jobs::begin(at as u64 + 1);
+            peer.ask(at as u64 + 2, &begin, &work);
+            let answer = peer.receive(Duration::from_millis(50)).0;
+            let answer = String::from_utf8_lossy(&answer).into_owned();
+            assert!(answer.contains(said), "{said}: {answer}");
+        }
+        // What an earlier attempt made is taken, and the job fails because of its stream.
+        let work = put_work(
+            &job.encode(),
+            &[part("00000000-00000007-0000-00000.tbl")],
+            1 << 20,
+        );
+        let count = cases.len() as u64;
+        peer.ask(count + 2, &common::jobs::begin(count + 1), &work.0);
+        let answer = peer.receive(Duration::from_millis(50)).0;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(!answer.contains("attempt"), "{answer}");
     });
 }
 
