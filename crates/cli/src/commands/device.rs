@@ -30,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How often what runs is printed, if it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a host must not have been heard to count as silent.
+const SILENT: Duration = Duration::from_secs(10);
+
 /// The bytes of tables that all sessions together may keep, as a multiple of those of one.
 const KEEP_ALL: u64 = 8;
 
@@ -268,6 +271,8 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Status {
     sessions: u64,
+    /// The sessions whose hosts have not been heard for a while: they were killed or cut off.
+    silent: u64,
     jobs: u64,
     open_objects: u64,
 }
@@ -277,6 +282,7 @@ impl Status {
         let mut status = Status::default();
         for session in server.sessions() {
             status.sessions += 1;
+            status.silent += u64::from(session.silent_for >= SILENT);
             status.jobs += session.jobs as u64;
             status.open_objects += session.open_objects as u64;
         }
@@ -369,8 +375,12 @@ impl Lines {
     }
 
     fn status(&mut self, status: &Status) {
+        let silent = match status.silent {
+            0 => String::new(),
+            silent => format!(" ({silent} of them silent)"),
+        };
         let text = format!(
-            "{}, {} running, {} open",
+            "{}{silent}, {} running, {} open",
             plural(status.sessions, "session"),
             plural(status.jobs, "compaction"),
             plural(status.open_objects, "file"),
@@ -378,6 +388,7 @@ impl Lines {
         self.print(&text, || {
             json!({
                 "event": "status", "session_count": status.sessions,
+                "silent_session_count": status.silent,
                 "running_job_count": status.jobs, "open_file_count": status.open_objects,
             })
         });

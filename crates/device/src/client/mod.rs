@@ -23,6 +23,7 @@ mod purpose;
 mod read;
 mod session;
 mod storage;
+mod unclaimed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -361,6 +362,7 @@ fn keep(client: &Arc<Client>) {
         for file in files.iter().filter(|file| file.is_unanswered()) {
             file.go_on(&limit);
         }
+        client.names.close_unclaimed(session, &limit);
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
             client.sweep(&limit);

@@ -190,6 +190,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
             return Ok(());
         }
     };
+    let _connected = session.connected();
     session.heard();
     let options = &inner.options;
     let welcome = Welcome {

@@ -164,7 +164,13 @@ impl Jobs {
         let ended = ended.unless_unasked(is_host);
         sides.count_ended(attempt.side, &ended);
         if !is_host {
-            if ended.may_be_the_stores() {
+            if !self.env.options().schedule.fallback {
+                // Nobody else will show whose fault it was. A side that fails again and again gets
+                // a pause.
+                if ended.may_be_the_stores() {
+                    sides.count_trouble(attempt.side, Trouble::Failure, &ended.to_string());
+                }
+            } else if ended.may_be_the_stores() {
                 work.suspects.push((attempt.side, ended.to_string()));
             }
             return Err(Stopped::Elsewhere);
