@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 pub use admin::*;
 pub use bench::*;
 pub use data::*;
-pub use device::DeviceArgs;
+pub use device::{DeviceArgs, DeviceCommand, ProbeArgs};
 pub use dump::*;
 pub use load::*;
 pub use tables::*;

@@ -8,6 +8,7 @@
 pub mod client;
 mod frames;
 mod open;
+pub mod probe;
 pub mod server;
 mod tls;
 pub mod url;

@@ -19,6 +19,7 @@ mod opened;
 pub mod options;
 pub mod pages;
 mod place;
+pub mod probe;
 pub mod put;
 pub mod repair;
 pub mod scan;

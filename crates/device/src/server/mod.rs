@@ -13,6 +13,7 @@ mod connection;
 mod folders;
 mod jobs;
 mod leases;
+mod measure;
 mod names_kept;
 mod notes;
 mod requests;
@@ -34,6 +35,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use session::{Folder, SessionState};
 
+use crate::probe::Machine;
 use crate::wire::Answer;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
 
@@ -46,6 +48,10 @@ pub struct ServerOptions {
     pub slots: u32,
     /// The number of subjobs of a job that run at once.
     pub parallelism: u32,
+    /// The cores of the machine, for hosts that ask; 0 if they are not known.
+    pub cores: u32,
+    /// The bytes of its memory, for hosts that ask; 0 if they are not known.
+    pub memory_bytes: u64,
     /// The folders of this machine in which hosts may have jobs run.
     pub shared: Vec<PathBuf>,
     /// The bytes that a session may keep in its scratch folder; 0 if there are no such folders.
@@ -74,6 +80,8 @@ impl Default for ServerOptions {
             name: "device".into(),
             slots: 1,
             parallelism: 1,
+            cores: 0,
+            memory_bytes: 0,
             shared: Vec::new(),
             keep_bytes: 0,
             open_objects_max: 4096,
@@ -153,6 +161,10 @@ struct Inner {
     /// Notified when the server stops.
     stopping: Condvar,
     open_folders: Mutex<BTreeMap<String, Arc<Folder>>>,
+    /// The rates of the storage, once they were measured.
+    measured: Mutex<Option<Machine>>,
+    /// Held while a merge is measured.
+    measuring: Mutex<()>,
     /// The leases that were given since the start, by folder and name.
     given: Mutex<BTreeSet<(String, String)>>,
 }
@@ -428,6 +440,8 @@ impl Server {
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
+            measured: runtime.mutex(None),
+            measuring: runtime.mutex(()),
         });
         let mut server = Server {
             inner: Arc::clone(&inner),
@@ -452,6 +466,12 @@ impl Server {
     /// The addresses at which it listens, with the ports that were chosen.
     pub fn addresses(&self) -> Vec<Address> {
         self.listeners.iter().map(|l| l.address()).collect()
+    }
+
+    /// What the machine has, as hosts are told. The first call measures the storage: it writes and
+    /// reads 8 MiB.
+    pub fn machine(&self) -> Machine {
+        self.inner.machine()
     }
 
     /// What the sessions of the server do now.
