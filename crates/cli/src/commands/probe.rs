@@ -115,7 +115,7 @@ fn rate(bytes_per_s: f64) -> String {
 
 /// Bytes a second of a merge on one core.
 fn merged(rate: &MergeRate) -> f64 {
-    match rate.ns {
+    match rate.busy_ns() {
         0 => 0.0,
         ns => rate.in_bytes as f64 * 1e9 / ns as f64,
     }

@@ -164,7 +164,7 @@ pub fn measure(runtime: &Runtime, format: Format) -> Result<MergeRate, TableErro
             ns,
             cpu_ns: outcome.counters.cpu_ns,
         };
-        if best.is_none_or(|best| rate.ns < best.ns) {
+        if best.is_none_or(|best| rate.busy_ns() < best.busy_ns()) {
             best = Some(rate);
         }
     }

@@ -94,17 +94,12 @@ pub struct Side {
 impl Side {
     /// Seconds for a byte of input.
     fn merge_s_per_byte(&self) -> f64 {
-        let one = self.merge.ns as f64 / 1e9 / (self.merge.in_bytes as f64).max(1.0);
-        one / f64::from(self.threads.max(1))
+        self.cpu_ns_per_byte() / 1e9 / f64::from(self.threads.max(1))
     }
 
     /// Processor time for a byte of input, in nanoseconds.
     fn cpu_ns_per_byte(&self) -> f64 {
-        let ns = match self.merge.cpu_ns {
-            0 => self.merge.ns,
-            ns => ns,
-        };
-        ns as f64 / (self.merge.in_bytes as f64).max(1.0)
+        self.merge.busy_ns() as f64 / (self.merge.in_bytes as f64).max(1.0)
     }
 }
 

@@ -62,6 +62,15 @@ pub struct MergeRate {
 }
 
 impl MergeRate {
+    /// The processor time; where it is not known, the time. Other work on the machine makes only
+    /// the second longer.
+    pub fn busy_ns(&self) -> u64 {
+        match self.cpu_ns {
+            0 => self.ns,
+            ns => ns,
+        }
+    }
+
     pub(super) fn put(&self, out: &mut FieldWriter) {
         for count in [self.in_bytes, self.out_bytes, self.ns, self.cpu_ns] {
             out.u64(count);
