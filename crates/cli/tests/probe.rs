@@ -1,13 +1,14 @@
 //! `silt device probe`, what a device says of its machine, and the figures of links in `silt stats`.
 
 mod common;
+#[allow(dead_code)]
 #[path = "common/device.rs"]
 mod device;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use common::{numbered, silt, silt_with};
+use common::{SILT, numbered, silt, silt_with};
 use device::TestDevice;
 use rustix::process::Signal;
 use serde_json::Value;
