@@ -7,6 +7,7 @@ use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
 use siltstone_device::wire::hello::{ClientHello, FolderWanted, Refusal, ServerHello, Welcome};
 use siltstone_device::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use siltstone_device::wire::machine::{Machine, MergeRate};
 use siltstone_device::wire::request::{FileChange, NamesChange, Request};
 use siltstone_storage::{ObjectMeta, StorageError, StorageErrorKind};
 
@@ -252,6 +253,17 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             "u64=1 u64=2",
         ),
         (Request::ForgetJob { attempt: 1 }, 17, "u64=1"),
+        (Request::Describe, 24, ""),
+        (Request::Echo { len: 5 }, 25, "u32=5"),
+        (
+            Request::MeasureMerge {
+                codec: 2,
+                level: 3,
+                value_bytes: 4,
+            },
+            26,
+            "u8=2 u8=3 u32=4",
+        ),
         (
             names(
                 5,
@@ -432,6 +444,28 @@ fn answers() -> Vec<(Answer, u16, &'static str)> {
             Answer::Proof(*b"0123456789abcdef"),
             0x800a,
             "id=0123456789abcdef",
+        ),
+        (
+            Answer::Machine(Machine {
+                cores: 1,
+                memory_bytes: 2,
+                free_bytes: Some(3),
+                write_bytes_per_s: 4,
+                read_bytes_per_s: 5,
+                reads_are_direct: true,
+            }),
+            0x8010,
+            "u32=1 u64=2 flag=1 u64=3 u64=4 u64=5 flag=1",
+        ),
+        (
+            Answer::Merged(MergeRate {
+                in_bytes: 1,
+                out_bytes: 2,
+                ns: 3,
+                cpu_ns: 4,
+            }),
+            0x8011,
+            "u64=1 u64=2 u64=3 u64=4",
         ),
     ]
 }

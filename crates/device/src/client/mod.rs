@@ -5,6 +5,7 @@
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
+//! probe.rs                                 measures the device and the link
 //! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
@@ -19,6 +20,7 @@ mod lent;
 mod names;
 mod object_name;
 mod pipe;
+mod probe;
 mod purpose;
 mod read;
 mod session;
@@ -47,7 +49,7 @@ use session::{Limit, Session};
 use storage::DeviceStorage;
 
 use crate::wire::Request;
-use crate::wire::hello::FolderWanted;
+use crate::wire::hello::{FolderWanted, Welcome};
 
 /// The interval of the keeper's signs of life.
 const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
@@ -166,6 +168,11 @@ impl Device {
     /// The folder as a storage.
     pub fn storage(self: &Arc<Self>) -> Arc<dyn Storage> {
         Arc::new(DeviceStorage::new(Arc::clone(&self.client)))
+    }
+
+    /// What the device said of itself and of its limits, once the session was attached.
+    pub fn welcome(&self) -> Option<Arc<Welcome>> {
+        self.client.session.welcome()
     }
 
     /// The state of the link.

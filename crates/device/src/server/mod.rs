@@ -15,6 +15,7 @@ mod connection;
 mod folders;
 mod jobs;
 mod leases;
+mod measure;
 mod names_kept;
 mod notes;
 mod options;
@@ -41,6 +42,7 @@ pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 pub use options::ServerOptions;
 use session::{Folder, Owner, SessionState};
 
+use crate::probe::Machine;
 use crate::secret::token_hash;
 use crate::wire::Answer;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
@@ -118,6 +120,10 @@ struct Inner {
     /// Notified when the server stops.
     stopping: Condvar,
     open_folders: Mutex<BTreeMap<String, Arc<Folder>>>,
+    /// The rates of the storage, once they were measured.
+    measured: Mutex<Option<Machine>>,
+    /// Held while a merge is measured.
+    measuring: Mutex<()>,
     /// The leases that were given since the start, by folder and name.
     given: Mutex<BTreeSet<(String, String)>>,
 }
@@ -456,6 +462,8 @@ impl Server {
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
+            measured: runtime.mutex(None),
+            measuring: runtime.mutex(()),
         });
         let mut server = Server {
             inner: Arc::clone(&inner),
@@ -480,6 +488,12 @@ impl Server {
     /// The addresses at which it listens, with the ports that were chosen.
     pub fn addresses(&self) -> Vec<Address> {
         self.listeners.iter().map(|l| l.address()).collect()
+    }
+
+    /// What the machine has, as hosts are told. The first call measures the storage: it writes and
+    /// reads 8 MiB.
+    pub fn machine(&self) -> Machine {
+        self.inner.machine()
     }
 
     /// What the sessions of the server do now.

@@ -16,6 +16,10 @@ pub struct ServerOptions {
     pub slots: u32,
     /// The number of subjobs of a job that run at once.
     pub parallelism: u32,
+    /// The cores of the machine, for hosts that ask; 0 if they are not known.
+    pub cores: u32,
+    /// The bytes of its memory, for hosts that ask; 0 if they are not known.
+    pub memory_bytes: u64,
     /// The folders of this machine in which hosts may have jobs run.
     pub shared: Vec<PathBuf>,
     /// The bytes that a session may keep in its scratch folder; 0 if there are no such folders.
@@ -60,6 +64,8 @@ impl Default for ServerOptions {
             name: "device".into(),
             slots: 1,
             parallelism: 1,
+            cores: 0,
+            memory_bytes: 0,
             shared: Vec::new(),
             keep_bytes: 0,
             keep_all_bytes: u64::MAX,

@@ -109,6 +109,21 @@ pub(super) fn execute(
             Ok(done(checked.unwrap_or(Err(no_folder("check_direct"))))).into()
         }
         Request::ProveFolder { name, salt } => inner.prove_folder(session, &name, &salt).into(),
+        Request::Describe => Ok(Answer::Machine(inner.machine())).into(),
+        Request::Echo { len } if len as usize > BULK_MAX => {
+            let detail = format!("{len} bytes are more than a frame has");
+            let kind = StorageErrorKind::InvalidInput;
+            Err(StorageError::new(kind, "echo", "", detail)).into()
+        }
+        Request::Echo { len } => Executed::Answer(Answer::Bytes, vec![0xa5; len as usize]),
+        Request::MeasureMerge {
+            codec,
+            level,
+            value_bytes,
+        } => {
+            let measured = inner.measure_merge(codec, level, value_bytes);
+            measured.map(Answer::Merged).into()
+        }
         Request::Names {
             number,
             epoch,

@@ -124,6 +124,23 @@ pub enum Request {
         /// The attempt.
         attempt: u64,
     },
+    /// Asks what the device's machine has.
+    Describe,
+    /// Sends bulk bytes that are thrown away, and asks for as many bytes as this. It measures the
+    /// link.
+    Echo {
+        /// The bytes of the answer, at most those of a frame.
+        len: u32,
+    },
+    /// Asks the device to measure a small merge in memory.
+    MeasureMerge {
+        /// The number of the codec.
+        codec: u8,
+        /// Its level.
+        level: u8,
+        /// The bytes of a value.
+        value_bytes: u32,
+    },
     /// A change in the lane of names.
     Names {
         /// Its number in the lane.
@@ -249,6 +266,9 @@ mod kind {
     pub const CANCEL_JOB: u16 = 15;
     pub const READ_OUTCOME: u16 = 16;
     pub const FORGET_JOB: u16 = 17;
+    pub const DESCRIBE: u16 = 24;
+    pub const ECHO: u16 = 25;
+    pub const MEASURE_MERGE: u16 = 26;
     pub const CREATE: u16 = 32;
     pub const RECYCLE: u16 = 33;
     pub const SYNC_OBJECT: u16 = 34;
@@ -401,6 +421,9 @@ impl Request {
             Request::CancelJob { .. } => kind::CANCEL_JOB,
             Request::ReadOutcome { .. } => kind::READ_OUTCOME,
             Request::ForgetJob { .. } => kind::FORGET_JOB,
+            Request::Describe => kind::DESCRIBE,
+            Request::Echo { .. } => kind::ECHO,
+            Request::MeasureMerge { .. } => kind::MEASURE_MERGE,
             Request::Names { change, .. } => change.kind(),
             Request::File { change, .. } => match change {
                 FileChange::Append { .. } => kind::APPEND,
@@ -416,7 +439,21 @@ impl Request {
         let mut out = FieldWriter::new();
         let o = &mut out;
         match self {
-            Request::KeepAlive | Request::Goodbye | Request::FreeBytes | Request::CheckDirect => {}
+            Request::KeepAlive
+            | Request::Goodbye
+            | Request::FreeBytes
+            | Request::CheckDirect
+            | Request::Describe => {}
+            Request::Echo { len } => o.u32(*len),
+            Request::MeasureMerge {
+                codec,
+                level,
+                value_bytes,
+            } => {
+                o.u8(*codec);
+                o.u8(*level);
+                o.u32(*value_bytes);
+            }
             Request::Lease {
                 id,
                 name,
@@ -573,6 +610,15 @@ impl Request {
             },
             kind::FORGET_JOB => Request::ForgetJob {
                 attempt: i.u64("attempt")?,
+            },
+            kind::DESCRIBE => Request::Describe,
+            kind::ECHO => Request::Echo {
+                len: i.u32("bytes of the answer")?,
+            },
+            kind::MEASURE_MERGE => Request::MeasureMerge {
+                codec: i.u8("codec")?,
+                level: i.u8("level")?,
+                value_bytes: i.u32("bytes of a value")?,
             },
             kind::CREATE..=kind::BEGIN_JOB => Request::Names {
                 number: i.u64("number")?,

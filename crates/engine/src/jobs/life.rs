@@ -17,8 +17,10 @@ use siltstone_storage::Instant;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
+use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
+use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
@@ -136,9 +138,18 @@ impl Jobs {
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
                 runner.discard_names(&left);
-                let ns = self.env.now().since(start).as_nanos() as u64;
-                let took = (adopted == 0).then(|| (work.bytes(), ns));
+                let time = self.env.now().since(start);
+                let took = (adopted == 0).then(|| (work.bytes(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
+                if work.kind() == JobKind::Compaction {
+                    let compacted = Compacted {
+                        in_bytes: work.bytes(),
+                        out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
+                        cpu_ns: outcome.counters.cpu_ns,
+                        took: time,
+                    };
+                    sides.count_compacted(attempt.side, &compacted);
+                }
                 // Another side has done the job, so the failures of the suspects were their own
                 // fault.
                 for (suspect, said) in work.suspects.drain(..) {

@@ -7,6 +7,7 @@ mod attempt;
 mod begun;
 pub(crate) mod build;
 mod choice;
+mod costs;
 pub(crate) mod cpu;
 pub(crate) mod ended;
 pub(crate) mod flush;
