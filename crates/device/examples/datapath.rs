@@ -2,14 +2,15 @@
 //! time, for a store on local files and for the same store on a device.
 //!
 //! ```text
-//! cargo run -p siltstone-device --example datapath -- [local|unix|tcp ...]
+//! cargo run -p siltstone-device --example datapath -- [local|unix|tcp|unix-link|unix-jobs ...]
 //! ```
 //! The device is a process of its own on this machine. Compactions run on the host's cores, so that
 //! all their bytes go through the client, except with a name that ends in `-jobs`: there the device
-//! runs them. Times of a busy machine say little; the counts and the processor time do.
+//! runs them. With a name that ends in `-link`, the device passes no descriptors. Times of a busy machine say little; the counts and the processor time do.
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -76,6 +77,23 @@ impl Connection for CountingConnection {
         self.inner.is_local()
     }
 
+    fn passes_descriptors(&self) -> bool {
+        self.inner.passes_descriptors()
+    }
+
+    fn send_with_descriptor(
+        &self,
+        parts: &[&[u8]],
+        descriptor: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> LinkResult<()> {
+        self.inner.send_with_descriptor(parts, descriptor, deadline)
+    }
+
+    fn take_descriptor(&self) -> Option<OwnedFd> {
+        self.inner.take_descriptor()
+    }
+
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         {
             let mut counts = self.counts.lock().unwrap();
@@ -109,7 +127,12 @@ impl Connection for CountingConnection {
 fn cpu_ms(pid: u32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
-    let ticks = |n: usize| fields.get(n).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    let ticks = |n: usize| {
+        fields
+            .get(n)
+            .and_then(|f| f.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
     (ticks(12) * 10, ticks(13) * 10)
 }
 
@@ -162,17 +185,21 @@ struct Place {
 impl Place {
     fn new(name: &str) -> Outcome<Place> {
         let dir = tempfile::tempdir()?;
-        let address: Option<Address> = match name.trim_end_matches("-jobs") {
-            "local" => None,
-            "unix" => Some(format!("unix:{}", dir.path().join("socket").display()).parse()?),
-            "tcp" => Some("127.0.0.1:47613".parse()?),
-            other => return Err(format!("{other}: expected local, unix or tcp").into()),
-        };
+        let address: Option<Address> =
+            match name.trim_end_matches("-jobs").trim_end_matches("-link") {
+                "local" => None,
+                "unix" => Some(format!("unix:{}", dir.path().join("socket").display()).parse()?),
+                "tcp" => Some("127.0.0.1:47613".parse()?),
+                other => return Err(format!("{other}: expected local, unix or tcp").into()),
+            };
         let mut child = None;
         if let Some(address) = &address {
             let program = std::env::current_exe()?;
             let mut command = Command::new(program);
-            command.arg("serve").arg(address.to_string()).arg(dir.path().join("data"));
+            command
+                .arg("serve")
+                .arg(address.to_string())
+                .arg(dir.path().join("data"));
             child = Some(command.stdin(Stdio::piped()).spawn()?);
         }
         Ok(Place {
@@ -204,11 +231,16 @@ impl Place {
             name: "db".into(),
             create: true,
         };
-        let client = ClientOptions::default();
+        let client = ClientOptions {
+            descriptors: !self.name.ends_with("-link"),
+            ..ClientOptions::default()
+        };
         let device = Device::connect(runtime, network, address.clone(), folder, client)?;
         let mut components = Components::on(device.storage(), runtime.clone());
         if self.name.ends_with("-jobs") {
-            components.executors.push(Arc::new(DeviceExecutor::new("device", &device)));
+            components
+                .executors
+                .push(Arc::new(DeviceExecutor::new("device", &device)));
         }
         Ok((Store::open_with(components, options)?, Some(device)))
     }
@@ -220,13 +252,20 @@ impl Place {
 
     /// Runs a part, and prints what it cost.
     fn measure<T>(&self, what: &str, bytes: u64, run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-        let before: Vec<_> = self.pids().iter().map(|pid| (cpu_ms(*pid), calls(*pid))).collect();
+        let before: Vec<_> = self
+            .pids()
+            .iter()
+            .map(|pid| (cpu_ms(*pid), calls(*pid)))
+            .collect();
         let counted = self.counts.lock().unwrap().clone();
         let begun = std::time::Instant::now();
         let result = run()?;
         let passed = begun.elapsed().as_millis();
         let now = self.counts.lock().unwrap().clone();
-        println!("{:10} {what:12} {passed:6} ms, {bytes} bytes of entries", self.name);
+        println!(
+            "{:10} {what:12} {passed:6} ms, {bytes} bytes of entries",
+            self.name
+        );
         for ((pid, before), side) in self.pids().iter().zip(before).zip(["host", "device"]) {
             let ((user, system), (reads, writes)) = (cpu_ms(*pid), calls(*pid));
             println!(

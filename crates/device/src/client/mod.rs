@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
+//! ahead.rs                                 what is read before it is needed
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
 //! ```
@@ -11,6 +12,7 @@
 //! life each second, sends what files could not send while the link was down, and closes objects
 //! whose handles were dropped.
 
+mod ahead;
 mod executor;
 mod file;
 mod jobs;
@@ -91,6 +93,12 @@ pub struct LinkReport {
     pub sent_bytes: u64,
     /// The bytes that were received.
     pub received_bytes: u64,
+    /// Appends that were joined to earlier ones, and so needed no request of their own.
+    pub joined_count: u64,
+    /// Bytes that were asked for before they were needed. They are a part of those received.
+    pub ahead_bytes: u64,
+    /// Objects that are read by the descriptor that the device passed, without the link.
+    pub passed_count: u64,
 }
 
 impl Device {
@@ -159,6 +167,9 @@ impl Device {
             down: session.down().map(|(since, why)| (now.since(since), why)),
             sent_bytes: vital.sent_bytes.load(Ordering::Relaxed),
             received_bytes: vital.received_bytes.load(Ordering::Relaxed),
+            joined_count: vital.joined_count.load(Ordering::Relaxed),
+            ahead_bytes: vital.ahead_bytes.load(Ordering::Relaxed),
+            passed_count: vital.passed_count.load(Ordering::Relaxed),
         }
     }
 
@@ -215,6 +226,33 @@ impl Client {
         Ok(())
     }
 
+    /// These objects are about to be opened for writing, so nothing is read ahead of them.
+    fn is_written_now(&self, objects: &[Named]) {
+        for object in objects {
+            if let Named::Read(reader) = object {
+                reader.ahead.turn_off(&self.session);
+            }
+        }
+    }
+
+    /// Closes the files of this name whose handles were dropped, as the keeper would later.
+    fn close_dropped(&self, name: &str, limit: &Limit) -> Result<()> {
+        for file in self.files_named(name) {
+            if !file.is_dropped.load(Ordering::Acquire) {
+                continue;
+            }
+            match file.drain(limit, "close") {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
+                _ => {}
+            }
+            file.close();
+            let request = Request::Close { file: file.id };
+            self.session.ask(limit, "close", name, &request, &[])?;
+            self.files.lock().remove(&file.id);
+        }
+        Ok(())
+    }
+
     fn files_named(&self, name: &str) -> Vec<Arc<FileShared>> {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         let is_named = |file: &Arc<FileShared>| file.with_name(|own| own.is(name));
@@ -251,13 +289,15 @@ impl Client {
             }
             self.files.lock().remove(&file.id);
         }
-        let dropped: Vec<u64> = {
+        let dropped: Vec<_> = {
             let readers = self.readers.lock();
             let all = readers.values();
             let is_dropped = |reader: &&Arc<ReadShared>| reader.is_dropped.load(Ordering::Acquire);
-            all.filter(is_dropped).map(|reader| reader.id).collect()
+            all.filter(is_dropped).cloned().collect()
         };
-        for id in dropped {
+        for reader in dropped {
+            reader.ahead.close(&self.session);
+            let id = reader.id;
             if !self.tell(&Request::Close { file: id }, limit) {
                 return;
             }
@@ -340,6 +380,10 @@ fn keep(client: &Arc<Client>) {
         for file in files.iter().filter(|file| file.is_unanswered()) {
             file.go_on(&limit);
         }
+        let readers: Vec<_> = client.readers.lock().values().cloned().collect();
+        readers
+            .iter()
+            .for_each(|reader| reader.ahead.close_idle(session));
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
             client.sweep(&limit);

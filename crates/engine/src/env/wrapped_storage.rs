@@ -129,6 +129,10 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         let file = self.open_with(|s| s.open(name))?;
         Ok(self.0.opened_to_read(file))
     }
+    fn open_finished(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        let file = self.open_with(|s| s.open_finished(name))?;
+        Ok(self.0.opened_to_read(file))
+    }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         let file = self.open_with(|s| s.open_direct(name))?;
         Ok(self.0.opened_to_read(file))
