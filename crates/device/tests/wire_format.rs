@@ -83,6 +83,7 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
         slots: (2, 3),
         open_objects_max: 258,
         keep_bytes: 7,
+        capabilities: 1,
     });
     let mut limits = vec![2, 0, 0, 0, 3, 0, 0, 0];
     limits.extend([2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
@@ -93,6 +94,7 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
         (4, bytes_of(b"another16letters")),
         (5, bytes_of(b"dpu0")),
         (6, limits),
+        (0x8001, vec![1, 0, 0, 0]),
     ];
     assert_eq!(
         fields.each_ref().map(|f| f.0).to_vec(),
@@ -100,7 +102,16 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
     );
     let bytes = by_hand(&fields);
     assert_eq!(welcome.encode(1), bytes);
-    assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome)));
+    assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome.clone())));
+    // An older device does not tell what else it can do.
+    let ServerHello::Welcome(welcome) = welcome else {
+        panic!("it was made as a welcome");
+    };
+    let older = ServerHello::Welcome(Welcome {
+        capabilities: 0,
+        ..welcome
+    });
+    assert_eq!(ServerHello::decode(&by_hand(&fields[..6])), Ok((1, older)));
     let refused = ServerHello::Refused(Refusal {
         kind: StorageErrorKind::NotFound,
         reason: "no".into(),
@@ -263,6 +274,15 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             },
             26,
             "u8=2 u8=3 u32=4",
+        ),
+        (
+            Request::OpenFinished {
+                name: name(),
+                file: 4,
+                tail: 5,
+            },
+            18,
+            "text=db u64=4 u32=5",
         ),
         (
             names(

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
+//! ahead.rs                                 what is read before it is needed
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
 //! probe.rs                                 measures the device and the link
@@ -13,6 +14,7 @@
 //! life each second, sends what files could not send while the link was down, and closes objects
 //! whose handles were dropped.
 
+mod ahead;
 mod executor;
 mod file;
 mod jobs;
@@ -100,6 +102,12 @@ pub struct LinkReport {
     pub received_bytes: u64,
     /// The same bytes by purpose.
     pub purposes: Vec<LinkBytes>,
+    /// Appends that were joined to earlier ones, and so needed no request of their own.
+    pub joined_count: u64,
+    /// Bytes that were asked for before they were needed. They are a part of those received.
+    pub ahead_bytes: u64,
+    /// Objects that are read by the descriptor that the device passed, without the link.
+    pub passed_count: u64,
 }
 
 impl Device {
@@ -188,6 +196,9 @@ impl Device {
             sent_bytes: purposes.iter().map(|bytes| bytes.sent).sum(),
             received_bytes: purposes.iter().map(|bytes| bytes.received).sum(),
             purposes,
+            joined_count: session.vital.joined_count.load(Ordering::Relaxed),
+            ahead_bytes: session.vital.ahead_bytes.load(Ordering::Relaxed),
+            passed_count: session.vital.passed_count.load(Ordering::Relaxed),
         }
     }
 
@@ -244,6 +255,33 @@ impl Client {
         Ok(())
     }
 
+    /// These objects are about to be opened for writing, so nothing is read ahead of them.
+    fn is_written_now(&self, objects: &[Named]) {
+        for object in objects {
+            if let Named::Read(reader) = object {
+                reader.ahead.turn_off(&self.session);
+            }
+        }
+    }
+
+    /// Closes the files of this name whose handles were dropped, as the keeper would later.
+    fn close_dropped(&self, name: &str, limit: &Limit) -> Result<()> {
+        for file in self.files_named(name) {
+            if !file.is_dropped.load(Ordering::Acquire) {
+                continue;
+            }
+            match file.drain(limit, "close") {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
+                _ => {}
+            }
+            file.close();
+            let request = Request::Close { file: file.id };
+            self.session.ask(limit, "close", name, &request, &[])?;
+            self.files.lock().remove(&file.id);
+        }
+        Ok(())
+    }
+
     fn files_named(&self, name: &str) -> Vec<Arc<FileShared>> {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         let is_named = |file: &Arc<FileShared>| file.with_name(|own| own.is(name));
@@ -280,13 +318,15 @@ impl Client {
             }
             self.files.lock().remove(&file.id);
         }
-        let dropped: Vec<u64> = {
+        let dropped: Vec<_> = {
             let readers = self.readers.lock();
             let all = readers.values();
             let is_dropped = |reader: &&Arc<ReadShared>| reader.is_dropped.load(Ordering::Acquire);
-            all.filter(is_dropped).map(|reader| reader.id).collect()
+            all.filter(is_dropped).cloned().collect()
         };
-        for id in dropped {
+        for reader in dropped {
+            reader.ahead.close(&self.session);
+            let id = reader.id;
             if !self.tell(&Request::Close { file: id }, limit) {
                 return;
             }
@@ -370,6 +410,10 @@ fn keep(client: &Arc<Client>) {
             file.go_on(&limit);
         }
         client.names.close_unclaimed(session, &limit);
+        let readers: Vec<_> = client.readers.lock().values().cloned().collect();
+        readers
+            .iter()
+            .for_each(|reader| reader.ahead.close_idle(session));
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
             client.sweep(&limit);

@@ -120,6 +120,7 @@ impl LinkPurpose {
             Request::Reopen { .. }
             | Request::Close { .. }
             | Request::Open { .. }
+            | Request::OpenFinished { .. }
             | Request::List { .. }
             | Request::FreeBytes
             | Request::CheckDirect => LinkPurpose::Names,

@@ -65,6 +65,17 @@ pub enum Request {
         /// Whether it is read past the page cache.
         direct: bool,
     },
+    /// Opens a finished object, to which nobody writes any more, for reading. The answer has the
+    /// object's descriptor if the connection passes one, and the object is not open then.
+    /// Otherwise it has the object's last bytes.
+    OpenFinished {
+        /// The object.
+        name: String,
+        /// The number that the host gives it.
+        file: u64,
+        /// How many of the last bytes are wanted.
+        tail: u32,
+    },
     /// Reads ranges of an open object, which together have no more bytes than a frame.
     Read {
         /// Its number.
@@ -266,6 +277,7 @@ mod kind {
     pub const CANCEL_JOB: u16 = 15;
     pub const READ_OUTCOME: u16 = 16;
     pub const FORGET_JOB: u16 = 17;
+    pub const OPEN_FINISHED: u16 = 18;
     pub const DESCRIBE: u16 = 24;
     pub const ECHO: u16 = 25;
     pub const MEASURE_MERGE: u16 = 26;
@@ -411,6 +423,7 @@ impl Request {
             Request::Reopen { .. } => kind::REOPEN,
             Request::Close { .. } => kind::CLOSE,
             Request::Open { .. } => kind::OPEN,
+            Request::OpenFinished { .. } => kind::OPEN_FINISHED,
             Request::Read { .. } => kind::READ,
             Request::ReadSmall { .. } => kind::READ_SMALL,
             Request::List { .. } => kind::LIST,
@@ -483,6 +496,11 @@ impl Request {
                 put_name(o, name);
                 o.u64(*file);
                 o.flag(*direct);
+            }
+            Request::OpenFinished { name, file, tail } => {
+                put_name(o, name);
+                o.u64(*file);
+                o.u32(*tail);
             }
             Request::Read { file, ranges } => {
                 o.u64(*file);
@@ -577,6 +595,11 @@ impl Request {
                 name: i.text("name")?,
                 file: i.u64("file")?,
                 direct: i.flag("direct")?,
+            },
+            kind::OPEN_FINISHED => Request::OpenFinished {
+                name: i.text("name")?,
+                file: i.u64("file")?,
+                tail: i.u32("last bytes")?,
             },
             kind::READ => Request::Read {
                 file: i.u64("file")?,

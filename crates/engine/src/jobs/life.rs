@@ -20,6 +20,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
+use crate::jobs::carry_over::CarryOver;
 use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
 use crate::jobs::gate::Gate;
@@ -30,6 +31,7 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
 use crate::types::error::{Error, Result};
+use crate::types::options::DirectIo;
 
 /// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
@@ -111,6 +113,17 @@ impl Jobs {
         self.runner.prepare(attempt, begun)
     }
 
+    /// What carries over the tables of a foreign outcome. Past the page cache they are verified as
+    /// they are written, so nothing is carried over then.
+    fn carry_over(&self) -> Option<CarryOver> {
+        let direct_io = self.env.options().direct_io;
+        let (runner, tables) = (&self.runner, self.tree.tables());
+        (direct_io == DirectIo::None).then(|| {
+            let outage = self.env.outage();
+            CarryOver::new(self.env.runtime(), tables, runner.outputs(), outage)
+        })
+    }
+
     /// Verifies the outcome of an attempt, and counts how the attempt ended.
     pub(crate) fn judge(
         &self,
@@ -126,10 +139,21 @@ impl Jobs {
         metrics.adopted_table_count.add(adopted);
         metrics.resumed_job_count.add(u64::from(adopted > 0));
         let runner = &self.runner;
+        let carry_over = runner
+            .is_foreign(attempt, begun)
+            .then(|| self.carry_over())
+            .flatten();
         let verified = executed.and_then(|outcome| {
-            runner.verify(attempt, begun, &outcome)?;
+            runner.verify(attempt, begun, &outcome, carry_over.as_ref())?;
             Ok(outcome)
         });
+        if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
+            (&verified, &carry_over, &work.what)
+        {
+            let inputs = compaction.choice.tables();
+            let most = runner.carry_over_bytes();
+            carry_over.keep(inputs, most, &runner.carried_over);
+        }
         let sides = &runner.sides;
         let ended = match verified {
             Ok(outcome) => {

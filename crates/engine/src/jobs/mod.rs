@@ -6,6 +6,7 @@
 mod attempt;
 mod begun;
 pub(crate) mod build;
+mod carry_over;
 mod choice;
 mod costs;
 pub(crate) mod cpu;
