@@ -87,10 +87,14 @@ fn record(store: &str, stats: &Stats) {
             ("compaction_us", figures.compaction_us),
             ("compaction_cpu_us", figures.compaction_cpu_us),
             ("host_cpu_us", figures.host_cpu_us),
-            ("link_bytes", figures.link_bytes.unwrap_or(0)),
-            ("saved_link_bytes", figures.saved_link_bytes.unwrap_or(0)),
         ] {
             counter!(format!("siltstone_side_{name}"), &labels).absolute(n);
+        }
+        if let Some(bytes) = figures.link_bytes {
+            counter!("siltstone_side_link_bytes", &labels).absolute(bytes);
+        }
+        if let Some(bytes) = figures.saved_link_bytes {
+            counter!("siltstone_side_saved_link_bytes", &labels).absolute(bytes);
         }
         if let Some(us) = figures.saved_cpu_us {
             gauge!("siltstone_side_saved_cpu_us", &labels).set(us as f64);
