@@ -13,7 +13,9 @@ mod tls;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
+pub use client::{
+    ClientOptions, Device, DeviceExecutor, LinkReport, SeparatedExecutor, SeparatedStats,
+};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{

@@ -71,14 +71,30 @@ impl DeviceExecutor {
         self.lent.close();
     }
 
+    /// The session of the job's tables, if this device holds them.
+    pub(super) fn held(&self, ctx: &ExecContext) -> Option<Arc<Client>> {
+        let storage = ctx.outputs.base()?.downcast_ref::<DeviceStorage>()?;
+        let device = |client: &Client| client.session.welcome().map(|w| w.device);
+        let is_held = device(&storage.client) == device(&self.device.client);
+        is_held.then(|| Arc::clone(&storage.client))
+    }
+
+    /// The epoch of the lease of a session.
+    pub(super) fn epoch_of(client: &Client) -> Result<u64, ExecError> {
+        let epoch = client.session.writer_epoch().ok_or_else(|| {
+            let detail = "the store's session does not have the lease any more";
+            let kind = StorageErrorKind::Fenced;
+            let name = client.session.describe();
+            TableError::from(StorageError::new(kind, "run a job", name, detail))
+        })?;
+        Ok(epoch.0)
+    }
+
     fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {
         let base = ctx.outputs.base();
         let session = &self.device.client.session;
-        if let Some(storage) = base.and_then(|base| base.downcast_ref::<DeviceStorage>()) {
-            let device = |client: &Client| client.session.welcome().map(|w| w.device);
-            if device(&storage.client) == device(&self.device.client) {
-                return Ok(Shape::Held(Arc::clone(&storage.client)));
-            }
+        if let Some(client) = self.held(ctx) {
+            return Ok(Shape::Held(client));
         }
         if base.is_some_and(|base| base.is::<FileStorage>()) {
             let path = ctx.outputs.location();
@@ -126,7 +142,13 @@ impl DeviceExecutor {
         }
     }
 
-    fn order(&self, client: &Client, ctx: &ExecContext, place: Place, epoch: u64) -> JobOrder {
+    pub(super) fn order(
+        &self,
+        client: &Client,
+        ctx: &ExecContext,
+        place: Place,
+        epoch: u64,
+    ) -> JobOrder {
         JobOrder {
             attempt: client.new_attempt(),
             store: [0; 16],
@@ -147,21 +169,32 @@ impl DeviceExecutor {
         job: &Job,
         ctx: &ExecContext,
     ) -> Result<Outcome, ExecError> {
-        let boot = || client.session.welcome().map(|w| w.boot.clone());
-        let before = boot();
-        let order = self.order(client, ctx, place, epoch);
-        let outcome = client.run_job(job, order, ctx)?;
-        if !outcome.tables.is_empty() {
-            ctx.outputs.sync_dir(ctx.epoch)?;
-        }
-        if boot() != before {
-            let detail = "the device's machine was started again while the job ran";
-            let kind = StorageErrorKind::Io;
-            let name = client.session.describe();
-            return Err(StorageError::new(kind, "run a job", name, detail).into());
-        }
-        Ok(outcome)
+        with_names(client, ctx, || {
+            let order = self.order(client, ctx, place, epoch);
+            client.run_job(job, order, ctx)
+        })
     }
+}
+
+/// Runs a job in the folder of a session, and makes the names of its outputs durable.
+pub(super) fn with_names(
+    client: &Client,
+    ctx: &ExecContext,
+    run: impl FnOnce() -> Result<Outcome, ExecError>,
+) -> Result<Outcome, ExecError> {
+    let boot = || client.session.welcome().map(|w| w.boot.clone());
+    let before = boot();
+    let outcome = run()?;
+    if !outcome.tables.is_empty() {
+        ctx.outputs.sync_dir(ctx.epoch)?;
+    }
+    if boot() != before {
+        let detail = "the device's machine was started again while the job ran";
+        let kind = StorageErrorKind::Io;
+        let name = client.session.describe();
+        return Err(StorageError::new(kind, "run a job", name, detail).into());
+    }
+    Ok(outcome)
 }
 
 impl Executor for DeviceExecutor {
@@ -204,13 +237,8 @@ impl Executor for DeviceExecutor {
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         match self.shape(ctx, job)? {
             Shape::Held(client) => {
-                let epoch = client.session.writer_epoch().ok_or_else(|| {
-                    let detail = "the store's session does not have the lease any more";
-                    let kind = StorageErrorKind::Fenced;
-                    let name = client.session.describe();
-                    TableError::from(StorageError::new(kind, "run a job", name, detail))
-                })?;
-                self.run_there(&client, Place::Session, epoch.0, job, ctx)
+                let epoch = DeviceExecutor::epoch_of(&client)?;
+                self.run_there(&client, Place::Session, epoch, job, ctx)
             }
             Shape::Shared(path) => {
                 let place = Place::Shared { path };

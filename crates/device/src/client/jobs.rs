@@ -43,6 +43,41 @@ fn failed(error: StorageError) -> ExecError {
     ExecError::Failed(TableError::Storage(error))
 }
 
+/// What the host does for an attempt while the device runs it.
+pub(super) trait Beside {
+    /// The attempt has begun.
+    fn begin(&self, attempt: u64);
+
+    /// Whether it has failed, so that the attempt is to end.
+    fn has_failed(&self) -> bool;
+
+    /// Shows the counts of the device, with its own, as those of the attempt.
+    fn show(&self, counts: &JobCounts, progress: &Progress);
+
+    /// The attempt has ended, or nobody waits for it any more. Returns when nothing runs any more,
+    /// with the failure if there was one.
+    fn end(&self) -> Option<ExecError>;
+}
+
+/// Nothing is done beside.
+struct Nothing;
+
+impl Beside for Nothing {
+    fn begin(&self, _: u64) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn show(&self, counts: &JobCounts, progress: &Progress) {
+        show(counts, progress);
+    }
+
+    fn end(&self) -> Option<ExecError> {
+        None
+    }
+}
+
 impl Client {
     /// A number for an attempt, which rises within the session.
     pub(super) fn new_attempt(&self) -> u64 {
@@ -56,6 +91,20 @@ impl Client {
         order: JobOrder,
         ctx: &ExecContext,
     ) -> std::result::Result<Outcome, ExecError> {
+        let (attempt, epoch) = (order.attempt, order.epoch);
+        let change = NamesChange::BeginJob(order);
+        self.run_attempt(job, (attempt, epoch, change), ctx, &Nothing)
+    }
+
+    /// Has the device begin an attempt of a job, and waits for its end. The attempt has this number
+    /// and the epoch of this lease.
+    pub(super) fn run_attempt(
+        &self,
+        job: &Job,
+        (attempt, epoch, change): (u64, u64, NamesChange),
+        ctx: &ExecContext,
+        beside: &dyn Beside,
+    ) -> std::result::Result<Outcome, ExecError> {
         let bytes = job.encode();
         if bytes.len() > BULK_MAX {
             return Err(ExecError::declined(format!(
@@ -63,9 +112,7 @@ impl Client {
                 bytes.len()
             )));
         }
-        let attempt = order.attempt;
-        let epoch = order.epoch;
-        let begun = self.begin_job(order, epoch, &bytes);
+        let begun = self.begin_job(change, epoch, &bytes);
         if let Err(error) = begun {
             if error.kind == StorageErrorKind::Unreachable {
                 self.leave_attempt(attempt);
@@ -73,7 +120,9 @@ impl Client {
             return Err(failed(error));
         }
         let mut finished = Finished::default();
-        let ended = self.wait_for(attempt, job, ctx, &mut finished);
+        beside.begin(attempt);
+        let mut ended = self.wait_for(attempt, job, ctx, beside, &mut finished);
+        let failed_beside = beside.end();
         if ended.is_err() && finished.may_be_adopted {
             finished.leave(job, ctx);
         }
@@ -81,14 +130,19 @@ impl Client {
             Err(_) if !finished.has_ended => self.leave_attempt(attempt),
             _ => self.forget_attempt(attempt),
         }
+        // What failed on the host is why the attempt was cancelled.
+        if let (Err(ExecError::Cancelled), Some(error)) = (&ended, failed_beside)
+            && !ctx.cancel.is_cancelled()
+        {
+            ended = Err(error);
+        }
         ended
     }
 
-    fn begin_job(&self, order: JobOrder, epoch: u64, bytes: &[u8]) -> Result<()> {
+    fn begin_job(&self, change: NamesChange, epoch: u64, bytes: &[u8]) -> Result<()> {
         let limit = self.session.limit_of(DOWN_LIMIT);
         // The device reads what this session wrote.
         self.drain_all(&limit, OP)?;
-        let change = NamesChange::BeginJob(order);
         let names = &self.names;
         let changed = names.change(&self.session, OP, epoch, change, bytes, &limit);
         changed.map(drop)
@@ -100,12 +154,14 @@ impl Client {
         attempt: u64,
         job: &Job,
         ctx: &ExecContext,
+        beside: &dyn Beside,
         finished: &mut Finished,
     ) -> std::result::Result<Outcome, ExecError> {
         let session = &self.session;
         let mut cancelled = None;
         loop {
-            if ctx.cancel.is_cancelled() {
+            let is_over = ctx.cancel.is_cancelled() || beside.has_failed();
+            if is_over {
                 let now = session.runtime.now();
                 let since = *cancelled.get_or_insert_with(|| {
                     self.cancel_attempt(attempt);
@@ -131,7 +187,7 @@ impl Client {
                     return Err(failed(error));
                 }
             };
-            show(&status.counts, &ctx.progress);
+            beside.show(&status.counts, &ctx.progress);
             finished.take(&status, job);
             if status.end.is_some() {
                 finished.has_ended = true;
@@ -143,7 +199,7 @@ impl Client {
                     return self.read_outcome(attempt, outcome_bytes).map_err(failed);
                 }
                 Some(JobEnd::Declined(reason)) => return Err(ExecError::Declined { reason }),
-                Some(JobEnd::Cancelled) if ctx.cancel.is_cancelled() => {
+                Some(JobEnd::Cancelled) if is_over => {
                     return Err(ExecError::Cancelled);
                 }
                 Some(JobEnd::Cancelled) => {

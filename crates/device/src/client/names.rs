@@ -94,7 +94,10 @@ fn names_of(change: &NamesChange) -> Vec<&str> {
         | NamesChange::Replace { name }
         | NamesChange::Import { name, .. } => vec![name],
         NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
-        NamesChange::SyncDir | NamesChange::SyncParents | NamesChange::BeginJob(_) => Vec::new(),
+        NamesChange::SyncDir
+        | NamesChange::SyncParents
+        | NamesChange::BeginJob(_)
+        | NamesChange::BeginRebuild(_) => Vec::new(),
     }
 }
 
@@ -171,7 +174,13 @@ impl NamesLane {
         match pending {
             // Somebody has the lane.
             None => true,
-            Some(pending) => pending.is_some_and(|p| matches!(p.change, NamesChange::BeginJob(_))),
+            Some(pending) => pending.is_some_and(|p| {
+                let change = &p.change;
+                matches!(
+                    change,
+                    NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_)
+                )
+            }),
         }
     }
 
@@ -462,7 +471,7 @@ impl Names {
                 let detail = "the device was started again during the import; delete the object";
                 return Ok(lost(StorageErrorKind::Io, "import", name, detail));
             }
-            NamesChange::BeginJob(order) => {
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => {
                 let detail = "the device was started again when the job began";
                 let name = format!("attempt {}", order.attempt);
                 let kind = StorageErrorKind::Unreachable;

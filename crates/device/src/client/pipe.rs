@@ -13,6 +13,7 @@ use std::time::Duration;
 use siltstone_storage::Runtime;
 use siltstone_storage::link::Connection;
 
+use super::link_rate::LinkRate;
 use crate::frames::{ConnectionError, Frames, Next, send_frame};
 use crate::wire::answer::WORKING;
 use crate::wire::frame::Label;
@@ -31,6 +32,7 @@ pub(super) struct Vital {
     pub(super) last_heard_ns: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
     pub(super) received_bytes: AtomicU64,
+    pub(super) rate: LinkRate,
 }
 
 impl Vital {
@@ -50,6 +52,7 @@ pub(super) struct Receiver {
 impl Receiver {
     /// Waits for the next answer. The frame has its bulk bytes.
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
+        let begun = self.vital.runtime.now();
         loop {
             let deadline = self.vital.runtime.now() + self.vital.silence;
             let frame = match self.frames.next(deadline)? {
@@ -64,6 +67,8 @@ impl Receiver {
             let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
             let received = &self.vital.received_bytes;
             received.fetch_add(len as u64, Ordering::Relaxed);
+            let took = self.vital.runtime.now().since(begun);
+            self.vital.rate.note(len as u64, took);
             if frame.header.kind == WORKING {
                 continue;
             }

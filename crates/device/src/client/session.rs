@@ -143,6 +143,7 @@ impl Session {
             last_heard_ns: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
+            rate: Default::default(),
         });
         Session {
             runtime: runtime.clone(),

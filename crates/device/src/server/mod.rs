@@ -15,6 +15,7 @@ mod jobs;
 mod leases;
 mod names_kept;
 mod notes;
+mod rebuild;
 mod requests;
 mod session;
 

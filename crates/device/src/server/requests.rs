@@ -10,6 +10,7 @@ use std::sync::Arc;
 use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile};
 
 use super::Inner;
+use super::jobs::Decides;
 use super::leases::{self, Wanted};
 use super::session::{Object, SessionState, Turn, Written};
 use crate::wire::answer::LIST_BYTES_MAX;
@@ -136,6 +137,10 @@ pub(super) fn execute(
             session.jobs.forget(attempt);
             Ok(Answer::Done).into()
         }
+        Request::Survivors(piece) => {
+            let crc = frame.header.body_crc;
+            session.jobs.survivors(&piece, crc, frame.bulk()).into()
+        }
     }
 }
 
@@ -160,7 +165,12 @@ fn change_names(
     }
     let failed = &mut names.1;
     let result = match (change, &session.folder) {
-        (NamesChange::BeginJob(order), _) => super::jobs::begin(inner, session, order, frame),
+        (NamesChange::BeginJob(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Device, frame)
+        }
+        (NamesChange::BeginRebuild(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Host, frame)
+        }
         (_, None) => Err(no_folder("change")),
         (change, Some(folder)) => {
             let storage = &*folder.storage;
@@ -256,7 +266,9 @@ fn make_change(
             done(synced)
         }
         NamesChange::SyncParents => done(storage.sync_parents(local("sync_parents")?)),
-        NamesChange::BeginJob(_) => unreachable!("jobs are begun by the caller"),
+        NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_) => {
+            unreachable!("jobs are begun by the caller")
+        }
     })
 }
 

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod hello;
 pub mod job;
 pub mod request;
+pub mod survivors;
 
 pub use answer::Answer;
 pub use frame::{Frame, FrameHeader, FrameReader};

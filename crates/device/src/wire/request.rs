@@ -12,6 +12,7 @@ use siltstone_table::Damage;
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
 use super::job::JobOrder;
+use super::survivors::SurvivorsPiece;
 
 /// The most ranges of one read.
 pub const RANGES_MAX: usize = 1024;
@@ -119,6 +120,8 @@ pub enum Request {
         /// The attempt.
         attempt: u64,
     },
+    /// Brings a piece of the survivors of a subjob, whose bytes are the bulk bytes.
+    Survivors(SurvivorsPiece),
     /// A change in the lane of names.
     Names {
         /// Its number in the lane.
@@ -204,6 +207,9 @@ pub enum NamesChange {
     SyncParents,
     /// Begins a job, whose bytes are the bulk bytes.
     BeginJob(JobOrder),
+    /// Begins a job, whose bytes are the bulk bytes, of which the host decides what is kept
+    /// ([`Request::Survivors`]) and the device makes the tables.
+    BeginRebuild(JobOrder),
 }
 
 /// A change of a file that is written.
@@ -244,6 +250,7 @@ mod kind {
     pub const CANCEL_JOB: u16 = 15;
     pub const READ_OUTCOME: u16 = 16;
     pub const FORGET_JOB: u16 = 17;
+    pub const SURVIVORS: u16 = 18;
     pub const CREATE: u16 = 32;
     pub const RECYCLE: u16 = 33;
     pub const SYNC_OBJECT: u16 = 34;
@@ -255,6 +262,7 @@ mod kind {
     pub const SYNC_DIR: u16 = 40;
     pub const SYNC_PARENTS: u16 = 41;
     pub const BEGIN_JOB: u16 = 42;
+    pub const BEGIN_REBUILD: u16 = 43;
     pub const APPEND: u16 = 64;
     pub const RESERVE: u16 = 65;
     pub const TRUNCATE: u16 = 66;
@@ -293,6 +301,7 @@ impl NamesChange {
             NamesChange::SyncDir => kind::SYNC_DIR,
             NamesChange::SyncParents => kind::SYNC_PARENTS,
             NamesChange::BeginJob(_) => kind::BEGIN_JOB,
+            NamesChange::BeginRebuild(_) => kind::BEGIN_REBUILD,
         }
     }
 
@@ -329,7 +338,7 @@ impl NamesChange {
                 put_name(out, from_name);
             }
             NamesChange::SyncDir | NamesChange::SyncParents => {}
-            NamesChange::BeginJob(order) => order.put(out),
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => order.put(out),
         }
     }
 
@@ -370,6 +379,7 @@ impl NamesChange {
             kind::SYNC_DIR => NamesChange::SyncDir,
             kind::SYNC_PARENTS => NamesChange::SyncParents,
             kind::BEGIN_JOB => NamesChange::BeginJob(JobOrder::get(i)?),
+            kind::BEGIN_REBUILD => NamesChange::BeginRebuild(JobOrder::get(i)?),
             other => return Err(Damage::new("kind of request", 16, 0, other.into())),
         })
     }
@@ -396,6 +406,7 @@ impl Request {
             Request::CancelJob { .. } => kind::CANCEL_JOB,
             Request::ReadOutcome { .. } => kind::READ_OUTCOME,
             Request::ForgetJob { .. } => kind::FORGET_JOB,
+            Request::Survivors(_) => kind::SURVIVORS,
             Request::Names { change, .. } => change.kind(),
             Request::File { change, .. } => match change {
                 FileChange::Append { .. } => kind::APPEND,
@@ -469,6 +480,7 @@ impl Request {
                 o.u64(*attempt);
                 o.u64(*offset);
             }
+            Request::Survivors(piece) => piece.put(o),
             Request::Names {
                 number,
                 epoch,
@@ -563,7 +575,8 @@ impl Request {
             kind::FORGET_JOB => Request::ForgetJob {
                 attempt: i.u64("attempt")?,
             },
-            kind::CREATE..=kind::BEGIN_JOB => Request::Names {
+            kind::SURVIVORS => Request::Survivors(SurvivorsPiece::get(i)?),
+            kind::CREATE..=kind::BEGIN_REBUILD => Request::Names {
                 number: i.u64("number")?,
                 epoch: i.u64("epoch")?,
                 change: NamesChange::get(found, i)?,

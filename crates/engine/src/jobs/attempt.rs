@@ -137,6 +137,7 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
             part_listener: None,
+            remarks: None,
             subjob_order: self.subjob_order,
             columns_first: false,
         };
