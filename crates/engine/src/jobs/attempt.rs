@@ -26,6 +26,7 @@ use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
 use crate::jobs::runner::JobRunner;
 use crate::jobs::sides::{SideId, guarded};
+use crate::jobs::work::RemarkCell;
 use crate::tree::memtable::Memtable;
 use crate::types::error::{self, Error, ErrorKind};
 use crate::types::limits::KeyspaceId;
@@ -41,7 +42,8 @@ pub(crate) struct Attempt {
     pub(crate) output: OutputPrefix,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
-    /// What stands between an executor that is not the host's own and the store.
+    /// What stands between an executor that is not the host's own and the store. Side `host` has
+    /// one if another executor runs the job in the place of the host's cores.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Tables that earlier attempts of the job took over.
     pub(crate) adopted_before: u64,
@@ -107,13 +109,42 @@ impl JobRunner {
 
     /// Executes a job and verifies its outcome.
     pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
-        let outcome = self.prepare(attempt, begun).execute()?;
+        let outcome = self.prepare(attempt, begun, &Arc::default()).execute()?;
         self.verify(attempt, begun, &outcome)?;
         Ok(outcome)
     }
 
+    /// The executor that may run a job in the place of the host's cores. Flushes have none.
+    pub(crate) fn separated_for(&self, begun: &Begun) -> Option<&Arc<dyn Executor>> {
+        let separated = self.separated.as_ref();
+        separated.filter(|_| begun.compared.is_none())
+    }
+
+    /// Whether the host's own cores run the attempt.
+    pub(crate) fn is_host(&self, attempt: &Attempt) -> bool {
+        attempt.side == self.sides.host() && attempt.gate.is_none()
+    }
+
+    /// The executor of an attempt, and its name.
+    fn executor_of(&self, attempt: &Attempt) -> (&Arc<dyn Executor>, &str) {
+        match &self.separated {
+            Some(executor) if attempt.side == self.sides.host() && attempt.gate.is_some() => {
+                (executor, "separated")
+            }
+            _ => (
+                self.sides.executor(attempt.side),
+                self.sides.name(attempt.side),
+            ),
+        }
+    }
+
     /// Prepares an attempt of a job.
-    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> PreparedJob {
+    pub(crate) fn prepare(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        remarks: &Arc<RemarkCell>,
+    ) -> PreparedJob {
         let (inputs, outputs) = match &attempt.gate {
             Some(gate) => (gate.inputs(), gate.outputs(self.outputs_elsewhere())),
             None => (
@@ -121,6 +152,7 @@ impl JobRunner {
                 self.outputs().clone(),
             ),
         };
+        let is_host = self.is_host(attempt);
         let context = ExecContext {
             runtime: self.runtime.clone(),
             inputs,
@@ -137,14 +169,15 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
             part_listener: None,
-            remarks: None,
+            remarks: Some(remarks.clone()),
             subjob_order: self.subjob_order,
-            columns_first: false,
+            columns_first: self.columns_first && is_host,
         };
+        let (executor, name) = self.executor_of(attempt);
         PreparedJob {
-            executor: self.sides.executor(attempt.side).clone(),
-            name: self.sides.name(attempt.side).to_string(),
-            is_host: attempt.side == self.sides.host(),
+            executor: executor.clone(),
+            name: name.to_string(),
+            is_host,
             job: begun.attempt(attempt.output.clone()),
             context,
         }
@@ -158,7 +191,7 @@ impl JobRunner {
         outcome: &Outcome,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
-        let is_whole = self.checks_whole(attempt.side);
+        let is_whole = self.is_foreign(attempt, begun) && self.checks_whole(attempt.side);
         let verified = self.check(attempt, begun, &job, outcome, is_whole);
         match &verified {
             // An outcome of which a sample was checked does not show that the side is honest again.
@@ -191,10 +224,7 @@ impl JobRunner {
     ) -> Result<(), Ended> {
         let outputs = &**self.outputs();
         let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes.
-        let is_from_outside = attempt.side != self.sides.host()
-            || begun.is_foreign() && !planted!(ForeignTablesAreBelieved);
-        if verified.is_ok() && is_from_outside {
+        if verified.is_ok() && self.is_foreign(attempt, begun) {
             verified = self.check_foreign(attempt, begun, job, outcome, is_whole)?;
         }
         if let Some((stream, sample)) = &begun.compared
@@ -211,9 +241,15 @@ impl JobRunner {
             })?;
         }
         verified.map_err(|rejected| {
-            let executor = self.sides.name(attempt.side);
+            let (_, executor) = self.executor_of(attempt);
             Ended::Rejected(rejection(&rejected.reason, executor))
         })
+    }
+
+    /// Whether an executor made tables that is not the host's own, which syncs and checks what it
+    /// writes.
+    fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
+        !self.is_host(attempt) || begun.is_foreign() && !planted!(ForeignTablesAreBelieved)
     }
 
     /// Checks tables that an executor other than the host's own made: that they are synced, some

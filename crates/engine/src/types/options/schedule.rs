@@ -47,6 +47,12 @@ pub struct ScheduleOptions {
     pub three_levels: bool,
     /// A side may have several compactions at once, and a compaction several subjobs.
     pub multi_threading: bool,
+    /// Compactions of the host whose tables lie on a device may leave the values there, if the
+    /// store has an executor for it (`Components::separated`) and it expects to gain by that.
+    pub separated_transfer: bool,
+    /// Compactions of the host on local tables read columns first, and then only the blocks of
+    /// which something is kept.
+    pub columns_first: bool,
 }
 
 const DEFAULT: ScheduleOptions = ScheduleOptions {
@@ -56,6 +62,8 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     fourth_score: false,
     three_levels: false,
     multi_threading: true,
+    separated_transfer: false,
+    columns_first: false,
 };
 
 /// All scores off, and one job at a time.
@@ -75,6 +83,8 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
             third_score: ThirdScore::Ends,
             fourth_score: true,
             three_levels: true,
+            separated_transfer: true,
+            columns_first: true,
             ..DEFAULT
         },
     ),
@@ -109,12 +119,14 @@ const THIRD_SCORES: [(&str, ThirdScore); 5] = [
 type Switch = fn(&mut ScheduleOptions) -> &mut bool;
 
 /// The switches that are on or off, by name.
-const SWITCHES: [(&str, Switch); 5] = [
+const SWITCHES: [(&str, Switch); 7] = [
     ("first-score", |o| &mut o.first_score),
     ("second-score", |o| &mut o.second_score),
     ("fourth-score", |o| &mut o.fourth_score),
     ("three-levels", |o| &mut o.three_levels),
     ("multi-threading", |o| &mut o.multi_threading),
+    ("separated-transfer", |o| &mut o.separated_transfer),
+    ("columns-first", |o| &mut o.columns_first),
 ];
 
 const THIRD: &str = "third-score";
@@ -261,6 +273,7 @@ mod tests {
         assert_eq!(set("default").unwrap(), ScheduleOptions::default());
         let near = set("near-data").unwrap();
         assert!(near.three_levels && near.third_score == ThirdScore::Ends);
+        assert!(near.separated_transfer && near.columns_first);
         let single = set("async-single").unwrap();
         assert!(!single.multi_threading && !single.second_score && !single.first_score);
         let host = set("host-only").unwrap();
@@ -280,7 +293,7 @@ mod tests {
 
     #[test]
     fn every_value_survives_its_text() {
-        for bits in 0..32u32 {
+        for bits in 0..1u32 << SWITCHES.len() {
             for (_, third_score) in THIRD_SCORES {
                 let mut options = ScheduleOptions {
                     third_score,
