@@ -231,7 +231,9 @@ proptest! {
         // Separated: the host decides, and the device makes the tables.
         let mut separated_job = held_job.clone();
         separated_job.output.attempt = 2;
-        let separated = SeparatedExecutor::new(&session).always();
+        let separated = SeparatedExecutor::new(&session)
+            .always()
+            .cut_into(1 + case.runs[0].entries.len() % 40, 200);
         let context = ExecContext {
             max_parallel: 1 + case.runs.len() % 3,
             progress: Arc::default(),

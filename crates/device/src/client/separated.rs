@@ -85,6 +85,16 @@ pub struct SeparatedExecutor {
     counts: Counts,
     /// Whether every job that can be divided is, whatever it costs.
     always: bool,
+    sizes: Sizes,
+}
+
+/// How survivors are cut.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// The extents of a chunk; `None` for as many as planners make.
+    chunk_extents: Option<usize>,
+    /// The bytes of a piece.
+    piece_bytes: usize,
 }
 
 impl SeparatedExecutor {
@@ -96,6 +106,10 @@ impl SeparatedExecutor {
             measured: runtime.mutex(Measured::default()),
             counts: Counts::default(),
             always: false,
+            sizes: Sizes {
+                chunk_extents: None,
+                piece_bytes: BULK_MAX,
+            },
         }
     }
 
@@ -104,6 +118,17 @@ impl SeparatedExecutor {
     #[must_use]
     pub fn always(mut self) -> SeparatedExecutor {
         self.always = true;
+        self
+    }
+
+    /// Cuts survivors into chunks of so many extents and pieces of so many bytes, for tests with
+    /// small jobs.
+    #[must_use]
+    pub fn cut_into(mut self, chunk_extents: usize, piece_bytes: usize) -> SeparatedExecutor {
+        self.sizes = Sizes {
+            chunk_extents: Some(chunk_extents),
+            piece_bytes: piece_bytes.clamp(1, BULK_MAX),
+        };
         self
     }
 
@@ -176,7 +201,14 @@ impl SeparatedExecutor {
             return Err(ExecError::declined(reason));
         }
         ctx.remark(&reason);
-        let halves = Arc::new(Halves::new(&client, job, plans, own, ctx, parallel));
+        let halves = Arc::new(Halves::new(
+            &client,
+            job,
+            plans,
+            own,
+            ctx,
+            (parallel, self.sizes),
+        ));
         let outcome = with_names(&client, ctx, || {
             let mut order = self.device.order(&client, ctx, Place::Session, epoch);
             order.max_parallel = parallel as u32;
@@ -312,6 +344,7 @@ struct Halves {
     /// The progress of the whole job.
     all: Arc<Progress>,
     parallel: usize,
+    sizes: Sizes,
     attempt: AtomicU64,
     next_subjob: AtomicU32,
     failed: Mutex<Option<ExecError>>,
@@ -349,7 +382,7 @@ impl Halves {
         plans: Plans,
         own: ExecContext,
         ctx: &ExecContext,
-        parallel: usize,
+        (parallel, sizes): (usize, Sizes),
     ) -> Halves {
         let runtime = &ctx.runtime;
         Halves {
@@ -359,6 +392,7 @@ impl Halves {
             ctx: own,
             all: Arc::clone(&ctx.progress),
             parallel,
+            sizes,
             attempt: AtomicU64::new(0),
             next_subjob: AtomicU32::new(0),
             failed: runtime.mutex(None),
@@ -479,6 +513,9 @@ impl Halves {
         let mut planner = self
             .plans
             .subjob_ahead(job, subjob, &Point::Start, ctx, reader)?;
+        if let Some(extents) = self.sizes.chunk_extents {
+            planner.set_chunk_extents(extents);
+        }
         while let Some(chunk) = planner.next_chunk()? {
             let bytes = chunk.encode(identity);
             // The chunks that wait are about as large as this one.
@@ -492,7 +529,7 @@ impl Halves {
     fn send(&self, subjob: u32, outbox: &Outbox) -> Result<(), ExecError> {
         let mut number = 0;
         while let Some(chunk) = outbox.next(&self.ctx.cancel)? {
-            let mut pieces = chunk.chunks(BULK_MAX).peekable();
+            let mut pieces = chunk.chunks(self.sizes.piece_bytes).peekable();
             while let Some(bytes) = pieces.next() {
                 number += 1;
                 let piece = SurvivorsPiece {
