@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use common::address;
 use siltstone::check::{CheckStorages, check};
-use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone::{Batch, Components, ErrorKind, Options, ScheduleOptions, Store, WriteOptions};
 use siltstone_device::{
-    ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, Server,
-    ServerOptions,
+    ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, SeparatedExecutor,
+    Server, ServerOptions,
 };
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
 use siltstone_storage::sim::{self, Process, SimConfig};
@@ -35,6 +35,8 @@ struct Plan {
     kill_host_ms: u64,
     /// The number of lives of the host, and of its operations in each.
     lives: (usize, usize),
+    /// The host runs all compactions, and leaves the values on the device.
+    separated: bool,
 }
 
 impl Plan {
@@ -58,6 +60,8 @@ struct Known {
     poisoned: usize,
     outages: usize,
     device_jobs: u64,
+    separated_jobs: u64,
+    fallbacks: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +71,8 @@ struct Seen {
     poisoned: usize,
     outages: usize,
     device_jobs: u64,
+    separated_jobs: u64,
+    fallbacks: u64,
 }
 
 type Shared = Arc<Mutex<Known>>;
@@ -75,8 +81,14 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
 }
 
-fn options() -> Options {
+fn options(plan: Plan) -> Options {
+    let mut schedule = ScheduleOptions::default();
+    if plan.separated {
+        schedule = ScheduleOptions::policy("host-only").expect("a policy");
+        schedule.separated_transfer = true;
+    }
     Options {
+        schedule,
         memtable_bytes: 256 << 10,
         table_bytes: 64 << 10,
         level1_bytes: 64 << 10,
@@ -115,8 +127,8 @@ fn start_device(
 fn open(
     runtime: &Runtime,
     network: &MemoryNetwork,
-    tail_bytes: usize,
-) -> Result<(Arc<Device>, Store), String> {
+    plan: Plan,
+) -> Result<(Arc<Device>, Store, Arc<SeparatedExecutor>), String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
         create: true,
@@ -125,7 +137,7 @@ fn open(
     let client = ClientOptions {
         time_limit: Duration::from_secs(20),
         lease_wait: Duration::from_secs(40),
-        tail_bytes,
+        tail_bytes: plan.tail_bytes(),
         ..ClientOptions::default()
     };
     let device = Device::connect(runtime, network, address(), folder, client);
@@ -133,8 +145,13 @@ fn open(
     let mut components = Components::on(device.storage(), runtime.clone());
     let executor = DeviceExecutor::new("device", &device);
     components.executors.push(Arc::new(executor));
-    match Store::open_with(components, options()) {
-        Ok(store) => Ok((device, store)),
+    let separated = SeparatedExecutor::new(&device).always().cut_into(10, 64);
+    let separated = Arc::new(separated);
+    if plan.separated {
+        components.separated = Some(separated.clone());
+    }
+    match Store::open_with(components, options(plan)) {
+        Ok(store) => Ok((device, store, separated)),
         Err(error) => {
             device.close();
             match error.kind() {
@@ -165,7 +182,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 
 /// One life of the host: it opens the store, works, and closes it.
 fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan) {
-    let Ok((device, store)) = open(runtime, network, plan.tail_bytes()) else {
+    let Ok((device, store, separated)) = open(runtime, network, plan) else {
         return;
     };
     let keyspace = store.default_keyspace().expect("the default keyspace");
@@ -221,7 +238,12 @@ fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan)
     let stats = store.stats();
     let jobs = stats.sides.iter().filter(|side| side.side == "device");
     let done = jobs.filter(|side| side.compaction_bytes_per_s.is_some());
-    shared.lock().device_jobs += done.count() as u64;
+    {
+        let mut known = shared.lock();
+        known.device_jobs += done.count() as u64;
+        known.separated_jobs += separated.stats().job_count;
+        known.fallbacks += stats.counter("job_fallback_count");
+    }
     drop(keyspace);
     let _ = store.close();
     device.close();
@@ -279,8 +301,8 @@ fn run(plan: Plan) -> Result<Seen, String> {
         // Without faults everything is there.
         network.set_faults(LinkFaults::default());
         let mut tries = 0;
-        let (session, store) = loop {
-            match open(&runtime, &network, plan.tail_bytes()) {
+        let (session, store, _) = loop {
+            match open(&runtime, &network, plan) {
                 Ok(opened) => break opened,
                 Err(error) => {
                     tries += 1;
@@ -305,6 +327,8 @@ fn run(plan: Plan) -> Result<Seen, String> {
         seen.poisoned = known.poisoned;
         seen.outages = known.outages;
         seen.device_jobs = known.device_jobs;
+        seen.separated_jobs = known.separated_jobs;
+        seen.fallbacks = known.fallbacks;
         seen
     });
     outcome.result.map_err(|failure| format!("{failure}"))
@@ -320,6 +344,8 @@ fn check_all(name: &str, plans: impl Iterator<Item = Plan>) -> Seen {
                 total.poisoned += seen.poisoned;
                 total.outages += seen.outages;
                 total.device_jobs += seen.device_jobs;
+                total.separated_jobs += seen.separated_jobs;
+                total.fallbacks += seen.fallbacks;
             }
             Err(wrong) => panic!("{plan:?}: {wrong}"),
         }
@@ -354,6 +380,7 @@ fn a_host_that_is_killed_loses_no_synced_write() {
         power: 0,
         kill_host_ms: 200 + seed * 13 % 800,
         lives: (4, 150),
+        separated: false,
     };
     let seen = check_all("killed hosts", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -374,6 +401,7 @@ fn an_outage_poisons_nothing() {
         power: 0,
         kill_host_ms: 0,
         lives: (2, 150),
+        separated: false,
     };
     let seen = check_all("outages", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -388,6 +416,7 @@ fn a_device_that_is_killed_loses_no_synced_write() {
         power: 0,
         kill_host_ms: 0,
         lives: (3, 150),
+        separated: false,
     };
     check_all("killed devices", seeds(15).map(plan));
 }
@@ -401,6 +430,43 @@ fn a_device_that_loses_power_loses_no_synced_write() {
         power: 1 + seed % 2,
         kill_host_ms: if seed % 3 == 0 { 700 } else { 0 },
         lives: (4, 120),
+        separated: false,
     };
     check_all("power losses", seeds(15).map(plan));
+}
+
+/// The host runs all compactions, and the device makes their tables. The device is killed, links
+/// are cut and freeze; what fails runs whole.
+#[test]
+fn separated_compactions_lose_nothing() {
+    let plan = |seed: u64| Plan {
+        seed,
+        faults: match seed % 3 {
+            0 => LinkFaults {
+                delay: Duration::from_millis(2),
+                ..slow()
+            },
+            _ => LinkFaults {
+                cut: 300,
+                freeze: 60,
+                stall_chance: 60,
+                stall: Duration::from_secs(3),
+                ..slow()
+            },
+        },
+        kill_device_ms: if seed.is_multiple_of(2) {
+            40 + seed * 29 % 300
+        } else {
+            0
+        },
+        power: if seed % 4 == 2 { 2 } else { 0 },
+        kill_host_ms: if seed % 5 == 4 { 700 } else { 0 },
+        lives: (3, 150),
+        separated: true,
+    };
+    let seen = check_all("separated", seeds(20).map(plan));
+    assert!(
+        seen.separated_jobs > 0 && seen.fallbacks > 0 || std::env::var_os("SILT_SEED").is_some(),
+        "{seen:?}"
+    );
 }
