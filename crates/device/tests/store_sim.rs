@@ -15,8 +15,8 @@ use common::address;
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Batch, Components, ErrorKind, Options, Store, Value, WriteOptions};
 use siltstone_device::{
-    ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, Server,
-    ServerOptions,
+    ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, SeparatedExecutor,
+    Server, ServerOptions,
 };
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
 use siltstone_storage::sim::{self, Process, SimConfig};
@@ -37,6 +37,8 @@ struct Plan {
     lives: (usize, usize),
     /// The schedule of the store, as text.
     schedule: &'static str,
+    /// The host runs all compactions, and leaves the values on the device.
+    separated: bool,
 }
 
 impl Plan {
@@ -60,6 +62,8 @@ struct Known {
     poisoned: usize,
     outages: usize,
     device_jobs: u64,
+    separated_jobs: u64,
+    fallbacks: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +73,8 @@ struct Seen {
     poisoned: usize,
     outages: usize,
     device_jobs: u64,
+    separated_jobs: u64,
+    fallbacks: u64,
 }
 
 type Shared = Arc<Mutex<Known>>;
@@ -121,7 +127,7 @@ fn open(
     runtime: &Runtime,
     network: &MemoryNetwork,
     plan: Plan,
-) -> Result<(Arc<Device>, Store), String> {
+) -> Result<(Arc<Device>, Store, Arc<SeparatedExecutor>), String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
         create: true,
@@ -138,8 +144,13 @@ fn open(
     let mut components = Components::on(device.storage(), runtime.clone());
     let executor = DeviceExecutor::new("device", &device);
     components.executors.push(Arc::new(executor));
+    let separated = SeparatedExecutor::new(&device).always().cut_into(10, 64);
+    let separated = Arc::new(separated);
+    if plan.separated {
+        components.separated = Some(separated.clone());
+    }
     match Store::open_with(components, options(plan.schedule)) {
-        Ok(store) => Ok((device, store)),
+        Ok(store) => Ok((device, store, separated)),
         Err(error) => {
             device.close();
             match error.kind() {
@@ -170,7 +181,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 
 /// One life of the host: it opens the store, works, and closes it.
 fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan) {
-    let Ok((device, store)) = open(runtime, network, plan) else {
+    let Ok((device, store, separated)) = open(runtime, network, plan) else {
         return;
     };
     let keyspace = store.default_keyspace().expect("the default keyspace");
@@ -226,7 +237,12 @@ fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan)
     let stats = store.stats();
     let jobs = stats.sides.iter().filter(|side| side.side == "device");
     let done = jobs.filter(|side| side.compaction_bytes_per_s.is_some());
-    shared.lock().device_jobs += done.count() as u64;
+    {
+        let mut known = shared.lock();
+        known.device_jobs += done.count() as u64;
+        known.separated_jobs += separated.stats().job_count;
+        known.fallbacks += stats.counter("job_fallback_count");
+    }
     drop(keyspace);
     let _ = store.close();
     device.close();
@@ -284,7 +300,7 @@ fn run(plan: Plan) -> Result<Seen, String> {
         // Without faults everything is there.
         network.set_faults(LinkFaults::default());
         let mut tries = 0;
-        let (session, store) = loop {
+        let (session, store, _) = loop {
             match open(&runtime, &network, plan) {
                 Ok(opened) => break opened,
                 Err(error) => {
@@ -310,6 +326,8 @@ fn run(plan: Plan) -> Result<Seen, String> {
         seen.poisoned = known.poisoned;
         seen.outages = known.outages;
         seen.device_jobs = known.device_jobs;
+        seen.separated_jobs = known.separated_jobs;
+        seen.fallbacks = known.fallbacks;
         seen
     });
     outcome.result.map_err(|failure| format!("{failure}"))
@@ -325,6 +343,8 @@ fn check_all(name: &str, plans: impl Iterator<Item = Plan>) -> Seen {
                 total.poisoned += seen.poisoned;
                 total.outages += seen.outages;
                 total.device_jobs += seen.device_jobs;
+                total.separated_jobs += seen.separated_jobs;
+                total.fallbacks += seen.fallbacks;
             }
             Err(wrong) => panic!("{plan:?}: {wrong}"),
         }
@@ -360,6 +380,7 @@ fn a_host_that_is_killed_loses_no_synced_write() {
         kill_host_ms: 200 + seed * 13 % 800,
         lives: (4, 150),
         schedule: "default",
+        separated: false,
     };
     let seen = check_all("killed hosts", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -381,6 +402,7 @@ fn an_outage_poisons_nothing() {
         kill_host_ms: 0,
         lives: (2, 150),
         schedule: "default",
+        separated: false,
     };
     let seen = check_all("outages", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -396,6 +418,7 @@ fn a_device_that_is_killed_loses_no_synced_write() {
         kill_host_ms: 0,
         lives: (3, 150),
         schedule: "default",
+        separated: false,
     };
     check_all("killed devices", seeds(15).map(plan));
 }
@@ -410,6 +433,7 @@ fn a_device_that_loses_power_loses_no_synced_write() {
         kill_host_ms: if seed % 3 == 0 { 700 } else { 0 },
         lives: (4, 120),
         schedule: "default",
+        separated: false,
     };
     check_all("power losses", seeds(15).map(plan));
 }
@@ -426,7 +450,45 @@ fn work_without_fallback_is_done_when_its_device_is_back() {
         kill_host_ms: 0,
         lives: (3, 150),
         schedule: "default, fallback=off",
+        separated: false,
     };
     let seen = check_all("without fallback", seeds(10).map(plan));
     assert!(seen.device_jobs > 0, "{seen:?}");
+}
+
+/// The host runs all compactions, and the device makes their tables. The device is killed, links
+/// are cut and freeze; what fails runs whole.
+#[test]
+fn separated_compactions_lose_nothing() {
+    let plan = |seed: u64| Plan {
+        seed,
+        faults: match seed % 3 {
+            0 => LinkFaults {
+                delay: Duration::from_millis(2),
+                ..slow()
+            },
+            _ => LinkFaults {
+                cut: 300,
+                freeze: 60,
+                stall_chance: 60,
+                stall: Duration::from_secs(3),
+                ..slow()
+            },
+        },
+        kill_device_ms: if seed.is_multiple_of(2) {
+            40 + seed * 29 % 300
+        } else {
+            0
+        },
+        power: if seed % 4 == 2 { 2 } else { 0 },
+        kill_host_ms: if seed % 5 == 4 { 700 } else { 0 },
+        lives: (3, 150),
+        schedule: "host-only, separated-transfer=on",
+        separated: true,
+    };
+    let seen = check_all("separated", seeds(20).map(plan));
+    assert!(
+        seen.separated_jobs > 0 && seen.fallbacks > 0 || std::env::var_os("SILT_SEED").is_some(),
+        "{seen:?}"
+    );
 }

@@ -159,6 +159,7 @@ impl Session {
             joined_count: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
             passed_count: AtomicU64::new(0),
+            rate: Default::default(),
         });
         Session {
             runtime: runtime.clone(),

@@ -131,7 +131,10 @@ pub(super) fn names_of(change: &NamesChange) -> Vec<&str> {
         | NamesChange::Replace { name }
         | NamesChange::Import { name, .. } => vec![name],
         NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
-        NamesChange::SyncDir | NamesChange::SyncParents | NamesChange::BeginJob(_) => Vec::new(),
+        NamesChange::SyncDir
+        | NamesChange::SyncParents
+        | NamesChange::BeginJob(_)
+        | NamesChange::BeginRebuild(_) => Vec::new(),
     }
 }
 

@@ -19,6 +19,7 @@ mod measure;
 mod names_kept;
 mod notes;
 mod options;
+mod rebuild;
 mod requests;
 mod session;
 
