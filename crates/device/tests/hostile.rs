@@ -366,7 +366,7 @@ fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
             (part("00000001-00000007-0000-00000.tbl"), "another writer"),
         ];
         for (at, (bytes, said)) in cases.iter().enumerate() {
-            let work = put_work(&job.encode(), &[bytes.clone()], 1 << 20).0;
+            let work = put_work(&job.encode(), std::slice::from_ref(bytes), 1 << 20).0;
             let begin = common::jobs::begin(at as u64 + 1);
             peer.ask(at as u64 + 2, &begin, &work);
             let answer = peer.receive(Duration::from_millis(50)).0;

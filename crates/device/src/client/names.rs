@@ -185,7 +185,7 @@ impl NamesLane {
         let Some(mut names) = self.names.lock().take() else {
             return;
         };
-        let close = names.unclaimed.to_close(session.runtime.now());
+        let close = names.unclaimed.take_open(session.runtime.now());
         *self.names.lock() = Some(names);
         self.changed.notify_one();
         for (at, file) in close.iter().enumerate() {
