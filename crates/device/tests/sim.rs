@@ -286,3 +286,42 @@ fn kills_of_the_device_are_not_noticed() {
     let seen = check(seeds(40).map(plan));
     assert!(seen.kills > 0, "{seen:?}");
 }
+
+/// Several callers wait for a device that is down: they pause between their tries, and do not wake
+/// each other by their failures.
+#[test]
+fn callers_that_wait_for_a_device_do_not_spin() {
+    let config = SimConfig {
+        max_steps: 20_000,
+        ..SimConfig::new(1)
+    };
+    let outcome = sim::run(config, |runtime| {
+        let network = MemoryNetwork::new(&runtime);
+        let folders = Arc::new(MemoryFolders::new(&runtime));
+        let device = start(&runtime, &network, &folders);
+        let folder = FolderWanted::Named {
+            name: "db".into(),
+            create: true,
+        };
+        let options = ClientOptions {
+            time_limit: Duration::from_secs(10),
+            ..ClientOptions::default()
+        };
+        let link: Arc<dyn Network> = Arc::new(network);
+        let session = Device::connect(&runtime, link, address(), folder, options).unwrap();
+        runtime.kill_group(device.group());
+        let tasks = (0..5).map(|i| {
+            let storage = session.storage();
+            let open = move || storage.open("x").map(drop).unwrap_err();
+            runtime.spawn(&format!("caller-{i}"), open).unwrap()
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            let error = task.join().unwrap();
+            assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+        }
+        session.close();
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{failure}");
+    }
+}
