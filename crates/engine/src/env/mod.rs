@@ -14,7 +14,6 @@ pub(crate) mod outage;
 pub(crate) mod repeating;
 pub(crate) mod session;
 pub(crate) mod table_files;
-pub(crate) mod wrapped_storage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
