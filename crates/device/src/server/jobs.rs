@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use siltstone_storage::planted;
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
@@ -136,7 +137,7 @@ impl Jobs {
         all.iter().for_each(|attempt| attempt.cancel.cancel());
         for attempt in all {
             let mut told = attempt.told.lock();
-            while told.end.is_none() {
+            while told.end.is_none() && !planted!(JobOutlivesItsLease) {
                 told = attempt.changed.wait(told);
             }
             drop(told);
@@ -229,7 +230,7 @@ impl Jobs {
                 cpu_ns: load(&progress.helpers_cpu_ns),
             },
             parts,
-            parts_hold: !told.parts_are_lost,
+            parts_hold: !told.parts_are_lost || planted!(FailedTablesAreAdopted),
             end,
         }))
     }
