@@ -111,7 +111,7 @@ fn device_power() {
 /// requests twice or late. (Row 10)
 #[test]
 fn device_links() {
-    let mut wanted = wanted("Cut", &CALLS);
+    let mut wanted = wanted("Cut", &["append", "create", "hello", "lease", "open", "sync"]);
     wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeRequest")));
     wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeAnswer")));
     wanted.push("ghost.answered".to_string());

@@ -101,10 +101,11 @@ fn key(n: u32) -> Vec<u8> {
 
 fn options() -> Options {
     Options {
-        memtable_bytes: 256 << 10,
+        memtable_bytes: 64 << 10,
         table_bytes: 64 << 10,
         level1_bytes: 64 << 10,
         level_factor: 2,
+        l0_trigger_count: 2,
         log_segment_bytes: 64 << 10,
         log_bytes_max: 8 << 20,
         block_bytes: 1 << 10,
@@ -142,7 +143,7 @@ fn open(runtime: &Runtime, tap: &Tap, tail_bytes: usize) -> Result<(Arc<Device>,
                 | ErrorKind::Poisoned
                 | ErrorKind::Closed
                 | ErrorKind::Io => Err(error.to_string()),
-                _ => panic!("the open found {error}"),
+                kind => panic!("the open found {kind:?}: {error}"),
             }
         }
     }
