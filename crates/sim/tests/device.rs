@@ -4,6 +4,10 @@
 
 #[path = "device/calls.rs"]
 mod calls;
+#[path = "../../storage/tests/common/fences.rs"]
+mod fence_model;
+#[path = "device/fences.rs"]
+mod fences;
 #[path = "device/jobs.rs"]
 mod jobs;
 #[path = "../../storage/tests/common/operations.rs"]
@@ -111,7 +115,10 @@ fn device_power() {
 /// requests twice or late. (Row 10)
 #[test]
 fn device_links() {
-    let mut wanted = wanted("Cut", &["append", "create", "hello", "lease", "open", "sync"]);
+    let mut wanted = wanted(
+        "Cut",
+        &["append", "create", "hello", "lease", "open", "sync"],
+    );
     wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeRequest")));
     wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeAnswer")));
     wanted.push("ghost.answered".to_string());
@@ -172,4 +179,11 @@ fn device_jobs() {
         "jobs.went_on",
     ];
     seeds("device_jobs", 1, 150, &wanted, jobs::trial);
+}
+
+/// The model of leases and epochs on hosts of a device. (Row 9)
+#[test]
+fn device_fences() {
+    let wanted = ["fences.fenced", "fences.taken_over", "fences.refused"];
+    seeds("device_fences", 1, 200, &wanted, fences::trial);
 }
