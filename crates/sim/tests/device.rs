@@ -161,6 +161,7 @@ fn device_takeovers() {
         "takeovers.opened_locally",
         "takeovers.epochs_forgotten",
         "takeovers.job",
+        "takeovers.paused",
         "link.arrived_late",
     ];
     seeds("device_takeovers", 1, 150, &wanted, takeovers::trial);

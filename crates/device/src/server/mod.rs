@@ -95,6 +95,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// If the clock task is this late, the server was paused, and nobody was silent.
 const PAUSED: Duration = Duration::from_secs(3);
 
+/// How long a session must be silent before it makes room for another one. Its host makes a request
+/// each second.
+const IDLE: Duration = Duration::from_secs(3);
+
 /// The number of events of sessions that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
 
@@ -204,7 +208,7 @@ impl Inner {
         if let Some(session) = state.sessions.get(&hello.token) {
             return Ok(Arc::clone(session));
         }
-        if state.sessions.len() >= self.options.sessions_max {
+        if state.sessions.len() >= self.options.sessions_max && !self.make_room(&mut state) {
             let reason = format!("the device has {} sessions already", state.sessions.len());
             let kind = StorageErrorKind::TooManyOpen;
             return Err(Refusal { kind, reason });
@@ -222,6 +226,24 @@ impl Inner {
         state.note(&session, false);
         tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         Ok(session)
+    }
+
+    /// Ends the session that was silent for the longest time, if there is one that would lose
+    /// nothing: it has no lease and no job. Without this, strangers who say hello and nothing else
+    /// would keep hosts out until their states end. Says whether there is room.
+    fn make_room(&self, state: &mut State) -> bool {
+        let sessions = state.sessions.values();
+        let idle = sessions.filter(|session| {
+            session.silent_for() >= IDLE
+                && session.leases.lock().held.is_empty()
+                && session.jobs.running() == 0
+        });
+        let Some(session) = idle.max_by_key(|session| session.silent_for()).cloned() else {
+            return false;
+        };
+        session.end(Duration::ZERO);
+        state.forget_ended();
+        true
     }
 
     fn open_folder(&self, name: &str, create: bool) -> Result<Arc<Folder>> {

@@ -145,6 +145,7 @@ struct Inner {
     network: MemoryNetwork,
     state: Mutex<State>,
     is_holding: AtomicBool,
+    is_paused: AtomicBool,
 }
 
 /// See the module. A clone is another handle to the same link.
@@ -177,6 +178,7 @@ impl Tap {
                     held: Vec::new(),
                 }),
                 is_holding: AtomicBool::new(false),
+                is_paused: AtomicBool::new(false),
             }),
         }
     }
@@ -242,6 +244,23 @@ impl Tap {
             if one.is_closed.load(Ordering::SeqCst) {
                 one.connection.close();
             }
+        }
+    }
+
+    /// From now on every call of a host stops, as if its process were stopped. Its connections stay.
+    pub fn pause(&self) {
+        self.inner.is_paused.store(true, Ordering::SeqCst);
+    }
+
+    /// Calls that were stopped go on.
+    pub fn resume(&self) {
+        self.inner.is_paused.store(false, Ordering::SeqCst);
+    }
+
+    fn wait_while_paused(&self) {
+        let pause = std::time::Duration::from_millis(50);
+        while self.inner.is_paused.load(Ordering::SeqCst) {
+            self.inner.runtime.sleep(pause);
         }
     }
 
@@ -326,6 +345,7 @@ impl Tap {
 
 impl Network for Tap {
     fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>> {
+        self.wait_while_paused();
         self.wait_until(deadline);
         if self.is_holding() {
             let kind = LinkErrorKind::TimedOut;
@@ -449,6 +469,7 @@ impl Connection for HostSide {
         self.inner.is_local()
     }
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
+        self.tap.wait_while_paused();
         let (hello, state) = {
             let mut hello = lock(&self.hello);
             let sent = hello.sent.clone();
@@ -496,6 +517,7 @@ impl Connection for HostSide {
             return Ok(Received::Nothing);
         }
         let received = self.inner.receive(buf, deadline)?;
+        self.tap.wait_while_paused();
         let mut hello = lock(&self.hello);
         if let (Received::Bytes(len), None) = (&received, hello.state) {
             hello.answer.extend_from_slice(&buf[..*len]);

@@ -277,6 +277,11 @@ pub fn power_trial(seed: u64) -> Coverage {
         for n in 0..3 {
             let name = format!("file-{n}");
             let file = storage.create(epoch, &name).expect("free");
+            if n > 0 {
+                // As the log and the manifest do. Then the length does not tell what was lost.
+                file.reserve(300_000).expect("room");
+                file.sync().expect("sound");
+            }
             files.push(Written {
                 file,
                 name,

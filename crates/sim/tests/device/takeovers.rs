@@ -1,4 +1,4 @@
-//! Hosts that want the lease of one folder. They are cut off for a while and come back, the device
+//! Hosts that want the lease of one folder. They are cut off or paused for a while and come back, the device
 //! is killed and started again, and somebody opens the folder locally meanwhile.
 //!
 //! A host that works has nothing to fear: nobody else gets its lease. Once somebody else has it, no
@@ -265,9 +265,17 @@ fn trouble(
             .unwrap_or(rng.index(HOSTS));
         let begun = runtime.now();
         shared.lock().cut_since[host] = Some(begun);
-        taps[host].hold();
-        runtime.sleep(Duration::from_millis(500 + rng.below(30_000)));
-        taps[host].let_go();
+        let time = Duration::from_millis(500 + rng.below(30_000));
+        if rng.chance(50) {
+            taps[host].hold();
+            runtime.sleep(time);
+            taps[host].let_go();
+        } else {
+            taps[host].pause();
+            runtime.sleep(time);
+            taps[host].resume();
+            shared.reach("takeovers.paused");
+        }
         let now = runtime.now();
         let mut truth = shared.lock();
         truth.cut_since[host] = None;
