@@ -124,7 +124,7 @@ fn open(runtime: &Runtime, tap: &Tap, tail_bytes: usize) -> Result<(Arc<Device>,
     let client = ClientOptions {
         time_limit: Duration::from_secs(20),
         lease_wait: Duration::from_secs(40),
-        tail_bytes,
+        tail_bytes: plan.tail_bytes,
         ..ClientOptions::default()
     };
     let device = Device::connect(runtime, network, address(), folder, client);
@@ -143,6 +143,8 @@ fn open(runtime: &Runtime, tap: &Tap, tail_bytes: usize) -> Result<(Arc<Device>,
                 | ErrorKind::Poisoned
                 | ErrorKind::Closed
                 | ErrorKind::Io => Err(error.to_string()),
+                // What it had listed is gone, because the power was lost in between.
+                ErrorKind::NotFound if plan.power_percent > 0 => Err(error.to_string()),
                 kind => panic!("the open found {kind:?}: {error}"),
             }
         }
@@ -164,7 +166,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 
 /// One life of the host: it opens the store, works, and closes it.
 fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
-    let Ok((device, store)) = open(runtime, tap, plan.tail_bytes) else {
+    let Ok((device, store)) = open(runtime, tap, plan) else {
         return;
     };
     let mut rng = Rng::new(plan.seed ^ 0x11FE ^ life << 32);
@@ -349,7 +351,7 @@ pub fn trial(seed: u64) -> Coverage {
 fn at_the_end(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan) {
     let mut tries = 0;
     let (session, store) = loop {
-        match open(runtime, tap, plan.tail_bytes) {
+        match open(runtime, tap, plan) {
             Ok(opened) => break opened,
             Err(error) => {
                 tries += 1;
