@@ -28,6 +28,7 @@ use siltstone_storage::{
 
 use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Pipe, Receiver};
+use super::purpose::LinkPurpose;
 use super::session::{Limit, Session};
 use crate::frames::ConnectionError;
 use crate::wire::frame::BULK_MAX;
@@ -118,6 +119,7 @@ pub(super) struct FileShared {
     pub(super) id: u64,
     epoch: Epoch,
     first_name: String,
+    purpose: LinkPurpose,
     inner: Mutex<Inner>,
     changed: Condvar,
     /// Nobody has the handle any more.
@@ -176,6 +178,7 @@ impl FileShared {
             id,
             epoch,
             first_name: name.to_string(),
+            purpose: session.purpose_of(name),
             inner: session.runtime.mutex(inner),
             changed: session.runtime.condvar(),
             is_dropped: AtomicBool::new(false),
@@ -472,6 +475,7 @@ impl FileShared {
                 Err(error) => return self.session.lost(pipe, &error),
             }
         }
+        pipe.object = self.purpose;
         inner.sent = inner.answered;
         inner.pipe = Some(pipe);
     }
