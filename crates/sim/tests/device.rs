@@ -139,8 +139,6 @@ fn device_stores() {
         "stores.quiet_life",
         "stores.poisoned",
         "stores.no_orphans",
-        "link.KillDevice.at.begin_job",
-        "link.KillDevice.at.wait_job",
         "link.KillHost.BeforeRequest",
         "link.KillHost.AfterAnswer",
         "ghost.answered",
@@ -178,6 +176,10 @@ fn device_jobs() {
         "jobs.killed",
         "jobs.cancelled",
         "jobs.went_on",
+        "link.KillDevice.at.begin_job",
+        "link.KillDevice.at.forget_job",
+        "link.KillDevice.at.read_outcome",
+        "link.KillDevice.at.wait_job",
     ];
     seeds("device_jobs", 1, 150, &wanted, jobs::trial);
 }

@@ -195,6 +195,11 @@ impl Tap {
         state.recorded.clear();
     }
 
+    /// Next, this happens at the n-th message of this kind from now on.
+    pub fn aim(&self, act: Act, moment: Moment, name: &'static str, nth: u64) {
+        lock(&self.inner.state).aim = Some((Aim::At(moment, name, nth), act));
+    }
+
     /// Nothing happens any more.
     pub fn end(&self) {
         let mut state = lock(&self.inner.state);
@@ -273,9 +278,6 @@ impl Tap {
         let mut state = lock(&self.inner.state);
         let state = &mut *state;
         state.seen.entry((moment, name)).or_default();
-        if state.acts.is_empty() {
-            return None;
-        }
         let is_now = match &mut state.aim {
             None => false,
             Some((Aim::Any(left), _)) => {
@@ -288,7 +290,7 @@ impl Tap {
             }
         };
         let act = state.aim.take_if(|_| is_now).map(|(_, act)| act);
-        if state.aim.is_none() {
+        if state.aim.is_none() && !state.acts.is_empty() {
             let next = *state.rng.pick(&state.acts);
             let any = 1 + state.rng.below(2 * state.gap);
             let aim = match state.rng.chance(50) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted};
 use siltstone_sim::coverage::Coverage;
-use siltstone_sim::remote::{Machine, MachineOptions, Tap, address};
+use siltstone_sim::remote::{Act, Machine, MachineOptions, Moment, Tap, address};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
@@ -104,8 +104,16 @@ pub fn context(
     ))
 }
 
+const MOMENTS: [Moment; 4] = [
+    Moment::BeforeRequest,
+    Moment::AfterRequest,
+    Moment::BeforeAnswer,
+    Moment::AfterAnswer,
+];
+
 struct Setup {
     runtime: Runtime,
+    tap: Tap,
     machine: Machine,
     faults: Faults,
     device: Arc<Device>,
@@ -150,6 +158,7 @@ impl Setup {
             executor: DeviceExecutor::new("device", &device),
             expected: files(&*own, &expected),
             runtime: runtime.clone(),
+            tap,
             machine,
             faults,
             device,
@@ -236,6 +245,7 @@ pub fn trial(seed: u64) -> Coverage {
             _ => job_is_cancelled(&runtime, &mut setup, &mut rng),
         }
         assert_eq!(setup.machine.watch().wrong(), Vec::<String>::new());
+        setup.coverage.merge(&setup.tap.coverage());
         setup.coverage
     })
 }
@@ -299,9 +309,33 @@ fn device_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
     job.output.attempt = 1;
     let after = Duration::from_millis(rng.below(1500));
     let executor = DeviceExecutor::new("device", &setup.device);
+    let is_aimed = rng.chance(60);
+    if is_aimed {
+        let moment = *rng.pick(&MOMENTS);
+        let name = *rng.pick(&[
+            "begin_job",
+            "wait_job",
+            "read_outcome",
+            "forget_job",
+            "sync_dir",
+        ]);
+        let nth = if name == "wait_job" {
+            1 + rng.below(8)
+        } else {
+            1
+        };
+        setup.tap.aim(Act::KillDevice, moment, name, nth);
+    }
     let attempt = move || executor.run(&job, &context);
     let attempt = runtime.spawn("attempt", attempt).expect("a task");
-    runtime.sleep(after);
+    if is_aimed {
+        while setup.machine.is_alive() && !attempt.is_finished() {
+            runtime.sleep(Duration::from_millis(5));
+        }
+    } else {
+        runtime.sleep(after);
+    }
+    setup.tap.end();
     setup.machine.kill(false);
     runtime.sleep(Duration::from_millis(rng.below(300)));
     setup.machine.start_again();

@@ -115,7 +115,7 @@ fn options() -> Options {
 }
 
 /// Opens the store on the device, or says why it cannot be opened now.
-fn open(runtime: &Runtime, tap: &Tap, tail_bytes: usize) -> Result<(Arc<Device>, Store), String> {
+fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<(Arc<Device>, Store), String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
         create: true,
