@@ -343,6 +343,15 @@ fn device_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
         Ok(outcome) => setup.holds(&outcome, true),
         Err(_) => {
             setup.coverage.add("jobs.killed");
+            // A sync of names was under way, so all later ones of this session fail, until the store
+            // is opened again.
+            let synced = setup.storage.sync_dir(setup.lease.epoch());
+            if let Err(error) = synced {
+                assert_eq!(error.kind, StorageErrorKind::Io, "{error}");
+                assert!(error.detail.contains("is not known"), "{error}");
+                setup.coverage.add("jobs.sync_of_names_unknown");
+                return setup.device.close();
+            }
             if setup.handover.left_count() > 0 {
                 setup.coverage.add("jobs.left_tables");
             }
