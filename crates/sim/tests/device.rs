@@ -190,3 +190,13 @@ fn device_fences() {
     let wanted = ["fences.fenced", "fences.taken_over", "fences.refused"];
     seeds("device_fences", 1, 200, &wanted, fences::trial);
 }
+
+/// Seeds that once failed, each because of a fault of the device that is fixed. `device_links`: a
+/// request for a lease that was refused arrived a second time, when the lease was free, and nobody
+/// gave back what it got.
+#[test]
+fn seeds_that_failed() {
+    for seed in [231, 273, 394, 733] {
+        calls::links_trial(seed);
+    }
+}

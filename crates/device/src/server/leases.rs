@@ -18,6 +18,9 @@ use super::notes::{Note, Notes};
 use super::session::{Folder, Held, SessionState};
 use crate::wire::Answer;
 
+/// How many leases that were given back are remembered.
+const RELEASED_MAX: usize = 4096;
+
 /// What a host asks for.
 pub(super) struct Wanted<'a> {
     pub(super) id: [u8; 16],
@@ -180,6 +183,9 @@ pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
     let held = leases.held.remove(&id);
     if !leases.released.contains(&id) {
         leases.released.push(id);
+        if leases.released.len() > RELEASED_MAX {
+            leases.released.remove(0);
+        }
     }
     drop(leases);
     drop(names);
