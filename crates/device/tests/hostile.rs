@@ -173,6 +173,31 @@ fn connections_are_bounded() {
     });
 }
 
+/// Hellos alone keep no host out: their sessions make room when they are silent.
+#[test]
+fn sessions_that_nobody_uses_make_room() {
+    with_device(8, |setup| {
+        let keeps = setup.connect("db");
+        let lease = keeps.storage().lease("store").unwrap();
+        for round in 0..8u8 {
+            for n in 0..12u8 {
+                let peer = Peer::connect(setup);
+                peer.greet([round * 12 + n + 1; 16]);
+                peer.connection.close();
+            }
+            setup.runtime.sleep(Duration::from_secs(1));
+        }
+        setup.runtime.sleep(Duration::from_secs(4));
+        let device = setup.connect("another");
+        assert!(device.storage().list().unwrap().is_empty());
+        device.close();
+        // The one with a lease and a host that lives was not among them.
+        keeps.storage().sync_dir(lease.epoch()).unwrap();
+        lease.release().unwrap();
+        keeps.close();
+    });
+}
+
 #[test]
 fn peers_that_say_nothing_do_not_keep_others_out() {
     with_device(8, |setup| {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::planted;
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
@@ -167,7 +168,7 @@ impl Jobs {
         all.iter().for_each(|attempt| attempt.cancel.cancel());
         for attempt in all {
             let mut told = attempt.told.lock();
-            while told.end.is_none() {
+            while told.end.is_none() && !planted!(JobOutlivesItsLease) {
                 told = attempt.changed.wait(told);
             }
             drop(told);
@@ -273,7 +274,7 @@ impl Jobs {
                 spent_bytes: load(&attempt.limit.spent),
             },
             parts,
-            parts_hold: !told.parts_are_lost,
+            parts_hold: !told.parts_are_lost || planted!(FailedTablesAreAdopted),
             end,
         }))
     }
