@@ -11,12 +11,18 @@
 
 use std::ffi::OsString;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What the names of all namespaces begin with.
 const PREFIX: &str = "siltb-";
 /// The addresses of both sides. The namespaces have no other interface, so they meet nobody's.
 const HOST: &str = "10.231.7.1";
 const DEVICE: &str = "10.231.7.2";
+/// The interfaces of both sides. Only the names of namespaces are seen outside of these.
+const HOST_INTERFACE: &str = "silt-host";
+const DEVICE_INTERFACE: &str = "silt-device";
+/// Counts the pairs of this process.
+static PAIRS: AtomicU32 = AtomicU32::new(0);
 /// How much may be sent at once beyond the rate. It must hold a packet before it is divided, which
 /// has up to 64 KiB.
 const BURST_BYTES: u64 = 128 << 10;
@@ -28,8 +34,6 @@ const LATENCY: &str = "50ms";
 pub struct Namespaces {
     host: String,
     device: String,
-    /// The interface in the host's namespace.
-    interface: String,
 }
 
 /// Why there are no namespaces.
@@ -57,8 +61,10 @@ fn call(program: &str, words: &[&str]) -> Result<String, NoNamespaces> {
 
 /// The process number in the name of a namespace of a benchmark.
 fn owner(name: &str) -> Option<u32> {
-    let (pid, side) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    matches!(side, "host" | "device").then_some(())?;
+    let mut parts = name.strip_prefix(PREFIX)?.split('-');
+    let (pid, number, side) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_own = matches!(side, "host" | "device") && parts.next().is_none();
+    number.parse::<u32>().ok().filter(|_| is_own)?;
     pid.parse().ok()
 }
 
@@ -85,15 +91,15 @@ impl Namespaces {
     /// What `ip` or `tc` said, for example that it needs root. Nothing is left then.
     pub fn make(bits_per_s: u64) -> Result<Namespaces, NoNamespaces> {
         sweep();
-        let pid = std::process::id();
+        let number = PAIRS.fetch_add(1, Ordering::Relaxed);
+        let both = format!("{PREFIX}{}-{number}", std::process::id());
         // The value deletes what it names, also what was not made yet.
         let made = Namespaces {
-            host: format!("{PREFIX}{pid}-host"),
-            device: format!("{PREFIX}{pid}-device"),
-            interface: format!("sbh{pid}"),
+            host: format!("{both}-host"),
+            device: format!("{both}-device"),
         };
         let (host, device) = (&made.host[..], &made.device[..]);
-        let (own, other) = (&made.interface[..], &format!("sbd{pid}")[..]);
+        let (own, other) = (HOST_INTERFACE, DEVICE_INTERFACE);
         call("ip", &["netns", "add", host])?;
         call("ip", &["netns", "add", device])?;
         let pair = ["-n", host, "link", "add", own, "type", "veth", "peer", "name", other];
@@ -128,8 +134,8 @@ impl Namespaces {
     }
 
     /// The interface of the host's side.
-    pub fn interface(&self) -> &str {
-        &self.interface
+    pub fn interface(&self) -> &'static str {
+        HOST_INTERFACE
     }
 }
 
@@ -171,9 +177,16 @@ mod tests {
 
     #[test]
     fn only_namespaces_of_benchmarks_have_an_owner() {
-        assert_eq!(owner("siltb-17-host"), Some(17));
-        assert_eq!(owner("siltb-17-device"), Some(17));
-        for other in ["siltb-x-host", "siltb-17-other", "siltb-17", "prod-17-host", "17-host"] {
+        assert_eq!(owner("siltb-17-0-host"), Some(17));
+        assert_eq!(owner("siltb-17-12-device"), Some(17));
+        for other in [
+            "siltb-x-0-host",
+            "siltb-17-x-host",
+            "siltb-17-0-other",
+            "siltb-17-0-host-x",
+            "siltb-17-host",
+            "prod-17-0-host",
+        ] {
             assert_eq!(owner(other), None, "{other}");
         }
         assert!(exists(std::process::id()));
@@ -183,32 +196,42 @@ mod tests {
     fn bytes_of_an_interface_are_those_of_its_line() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets\n  \
                     lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
-                    sbh12: 100 2 3 4 5 6 7 8 200 10 11 12 13 14 15 16\n";
-        assert_eq!(bytes_in(text, "sbh12"), Some((200, 100)));
-        assert_eq!(bytes_in(text, "sbh1"), None);
+                    silt-host: 100 2 3 4 5 6 7 8 200 10 11 12 13 14 15 16\n";
+        assert_eq!(bytes_in(text, "silt-host"), Some((200, 100)));
+        assert_eq!(bytes_in(text, "silt"), None);
         assert!(bytes_of("lo").is_some());
     }
 
     /// Needs root; without it, the error says so and nothing is left.
     #[test]
-    fn namespaces_are_gone_after_use_and_those_of_ended_processes_are_swept() {
-        let own = format!("{PREFIX}{}-host", std::process::id());
+    fn namespaces_are_gone_after_use_after_a_failure_and_after_a_kill() {
+        let own = || {
+            let is_own = |name: &String| owner(name) == Some(std::process::id());
+            names().into_iter().filter(is_own).count()
+        };
+        let before = own();
         let made = match Namespaces::make(1_000_000_000) {
             Ok(made) => made,
             Err(error) => {
                 assert!(!error.said.is_empty());
-                assert!(!names().contains(&own));
+                assert_eq!(own(), before);
                 return;
             }
         };
-        assert!(names().contains(&own));
-        // A second pair of the same process cannot be made. Its failure takes the first one along.
-        assert!(Namespaces::make(1_000_000_000).is_err());
+        assert!(names().contains(&made.host) && names().contains(&made.device));
+        let (host, device) = (made.host.clone(), made.device.clone());
         drop(made);
-        assert!(!names().contains(&own));
+        assert!(!names().contains(&host) && !names().contains(&device));
+
+        // `tc` refuses the rate, after the namespaces were made.
+        let number = PAIRS.load(Ordering::Relaxed);
+        let error = Namespaces::make(0).unwrap_err();
+        assert!(error.command.starts_with("tc "), "{error}");
+        let is_of = |name: &String| name.starts_with(&format!("{PREFIX}{}-{number}-", std::process::id()));
+        assert!(!names().iter().any(is_of), "{:?}", names());
 
         // No process has this number: it is above what Linux gives.
-        let left = format!("{PREFIX}4194999-host");
+        let left = format!("{PREFIX}4194999-0-host");
         call("ip", &["netns", "add", &left]).unwrap();
         sweep();
         assert!(!names().contains(&left));
