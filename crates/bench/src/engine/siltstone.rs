@@ -20,13 +20,20 @@ use crate::settings::{Compression, EngineSettings};
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SiltstoneDriver;
 
+/// What an open store has beside it, and what is counted of that. It is dropped after the store
+/// was closed.
+pub(super) trait Beside: Send + Sync {
+    /// Counters by name, since the open.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
 /// The error of a call of the store.
-fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
+pub(super) fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
     move |error| EngineError::new(during, error)
 }
 
 /// The options of a store with these settings.
-fn options_of(settings: &EngineSettings) -> Result<Options> {
+pub(super) fn options_of(settings: &EngineSettings) -> Result<Options> {
     let mut text = String::new();
     for (name, value) in &settings.own {
         let is_plain = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
@@ -112,20 +119,33 @@ impl Driver for SiltstoneDriver {
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let options = options_of(settings)?;
         let store = Store::open(folder, options).map_err(failed("open"))?;
-        let keyspace = store.default_keyspace().map_err(failed("open"))?;
-        Ok(Box::new(Siltstone {
-            store,
-            keyspace,
-            built: folder.with_extension("built"),
-        }))
+        Ok(Box::new(Siltstone::of(store, folder, None)?))
     }
 }
 
-struct Siltstone {
+pub(super) struct Siltstone {
     store: Store,
     keyspace: Keyspace,
+    beside: Option<Box<dyn Beside>>,
     /// A folder beside the store for tables that are built to be ingested.
     built: PathBuf,
+}
+
+impl Siltstone {
+    /// A store that is open, whose files are in `folder` as far as they are local.
+    pub(super) fn of(
+        store: Store,
+        folder: &Path,
+        beside: Option<Box<dyn Beside>>,
+    ) -> Result<Siltstone> {
+        let keyspace = store.default_keyspace().map_err(failed("open"))?;
+        Ok(Siltstone {
+            store,
+            keyspace,
+            beside,
+            built: folder.with_extension("built"),
+        })
+    }
 }
 
 impl Engine for Siltstone {
@@ -190,11 +210,13 @@ impl Engine for Siltstone {
                 .iter()
                 .map(|(cause, total)| (cause.word().to_string(), seconds(total.total_us)))
                 .collect(),
-            others: stats
-                .counters
-                .iter()
-                .map(|(name, count)| (name.to_string(), *count))
-                .collect(),
+            others: {
+                let beside = self.beside.iter().flat_map(|beside| beside.counters());
+                let beside = beside.map(|(name, count)| (name.to_string(), count));
+                let own = stats.counters.iter();
+                let own = own.map(|(name, count)| (name.to_string(), *count));
+                own.chain(beside).collect()
+            },
         }
     }
 
@@ -218,10 +240,15 @@ impl Engine for Siltstone {
 
     fn close(self: Box<Self>) -> Result<()> {
         let Siltstone {
-            store, keyspace, ..
+            store,
+            keyspace,
+            beside,
+            ..
         } = *self;
         drop(keyspace);
-        store.close().map_err(failed("close"))
+        let closed = store.close().map_err(failed("close"));
+        drop(beside);
+        closed
     }
 }
 

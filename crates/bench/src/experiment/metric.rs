@@ -44,11 +44,21 @@ pub enum Metric {
     RssBytes,
     /// Time that writers waited, in seconds.
     StallS,
+    /// Cores that the host used.
+    HostCpu,
+    /// Cores that the device used.
+    DeviceCpu,
+    /// Processor time of the host for each GiB written, in seconds.
+    CpuSPerGib,
+    /// Input bytes of the host's compactions a second.
+    HostCompactionBytesPerS,
+    /// Bytes over the link for each byte that was put.
+    LinkAmplification,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 17] = [
+    pub const ALL: [Metric; 22] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -66,6 +76,11 @@ impl Metric {
         Metric::CpuS,
         Metric::RssBytes,
         Metric::StallS,
+        Metric::HostCpu,
+        Metric::DeviceCpu,
+        Metric::CpuSPerGib,
+        Metric::HostCompactionBytesPerS,
+        Metric::LinkAmplification,
     ];
 
     /// The name in experiments and in the record.
@@ -88,6 +103,11 @@ impl Metric {
             Metric::CpuS => "cpu_s",
             Metric::RssBytes => "rss_bytes",
             Metric::StallS => "stall_s",
+            Metric::HostCpu => "host_cpu",
+            Metric::DeviceCpu => "device_cpu",
+            Metric::CpuSPerGib => "cpu_s_per_gib",
+            Metric::HostCompactionBytesPerS => "host_compaction_bytes_per_s",
+            Metric::LinkAmplification => "link_amplification",
         }
     }
 
@@ -128,6 +148,11 @@ impl Metric {
             Metric::CpuS => record.cpu_s,
             Metric::RssBytes => bytes(record.rss_bytes),
             Metric::StallS => record.stall_s,
+            Metric::HostCpu => record.host_cpu,
+            Metric::DeviceCpu => record.device_cpu,
+            Metric::CpuSPerGib => record.cpu_s_per_gib,
+            Metric::HostCompactionBytesPerS => record.host_compaction_bytes_per_s,
+            Metric::LinkAmplification => record.link_amplification,
         }
     }
 
@@ -182,6 +207,11 @@ mod tests {
             cpu_s: Some(15.0),
             rss_bytes: Some(16),
             stall_s: Some(17.0),
+            host_cpu: Some(0.5),
+            device_cpu: Some(0.25),
+            cpu_s_per_gib: Some(18.0),
+            host_compaction_bytes_per_s: Some(19.0),
+            link_amplification: Some(2.5),
             ..Record::default()
         };
         let json = serde_json::to_value(&record).unwrap();

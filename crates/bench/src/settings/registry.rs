@@ -373,7 +373,9 @@ impl Setting {
         let engines = SETTINGS.iter().map(|setting| setting.name);
         let forgotten = engines.clone().find(|n| {
             let groups = ["engine.", "topology."];
-            groups.iter().any(|group| n.strip_prefix(group) == Some(name))
+            groups
+                .iter()
+                .any(|group| n.strip_prefix(group) == Some(name))
         });
         forgotten.or_else(|| nearest(name, engines))
     }

@@ -87,7 +87,9 @@ impl FromStr for Link {
         }
         let all = UNITS.iter().chain(&[("bit", 1)]);
         let found = all.filter_map(|(name, unit)| Some((trimmed.strip_suffix(name)?, *unit)));
-        let (digits, unit) = found.min_by_key(|(digits, _)| digits.len()).ok_or_else(wrong)?;
+        let (digits, unit) = found
+            .min_by_key(|(digits, _)| digits.len())
+            .ok_or_else(wrong)?;
         let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
         let bits = number.checked_mul(unit).ok_or_else(wrong)?;
         match (BITS_MIN..=BITS_MAX).contains(&bits) {
@@ -258,8 +260,8 @@ impl Settings {
             let mut parts = plain.split(',');
             let needs = |part: &str| NEED_DEVICE.iter().any(|needs| part.starts_with(needs));
             // A later switch may take the need away.
-            let has_other = plain.contains("third-score=host-only")
-                || plain.contains("third-score=first-done");
+            let has_other =
+                plain.contains("third-score=host-only") || plain.contains("third-score=first-done");
             if parts.any(needs) && !has_other {
                 return Err(Refusal {
                     setting: "topology.files",
@@ -305,7 +307,9 @@ mod tests {
             assert_eq!(link.to_string(), text);
         }
         assert_eq!("1000Mbit".parse::<Link>().unwrap().to_string(), "1Gbit");
-        for wrong in ["", "1", "Gbit", "1.5Gbit", "-1Mbit", "1kbit", "999Gbit", "tcp"] {
+        for wrong in [
+            "", "1", "Gbit", "1.5Gbit", "-1Mbit", "1kbit", "999Gbit", "tcp",
+        ] {
             let error = wrong.parse::<Link>().unwrap_err().to_string();
             assert!(error.contains("1Gbit"), "{wrong}: {error}");
         }
@@ -373,7 +377,10 @@ mod tests {
         for pairs in [
             &[("topology.host_cores", "0")][..],
             &[("topology.nice", "19")],
-            &[("engine.own.schedule", "near-data"), ("topology.files", "lent")],
+            &[
+                ("engine.own.schedule", "near-data"),
+                ("topology.files", "lent"),
+            ],
             &[("engine.own.schedule", "near-data,third-score=host-only")],
             &[("topology.files", "held"), ("topology.link", "1Gbit")],
             &[("engine.own.schedule", "host-only")],

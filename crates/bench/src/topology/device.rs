@@ -44,7 +44,9 @@ pub(super) fn words_before(
     words.push(program.into());
     let pid = std::process::id().to_string();
     let nice = nice.to_string();
-    let own = ["bench", "within", "--parent", &pid, "--cores", cores, "--nice", &nice, "--"];
+    let own = [
+        "bench", "within", "--parent", &pid, "--cores", cores, "--nice", &nice, "--",
+    ];
     words.extend(own.map(OsString::from));
     words
 }

@@ -10,9 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::link::{
-    Address, Connection, LinkResult, Listener, Network, Received,
-};
+use siltstone_storage::link::{Address, Connection, LinkResult, Listener, Network, Received};
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{Instant, Mutex, Runtime};
 

@@ -103,7 +103,9 @@ impl Standing {
                 Err(refused) => standing.refused = Some(refused),
             }
         }
-        let own = tempfile::Builder::new().prefix("silt-bench-device-").tempdir();
+        let own = tempfile::Builder::new()
+            .prefix("silt-bench-device-")
+            .tempdir();
         let own = own.map_err(|error| TopologyError::System(error.to_string()))?;
         standing.device = Some(DeviceProcess::start(
             program,
@@ -159,9 +161,15 @@ impl Standing {
     /// Where the process with the workload finds what stands.
     fn placed(&self) -> Placed {
         Placed {
-            address: self.device.as_ref().map(|device| device.address().to_string()),
+            address: self
+                .device
+                .as_ref()
+                .map(|device| device.address().to_string()),
             device_pid: self.device.as_ref().map(DeviceProcess::pid),
-            interface: self.namespaces.as_ref().map(|made| made.interface().to_string()),
+            interface: self
+                .namespaces
+                .as_ref()
+                .map(|made| made.interface().to_string()),
             limit_bytes_per_s: match self.shaped() {
                 Shaped::Limiter => self.topology.link_bytes_per_s(),
                 _ => None,

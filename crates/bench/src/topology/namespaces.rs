@@ -55,7 +55,9 @@ fn call(program: &str, words: &[&str]) -> Result<String, NoNamespaces> {
     let output = output.map_err(|error| failed(error.to_string()))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string())),
+        false => Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        )),
     }
 }
 
@@ -78,7 +80,9 @@ fn sweep() {
     let Ok(list) = call("ip", &["netns", "list"]) else {
         return;
     };
-    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let names = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
     for name in names.filter(|name| owner(name).is_some_and(|pid| !exists(pid))) {
         let _ = call("ip", &["netns", "delete", name]);
     }
@@ -102,13 +106,18 @@ impl Namespaces {
         let (own, other) = (HOST_INTERFACE, DEVICE_INTERFACE);
         call("ip", &["netns", "add", host])?;
         call("ip", &["netns", "add", device])?;
-        let pair = ["-n", host, "link", "add", own, "type", "veth", "peer", "name", other];
+        let pair = [
+            "-n", host, "link", "add", own, "type", "veth", "peer", "name", other,
+        ];
         call("ip", &[&pair[..], &["netns", device]].concat())?;
         let rate = format!("{bits_per_s}bit");
         let burst = BURST_BYTES.to_string();
         for (space, interface, address) in [(host, own, HOST), (device, other, DEVICE)] {
             let address = format!("{address}/30");
-            call("ip", &["-n", space, "address", "add", &address, "dev", interface])?;
+            call(
+                "ip",
+                &["-n", space, "address", "add", &address, "dev", interface],
+            )?;
             call("ip", &["-n", space, "link", "set", "lo", "up"])?;
             call("ip", &["-n", space, "link", "set", interface, "up"])?;
             let shape = ["-n", space, "qdisc", "add", "dev", interface, "root", "tbf"];
@@ -160,7 +169,10 @@ pub fn bytes_of(interface: &str) -> Option<(u64, u64)> {
 fn bytes_in(text: &str, interface: &str) -> Option<(u64, u64)> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     let (_, rest) = lines.find(|(name, _)| name.trim() == interface)?;
-    let numbers: Vec<u64> = rest.split_whitespace().map_while(|n| n.parse().ok()).collect();
+    let numbers: Vec<u64> = rest
+        .split_whitespace()
+        .map_while(|n| n.parse().ok())
+        .collect();
     // The first of eight numbers that were received, and of eight that were sent.
     Some((*numbers.get(8)?, *numbers.first()?))
 }
@@ -227,7 +239,8 @@ mod tests {
         let number = PAIRS.load(Ordering::Relaxed);
         let error = Namespaces::make(0).unwrap_err();
         assert!(error.command.starts_with("tc "), "{error}");
-        let is_of = |name: &String| name.starts_with(&format!("{PREFIX}{}-{number}-", std::process::id()));
+        let is_of =
+            |name: &String| name.starts_with(&format!("{PREFIX}{}-{number}-", std::process::id()));
         assert!(!names().iter().any(is_of), "{:?}", names());
 
         // No process has this number: it is above what Linux gives.

@@ -47,7 +47,10 @@ pub fn within(args: &WithinArgs) -> io::Result<Infallible> {
         let nice = i32::try_from(args.nice).unwrap_or(19);
         rustix::process::setpriority_process(None, nice)?;
     }
-    let (program, words) = args.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (program, words) = args
+        .command
+        .split_first()
+        .ok_or(io::ErrorKind::InvalidInput)?;
     Err(Command::new(program).args(words).exec())
 }
 
@@ -110,7 +113,10 @@ pub fn keep_to(cores: &Cores) -> io::Result<()> {
 pub fn nice_threads(prefix: &str, nice: u32) -> io::Result<usize> {
     let threads = crate::measure::process::threads().unwrap_or_default();
     let mut count = 0;
-    for thread in threads.iter().filter(|thread| thread.name.starts_with(prefix)) {
+    for thread in threads
+        .iter()
+        .filter(|thread| thread.name.starts_with(prefix))
+    {
         let nice = i32::try_from(nice).unwrap_or(19);
         rustix::process::setpriority_process(Pid::from_raw(thread.id), nice)?;
         count += 1;
@@ -124,7 +130,9 @@ pub fn nice_threads(prefix: &str, nice: u32) -> io::Result<usize> {
 /// Always.
 #[cfg(not(target_os = "linux"))]
 pub fn nice_threads(_prefix: &str, _nice: u32) -> io::Result<usize> {
-    Err(io::Error::other("threads have no nice value on this system"))
+    Err(io::Error::other(
+        "threads have no nice value on this system",
+    ))
 }
 
 /// The processor time of another process so far, in microseconds; `None` if it has ended or the

@@ -96,7 +96,11 @@ impl Standing {
         let space = space.map_or(Vec::new(), super::Namespaces::on_host);
         let cores = self.topology.host_cores.to_string();
         let mut words = words_before(&self.program, space, &cores, 0);
-        words.extend([self.program.as_os_str().into(), "bench".into(), "task".into()]);
+        words.extend([
+            self.program.as_os_str().into(),
+            "bench".into(),
+            "task".into(),
+        ]);
         let mut command = command(&words).ok_or_else(|| failed("no command".into()))?;
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = Running(spawned.map_err(|error| failed(error.to_string()))?);
@@ -116,8 +120,14 @@ impl Standing {
         let outcome: Outcome = serde_json::from_str(text.trim())
             .map_err(|error| failed(format!("it answered `{}`: {error}", head(&text))))?;
         match outcome {
-            Outcome { is_interrupted: true, .. } => Err(TopologyError::Interrupted),
-            Outcome { record: Some(mut record), .. } => {
+            Outcome {
+                is_interrupted: true,
+                ..
+            } => Err(TopologyError::Interrupted),
+            Outcome {
+                record: Some(mut record),
+                ..
+            } => {
                 record.stand_ins = self.stand_ins();
                 Ok(*record)
             }
@@ -133,7 +143,10 @@ impl Standing {
     ) -> Result<(), TopologyError> {
         loop {
             let ended = child.0.try_wait();
-            if ended.map_err(|error| TopologyError::Child(error.to_string()))?.is_some() {
+            if ended
+                .map_err(|error| TopologyError::Child(error.to_string()))?
+                .is_some()
+            {
                 return Ok(());
             }
             if stopped() {
@@ -196,7 +209,9 @@ pub fn carry_out(
     act: impl FnOnce(&Task) -> Outcome,
 ) -> Result<String, String> {
     let mut text = String::new();
-    input.read_to_string(&mut text).map_err(|error| error.to_string())?;
+    input
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
     let task: Task = serde_json::from_str(&text).map_err(|error| {
         format!("this call is one of `silt bench` to itself, and there is no task: {error}")
     })?;

@@ -4,6 +4,7 @@
 use clap::Subcommand;
 use siltstone_bench::command::{PaperArgs, RunArgs};
 use siltstone_bench::settings::Workload;
+use siltstone_bench::topology::WithinArgs;
 
 /// The first lines below the options.
 const EXAMPLES: &str = "Examples:
@@ -95,4 +96,10 @@ pub enum BenchCommand {
         each run is one object, whose key `experiment` has the paper's values, and the last object \
         has the ratios between runs.")]
     Paper(PaperArgs),
+    /// Carry out one run, which standard input has.
+    #[command(hide = true)]
+    Task,
+    /// Become another command that ends with its parent and keeps to its cores.
+    #[command(hide = true)]
+    Within(WithinArgs),
 }
