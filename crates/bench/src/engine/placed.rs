@@ -214,7 +214,7 @@ impl Seen {
     fn of(&self, executor: &str) -> &Done {
         match executor {
             "device" => &self.device,
-            "host" => &self.host,
+            "cpu" => &self.host,
             _ => &self.both,
         }
     }

@@ -44,6 +44,8 @@ pub enum Metric {
     RssBytes,
     /// Time that writers waited, in seconds.
     StallS,
+    /// Bytes written to tables for each byte that was put.
+    TableWriteAmplification,
     /// Cores that the host used.
     HostCpu,
     /// Cores that the device used.
@@ -58,7 +60,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 22] = [
+    pub const ALL: [Metric; 23] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -76,6 +78,7 @@ impl Metric {
         Metric::CpuS,
         Metric::RssBytes,
         Metric::StallS,
+        Metric::TableWriteAmplification,
         Metric::HostCpu,
         Metric::DeviceCpu,
         Metric::CpuSPerGib,
@@ -103,6 +106,7 @@ impl Metric {
             Metric::CpuS => "cpu_s",
             Metric::RssBytes => "rss_bytes",
             Metric::StallS => "stall_s",
+            Metric::TableWriteAmplification => "table_write_amplification",
             Metric::HostCpu => "host_cpu",
             Metric::DeviceCpu => "device_cpu",
             Metric::CpuSPerGib => "cpu_s_per_gib",
@@ -148,6 +152,7 @@ impl Metric {
             Metric::CpuS => record.cpu_s,
             Metric::RssBytes => bytes(record.rss_bytes),
             Metric::StallS => record.stall_s,
+            Metric::TableWriteAmplification => record.amplification.write_tables,
             Metric::HostCpu => record.host_cpu,
             Metric::DeviceCpu => record.device_cpu,
             Metric::CpuSPerGib => record.cpu_s_per_gib,
@@ -160,6 +165,9 @@ impl Metric {
     /// none.
     pub fn of(self, record: &Json, operation: Option<Kind>) -> Option<f64> {
         let found = match operation {
+            None if self == Metric::TableWriteAmplification => {
+                record.pointer("/amplification/write_tables")
+            }
             None => record.get(self.name()),
             Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
         };
@@ -181,7 +189,8 @@ mod tests {
     fn the_record_has_every_metric() {
         let record = serde_json::to_value(Record::default()).unwrap();
         for metric in Metric::ALL {
-            assert!(record.get(metric.name()).is_some(), "{metric}");
+            let is_nested = metric == Metric::TableWriteAmplification;
+            assert!(is_nested || record.get(metric.name()).is_some(), "{metric}");
             assert_eq!(Metric::named(metric.name()), Some(metric));
         }
         assert!(record.get("latency").is_some());
@@ -207,6 +216,10 @@ mod tests {
             cpu_s: Some(15.0),
             rss_bytes: Some(16),
             stall_s: Some(17.0),
+            amplification: crate::record::Amplification {
+                write_tables: Some(3.5),
+                ..Default::default()
+            },
             host_cpu: Some(0.5),
             device_cpu: Some(0.25),
             cpu_s_per_gib: Some(18.0),
