@@ -8,17 +8,18 @@
 pub mod client;
 mod frames;
 mod open;
+mod secret;
 pub mod server;
 mod tls;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, DeviceExecutor, LinkReport};
+pub use client::{ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{
-    DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions, SessionEvent,
-    SessionReport, StartError,
+    Access, AccessError, DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions,
+    SessionEvent, SessionReport, StartError,
 };
 pub use tls::{TlsError, TlsFiles, TlsNetwork};
 pub use url::DeviceUrl;

@@ -31,6 +31,10 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(|options| options)
+    }
+
+    fn with(change: impl FnOnce(ServerOptions) -> ServerOptions) -> World {
         let runtime = Runtime::threads();
         let network: Arc<dyn Network> = Arc::new(MemoryNetwork::new(&runtime));
         let dir = tempfile::tempdir().unwrap();
@@ -51,6 +55,7 @@ impl World {
             ],
             ..ServerOptions::default()
         };
+        let options = change(options);
         let server = Server::start(&runtime, &network, &[address()], folders, options).unwrap();
         World {
             runtime,
@@ -306,6 +311,47 @@ fn lent_tables_are_sent_once() {
     let inputs: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
     assert_eq!(sent, inputs, "each input was sent once");
     device.close();
+}
+
+/// A device keeps no more bytes of sent tables than it may for all sessions together. A job that
+/// does not fit is declined, so the host runs it.
+#[test]
+fn lent_tables_of_all_sessions_are_bounded() {
+    let world = World::with(|options| ServerOptions {
+        keep_all_bytes: 100_000,
+        ..options
+    });
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, inputs) = prepare(&a_case(), &own);
+    let bytes: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
+    assert!(bytes < 50_000, "{bytes}");
+    let context = ExecContext::new(
+        world.runtime.clone(),
+        Arc::new(inputs),
+        own.clone(),
+        Epoch(3),
+    );
+    let hosts: Vec<_> = (0..3).map(|_| world.executor()).collect();
+    let run = |host: usize, attempt: u64| {
+        let mut job = job.clone();
+        job.output.attempt = attempt;
+        hosts[host].1.run(&job, &context)
+    };
+    run(0, 1).unwrap();
+    match run(1, 2).and_then(|_| run(2, 3)) {
+        Err(ExecError::Declined { reason }) => {
+            assert!(reason.contains("all sessions"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // A session that ends makes room.
+    hosts[0].1.close();
+    hosts[1].1.close();
+    run(2, 4).unwrap();
+    for (device, executor) in hosts {
+        executor.close();
+        device.close();
+    }
 }
 
 /// A job that cannot succeed says why, and leaves no table.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use common::{Setup, address};
 use proptest::prelude::*;
 use siltstone_device::wire::frame::{Label, header_of};
+use siltstone_device::wire::job::put_work;
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
 use siltstone_device::{ClientOptions, ServerOptions};
@@ -144,6 +145,108 @@ fn connections_are_bounded() {
         assert!(at_once >= 20, "{at_once}");
         let later = |peer: &Peer| peer.receive(Duration::from_secs(20)).1;
         assert!(peers.iter().all(later));
+    });
+}
+
+#[test]
+fn peers_that_say_nothing_do_not_keep_others_out() {
+    with_device(8, |setup| {
+        setup.stop();
+        setup.options.connections_max = 400;
+        setup.start();
+        let peers: Vec<Peer> = (0..200).map(|_| Peer::connect(setup)).collect();
+        let ended = |peer: &Peer| peer.receive(Duration::from_millis(10)).1;
+        // 64 of them have not been cut off, those that came last.
+        let ended: Vec<bool> = peers.iter().map(ended).collect();
+        assert_eq!(ended.iter().filter(|ended| !**ended).count(), 64);
+        assert!(ended[..136].iter().all(|ended| *ended));
+        // A hello is answered although all places are taken.
+        let peer = Peer::connect(setup);
+        peer.greet([7; 16]);
+    });
+}
+
+#[test]
+fn objects_of_all_sessions_are_bounded() {
+    with_device(9, |setup| {
+        setup.stop();
+        setup.options.open_objects_all_max = 5;
+        setup.start();
+        let devices: Vec<_> = ["a", "b"].map(|name| setup.connect(name)).into();
+        let mut open = Vec::new();
+        for device in &devices {
+            let storage = device.storage();
+            let lease = storage.lease("store").unwrap();
+            let files = (0..3).map(|n| storage.create(lease.epoch(), &format!("file-{n}")));
+            open.push((files.collect::<Vec<_>>(), lease));
+        }
+        let (first, second) = (&open[0].0, &open[1].0);
+        assert!(first.iter().all(Result::is_ok));
+        let error = second[2].as_ref().err().unwrap();
+        assert_eq!(error.kind, StorageErrorKind::TooManyOpen, "{error}");
+        assert!(error.to_string().contains("all hosts together"), "{error}");
+        assert!(second[..2].iter().all(Result::is_ok));
+        // Objects that are closed make room for the other session, and so do sessions that end.
+        let storage = devices[1].storage();
+        open[0].0.clear();
+        setup.runtime.sleep(Duration::from_secs(3));
+        let epoch = open[1].1.epoch();
+        let more: Vec<_> = (3..6)
+            .map(|n| storage.create(epoch, &format!("file-{n}")).unwrap())
+            .collect();
+        assert!(storage.open("file-3").is_err());
+        drop((more, open));
+        devices.iter().for_each(|device| device.close());
+    });
+}
+
+#[test]
+fn attempts_of_a_session_are_bounded() {
+    with_device(10, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
+        let mut said = Vec::new();
+        for number in 1..300 {
+            let begin = common::jobs::begin(number);
+            peer.ask(number + 1, &begin, &job);
+            said = peer.receive(Duration::from_millis(20)).0;
+        }
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.contains("256 attempts"), "{said}");
+    });
+}
+
+#[test]
+fn a_shared_folder_is_not_left() {
+    with_device(11, |setup| {
+        setup.stop();
+        setup.options.shared = vec!["/shared".into()];
+        setup.start();
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
+        for (at, path) in ["/shared/../db", "/sharedx", "shared", "/"]
+            .iter()
+            .enumerate()
+        {
+            let begin = common::jobs::begin_at(at as u64 + 1, path);
+            peer.ask(at as u64 + 1, &begin, &job);
+            let said = peer.receive(Duration::from_millis(50)).0;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(
+                said.contains("does not share this folder"),
+                "{path}: {said}"
+            );
+        }
     });
 }
 

@@ -236,9 +236,11 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
                 attempt: 1,
                 parts_known: 2,
                 wait_ms: 3,
+                bytes_per_s: 4,
+                paid_bytes: 5,
             },
             14,
-            "u64=1 u32=2 u32=3",
+            "u64=1 u32=2 u32=3 u64=4 u64=5",
         ),
         (Request::CancelJob { attempt: 1 }, 15, "u64=1"),
         (
@@ -395,6 +397,7 @@ fn answers() -> Vec<(Answer, u16, &'static str)> {
             tables: 4,
             beats: 5,
             cpu_ns: 6,
+            spent_bytes: 7,
         },
         parts: vec![b"p".to_vec()],
         parts_hold: true,
@@ -423,7 +426,7 @@ fn answers() -> Vec<(Answer, u16, &'static str)> {
         (
             Answer::Job(status),
             0x8009,
-            "u64=1 u64=2 u64=3 u64=4 u64=5 u64=6 count=1 text=p flag=1 u8=1 u64=8",
+            "u64=1 u64=2 u64=3 u64=4 u64=5 u64=6 u64=7 count=1 text=p flag=1 u8=1 u64=8",
         ),
         (
             Answer::Proof(*b"0123456789abcdef"),

@@ -95,6 +95,9 @@ impl Storage for DirectStorage {
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
         self.0.replace(epoch, name, bytes)
     }
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.0.counters()
+    }
     fn free_bytes(&self) -> Option<u64> {
         self.0.free_bytes()
     }

@@ -28,8 +28,8 @@ pub use map::{Map, MapOwner, MapView};
 pub use memory::{CrashPolicy, CrashReport, JournalReplay, Mark, MemoryStorage};
 pub use op::{CallCounts, OpKind};
 pub use storage::{
-    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadRange,
-    SharedLease, Storage, WriteFile, copy_object,
+    Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadPurpose,
+    ReadRange, SharedLease, Storage, WriteFile, copy_object,
 };
 pub mod runtime;
 pub mod sim;

@@ -108,6 +108,17 @@ pub enum Access {
     DontNeed,
 }
 
+/// Who reads an object. A storage across a link counts the bytes of each reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPurpose {
+    /// A caller that wants an entry, or many: a get, a scan, a check.
+    Lookup,
+    /// A compaction of this process.
+    Compaction,
+    /// The verification of what an executor made.
+    Verify,
+}
+
 /// One range of a vectored read.
 pub struct ReadRange<'a> {
     /// Byte offset in the object.
@@ -264,6 +275,12 @@ pub trait Storage: Send + Sync + 'static {
         None
     }
 
+    /// Counts that the storage keeps, by name, for the statistics of a store. They only rise. A
+    /// storage across a link counts its bytes here.
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// For fault injection: does what a directory sync with a failed write-back does. The
     /// creations, renames and deletions that it should have made durable stay visible but never
     /// become durable. Returns false if the storage does not support this.
@@ -413,6 +430,12 @@ pub trait ReadFile: Send + Sync {
             self.read_at(range.offset, range.buf)?;
         }
         Ok(())
+    }
+
+    /// As [`ReadFile::read_ranges`], and says who reads. The other reads are lookups.
+    fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        let _ = purpose;
+        self.read_ranges(ranges)
     }
 
     /// A hint about coming reads.

@@ -23,7 +23,8 @@ use siltstone_storage::link::Address;
     can reach needs TLS: --tls-ca, --tls-cert and --tls-key are PEM files, and only hosts whose \
     certificate the authority signed can connect. They name their files by SILT_TLS_CA, \
     SILT_TLS_CERT and SILT_TLS_KEY. TCP addresses then use TLS, Unix sockets do not: only your own \
-    processes can connect to them.\n\n\
+    processes can connect to them. With --access, a file with lines like `wren: birds eggs-*` says \
+    which folders the host with the name wren in its certificate may use.\n\n\
     The command prints its addresses, then a line for each session that begins or ends, and every \
     few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
     0; a second signal ends it at once. Stores that hosts have open survive a restart or a kill of \
@@ -50,6 +51,10 @@ pub struct DeviceArgs {
         hide_default_value = true
     )]
     pub keep: u64,
+    /// Keep up to this number of bytes of such tables for all sessions together; the default is
+    /// eight times --keep.
+    #[arg(long, value_name = "BYTES", requires = "keep")]
+    pub keep_all: Option<u64>,
     /// The number of compactions that run at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number())]
     pub slots: u32,
@@ -69,6 +74,12 @@ pub struct DeviceArgs {
     /// The key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_key: Option<PathBuf>,
+    /// A file that says which names of certificates may use which folders. Each line has a name, a
+    /// colon, and names of folders; `eggs-*` stands for all that begin with `eggs-`. The absolute
+    /// path of a shared folder may be there, too. Without this option every host with a certificate
+    /// may use every folder.
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub access: Option<PathBuf>,
     /// Also listen without TLS at addresses that other machines can reach. Whoever reaches such an
     /// address can read, change and delete every store of the device, and bytes are not encrypted
     /// on their way.

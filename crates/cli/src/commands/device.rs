@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siltstone_device::{
-    DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError, TlsFiles,
+    Access, DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
+    TlsFiles,
 };
 use siltstone_storage::link::{Address, LinkError, LinkErrorKind};
 use siltstone_storage::{Runtime, StorageErrorKind};
@@ -29,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How often what runs is printed, if it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The bytes of tables that all sessions together may keep, as a multiple of those of one.
+const KEEP_ALL: u64 = 8;
+
 /// Runs the command.
 pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     if args.data.is_none() && args.share.is_empty() && args.keep == 0 {
@@ -44,6 +48,7 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     }
     let shared = args.share.iter().map(|path| shared_folder(path));
     let shared = shared.collect::<Result<Vec<PathBuf>, _>>()?;
+    let access = args.access.as_deref().map(access_list).transpose()?;
     let own = Own::of(args)?;
     let signals = Signals::new().map_err(signal_failure)?;
     signals.watch().map_err(signal_failure)?;
@@ -56,6 +61,8 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
             .unwrap_or_else(|| u32::try_from(cores).unwrap_or(u32::MAX)),
         shared,
         keep_bytes: args.keep,
+        keep_all_bytes: args.keep_all.unwrap_or(args.keep.saturating_mul(KEEP_ALL)),
+        access,
         ..ServerOptions::default()
     };
     let server = start(args, &own, &options)?;
@@ -78,6 +85,13 @@ fn tls_files(args: &DeviceArgs) -> Option<TlsFiles> {
         certificate: args.tls_cert.clone()?,
         key: args.tls_key.clone()?,
     })
+}
+
+/// The list of names and folders in a file.
+fn access_list(path: &Path) -> Result<Access, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::file(path, &e))?;
+    let list = Access::parse(&text);
+    list.map_err(|error| Failure::Other(format!("{}: {error}", path.display())))
 }
 
 fn signal_failure(error: std::io::Error) -> Failure {

@@ -11,6 +11,7 @@
 //!
 //! Threading: shared.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Sid
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
+use super::jobs::JobRun;
 use super::lent::Lent;
 use super::storage::DeviceStorage;
 use super::{Client, Device};
@@ -129,11 +131,11 @@ impl DeviceExecutor {
     fn order(&self, client: &Client, ctx: &ExecContext, place: Place, epoch: u64) -> JobOrder {
         JobOrder {
             attempt: client.new_attempt(),
-            store: [0; 16],
+            store: ctx.store,
             place,
             epoch,
             max_parallel: u32::try_from(ctx.max_parallel).unwrap_or(u32::MAX),
-            bytes_per_s: 0,
+            bytes_per_s: ctx.throttle.as_ref().map_or(0, |limit| limit.bytes_per_s()),
             silence_ms: SILENCE.as_millis() as u64,
         }
     }
@@ -147,21 +149,74 @@ impl DeviceExecutor {
         job: &Job,
         ctx: &ExecContext,
     ) -> Result<Outcome, ExecError> {
-        let boot = || client.session.welcome().map(|w| w.boot.clone());
-        let before = boot();
+        let is_held = place == Place::Session;
         let order = self.order(client, ctx, place, epoch);
-        let outcome = client.run_job(job, order, ctx)?;
-        if !outcome.tables.is_empty() {
-            ctx.outputs.sync_dir(ctx.epoch)?;
+        let JobRun { outcome, boot } = client.run_job(job, order, ctx)?;
+        if outcome.tables.is_empty() {
+            return Ok(outcome);
         }
-        if boot() != before {
-            let detail = "the device's machine was started again while the job ran";
-            let kind = StorageErrorKind::Io;
-            let name = client.session.describe();
-            return Err(StorageError::new(kind, "run a job", name, detail).into());
+        let synced = match is_held {
+            true => self.sync_made(client, &outcome, &boot, ctx),
+            false => self.sync_shared(client, &boot, ctx),
+        };
+        if synced.is_err() {
+            // Nobody refers to the tables.
+            for table in &outcome.tables {
+                let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+            }
         }
+        synced?;
         Ok(outcome)
     }
+
+    /// Makes the names of a job in the session's folder durable. Until then they are unsynced names
+    /// of the session, which knows if the device's machine may have lost them.
+    fn sync_made(
+        &self,
+        client: &Client,
+        outcome: &Outcome,
+        boot: &[u8],
+        ctx: &ExecContext,
+    ) -> Result<(), ExecError> {
+        let session = &client.session;
+        let made: BTreeSet<String> = outcome.tables.iter().map(|t| t.name.clone()).collect();
+        if !client
+            .names
+            .note_made(session, &made, boot, &session.limit())?
+        {
+            return Err(was_started_again(client));
+        }
+        let synced = ctx.outputs.sync_dir(ctx.epoch);
+        let are_there = client
+            .names
+            .made_are_there(session, &made, &session.limit())?;
+        synced?;
+        match are_there {
+            true => Ok(()),
+            false => Err(was_started_again(client)),
+        }
+    }
+
+    /// The same for a folder that both sides see.
+    fn sync_shared(
+        &self,
+        client: &Client,
+        boot: &[u8],
+        ctx: &ExecContext,
+    ) -> Result<(), ExecError> {
+        ctx.outputs.sync_dir(ctx.epoch)?;
+        match client.session.welcome().is_some_and(|w| w.boot == boot) {
+            true => Ok(()),
+            false => Err(was_started_again(client)),
+        }
+    }
+}
+
+fn was_started_again(client: &Client) -> ExecError {
+    let detail = "the device's machine was started again before the names of the job's tables were \
+                  durable";
+    let name = client.session.describe();
+    StorageError::new(StorageErrorKind::Io, "run a job", name, detail).into()
 }
 
 impl Executor for DeviceExecutor {
@@ -198,6 +253,16 @@ impl Executor for DeviceExecutor {
         match session.down() {
             Some((_, why)) => ExecutorState::Down(why),
             None => ExecutorState::Ready,
+        }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        // The session for lent work counts with this one. The storage of a session with a folder
+        // has its counters.
+        let session = &self.device.client.session;
+        match session.is_for_jobs() {
+            true => session.vital.traffic.counters(),
+            false => Vec::new(),
         }
     }
 

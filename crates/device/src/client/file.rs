@@ -27,6 +27,7 @@ use siltstone_storage::{
 
 use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Pipe, Receiver};
+use super::purpose::LinkPurpose;
 use super::session::{Limit, Session};
 use crate::frames::ConnectionError;
 use crate::wire::frame::BULK_MAX;
@@ -117,6 +118,7 @@ pub(super) struct FileShared {
     pub(super) id: u64,
     epoch: Epoch,
     first_name: String,
+    purpose: LinkPurpose,
     inner: Mutex<Inner>,
     changed: Condvar,
     /// Nobody has the handle any more.
@@ -175,6 +177,7 @@ impl FileShared {
             id,
             epoch,
             first_name: name.to_string(),
+            purpose: session.purpose_of(name),
             inner: session.runtime.mutex(inner),
             changed: session.runtime.condvar(),
             is_dropped: AtomicBool::new(false),
@@ -471,6 +474,7 @@ impl FileShared {
                 Err(error) => return self.session.lost(pipe, &error),
             }
         }
+        pipe.object = self.purpose;
         inner.sent = inner.answered;
         inner.pipe = Some(pipe);
     }

@@ -3,11 +3,11 @@
 //! Invariants (RFC 9, section 8): an attempt begins once. A caller that returns before the attempt
 //! has ended leaves it to the keeper, which asks the device to end it. The finished tables of an
 //! attempt are left to the next one only if the attempt is known to have ended, and the device says
-//! that none of its syncs failed.
+//! that none of its syncs failed. Those with which an attempt began are its own until it has ended.
 //!
 //! Threading: any task; no lock is held over a request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use siltstone_table::job::outcome::Outcome;
 use super::Client;
 use super::session::Limit;
 use crate::wire::frame::BULK_MAX;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, put_work};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
@@ -37,7 +37,17 @@ const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
 /// The longest outcome that is taken from a device, in bytes.
 const OUTCOME_MAX: u64 = 256 << 20;
 
+/// The bytes of a frame's bulk bytes that a job cannot have.
+const WORK_OVERHEAD: usize = 8;
+
 const OP: &str = "run a job";
+
+/// The limit of this host as of now, and the bytes of an attempt that were counted against it.
+#[derive(Clone, Copy, Default)]
+struct Paid {
+    bytes_per_s: u64,
+    bytes: u64,
+}
 
 fn failed(error: StorageError) -> ExecError {
     ExecError::Failed(TableError::Storage(error))
@@ -49,49 +59,68 @@ impl Client {
         self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Has the device run a job, and waits for its end.
+    /// Has the device run a job, and waits for its end. The attempt goes on after the tables that
+    /// earlier ones left in the context's handover. They must lie where the job runs.
     pub(super) fn run_job(
         &self,
         job: &Job,
         order: JobOrder,
         ctx: &ExecContext,
-    ) -> std::result::Result<Outcome, ExecError> {
+    ) -> std::result::Result<JobRun, ExecError> {
+        let identity = job.identity();
         let bytes = job.encode();
-        if bytes.len() > BULK_MAX {
+        if bytes.len() > BULK_MAX - WORK_OVERHEAD {
             return Err(ExecError::declined(format!(
                 "the job has {} bytes, more than fit into a frame",
                 bytes.len()
             )));
         }
+        let mut finished = Finished::new(take_left(job, ctx));
+        let parts: Vec<Vec<u8>> = finished
+            .parts
+            .values()
+            .map(|part| part.encode(identity))
+            .collect();
+        let (work, count) = put_work(&bytes, &parts, BULK_MAX);
+        finished.keep_first(count, ctx);
         let attempt = order.attempt;
         let epoch = order.epoch;
-        let begun = self.begin_job(order, epoch, &bytes);
-        if let Err(error) = begun {
-            if error.kind == StorageErrorKind::Unreachable {
-                self.leave_attempt(attempt);
+        let begun = self.begin_job(order, epoch, &work);
+        let boot = match begun {
+            Ok(boot) => boot,
+            Err(error) => {
+                // It may begin later, unless it was refused or never sent.
+                let may_begin =
+                    error.kind == StorageErrorKind::Unreachable && self.names.has_pending_job();
+                match may_begin {
+                    true => self.leave_attempt(attempt),
+                    false => finished.leave(job, ctx),
+                }
+                return Err(failed(error));
             }
-            return Err(failed(error));
-        }
-        let mut finished = Finished::default();
+        };
         let ended = self.wait_for(attempt, job, ctx, &mut finished);
         if ended.is_err() && finished.may_be_adopted {
             finished.leave(job, ctx);
+        } else if ended.is_err() && finished.has_ended {
+            finished.delete(ctx);
         }
         match &ended {
             Err(_) if !finished.has_ended => self.leave_attempt(attempt),
             _ => self.forget_attempt(attempt),
         }
-        ended
+        ended.map(|outcome| JobRun { outcome, boot })
     }
 
-    fn begin_job(&self, order: JobOrder, epoch: u64, bytes: &[u8]) -> Result<()> {
+    /// Begins a job, and returns the boot of the device's machine in which it runs.
+    fn begin_job(&self, order: JobOrder, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
         let limit = self.session.limit_of(DOWN_LIMIT);
         // The device reads what this session wrote.
         self.drain_all(&limit, OP)?;
         let change = NamesChange::BeginJob(order);
         let names = &self.names;
-        let changed = names.change(&self.session, OP, epoch, change, bytes, &limit);
-        changed.map(drop)
+        let changed = names.change(&self.session, OP, epoch, change, work, &limit);
+        changed.map(|(changed, _)| changed.boot)
     }
 
     /// Waits for the end of an attempt.
@@ -104,6 +133,7 @@ impl Client {
     ) -> std::result::Result<Outcome, ExecError> {
         let session = &self.session;
         let mut cancelled = None;
+        let mut paid_bytes = 0;
         loop {
             if ctx.cancel.is_cancelled() {
                 let now = session.runtime.now();
@@ -119,7 +149,11 @@ impl Client {
                 None => session.limit_of(DOWN_LIMIT),
                 Some(_) => session.limit_of(CANCEL_LIMIT),
             };
-            let status = match self.ask_status(attempt, finished.known, &limit) {
+            let paid = Paid {
+                bytes_per_s: ctx.throttle.as_ref().map_or(0, |t| t.bytes_per_s()),
+                bytes: paid_bytes,
+            };
+            let status = match self.ask_status(attempt, finished.known, paid, &limit) {
                 Ok(status) => status,
                 Err(error) => {
                     // A device that does not know the attempt was started again, or has ended the
@@ -132,7 +166,16 @@ impl Client {
                 }
             };
             show(&status.counts, &ctx.progress);
-            finished.take(&status, job);
+            finished.take(&status, job, ctx);
+            let spent = status.counts.spent_bytes.saturating_sub(paid_bytes);
+            if let Some(throttle) = &ctx.throttle
+                && spent > 0
+            {
+                // What the device did counts against the limit of this host. While this waits, the
+                // device waits too, because it is told what was paid for.
+                throttle.spent(spent, &|| ctx.cancel.is_cancelled());
+            }
+            paid_bytes += spent;
             if status.end.is_some() {
                 finished.has_ended = true;
                 finished.may_be_adopted = finished.hold;
@@ -164,11 +207,19 @@ impl Client {
         StorageError::new(StorageErrorKind::Io, OP, name, detail)
     }
 
-    fn ask_status(&self, attempt: u64, parts_known: u32, limit: &Limit) -> Result<JobStatus> {
+    fn ask_status(
+        &self,
+        attempt: u64,
+        parts_known: u32,
+        paid: Paid,
+        limit: &Limit,
+    ) -> Result<JobStatus> {
         let request = Request::WaitJob {
             attempt,
             parts_known,
             wait_ms: WAIT_MS,
+            bytes_per_s: paid.bytes_per_s,
+            paid_bytes: paid.bytes,
         };
         let name = self.session.describe();
         match self.session.ask(limit, OP, &name, &request, &[])? {
@@ -232,7 +283,7 @@ impl Client {
             if self.names.has_pending_job() {
                 return false;
             }
-            let status = self.ask_status(attempt, 0, limit);
+            let status = self.ask_status(attempt, 0, Paid::default(), limit);
             let is_known = status.is_ok_and(|status| status.end.is_none());
             if !is_known {
                 self.left_attempts.lock().remove(&attempt);
@@ -243,10 +294,12 @@ impl Client {
 }
 
 /// The finished tables of an attempt, as the device told them.
-#[derive(Default)]
 struct Finished {
-    /// For each subjob its last part.
+    /// For each subjob its last part: the one that the device told, or the one with which the
+    /// attempt began.
     parts: BTreeMap<u32, Part>,
+    /// The subjobs with which the attempt began, and of which the device has told nothing yet.
+    sent: BTreeSet<u32>,
     /// The number of parts that were told.
     known: u32,
     /// The device says that none of the attempt's syncs failed, and every part was well formed.
@@ -255,9 +308,70 @@ struct Finished {
     may_be_adopted: bool,
 }
 
+/// A job that is done.
+pub(super) struct JobRun {
+    pub(super) outcome: Outcome,
+    /// The boot of the device's machine in which it ran.
+    pub(super) boot: Vec<u8>,
+}
+
+/// Takes what earlier attempts of the job left.
+fn take_left(job: &Job, ctx: &ExecContext) -> Vec<Part> {
+    let Some(handover) = &ctx.handover else {
+        return Vec::new();
+    };
+    match handover.take(job.identity()) {
+        Ok(parts) => parts,
+        Err(others) => {
+            delete_tables(others.iter().map(String::as_str), ctx);
+            Vec::new()
+        }
+    }
+}
+
+/// Deletes tables that nobody needs.
+fn delete_tables<'a>(names: impl Iterator<Item = &'a str>, ctx: &ExecContext) {
+    for name in names {
+        if let Err(error) = ctx.outputs.delete(ctx.epoch, name) {
+            tracing::debug!(%error, "a table of an attempt that ended stays");
+        }
+    }
+}
+
 impl Finished {
+    fn new(left: Vec<Part>) -> Finished {
+        let left = left.into_iter().filter(|part| !part.tables.is_empty());
+        let parts: BTreeMap<u32, Part> = left.map(|part| (part.subjob, part)).collect();
+        Finished {
+            sent: parts.keys().copied().collect(),
+            parts,
+            known: 0,
+            // What the attempt began with was synced by earlier ones.
+            hold: true,
+            has_ended: false,
+            may_be_adopted: false,
+        }
+    }
+
+    /// Deletes the tables of all parts behind the first ones, which were not sent.
+    fn keep_first(&mut self, count: usize, ctx: &ExecContext) {
+        while self.parts.len() > count
+            && let Some((subjob, part)) = self.parts.pop_last()
+        {
+            self.sent.remove(&subjob);
+            delete_tables(part.tables.iter().map(|table| &table.name[..]), ctx);
+        }
+    }
+
+    /// Deletes the tables, which the device has tried to delete too.
+    fn delete(&mut self, ctx: &ExecContext) {
+        let parts = std::mem::take(&mut self.parts);
+        let tables = parts.values().flat_map(|part| &part.tables);
+        delete_tables(tables.map(|table| &table.name[..]), ctx);
+    }
+
     /// Takes what a status tells.
-    fn take(&mut self, status: &JobStatus, job: &Job) {
+    fn take(&mut self, status: &JobStatus, job: &Job, ctx: &ExecContext) {
         self.hold = status.parts_hold && (self.known == 0 || self.hold);
         for bytes in &status.parts {
             self.known += 1;
@@ -270,7 +384,15 @@ impl Finished {
                     .map(|()| part),
             };
             match checked {
-                Ok(part) => drop(self.parts.insert(part.subjob, part)),
+                Ok(part) => {
+                    // A part with which the attempt began is told first, under its new names.
+                    if let Some(handover) = &ctx.handover
+                        && self.sent.remove(&part.subjob)
+                    {
+                        handover.note_adopted(part.tables.len());
+                    }
+                    self.parts.insert(part.subjob, part);
+                }
                 Err(wrong) => {
                     tracing::warn!(wrong, "a device told a wrong part of a job");
                     self.hold = false;
@@ -284,7 +406,7 @@ impl Finished {
         let parts = std::mem::take(&mut self.parts).into_values();
         let parts: Vec<Part> = parts.filter(|part| !part.tables.is_empty()).collect();
         let handover = ctx.handover.as_ref();
-        // What an earlier attempt left stays where it is: this one did not begin with it.
+        // Another attempt may have left tables since this one began, and they stay where they are.
         let handover = handover.filter(|handover| handover.left_count() == 0);
         let names = match handover {
             Some(handover) => handover.leave(job.identity(), parts),
@@ -293,11 +415,7 @@ impl Finished {
                 tables.map(|table| table.name).collect()
             }
         };
-        for name in names {
-            if let Err(error) = ctx.outputs.delete(ctx.epoch, &name) {
-                tracing::debug!(%error, "a table of an attempt that ended stays");
-            }
-        }
+        delete_tables(names.iter().map(String::as_str), ctx);
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siltstone_storage::{
     Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
 };
+use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Input, Job};
@@ -141,15 +142,23 @@ impl Lent {
             ..job.clone()
         };
         let client = &scratch.device.client;
-        let order = order(client, scratch.lease.epoch().0);
-        // What an attempt finishes there lies on the device, so no attempt here can go on after it.
+        // The host's limit is one of its own disks. What is sent and fetched counts against it, and
+        // what the device reads and writes of its scratch folder does not.
+        let order = JobOrder {
+            bytes_per_s: 0,
+            ..order(client, scratch.lease.epoch().0)
+        };
+        // What an attempt finishes there lies on the device, so no attempt here can go on after it,
+        // and the device begins anew, because the tables that earlier attempts left lie here.
         let there = ExecContext {
             outputs: Arc::clone(&scratch.storage),
             epoch: scratch.epoch(),
             handover: None,
+            throttle: None,
             ..ctx.clone()
         };
-        let mut outcome = client.run_job(&theirs, order, &there)?;
+        let outcome = client.run_job(&theirs, order, &there);
+        let mut outcome = outcome.map_err(no_room)?.outcome;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
             return Err(scratch.error(detail).into());
@@ -166,6 +175,24 @@ impl Lent {
         fetched?;
         scratch.keep_outputs(&outcome);
         Ok(outcome)
+    }
+}
+
+/// A device without room for the tables lacks something for the job. The host's disk is not full.
+fn no_room(error: ExecError) -> ExecError {
+    match error {
+        ExecError::Failed(TableError::Storage(error)) if error.is_no_space() => {
+            ExecError::declined(format!("the device has no room for the tables: {error}"))
+        }
+        error => error,
+    }
+}
+
+/// Counts bytes that this host read or wrote, and waits until its limit allows more.
+fn copied(len: usize, ctx: &ExecContext) {
+    ctx.progress.beat();
+    if let Some(throttle) = &ctx.throttle {
+        throttle.spent(len as u64, &|| ctx.cancel.is_cancelled());
     }
 }
 
@@ -216,7 +243,7 @@ impl Scratch {
             }
             in_use.names.push(name.clone());
             let table = ctx.inputs.table(input.location, &input.name)?;
-            let sent = self.send(&*table, &name, ctx);
+            let sent = self.send(&*table, &name, ctx).map_err(no_room);
             if let Err(error) = sent {
                 self.forget(&name);
                 in_use.names.pop();
@@ -304,7 +331,15 @@ impl Scratch {
             table.read_at(at, &mut buf[..len])?;
             file.append(&[&buf[..len]])?;
             at += len as u64;
-            ctx.progress.beat();
+            copied(len, ctx);
+        }
+        // Appends do not wait for their answers. What made one of them fail is the result of a
+        // sync, which is not needed otherwise.
+        let arrived = self.storage.open(name)?.len();
+        if arrived != table.len() {
+            file.sync()?;
+            let detail = format!("{arrived} of {} bytes of {name} arrived", table.len());
+            return Err(self.error(detail).into());
         }
         Ok(())
     }
@@ -334,7 +369,7 @@ impl Scratch {
                 theirs.read_at(at, &mut buf[..len])?;
                 file.append(&[&buf[..len]])?;
                 at += len as u64;
-                ctx.progress.beat();
+                copied(len, ctx);
             }
             file.sync()?;
         }

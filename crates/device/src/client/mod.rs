@@ -5,6 +5,7 @@
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
+//! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
 //! Threading: [`Device`] is shared by whatever uses the session. Its keeper task sends a sign of
@@ -18,6 +19,7 @@ mod lent;
 mod names;
 mod object_name;
 mod pipe;
+mod purpose;
 mod read;
 mod session;
 mod storage;
@@ -36,6 +38,8 @@ pub use executor::DeviceExecutor;
 use file::FileShared;
 use names::NamesLane;
 use object_name::ObjectName;
+use purpose::Traffic;
+pub use purpose::{LinkBytes, LinkPurpose};
 use read::ReadShared;
 pub use session::ClientOptions;
 use session::{Limit, Session};
@@ -87,10 +91,12 @@ pub struct LinkReport {
     pub device: String,
     /// How long it could not be reached, and why. `None` if it can.
     pub down: Option<(Duration, String)>,
-    /// The bytes that were sent.
+    /// The bytes that were sent, those of sessions for lent work included.
     pub sent_bytes: u64,
     /// The bytes that were received.
     pub received_bytes: u64,
+    /// The same bytes by purpose.
+    pub purposes: Vec<LinkBytes>,
 }
 
 impl Device {
@@ -106,7 +112,20 @@ impl Device {
         folder: FolderWanted,
         options: ClientOptions,
     ) -> Result<Arc<Device>> {
-        let session = Session::new(runtime, network, address, folder, options);
+        let traffic = Arc::default();
+        Device::connect_counting(runtime, network, address, folder, options, traffic)
+    }
+
+    /// As [`Device::connect`]. The bytes of the session are added to `traffic`.
+    fn connect_counting(
+        runtime: &Runtime,
+        network: Arc<dyn Network>,
+        address: Address,
+        folder: FolderWanted,
+        options: ClientOptions,
+        traffic: Arc<Traffic>,
+    ) -> Result<Arc<Device>> {
+        let session = Session::new(runtime, network, address, folder, options, traffic);
         let session = Arc::new(session);
         let client = Arc::new(Client {
             names: NamesLane::new(&session),
@@ -134,12 +153,13 @@ impl Device {
         }))
     }
 
-    /// Another session with the same device.
+    /// Another session with the same device, whose bytes count as those of this one.
     fn reconnect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
         let session = &self.client.session;
         let (network, address) = session.link();
         let options = session.options.clone();
-        Device::connect(&session.runtime, network, address, folder, options)
+        let traffic = Arc::clone(&session.vital.traffic);
+        Device::connect_counting(&session.runtime, network, address, folder, options, traffic)
     }
 
     /// The folder as a storage.
@@ -151,14 +171,15 @@ impl Device {
     pub fn report(&self) -> LinkReport {
         let session = &self.client.session;
         let now = session.runtime.now();
-        let vital = &session.vital;
+        let purposes = session.vital.traffic.report();
         LinkReport {
             device: session
                 .welcome()
                 .map_or_else(String::new, |w| w.name.clone()),
             down: session.down().map(|(since, why)| (now.since(since), why)),
-            sent_bytes: vital.sent_bytes.load(Ordering::Relaxed),
-            received_bytes: vital.received_bytes.load(Ordering::Relaxed),
+            sent_bytes: purposes.iter().map(|bytes| bytes.sent).sum(),
+            received_bytes: purposes.iter().map(|bytes| bytes.received).sum(),
+            purposes,
         }
     }
 

@@ -7,6 +7,7 @@
 //!   call again, while nobody changed its names in between, takes over the request or its answer.
 //!   So a call that is repeated until it succeeds takes effect once.
 //! - A sync of names that failed, or whose result is not known, makes all later ones fail.
+//! - Names that a job made are synced, or known to be lost, before its outcome counts.
 //!
 //! Threading: a caller takes the lane ([`NamesLane::turn`]) and puts it back. No lock is held over
 //! a request.
@@ -48,6 +49,10 @@ pub(super) struct Names {
     unclaimed: Vec<(NamesChange, Vec<u8>, Answer)>,
     /// Names that were made since the last answered sync of names, and are still there.
     unsynced: BTreeSet<String>,
+    /// Names that jobs made since then, of tables that nothing refers to yet.
+    made: BTreeSet<String>,
+    /// Those of them that the machine may have lost.
+    lost: BTreeSet<String>,
     /// Why no sync of names can succeed any more.
     failed: Option<StorageError>,
 }
@@ -82,6 +87,8 @@ pub(super) struct Changed {
     pub(super) answer: Answer,
     /// The server's state in which it was answered.
     pub(super) state: [u8; 16],
+    /// The boot of the server's machine at that time.
+    pub(super) boot: Vec<u8>,
 }
 
 /// The names that a change gives or takes away.
@@ -164,6 +171,61 @@ impl NamesLane {
         result
     }
 
+    /// Notes names that a job made in this boot of the device's machine. Until the next sync of
+    /// names they count as unsynced. Returns false if the machine was started again since, so they
+    /// may be lost.
+    pub(super) fn note_made(
+        &self,
+        session: &Session,
+        made: &BTreeSet<String>,
+        boot: &[u8],
+        limit: &Limit,
+    ) -> Result<bool> {
+        self.with(session, limit, |names| {
+            let is_same = names.boot == boot;
+            if is_same {
+                names.made.extend(made.iter().cloned());
+            }
+            is_same
+        })
+    }
+
+    /// Forgets names that a job made, and returns whether none of them may have been lost before a
+    /// sync of names.
+    pub(super) fn made_are_there(
+        &self,
+        session: &Session,
+        made: &BTreeSet<String>,
+        limit: &Limit,
+    ) -> Result<bool> {
+        self.with(session, limit, |names| {
+            let before = names.lost.len();
+            names.lost.retain(|name| !made.contains(name));
+            names.made.retain(|name| !made.contains(name));
+            names.lost.len() == before
+        })
+    }
+
+    /// Uses what the lane knows, when nobody else has the lane.
+    fn with<T>(
+        &self,
+        session: &Session,
+        limit: &Limit,
+        f: impl FnOnce(&mut Names) -> T,
+    ) -> Result<T> {
+        let call = Call {
+            session,
+            op: "run a job",
+            limit,
+            shown: "",
+        };
+        let mut names = self.turn(&call)?;
+        let result = f(&mut names);
+        *self.names.lock() = Some(names);
+        self.changed.notify_one();
+        Ok(result)
+    }
+
     /// Whether a job that gave up may still begin.
     pub(super) fn has_pending_job(&self) -> bool {
         let names = self.names.lock();
@@ -221,8 +283,12 @@ impl Names {
             if let Some(at) = same {
                 let (old, _, answer) = self.unclaimed.remove(at);
                 let object = object_of(&old).unwrap_or(0);
-                let state = self.state;
-                return self.answered(&old, Changed { answer, state }, object);
+                let changed = Changed {
+                    answer,
+                    state: self.state,
+                    boot: self.boot.clone(),
+                };
+                return self.answered(&old, changed, object);
             }
             let touched: Vec<String> = names_of(&change).iter().map(|n| n.to_string()).collect();
             self.unclaimed.retain(|(old, ..)| {
@@ -286,12 +352,17 @@ impl Names {
             }
             NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => {
                 self.unsynced.remove(old);
+                self.made.remove(old);
                 self.unsynced.insert(new.clone());
             }
             NamesChange::Delete { name } => {
                 self.unsynced.remove(name);
+                self.made.remove(name);
             }
-            NamesChange::SyncDir | NamesChange::Replace { .. } => self.unsynced.clear(),
+            NamesChange::SyncDir | NamesChange::Replace { .. } => {
+                self.unsynced.clear();
+                self.made.clear();
+            }
             _ => {}
         }
     }
@@ -320,7 +391,12 @@ impl Names {
                     if !matches!(answer, Answer::Failed(_)) {
                         self.note_names(&pending.change);
                     }
-                    return Ok(Some((pending, Changed { answer, state })));
+                    let changed = Changed {
+                        answer,
+                        state,
+                        boot: self.boot.clone(),
+                    };
+                    return Ok(Some((pending, changed)));
                 }
                 Err(error) => {
                     self.pending = Some(pending);
@@ -357,6 +433,11 @@ impl Names {
             let name = session.describe();
             let error = StorageError::new(kind, "sync_dir", name, detail);
             self.failed.get_or_insert(error);
+        }
+        if self.boot != welcome.boot {
+            // Only their jobs fail: nobody uses these tables yet.
+            let made = std::mem::take(&mut self.made);
+            self.lost.extend(made);
         }
         self.state = pipe.state;
         self.boot = welcome.boot.clone();

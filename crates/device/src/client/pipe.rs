@@ -13,6 +13,7 @@ use std::time::Duration;
 use siltstone_storage::Runtime;
 use siltstone_storage::link::Connection;
 
+use super::purpose::{Awaited, LinkPurpose, Traffic};
 use crate::frames::{ConnectionError, Frames, Next, send_frame};
 use crate::wire::answer::WORKING;
 use crate::wire::frame::Label;
@@ -29,8 +30,8 @@ pub(super) struct Vital {
     pub(super) silence: Duration,
     /// When a byte of the device came last.
     pub(super) last_heard_ns: AtomicU64,
-    pub(super) sent_bytes: AtomicU64,
-    pub(super) received_bytes: AtomicU64,
+    /// The bytes of the session, by purpose.
+    pub(super) traffic: Arc<Traffic>,
 }
 
 impl Vital {
@@ -45,6 +46,7 @@ pub(super) struct Receiver {
     frames: Frames,
     vital: Arc<Vital>,
     last_answer: u64,
+    awaited: Arc<Awaited>,
 }
 
 impl Receiver {
@@ -62,8 +64,7 @@ impl Receiver {
             };
             self.vital.heard();
             let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
-            let received = &self.vital.received_bytes;
-            received.fetch_add(len as u64, Ordering::Relaxed);
+            self.vital.traffic.received(self.awaited.get(), len);
             if frame.header.kind == WORKING {
                 continue;
             }
@@ -85,6 +86,9 @@ pub(super) struct Pipe {
     /// The server's state of the session.
     pub(super) state: [u8; 16],
     last_sent: u64,
+    awaited: Arc<Awaited>,
+    /// What the bytes of the object are for that this pipe is used for now.
+    pub(super) object: LinkPurpose,
     /// `None` while a task receives.
     pub(super) receiver: Option<Receiver>,
 }
@@ -95,7 +99,9 @@ impl Pipe {
         vital: &Arc<Vital>,
         state: [u8; 16],
     ) -> Pipe {
+        let awaited: Arc<Awaited> = Arc::default();
         let receiver = Receiver {
+            awaited: Arc::clone(&awaited),
             frames: Frames::new(Arc::clone(&connection)),
             vital: Arc::clone(vital),
             last_answer: 0,
@@ -105,6 +111,8 @@ impl Pipe {
             vital: Arc::clone(vital),
             state,
             last_sent: 0,
+            awaited,
+            object: LinkPurpose::Other,
             receiver: Some(receiver),
         }
     }
@@ -124,8 +132,9 @@ impl Pipe {
         let fields = request.encode();
         let len: usize = bulk.iter().map(|part| part.len()).sum();
         let len = len + fields.len() + crate::wire::frame::HEADER_BYTES;
-        let sent = &self.vital.sent_bytes;
-        sent.fetch_add(len as u64, Ordering::Relaxed);
+        let purpose = LinkPurpose::of(request, self.object);
+        self.awaited.set(purpose);
+        self.vital.traffic.sent(purpose, len);
         let deadline = self.vital.runtime.now() + SEND_LIMIT;
         send_frame(&*self.connection, label, &fields, bulk, deadline)
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{
-    Access, Mutex, ReadFile, ReadRange, Result, StorageError, StorageErrorKind,
+    Access, Mutex, ReadFile, ReadPurpose, ReadRange, Result, StorageError, StorageErrorKind,
 };
 
 use super::Client;
@@ -180,15 +180,23 @@ impl RemoteReader {
     }
 
     /// Reads ranges, which are not larger than a frame each, into `out` one after the other.
-    fn read_parts(&self, parts: &[Part], limit: &Limit, out: &mut Vec<u8>) -> Result<()> {
+    fn read_parts(
+        &self,
+        purpose: ReadPurpose,
+        parts: &[Part],
+        limit: &Limit,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let session = &self.client.session;
         let shared = &self.shared;
+        let object = session.purpose_of_read(&shared.first_name, purpose);
         let name = shared.name.lock().text().to_string();
         self.client.drain(&name, limit, "read")?;
         let begin = out.len();
         loop {
             out.truncate(begin);
             let mut pipe = session.take(limit, "read", &name)?;
+            pipe.object = object;
             let is_open = *shared.state.lock() == pipe.state;
             let opened = match is_open {
                 true => Ok(Ok(())),
@@ -244,7 +252,7 @@ impl RemoteReader {
     }
 
     /// Serves a read from what was read ahead, or reads ahead.
-    fn read_ahead(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+    fn read_ahead(&self, purpose: ReadPurpose, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let (ahead_offset, bytes) = {
             let ahead = self.shared.ahead.lock();
             if !ahead.is_on || buf.len() > AHEAD_BYTES / 2 {
@@ -269,7 +277,8 @@ impl RemoteReader {
             bytes: len,
         };
         let mut bytes = Vec::with_capacity(len);
-        self.read_parts(&[part], &self.client.session.limit(), &mut bytes)?;
+        let limit = self.client.session.limit();
+        self.read_parts(purpose, &[part], &limit, &mut bytes)?;
         buf.copy_from_slice(&bytes[..buf.len()]);
         let mut ahead = self.shared.ahead.lock();
         (ahead.offset, ahead.bytes) = (offset, Arc::new(bytes));
@@ -315,19 +324,26 @@ impl ReadFile for RemoteReader {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.read_ahead(offset, buf)? {
-            return Ok(());
-        }
-        self.read_ranges(&mut [ReadRange { offset, buf }])
+        self.read_ranges_for(ReadPurpose::Lookup, &mut [ReadRange { offset, buf }])
     }
 
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        self.read_ranges_for(ReadPurpose::Lookup, ranges)
+    }
+
+    fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        if let [range] = ranges
+            && self.read_ahead(purpose, range.offset, range.buf)?
+        {
+            return Ok(());
+        }
         let parts = parts_of(ranges.iter().map(|range| (range.offset, range.buf.len())));
         if parts.is_empty() {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        self.read_parts(&parts, &self.client.session.limit(), &mut bytes)?;
+        let limit = self.client.session.limit();
+        self.read_parts(purpose, &parts, &limit, &mut bytes)?;
         let mut left = &bytes[..];
         for range in ranges {
             let (this, rest) = left.split_at(range.buf.len());

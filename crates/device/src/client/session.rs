@@ -18,9 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::{Address, LinkErrorKind, Network};
-use siltstone_storage::{Condvar, Epoch, Instant, Mutex, Runtime, StorageError, StorageErrorKind};
+use siltstone_storage::{
+    Condvar, Epoch, Instant, Mutex, ReadPurpose, Runtime, StorageError, StorageErrorKind,
+};
 
 use super::pipe::{Pipe, Vital};
+use super::purpose::{LinkPurpose, Traffic};
 use crate::frames::{ConnectionError, receive_hello};
 use crate::wire::hello::{ClientHello, FolderWanted, ServerHello, Welcome};
 use crate::wire::{Answer, Frame, Request, WireError};
@@ -136,13 +139,13 @@ impl Session {
         address: Address,
         folder: FolderWanted,
         options: ClientOptions,
+        traffic: Arc<Traffic>,
     ) -> Session {
         let vital = Arc::new(Vital {
             runtime: runtime.clone(),
             silence: options.silence,
             last_heard_ns: AtomicU64::new(0),
-            sent_bytes: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
+            traffic,
         });
         Session {
             runtime: runtime.clone(),
@@ -177,6 +180,27 @@ impl Session {
         let pool = self.pool.lock();
         let mut leases = pool.leases.iter();
         leases.find(|lease| !lease.shared).map(|lease| lease.epoch)
+    }
+
+    /// What the bytes of an object with this name are for, if this session writes it.
+    pub(super) fn purpose_of(&self, name: &str) -> LinkPurpose {
+        match self.folder {
+            FolderWanted::Scratch => LinkPurpose::Lent,
+            _ => LinkPurpose::of_name(name),
+        }
+    }
+
+    /// What the bytes of an object with this name are for, if this session reads it.
+    pub(super) fn purpose_of_read(&self, name: &str, purpose: ReadPurpose) -> LinkPurpose {
+        match self.folder {
+            FolderWanted::Scratch => LinkPurpose::Lent,
+            _ => LinkPurpose::of_read(name, purpose),
+        }
+    }
+
+    /// Whether the session has no folder, so that only jobs use it.
+    pub(super) fn is_for_jobs(&self) -> bool {
+        self.folder == FolderWanted::None
     }
 
     pub(super) fn token(&self) -> [u8; 16] {
@@ -497,11 +521,17 @@ impl Session {
             folder: self.folder.clone(),
             host: self.options.host.clone(),
         };
+        let hello = hello.encode();
+        let traffic = &self.vital.traffic;
+        traffic.sent(LinkPurpose::Session, hello.len());
         let greeted = connection
-            .send(&[&hello.encode()], deadline)
+            .send(&[&hello], deadline)
             .map_err(ConnectionError::from)
             .and_then(|()| receive_hello(&*connection, deadline + CONNECT_LIMIT));
-        let answer = greeted.and_then(|bytes| Ok(ServerHello::decode(&bytes)?));
+        let answer = greeted.and_then(|bytes| {
+            traffic.received(LinkPurpose::Session, bytes.len());
+            Ok(ServerHello::decode(&bytes)?)
+        });
         match answer {
             Ok((_, ServerHello::Welcome(welcome))) => {
                 self.vital.heard();

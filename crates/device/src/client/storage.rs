@@ -483,6 +483,10 @@ impl Storage for DeviceStorage {
         self.replace_name("replace", epoch, name, change, bytes)
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.client.session.vital.traffic.counters()
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         let session = &self.client.session;
         let request = Request::FreeBytes;

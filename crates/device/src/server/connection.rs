@@ -1,7 +1,9 @@
 //! One connection of a server: a hello, and then requests and answers in their order.
 //!
 //! Invariants: requests are executed one after the other, and answered in their order. While one is
-//! executed, or received in pieces, the client gets a frame `working` each second.
+//! executed, or received in pieces, the client gets a frame `working` each second. Until its hello
+//! is accepted, a peer has the bytes of one hello and, with TLS, of one message of its handshake,
+//! and five seconds.
 //!
 //! Threading: one task for each connection; the clock task sends `working` through
 //! [`Served::tell_working`] while a request is executed.
@@ -13,6 +15,7 @@ use siltstone_storage::link::Connection;
 use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind};
 
 use super::Inner;
+use super::access::Peer;
 use super::requests::{Executed, execute};
 use crate::frames::{ConnectionError, Frames, Next, receive_hello, send_frame};
 use crate::wire::answer::WORKING;
@@ -40,10 +43,23 @@ enum Phase {
     Executing(Instant),
 }
 
+/// What is known of a peer.
+#[derive(Clone, Copy)]
+enum Who {
+    /// It has not said hello yet.
+    Greeting,
+    /// It is cut off before it said hello.
+    CutOff,
+    /// It said hello, and has this certificate.
+    Known(Option<[u8; 32]>),
+}
+
 /// See the module.
 pub(super) struct Served {
-    id: u64,
+    /// Its number. Later connections have larger ones.
+    pub(super) id: u64,
     connection: Arc<dyn Connection>,
+    who: Mutex<Who>,
     phase: Mutex<Phase>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -53,6 +69,7 @@ impl Served {
         Served {
             id,
             connection,
+            who: runtime.mutex(Who::Greeting),
             phase: runtime.mutex(Phase::Other),
             task: runtime.mutex(None),
         }
@@ -60,6 +77,29 @@ impl Served {
 
     pub(super) fn close(&self) {
         self.connection.close();
+    }
+
+    /// Whether the peer has not said hello yet.
+    pub(super) fn is_greeting(&self) -> bool {
+        matches!(*self.who.lock(), Who::Greeting)
+    }
+
+    /// The peer has taken too long to say hello. The caller closes the connection.
+    pub(super) fn give_up(&self) {
+        *self.who.lock() = Who::CutOff;
+    }
+
+    /// The peer said hello.
+    pub(super) fn greeted(&self, certificate: Option<[u8; 32]>) {
+        *self.who.lock() = Who::Known(certificate);
+    }
+
+    /// The certificate of a peer that said hello.
+    pub(super) fn certificate(&self) -> Option<[u8; 32]> {
+        match *self.who.lock() {
+            Who::Known(certificate) => certificate,
+            Who::Greeting | Who::CutOff => None,
+        }
     }
 
     /// Waits for the connection's task.
@@ -135,7 +175,15 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let session = match inner.attach(&hello) {
+    let peer = Peer {
+        certificate: connection.certificate_hash(),
+        name: connection.certified_name(),
+        is_local: connection.is_local(),
+    };
+    let attached = inner
+        .admit(served, &peer)
+        .and_then(|()| inner.attach(&hello, &peer));
+    let session = match attached {
         Ok(session) => session,
         Err(refusal) => {
             answer(ServerHello::Refused(refusal), version)?;

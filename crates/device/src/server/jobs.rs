@@ -8,12 +8,14 @@
 //! - D5: an attempt's number begins once (D1, the lane of names).
 //! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.
+//! - An attempt goes on after the tables that came with its order. Before it takes them over they
+//!   are the host's, which knows them: if the attempt ends before, nothing happened to them.
 //!
 //! Threading: shared. An attempt's lock is never held over a call of a storage.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::token_bucket::TokenBucket;
@@ -26,16 +28,20 @@ use siltstone_table::exec::{
     CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Handover, Inputs, PartListener,
     Progress, StreamSource, Throttle,
 };
-use siltstone_table::job::Job;
+use siltstone_table::job::{Job, OutputPrefix};
 
 use super::Inner;
 use super::names_kept::NamesKept;
 use super::session::SessionState;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, get_work};
 use crate::wire::{Answer, Frame};
 
 /// The longest time that an answer about a job is held back.
 const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// The most attempts of a session that are known, most of which have ended. A host forgets an
+/// attempt when it has its end.
+const ATTEMPTS_MAX: usize = 256;
 
 /// What the host is told of an attempt.
 #[derive(Default)]
@@ -53,6 +59,7 @@ struct Told {
 
 struct Attempt {
     progress: Arc<Progress>,
+    limit: Arc<Limit>,
     cancel: CancelToken,
     silence: Duration,
     /// The job's identity, and where its outputs are.
@@ -171,6 +178,15 @@ impl Jobs {
         }
     }
 
+    /// The host's limit, and the bytes of the attempt that it has counted.
+    pub(super) fn pay(&self, number: u64, bytes_per_s: u64, paid_bytes: u64) {
+        if let Ok(attempt) = self.attempt(number) {
+            let limit = &attempt.limit;
+            limit.bytes_per_s.store(bytes_per_s, Ordering::Relaxed);
+            limit.paid.fetch_max(paid_bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets an attempt that has ended.
     pub(super) fn forget(&self, number: u64) {
         let attempt = {
@@ -204,7 +220,7 @@ impl Jobs {
             }
             told = attempt.changed.wait_timeout(told, until.since(now)).0;
         }
-        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = &attempt.progress;
         // Parts are small, but a frame has limits: the host asks again for what did not fit.
         let mut bytes = 0;
@@ -227,6 +243,7 @@ impl Jobs {
                 tables: load(&progress.tables),
                 beats: load(&progress.beats),
                 cpu_ns: load(&progress.helpers_cpu_ns),
+                spent_bytes: load(&attempt.limit.spent),
             },
             parts,
             parts_hold: !told.parts_are_lost,
@@ -264,33 +281,97 @@ impl Inputs for StorageInputs {
     }
 }
 
-/// Limits the bytes of one job.
+/// Counts the bytes that one job reads and writes, and limits them if the host has a limit.
+///
+/// The limit is that of all jobs of the host, wherever they run. So the job may not only keep to the
+/// rate: it must not be further ahead of the bytes that the host has counted than [`AHEAD`] at that
+/// rate.
 struct Limit {
     runtime: Runtime,
-    bytes_per_s: u64,
+    progress: Arc<Progress>,
+    /// 0 for no limit.
+    bytes_per_s: AtomicU64,
+    spent: AtomicU64,
+    paid: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }
 
 /// The burst of a limited job, as time at its rate.
 const BURST: Duration = Duration::from_millis(100);
 
+/// How far a job may be ahead of what the host has counted, as time at its rate. A host asks five
+/// times a second.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// How often a job that waits for its rate checks whether it should end.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+impl Limit {
+    fn new(runtime: &Runtime, progress: &Arc<Progress>, bytes_per_s: u64) -> Limit {
+        Limit {
+            runtime: runtime.clone(),
+            progress: Arc::clone(progress),
+            bytes_per_s: AtomicU64::new(bytes_per_s),
+            spent: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
+            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
+        }
+    }
+
+    /// Whether the job has to wait.
+    fn is_over(&self) -> bool {
+        let rate = self.bytes_per_s.load(Ordering::Relaxed);
+        let mut bucket = self.bucket.lock();
+        bucket.fill(self.runtime.now(), rate);
+        if rate == 0 {
+            bucket.clear();
+            return false;
+        }
+        let spent = self.spent.load(Ordering::Relaxed);
+        let paid = self.paid.load(Ordering::Relaxed);
+        let ahead = rate.saturating_mul(AHEAD.as_secs());
+        bucket.is_in_debt() || spent > paid.saturating_add(ahead)
+    }
+}
+
 impl Throttle for Limit {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
+        self.spent.fetch_add(bytes, Ordering::Relaxed);
         self.bucket.lock().spend(bytes);
-        while !stop() {
-            {
-                let mut bucket = self.bucket.lock();
-                bucket.fill(self.runtime.now(), self.bytes_per_s);
-                if !bucket.is_in_debt() {
-                    return;
-                }
-            }
+        while self.is_over() && !stop() {
+            // A job that waits for its rate is alive.
+            self.progress.beat();
             self.runtime.sleep(STOP_CHECK_INTERVAL);
         }
     }
+
+    fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s.load(Ordering::Relaxed)
+    }
+}
+
+/// A part that an earlier attempt of the job left, as the host passes it on. All its tables have
+/// the names that one attempt of the same writer gave them, so it cannot name other files.
+fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
+    let (of, part) = Part::decode(bytes).map_err(|damage| damage.to_string())?;
+    if of != job.identity() {
+        return Err("a part is one of another job".into());
+    }
+    part.check(job)?;
+    let Some(first) = part.tables.first() else {
+        return Err("a part has no tables".into());
+    };
+    let mut numbers = first.name.split('-');
+    let mut number = || u64::from_str_radix(numbers.next().unwrap_or_default(), 16).ok();
+    let (Some(epoch), Some(attempt)) = (number(), number()) else {
+        return Err(format!("no attempt gives a table the name {}", first.name));
+    };
+    let output = OutputPrefix { epoch, attempt };
+    if epoch != job.output.epoch || output == job.output {
+        return Err(format!("{} is no table of an earlier attempt", first.name));
+    }
+    part.check_names(&output)?;
+    Ok(part)
 }
 
 /// Begins a job. The caller has the lane of names.
@@ -305,8 +386,13 @@ pub(super) fn begin(
     let invalid = |detail: String| {
         StorageError::new(StorageErrorKind::InvalidInput, OP, shown.clone(), detail)
     };
-    let job = Job::decode(frame.bulk()).map_err(|damage| invalid(damage.to_string()))?;
+    let (job, parts) = get_work(frame.bulk()).map_err(|damage| invalid(damage.to_string()))?;
+    let job = Job::decode(job).map_err(|damage| invalid(damage.to_string()))?;
     job.check().map_err(|damage| invalid(damage.to_string()))?;
+    let parts = parts.into_iter().map(|bytes| part_of(&job, bytes));
+    let parts = parts
+        .collect::<Result<Vec<Part>, String>>()
+        .map_err(invalid)?;
     let (storage, epoch) = match &order.place {
         Place::Session => {
             let folder = session.folder.as_ref();
@@ -314,11 +400,13 @@ pub(super) fn begin(
             let epoch = session.local_epoch(OP, order.epoch)?;
             (Arc::clone(&folder.storage), epoch)
         }
-        Place::Shared { path } => (inner.shared_folder(path)?, Epoch(order.epoch)),
+        Place::Shared { path } => (inner.shared_folder(session, path)?, Epoch(order.epoch)),
     };
     let runtime = &inner.runtime;
+    let progress = Arc::default();
     let attempt = Arc::new(Attempt {
-        progress: Arc::default(),
+        limit: Arc::new(Limit::new(runtime, &progress, order.bytes_per_s)),
+        progress,
         cancel: CancelToken::new(),
         silence: Duration::from_millis(order.silence_ms.max(1000)),
         job: job.identity(),
@@ -332,32 +420,36 @@ pub(super) fn begin(
     if attempts.contains_key(&order.attempt) {
         return Err(invalid("the attempt has begun before".into()));
     }
+    if attempts.len() >= ATTEMPTS_MAX {
+        let detail = format!("the device knows {ATTEMPTS_MAX} attempts of this host already");
+        let kind = StorageErrorKind::TooManyOpen;
+        return Err(StorageError::new(kind, OP, shown, detail));
+    }
     if !inner.take_slot() {
         attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
         attempts.insert(order.attempt, attempt);
         return Ok(Answer::Done);
     }
-    let throttle = (order.bytes_per_s > 0).then(|| {
-        Arc::new(Limit {
-            runtime: runtime.clone(),
-            bytes_per_s: order.bytes_per_s,
-            bucket: runtime.mutex(TokenBucket::new(runtime.now(), BURST)),
-        }) as Arc<dyn Throttle>
-    });
+    let handed_over = parts.iter().flat_map(|part| &part.tables);
+    let handed_over = handed_over.map(|table| table.name.clone()).collect();
+    let handover = Handover::with_parts(runtime, job.identity(), parts);
     let context = ExecContext {
         progress: Arc::clone(&attempt.progress),
         cancel: attempt.cancel.clone(),
         max_parallel: order.max_parallel.clamp(1, inner.options.parallelism) as usize,
-        throttle,
-        handover: Some(Arc::new(Handover::new(runtime))),
+        throttle: Some(Arc::clone(&attempt.limit) as Arc<dyn Throttle>),
+        store: order.store,
+        handover: Some(Arc::new(handover)),
         part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
         ..ExecContext::new(
             runtime.clone(),
             Arc::new(StorageInputs(Arc::clone(&storage))),
-            Arc::new(NamesKept::new(runtime, storage)),
+            Arc::new(NamesKept::new(runtime, storage, handed_over)),
             epoch,
         )
     };
+    let store = u128::from_be_bytes(order.store);
+    tracing::debug!(host = session.host, attempt = order.attempt, store = %format_args!("{store:032x}"), "a job begins");
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
     let task = move || {

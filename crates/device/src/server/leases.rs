@@ -13,7 +13,7 @@ use std::sync::Arc;
 use siltstone_storage::{Epoch, StorageError, StorageErrorKind};
 
 use super::Inner;
-use super::notes::{Note, Notes, token_hash};
+use super::notes::{Note, Notes};
 use super::session::{Folder, Held, SessionState};
 use crate::wire::Answer;
 
@@ -101,7 +101,7 @@ fn lease(
     wanted: &Wanted<'_>,
 ) -> Result<Held, StorageError> {
     let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, wanted.name);
-    let hash = token_hash(&session.token);
+    let hash = session.token_hash;
     let last = notes.read()?.map(|(_, note)| note);
     let fenced = || {
         let detail = "somebody else had the folder while the device was away; open the store again";

@@ -9,6 +9,8 @@
 //!
 //! Threading: [`Server`] is owned by whoever started it. Locks: `state`, then those of a session.
 
+mod access;
+mod bounded;
 mod connection;
 mod folders;
 mod jobs;
@@ -31,9 +33,13 @@ use siltstone_storage::{
 };
 use xxhash_rust::xxh3::Xxh3;
 
+use access::Peer;
+pub use access::{Access, AccessError};
+use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
-use session::{Folder, SessionState};
+use session::{Folder, Owner, SessionState};
 
+use crate::secret::token_hash;
 use crate::wire::Answer;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
 
@@ -50,12 +56,24 @@ pub struct ServerOptions {
     pub shared: Vec<PathBuf>,
     /// The bytes that a session may keep in its scratch folder; 0 if there are no such folders.
     pub keep_bytes: u64,
+    /// The bytes that all sessions together may keep in their scratch folders.
+    pub keep_all_bytes: u64,
+    /// Which names of certificates may use which folders. `None` if every peer may use all.
+    pub access: Option<Access>,
     /// The number of objects that a session may have open.
     pub open_objects_max: u64,
-    /// The number of sessions, and of connections of all of them.
+    /// The number of objects that all sessions together may have open, without those of jobs. The
+    /// server takes fewer if the process may not open as many files.
+    pub open_objects_all_max: u64,
+    /// The number of sessions.
     pub sessions_max: usize,
     /// The number of connections.
     pub connections_max: usize,
+    /// The number of connections of peers that have one certificate.
+    pub certificate_connections_max: usize,
+    /// The number of peers that have not said hello yet. If there is another one, the one that has
+    /// taken longest is cut off.
+    pub greeting_max: usize,
     /// How long a session must be silent before another one may take its lease.
     pub lease_silence: Duration,
     /// How long a session must be silent before its jobs end.
@@ -76,9 +94,14 @@ impl Default for ServerOptions {
             parallelism: 1,
             shared: Vec::new(),
             keep_bytes: 0,
+            keep_all_bytes: u64::MAX,
+            access: None,
             open_objects_max: 4096,
+            open_objects_all_max: 16_384,
             sessions_max: 64,
             connections_max: 512,
+            certificate_connections_max: 256,
+            greeting_max: 64,
             lease_silence: Duration::from_secs(10),
             job_silence: Duration::from_secs(10),
             state_silence: Duration::from_secs(600),
@@ -97,12 +120,16 @@ const PAUSED: Duration = Duration::from_secs(3);
 /// The number of events of sessions that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
 
+/// Descriptors of the process that are left to jobs and to the device itself.
+const OPEN_RESERVE: u64 = 64;
+
 /// How often the tasks that accept look whether the server ends.
 const ACCEPT_LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct State {
-    sessions: BTreeMap<[u8; 16], Arc<SessionState>>,
+    /// The sessions by the hashes of their tokens.
+    sessions: BTreeMap<u128, Arc<SessionState>>,
     connections: BTreeMap<u64, Arc<connection::Served>>,
     next_connection: u64,
     is_stopping: bool,
@@ -149,6 +176,10 @@ struct Inner {
     started: Instant,
     /// The number of jobs that run.
     busy_slots: AtomicUsize,
+    /// The objects that all sessions have open.
+    open_objects: InUse,
+    /// The bytes of all scratch folders.
+    kept_bytes: InUse,
     state: Mutex<State>,
     /// Notified when the server stops.
     stopping: Condvar,
@@ -174,20 +205,57 @@ pub(crate) fn proof_of(bytes: &[u8], salt: &[u8; 16]) -> [u8; 16] {
 }
 
 impl Inner {
-    /// The state of the session of this token.
-    fn session(&self, token: &[u8; 16]) -> Option<Arc<SessionState>> {
-        self.state.lock().sessions.get(token).cloned()
+    /// The state of the session whose token has this hash.
+    fn session(&self, token_hash: u128) -> Option<Arc<SessionState>> {
+        self.state.lock().sessions.get(&token_hash).cloned()
+    }
+
+    /// Counts a connection whose peer said hello as one of that peer's.
+    fn admit(&self, served: &connection::Served, peer: &Peer) -> std::result::Result<(), Refusal> {
+        let state = self.state.lock();
+        let of_peer = |other: &&Arc<connection::Served>| {
+            peer.certificate.is_some() && other.certificate() == peer.certificate
+        };
+        let count = state.connections.values().filter(of_peer).count();
+        let max = self.options.certificate_connections_max;
+        if count >= max {
+            let reason = format!("the device lets a certificate have {max} connections at once");
+            let kind = StorageErrorKind::TooManyOpen;
+            return Err(Refusal { kind, reason });
+        }
+        served.greeted(peer.certificate);
+        Ok(())
     }
 
     /// Finds the state of a session, or begins one.
-    fn attach(&self, hello: &ClientHello) -> std::result::Result<Arc<SessionState>, Refusal> {
+    fn attach(
+        &self,
+        hello: &ClientHello,
+        peer: &Peer,
+    ) -> std::result::Result<Arc<SessionState>, Refusal> {
         let refused = |error: StorageError| Refusal {
             kind: error.kind,
             reason: error.to_string(),
         };
+        let denied = |reason: String| Refusal {
+            kind: StorageErrorKind::PermissionDenied,
+            reason,
+        };
+        let own = |session: Arc<SessionState>| match session.peer.certificate == peer.certificate {
+            true => Ok(session),
+            false => Err(denied(
+                "the session was begun with another certificate, and its token is good for that \
+                 one only"
+                    .into(),
+            )),
+        };
+        if let Some(access) = &self.options.access {
+            access.check_folder(peer, &hello.folder).map_err(denied)?;
+        }
+        let token_hash = token_hash(&hello.token);
         let found = |session: &Arc<SessionState>| !session.is_ended();
-        if let Some(session) = self.session(&hello.token).filter(found) {
-            return Ok(session);
+        if let Some(session) = self.session(token_hash).filter(found) {
+            return own(session);
         }
         let id = random_id(&self.runtime);
         let is_scratch = hello.folder == FolderWanted::Scratch;
@@ -200,24 +268,23 @@ impl Inner {
         };
         let mut state = self.state.lock();
         state.forget_ended();
-        if let Some(session) = state.sessions.get(&hello.token) {
-            return Ok(Arc::clone(session));
+        if let Some(session) = state.sessions.get(&token_hash) {
+            return own(Arc::clone(session));
         }
         if state.sessions.len() >= self.options.sessions_max {
             let reason = format!("the device has {} sessions already", state.sessions.len());
             let kind = StorageErrorKind::TooManyOpen;
             return Err(Refusal { kind, reason });
         }
-        let session = Arc::new(SessionState::new(
-            &self.runtime,
-            id,
-            hello.token,
-            hello.host.clone(),
-            folder,
-            is_scratch,
-            &self.folders,
-        ));
-        state.sessions.insert(hello.token, Arc::clone(&session));
+        let owner = Owner {
+            token_hash,
+            peer: peer.clone(),
+            host: hello.host.clone(),
+        };
+        let folders = &self.folders;
+        let session = SessionState::new(&self.runtime, id, owner, folder, is_scratch, folders);
+        let session = Arc::new(session);
+        state.sessions.insert(token_hash, Arc::clone(&session));
         state.note(&session, false);
         tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         Ok(session)
@@ -245,29 +312,47 @@ impl Inner {
         }
         let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("scratch-{hex}");
+        let options = &self.options;
+        let storage = Bounded::new(
+            &self.runtime,
+            self.folders.open_scratch(&name)?,
+            options.keep_bytes,
+            &self.kept_bytes,
+            options.keep_all_bytes,
+        );
         Ok(Arc::new(Folder {
-            storage: self.folders.open_scratch(&name)?,
+            storage: Arc::new(storage),
             name,
             grants: self.runtime.mutex(()),
         }))
     }
 
-    /// A folder of this machine that the device may share.
-    fn shared_folder(&self, path: &str) -> Result<Arc<dyn Storage>> {
-        let is_shared = |shared: &PathBuf| std::path::Path::new(path).starts_with(shared);
-        if !self.options.shared.iter().any(is_shared) {
-            let detail = "the device does not share this folder; start it with --share FOLDER";
+    /// A folder of this machine that the device may share with this session's host.
+    fn shared_folder(&self, session: &SessionState, path: &str) -> Result<Arc<dyn Storage>> {
+        let denied = |detail: String| {
             let kind = StorageErrorKind::PermissionDenied;
-            return Err(StorageError::new(kind, "open", path, detail));
+            StorageError::new(kind, "open", path, detail)
+        };
+        let wanted = std::path::Path::new(path);
+        let is_shared = |shared: &PathBuf| wanted.starts_with(shared);
+        // A path that goes back would leave the folder with which it begins.
+        let is_plain =
+            access::is_plain_path(wanted) || self.options.shared.iter().any(|s| s == wanted);
+        if !is_plain || !self.options.shared.iter().any(is_shared) {
+            let detail = "the device does not share this folder; start it with --share FOLDER";
+            return Err(denied(detail.into()));
+        }
+        if let Some(access) = &self.options.access {
+            access.check_shared(&session.peer, wanted).map_err(denied)?;
         }
         self.folders.open_shared(path)
     }
 
     /// Looks for an object in the shared folders, and proves that its bytes can be read.
-    fn prove_folder(&self, name: &str, salt: &[u8; 16]) -> Result<Answer> {
+    fn prove_folder(&self, session: &SessionState, name: &str, salt: &[u8; 16]) -> Result<Answer> {
         for shared in &self.options.shared {
             let path = shared.display().to_string();
-            let Ok(storage) = self.folders.open_shared(&path) else {
+            let Ok(storage) = self.shared_folder(session, &path) else {
                 continue;
             };
             if let Ok(bytes) = storage.read_small(name) {
@@ -414,6 +499,13 @@ impl Server {
             .iter()
             .map(|address| network.listen(address))
             .collect::<std::result::Result<Vec<_>, LinkError>>()?;
+        let mut options = options;
+        // Connections, and the files of jobs, need descriptors too.
+        let others = options.connections_max as u64 + OPEN_RESERVE;
+        if let Some(most) = root.open_objects_max() {
+            let most = most.saturating_sub(others).max(OPEN_RESERVE);
+            options.open_objects_all_max = options.open_objects_all_max.min(most);
+        }
         let inner = Arc::new(Inner {
             runtime: runtime.clone(),
             options,
@@ -423,6 +515,8 @@ impl Server {
             device,
             started: runtime.now(),
             busy_slots: AtomicUsize::new(0),
+            open_objects: InUse::default(),
+            kept_bytes: InUse::default(),
             folders,
             state: runtime.mutex(State::default()),
             stopping: runtime.condvar(),
@@ -551,11 +645,22 @@ fn accept(inner: &Arc<Inner>, listener: &dyn Listener) {
 }
 
 fn begin_connection(inner: &Arc<Inner>, connection: Arc<dyn Connection>) {
+    let mut cut_off = None;
     let served = {
         let mut state = inner.state.lock();
         if state.is_stopping || state.connections.len() >= inner.options.connections_max {
             connection.close();
             return;
+        }
+        let greeting = state
+            .connections
+            .values()
+            .filter(|served| served.is_greeting());
+        if greeting.clone().count() >= inner.options.greeting_max
+            && let Some(oldest) = greeting.min_by_key(|served| served.id)
+        {
+            oldest.give_up();
+            cut_off = Some(Arc::clone(oldest));
         }
         let id = state.next_connection;
         state.next_connection += 1;
@@ -563,6 +668,9 @@ fn begin_connection(inner: &Arc<Inner>, connection: Arc<dyn Connection>) {
         state.connections.insert(id, Arc::clone(&served));
         served
     };
+    if let Some(oldest) = cut_off {
+        oldest.close();
+    }
     connection::start(inner, &served);
 }
 

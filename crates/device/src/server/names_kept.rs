@@ -1,11 +1,11 @@
 //! The storage in which a job writes its tables: it syncs no names, and never deletes an object
-//! that the job did not create.
+//! that the job did not create and was not handed over to it.
 //!
 //! A sync of names reports a failure once, to whoever asks first. It belongs to the host, which has
 //! to know it (RFC 9, D8). And an output's name that is taken belongs to somebody else (D5).
 //!
-//! Invariants: `sync_dir` does nothing. `delete` and `rename` reach only objects that were created
-//! or renamed to here.
+//! Invariants: `sync_dir` does nothing. `delete` and `rename` reach only objects that were handed
+//! over, created or renamed to here.
 //!
 //! Threading: shared; a runtime mutex, held over no call.
 
@@ -25,10 +25,15 @@ pub(super) struct NamesKept {
 }
 
 impl NamesKept {
-    pub(super) fn new(runtime: &Runtime, inner: Arc<dyn Storage>) -> NamesKept {
+    /// A job's view of a folder. `handed_over` are objects that the host gives to the job.
+    pub(super) fn new(
+        runtime: &Runtime,
+        inner: Arc<dyn Storage>,
+        handed_over: BTreeSet<String>,
+    ) -> NamesKept {
         NamesKept {
             inner,
-            created: runtime.mutex(BTreeSet::new()),
+            created: runtime.mutex(handed_over),
         }
     }
 

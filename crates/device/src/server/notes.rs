@@ -16,7 +16,7 @@
 
 use siltstone_storage::{Epoch, Result, Storage, StorageError, StorageErrorKind};
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The first bytes of a note.
 const MAGIC: [u8; 8] = *b"siltnote";
@@ -60,11 +60,6 @@ impl Note {
     pub(super) fn is_released(&self) -> bool {
         (self.token_hash, self.id) == (0, [0; 16])
     }
-}
-
-/// The hash of a session's token.
-pub(super) fn token_hash(token: &[u8; 16]) -> u128 {
-    xxh3_128(token)
 }
 
 /// The notes of one lease.

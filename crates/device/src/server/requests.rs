@@ -10,8 +10,10 @@ use std::sync::Arc;
 use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile};
 
 use super::Inner;
+use super::bounded::Taken;
 use super::leases::{self, Wanted};
-use super::session::{Object, SessionState, Turn, Written};
+use super::session::{Object, Reading, SessionState, Turn, Written};
+use crate::secret::token_hash;
 use crate::wire::answer::LIST_BYTES_MAX;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::request::{FileChange, NamesChange};
@@ -106,7 +108,7 @@ pub(super) fn execute(
             let checked = folder.map(|folder| folder.storage.check_direct());
             Ok(done(checked.unwrap_or(Err(no_folder("check_direct"))))).into()
         }
-        Request::ProveFolder { name, salt } => inner.prove_folder(&name, &salt).into(),
+        Request::ProveFolder { name, salt } => inner.prove_folder(session, &name, &salt).into(),
         Request::Names {
             number,
             epoch,
@@ -121,7 +123,12 @@ pub(super) fn execute(
             attempt,
             parts_known,
             wait_ms,
-        } => session.jobs.wait(attempt, parts_known, wait_ms).into(),
+            bytes_per_s,
+            paid_bytes,
+        } => {
+            session.jobs.pay(attempt, bytes_per_s, paid_bytes);
+            session.jobs.wait(attempt, parts_known, wait_ms).into()
+        }
         Request::CancelJob { attempt } => {
             session.jobs.cancel(attempt);
             Ok(Answer::Done).into()
@@ -185,19 +192,19 @@ fn make_change(
     Ok(match change {
         NamesChange::Create { name, file, direct } => {
             let epoch = local("create")?;
-            check_room(inner, session)?;
+            let room = take_room(inner, session)?;
             let written = match direct {
                 true => storage.create_direct(epoch, &name)?,
                 false => storage.create(epoch, &name)?,
             };
             failed.objects.remove(&name);
-            opened(session, file, written)
+            opened(session, file, written, room)
         }
         NamesChange::Recycle { old, new, file } => {
             let epoch = local("recycle")?;
-            check_room(inner, session)?;
+            let room = take_room(inner, session)?;
             let written = storage.recycle(epoch, &old, &new)?;
-            opened(session, file, written)
+            opened(session, file, written, room)
         }
         NamesChange::SyncObject { name, rewrite } => {
             let epoch = local("sync_object")?;
@@ -238,7 +245,9 @@ fn make_change(
             from_name,
         } => {
             let epoch = local("import")?;
-            let other = inner.session(&from).filter(|other| !other.is_ended());
+            let other = inner.session(token_hash(&from)).filter(|other| {
+                !other.is_ended() && other.peer.certificate == session.peer.certificate
+            });
             let Some(other) = other.and_then(|other| other.folder.clone()) else {
                 let detail = "the session that the object is imported from has ended";
                 let kind = StorageErrorKind::Closed;
@@ -260,28 +269,30 @@ fn make_change(
     })
 }
 
-/// Fails if the session has as many objects open as it may.
-fn check_room(inner: &Inner, session: &SessionState) -> Result<(), StorageError> {
+/// Takes a place among the open objects. Fails if the session, or all sessions together, have as
+/// many open as they may.
+fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageError> {
+    let full = |who: &str, max: u64| {
+        let detail = format!("the device lets {who} open {max} objects at once");
+        StorageError::new(StorageErrorKind::TooManyOpen, "open", "", detail)
+    };
+    let options = &inner.options;
     let open = session.objects.lock().open.len() as u64;
-    if open < inner.options.open_objects_max {
-        return Ok(());
+    if open >= options.open_objects_max {
+        return Err(full("a host", options.open_objects_max));
     }
-    let detail = format!("the device lets a host open {open} objects at once");
-    Err(StorageError::new(
-        StorageErrorKind::TooManyOpen,
-        "open",
-        "",
-        detail,
-    ))
+    let taken = inner.open_objects.take(options.open_objects_all_max);
+    taken.ok_or_else(|| full("all hosts together", options.open_objects_all_max))
 }
 
 /// Registers a file that is written.
-fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>) -> Answer {
+fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>, room: Taken) -> Answer {
     let len = written.len();
     let lane = session.new_file_lane();
     let object = Object::Written(Arc::new(Written {
         file: written,
         lane,
+        _room: room,
     }));
     session.objects.lock().open.insert(file, object);
     Answer::Opened { len }
@@ -312,9 +323,9 @@ fn reopen(
         }
     }
     let epoch = session.local_epoch("reopen", epoch)?;
-    check_room(inner, session)?;
+    let room = take_room(inner, session)?;
     let written = folder.storage.reopen(epoch, name, position)?;
-    Ok(opened(session, file, written))
+    Ok(opened(session, file, written, room))
 }
 
 fn close(session: &SessionState, file: u64) {
@@ -334,10 +345,10 @@ fn open(
 ) -> Result<Answer, StorageError> {
     let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
     if let Some(Object::Read(object)) = session.objects.lock().open.get(&file) {
-        let len = object.len();
+        let len = object.file.len();
         return Ok(Answer::Opened { len });
     }
-    check_room(inner, session)?;
+    let room = take_room(inner, session)?;
     let object: Arc<dyn ReadFile> = match direct {
         true => folder.storage.open_direct(name)?,
         false => folder.storage.open(name)?,
@@ -347,7 +358,11 @@ fn open(
     if session.is_ended() {
         return Ok(Answer::Ended);
     }
-    objects.open.insert(file, Object::Read(object));
+    let reading = Reading {
+        file: object,
+        _room: room,
+    };
+    objects.open.insert(file, Object::Read(Arc::new(reading)));
     Ok(Answer::Opened { len })
 }
 
@@ -371,7 +386,7 @@ fn read(session: &SessionState, file: u64, ranges: &[(u64, u32)]) -> Executed {
             buf,
         });
     }
-    match object.read_ranges(&mut wanted) {
+    match object.file.read_ranges(&mut wanted) {
         Ok(()) => Executed::Answer(Answer::Bytes, bytes),
         Err(error) => Err(error).into(),
     }

@@ -20,6 +20,8 @@ use siltstone_storage::{
     WriteFile,
 };
 
+use super::access::Peer;
+use super::bounded::Taken;
 use super::folders::Folders;
 use super::jobs::Jobs;
 use crate::wire::Answer;
@@ -108,13 +110,22 @@ pub(super) struct FileLane {
 pub(super) struct Written {
     pub(super) file: Arc<dyn WriteFile>,
     pub(super) lane: Mutex<FileLane>,
+    /// Its place among the open objects of all sessions.
+    pub(super) _room: Taken,
+}
+
+/// An object that the host reads.
+pub(super) struct Reading {
+    pub(super) file: Arc<dyn ReadFile>,
+    /// Its place among the open objects of all sessions.
+    pub(super) _room: Taken,
 }
 
 /// An open object.
 #[derive(Clone)]
 pub(super) enum Object {
     Written(Arc<Written>),
-    Read(Arc<dyn ReadFile>),
+    Read(Arc<Reading>),
 }
 
 /// The objects that a session has open.
@@ -147,7 +158,10 @@ pub(super) struct FailedSyncs {
 pub(super) struct SessionState {
     runtime: Runtime,
     pub(super) id: [u8; 16],
-    pub(super) token: [u8; 16],
+    /// The hash of the token, which is a secret of the host.
+    pub(super) token_hash: u128,
+    /// Who began the session. Nobody else can use its token.
+    pub(super) peer: Peer,
     /// The host, for messages.
     pub(super) host: String,
     pub(super) folder: Option<Arc<Folder>>,
@@ -165,12 +179,18 @@ pub(super) struct SessionState {
     pub(super) jobs: Jobs,
 }
 
+/// Whose session it is.
+pub(super) struct Owner {
+    pub(super) token_hash: u128,
+    pub(super) peer: Peer,
+    pub(super) host: String,
+}
+
 impl SessionState {
     pub(super) fn new(
         runtime: &Runtime,
         id: [u8; 16],
-        token: [u8; 16],
-        host: String,
+        owner: Owner,
         folder: Option<Arc<Folder>>,
         is_scratch: bool,
         folders: &Arc<dyn Folders>,
@@ -178,8 +198,9 @@ impl SessionState {
         SessionState {
             runtime: runtime.clone(),
             id,
-            token,
-            host,
+            token_hash: owner.token_hash,
+            peer: owner.peer,
+            host: owner.host,
             folder,
             is_scratch,
             folders: Arc::clone(folders),

@@ -20,6 +20,7 @@ use siltstone_storage::{Condvar, Instant, Mutex, MutexGuard, Runtime};
 
 use super::explain::explain;
 use super::name::name_of;
+use crate::secret::sha256;
 
 /// The bytes that one call may receive while the peer is not authenticated, and after that.
 const INPUT_BYTES: (usize, usize) = (4 << 10, 64 << 10);
@@ -50,6 +51,7 @@ struct State {
     /// Why the connection is over.
     failed: Option<LinkError>,
     peer_name: Option<String>,
+    peer_hash: Option<[u8; 32]>,
     is_established: bool,
 }
 
@@ -125,6 +127,7 @@ impl TlsConnection {
             output: Vec::new(),
             failed: None,
             peer_name: None,
+            peer_hash: None,
             is_established: false,
         };
         TlsConnection {
@@ -285,7 +288,9 @@ impl TlsConnection {
                     .tls
                     .peer_certificates()
                     .and_then(|chain| chain.first());
+                let hash = certificate.map(|certificate| sha256(certificate));
                 state.peer_name = certificate.and_then(name_of);
+                state.peer_hash = hash;
                 return Ok(Some(state));
             }
             let wants_write = state.tls.wants_write();
@@ -322,6 +327,10 @@ impl Connection for TlsConnection {
 
     fn certified_name(&self) -> Option<String> {
         self.state.lock().peer_name.clone()
+    }
+
+    fn certificate_hash(&self) -> Option<[u8; 32]> {
+        self.state.lock().peer_hash
     }
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {

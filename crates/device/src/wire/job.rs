@@ -1,6 +1,7 @@
 //! How a job is asked for, and how it goes on.
 //!
-//! The job itself and its outcome have the bytes of `docs/format/job.md`, and are bulk bytes.
+//! The job itself, the parts that earlier attempts left, and the outcome have the bytes of
+//! `docs/format/job.md`, and are bulk bytes.
 //!
 //! Invariants and threading: as the parent module's.
 
@@ -35,7 +36,8 @@ pub struct JobOrder {
     pub epoch: u64,
     /// The number of subjobs that may run at once.
     pub max_parallel: u32,
-    /// Bytes that the job may read and write each second; 0 for no limit.
+    /// Bytes that the job may read and write each second; 0 for no limit. Each question about the
+    /// job has the limit of its time.
     pub bytes_per_s: u64,
     /// The time without progress after which the device ends the job, in milliseconds.
     pub silence_ms: u64,
@@ -80,6 +82,33 @@ impl JobOrder {
     }
 }
 
+/// A job and the parts after which the attempt goes on, as the bulk bytes of its order. Parts that
+/// do not fit into `most` bytes are left out; the second value is the number of those that are in.
+pub fn put_work(job: &[u8], parts: &[Vec<u8>], most: usize) -> (Vec<u8>, usize) {
+    let mut bytes = job.len() + 8;
+    let fit = parts.iter().take_while(|part| {
+        bytes += part.len() + 4;
+        bytes <= most
+    });
+    let count = fit.count();
+    let mut out = FieldWriter::new();
+    out.bytes(job);
+    out.list(&parts[..count], |o, part| o.bytes(part));
+    (out.into_bytes(), count)
+}
+
+/// The job and the parts of [`put_work`].
+///
+/// # Errors
+/// If the bytes are not well formed.
+pub fn get_work(bulk: &[u8]) -> Decoded<(&[u8], Vec<&[u8]>)> {
+    let mut i = FieldReader::new(bulk);
+    let job = i.bytes("job")?;
+    let parts = i.list("parts", 4, |i| i.bytes("part"))?;
+    i.finish("work")?;
+    Ok((job, parts))
+}
+
 /// How an attempt ended.
 #[derive(Clone, Debug)]
 pub enum JobEnd {
@@ -113,6 +142,9 @@ pub struct JobCounts {
     pub beats: u64,
     /// The processor time of the device that the job used so far, in nanoseconds.
     pub cpu_ns: u64,
+    /// Bytes read and written, those of unfinished tables too. The host counts them against its
+    /// limit of bytes a second.
+    pub spent_bytes: u64,
 }
 
 /// How an attempt goes on.
@@ -138,6 +170,7 @@ impl JobStatus {
             c.tables,
             c.beats,
             c.cpu_ns,
+            c.spent_bytes,
         ] {
             out.u64(count);
         }
@@ -173,6 +206,7 @@ impl JobStatus {
             tables: i.u64("tables")?,
             beats: i.u64("signs of life")?,
             cpu_ns: i.u64("processor time")?,
+            spent_bytes: i.u64("bytes read and written")?,
         };
         let parts = i.list("parts", 4, |i| Ok(i.bytes("part")?.to_vec()))?;
         let parts_hold = i.flag("whether parts hold")?;

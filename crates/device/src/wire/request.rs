@@ -101,6 +101,11 @@ pub enum Request {
         parts_known: u32,
         /// How long the device waits for something new, in milliseconds.
         wait_ms: u32,
+        /// Bytes that the job may read and write each second; 0 for no limit.
+        bytes_per_s: u64,
+        /// The bytes read and written that the host has counted against its limit. The device runs
+        /// ahead of them for a second at most.
+        paid_bytes: u64,
     },
     /// Asks an attempt to end.
     CancelJob {
@@ -459,10 +464,14 @@ impl Request {
                 attempt,
                 parts_known,
                 wait_ms,
+                bytes_per_s,
+                paid_bytes,
             } => {
                 o.u64(*attempt);
                 o.u32(*parts_known);
                 o.u32(*wait_ms);
+                o.u64(*bytes_per_s);
+                o.u64(*paid_bytes);
             }
             Request::CancelJob { attempt } | Request::ForgetJob { attempt } => o.u64(*attempt),
             Request::ReadOutcome { attempt, offset } => {
@@ -552,6 +561,8 @@ impl Request {
                 attempt: i.u64("attempt")?,
                 parts_known: i.u32("parts")?,
                 wait_ms: i.u32("time to wait")?,
+                bytes_per_s: i.u64("bytes a second")?,
+                paid_bytes: i.u64("bytes that count")?,
             },
             kind::CANCEL_JOB => Request::CancelJob {
                 attempt: i.u64("attempt")?,

@@ -11,6 +11,7 @@ pub(crate) mod health;
 pub(crate) mod ingests;
 pub(crate) mod notify;
 pub(crate) mod outage;
+pub(crate) mod reading_for;
 pub(crate) mod repeating;
 pub(crate) mod session;
 pub(crate) mod table_files;

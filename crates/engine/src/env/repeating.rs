@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
-    Access, Map, ReadFile, ReadRange, Result, Storage, StorageErrorKind, WriteFile,
+    Access, Map, ReadFile, ReadPurpose, ReadRange, Result, Storage, StorageErrorKind, WriteFile,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
@@ -217,6 +217,10 @@ impl ReadFile for RepeatingReader {
     }
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         self.calls.read(|| self.file.read_ranges(ranges))
+    }
+    fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        self.calls
+            .read(|| self.file.read_ranges_for(purpose, ranges))
     }
     fn advise(&self, access: Access, offset: u64, len: u64) {
         self.file.advise(access, offset, len);

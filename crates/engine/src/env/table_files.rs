@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use siltstone_storage::{
-    Access, Map, Mutex, ReadFile, ReadRange, Result, Runtime, Storage, StorageError,
+    Access, Map, Mutex, ReadFile, ReadPurpose, ReadRange, Result, Runtime, Storage, StorageError,
     StorageErrorKind,
 };
 
@@ -181,6 +181,10 @@ impl ReadFile for TableFile {
 
     fn read_ranges(&self, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         self.opened()?.file.read_ranges(ranges)
+    }
+
+    fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        self.opened()?.file.read_ranges_for(purpose, ranges)
     }
 
     /// Advises the descriptor and the map that are there. Nothing is opened for it.

@@ -171,6 +171,9 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     fn base(&self) -> Option<&dyn Any> {
         self.0.inner().base()
     }
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.0.inner().counters()
+    }
     fn free_bytes(&self) -> Option<u64> {
         self.0.inner().free_bytes()
     }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::planted;
+use siltstone_storage::{ReadPurpose, planted};
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
@@ -18,6 +18,7 @@ use siltstone_table::job::verify::{
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
+use crate::env::reading_for::{inputs_for, storage_for};
 use crate::env::repeating::repeating_inputs;
 use crate::jobs::begun::Begun;
 use crate::jobs::build::FlushSpec;
@@ -121,11 +122,13 @@ impl JobRunner {
                 self.outputs().clone(),
             ),
         };
+        let inputs = inputs_for(ReadPurpose::Compaction, inputs);
         let context = ExecContext {
             runtime: self.runtime.clone(),
             inputs,
             outputs,
             epoch: self.epoch,
+            store: self.store,
             progress: attempt.progress.clone(),
             cancel: attempt.cancel.clone(),
             max_parallel: self.parallelism(attempt.side),
@@ -188,7 +191,7 @@ impl JobRunner {
         outcome: &Outcome,
         is_whole: bool,
     ) -> Result<(), Ended> {
-        let outputs = &**self.outputs();
+        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
         let mut verified = verify_outcome(job, outcome);
         // The host's own executor syncs and checks what it writes.
         let is_from_outside = attempt.side != self.sides.host()
@@ -226,7 +229,8 @@ impl JobRunner {
         outcome: &Outcome,
         is_whole: bool,
     ) -> Result<Result<(), Rejected>, Ended> {
-        let (outputs, epoch) = (&**self.outputs(), self.epoch);
+        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
+        let epoch = self.epoch;
         let failed = |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
         let (sample, ranges) = match is_whole {
             true => (Sample::All, RangeSample::All),
@@ -244,7 +248,7 @@ impl JobRunner {
         if verified.is_err() {
             return Ok(verified);
         }
-        let inputs = &*begun.inputs;
+        let inputs = &*inputs_for(ReadPurpose::Verify, begun.inputs.clone());
         let verified = verify_range_deletes(job, outcome, inputs, outputs).map_err(failed)?;
         // A flush is compared with its memtable below, unless the options say otherwise.
         let is_compared = |(_, sample): &(_, Sample)| *sample != Sample::None;

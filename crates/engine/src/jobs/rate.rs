@@ -121,6 +121,13 @@ impl Throttle for Spender {
         };
         self.limit.spend(bytes, self.waits, &stop);
     }
+
+    fn bytes_per_s(&self) -> u64 {
+        match self.waits {
+            true => self.limit.bytes_per_s(),
+            false => 0,
+        }
+    }
 }
 
 #[cfg(test)]

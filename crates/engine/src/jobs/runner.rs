@@ -20,6 +20,7 @@ use siltstone_table::job::verify::Sample;
 use crate::env::outage::Outage;
 use crate::env::repeating::not_waiting;
 use crate::formats::directories::Storages;
+use crate::formats::manifest::StoreId;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
@@ -54,6 +55,8 @@ pub(crate) struct JobRunner {
     outputs_elsewhere: Arc<dyn Storage>,
     pub(super) outage: Arc<Outage>,
     pub(super) epoch: Epoch,
+    /// The id of the store, for executors of other machines.
+    pub(super) store: [u8; 16],
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
@@ -118,6 +121,7 @@ impl JobRunner {
             outputs_elsewhere: not_waiting(&outputs(&at_once.tables), outage),
             outage: outage.clone(),
             epoch,
+            store: [0; 16],
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
@@ -137,6 +141,14 @@ impl JobRunner {
         }
     }
 
+    /// The same runner for the jobs of the store with this id.
+    pub(crate) fn of_store(self, id: StoreId) -> JobRunner {
+        JobRunner {
+            store: id.0.to_be_bytes(),
+            ..self
+        }
+    }
+
     /// A runner with the same settings that writes tables elsewhere, on the host's cores.
     pub(crate) fn onto(&self, outputs: &Arc<dyn Storage>, epoch: Epoch, open_number: u64) -> Self {
         let sides = self.sides.host_only();
@@ -146,6 +158,7 @@ impl JobRunner {
             outputs_elsewhere: outputs.clone(),
             outage: self.outage.clone(),
             epoch,
+            store: self.store,
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),

@@ -393,6 +393,18 @@ impl Sides {
         self.records.lock().iter().map(|r| r.suspended).sum()
     }
 
+    /// The counters that the executors keep. Must not be called under a lock.
+    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+        let counters = |(i, executor): (SideId, &Arc<dyn Executor>)| {
+            self.ask_one(i, || executor.counters()).unwrap_or_default()
+        };
+        self.executors
+            .iter()
+            .enumerate()
+            .flat_map(counters)
+            .collect()
+    }
+
     /// The statistics of each side, except the jobs that it runs or that wait for it. Must not be
     /// called under a lock, because it calls executors.
     pub(crate) fn stats(&self) -> Vec<SideStats> {

@@ -302,7 +302,28 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("stats_file_failed_count", m.stats_file_failed_count.get()),
         ("event_lost_count", jobs.env().events().lost_count()),
     ];
-    counters.map(|(name, n)| (Cow::Borrowed(name), n)).into()
+    let mut counters: BTreeMap<_, _> = counters.map(|(name, n)| (Cow::Borrowed(name), n)).into();
+    for (name, n) in counters_of_others(jobs) {
+        *counters.entry(Cow::Owned(name)).or_default() += n;
+    }
+    counters
+}
+
+/// The counters that storages and executors keep. What has the same name is added up.
+fn counters_of_others(jobs: &Jobs) -> Vec<(String, u64)> {
+    let storages = jobs.env().storages_at_once();
+    let mut all = Vec::new();
+    let mut seen = Vec::new();
+    for storage in [&storages.manifest, &storages.log, &storages.tables] {
+        // Several parts of a store may lie in one storage.
+        let base = storage.base().map(|base| std::ptr::from_ref(base).addr());
+        if base.is_none() || !seen.contains(&base) {
+            seen.push(base);
+            all.extend(storage.counters());
+        }
+    }
+    all.extend(jobs.runner().sides.counters());
+    all
 }
 
 /// All latencies by name.

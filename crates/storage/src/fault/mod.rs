@@ -574,6 +574,10 @@ impl Storage for FaultStorage {
         })
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.shared.inner.counters()
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         self.shared.enter(OpKind::FreeBytes, "");
         self.shared.inner.free_bytes()

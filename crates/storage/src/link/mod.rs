@@ -186,6 +186,12 @@ pub trait Connection: Send + Sync {
         None
     }
 
+    /// The SHA-256 hash of the certificate that the peer has proved to have. `None` as for
+    /// [`Connection::certified_name`]; a certificate may have a hash and no name.
+    fn certificate_hash(&self) -> Option<[u8; 32]> {
+        None
+    }
+
     /// Sends all of `parts`, in order. Returns when the bytes are on their way; whether they arrive
     /// is not known.
     ///

@@ -286,6 +286,13 @@ pub trait Throttle: Send + Sync {
     /// Called by a job that has read and written this many bytes of tables since its last call.
     /// Returns when the job may continue, or soon after `stop` says that it should end.
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
+
+    /// The bytes that all jobs together may read and write each second as of now; 0 for no limit.
+    /// An executor whose jobs run elsewhere tells the other side, which may then run ahead of
+    /// [`Throttle::spent`] for a moment.
+    fn bytes_per_s(&self) -> u64 {
+        0
+    }
 }
 
 /// Receives what an attempt has finished while it runs. A device sends it to its host, so that the
@@ -316,6 +323,8 @@ pub struct ExecContext {
     pub outputs: Arc<dyn Storage>,
     /// The writer's lease.
     pub epoch: Epoch,
+    /// The id of the store, for messages of other machines. Zeros if there is none.
+    pub store: [u8; 16],
     /// The job's progress, which the executor updates.
     pub progress: Arc<Progress>,
     /// Stops the job early.
@@ -350,6 +359,7 @@ impl ExecContext {
             inputs,
             outputs,
             epoch,
+            store: [0; 16],
             progress: Arc::default(),
             cancel: CancelToken::new(),
             max_parallel: 1,
@@ -433,6 +443,12 @@ pub trait Executor: Send + Sync {
     /// Whether the executor can be given jobs now.
     fn state(&self) -> ExecutorState {
         ExecutorState::Ready
+    }
+
+    /// Counts that the executor keeps, by name, for the statistics of a store. They only rise. An
+    /// executor across a link counts those bytes here that the store's storages do not count.
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
     }
 
     /// Runs a job to its end.

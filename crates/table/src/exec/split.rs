@@ -177,6 +177,11 @@ impl Executor for SplitExecutor {
         }
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        let sides = self.sides.iter();
+        sides.flat_map(|side| side.counters()).collect()
+    }
+
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         let subjobs = job.subjobs();
         if subjobs == 1 {

@@ -108,7 +108,7 @@ pub fn a_job(published: u64) -> Job {
 /// Writes a table and describes it as an input.
 pub fn table_input(
     inputs: &mut InputMap,
-    storage: &Arc<impl Storage>,
+    storage: &Arc<impl Storage + ?Sized>,
     name: &str,
     content: &Content,
 ) -> Input {

@@ -119,7 +119,8 @@ pub(super) fn claim(
         &options,
         executors,
         &events,
-    );
+    )
+    .of_store(found.store_id);
     Ok(Opening {
         storages,
         storages_at_once,
