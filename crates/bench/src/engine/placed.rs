@@ -228,11 +228,18 @@ struct Sessions {
     placed: Placed,
 }
 
+fn counted(counters: &[(&str, u64)]) -> Vec<(String, u64)> {
+    let counters = counters.iter();
+    counters
+        .map(|(name, count)| (name.to_string(), *count))
+        .collect()
+}
+
 impl Beside for Sessions {
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> Vec<(String, u64)> {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Seen { host, device, both } = &*self.seen;
-        let mut all = vec![
+        let mut all = counted(&[
             ("host_compaction_count", get(&host.count)),
             ("host_compaction_in_bytes", get(&host.in_bytes)),
             ("host_flush_count", get(&host.flush_count)),
@@ -241,21 +248,33 @@ impl Beside for Sessions {
             ("device_flush_count", get(&device.flush_count)),
             ("divided_compaction_count", get(&both.count)),
             ("divided_compaction_in_bytes", get(&both.in_bytes)),
-        ];
+        ]);
         if let Some(device) = &self.device {
             let report = device.report();
-            all.push(("link_sent_bytes", report.sent_bytes));
-            all.push(("link_received_bytes", report.received_bytes));
+            all.extend(counted(&[
+                ("link_sent_bytes", report.sent_bytes),
+                ("link_received_bytes", report.received_bytes),
+            ]));
+            let both = report.purposes.iter();
+            all.extend(both.map(|bytes| {
+                let name = format!("link_purpose_{}_bytes", bytes.purpose);
+                (name, bytes.sent + bytes.received)
+            }));
         }
         if let Some(executor) = &self.executor {
-            all.push(("link_lent_table_bytes", executor.sent_table_bytes()));
+            all.extend(counted(&[(
+                "link_lent_table_bytes",
+                executor.sent_table_bytes(),
+            )]));
         }
         if let Some(us) = self.placed.device_pid.and_then(cpu_us_of) {
-            all.push(("device_cpu_us", us));
+            all.extend(counted(&[("device_cpu_us", us)]));
         }
         if let Some((sent, received)) = self.placed.interface.as_deref().and_then(bytes_of) {
-            all.push(("wire_sent_bytes", sent));
-            all.push(("wire_received_bytes", received));
+            all.extend(counted(&[
+                ("wire_sent_bytes", sent),
+                ("wire_received_bytes", received),
+            ]));
         }
         all
     }

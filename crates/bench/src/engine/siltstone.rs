@@ -24,7 +24,7 @@ pub struct SiltstoneDriver;
 /// was closed.
 pub(super) trait Beside: Send + Sync {
     /// Counters by name, since the open.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
+    fn counters(&self) -> Vec<(String, u64)>;
 }
 
 /// The error of a call of the store.
@@ -212,7 +212,6 @@ impl Engine for Siltstone {
                 .collect(),
             others: {
                 let beside = self.beside.iter().flat_map(|beside| beside.counters());
-                let beside = beside.map(|(name, count)| (name.to_string(), count));
                 let own = stats.counters.iter();
                 let own = own.map(|(name, count)| (name.to_string(), *count));
                 own.chain(beside).collect()

@@ -369,7 +369,9 @@ impl Page {
         for index in 0..part.experiment.runs.len() {
             let counters =
                 first(index).and_then(|record| record.get("engine_counters")?.as_object());
-            for name in counters.into_iter().flatten().map(|(name, _)| name) {
+            let used = counters.into_iter().flatten();
+            let used = used.filter(|(_, bytes)| bytes.as_u64() != Some(0));
+            for name in used.map(|(name, _)| name) {
                 if name.starts_with(PURPOSE) && !names.contains(name) {
                     names.push(name.clone());
                 }

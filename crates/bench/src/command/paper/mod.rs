@@ -129,6 +129,11 @@ fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Re
     if args.record.is_none() && args.page.is_none() {
         return Ok(());
     }
+    for file in args.record.iter().chain(&args.page) {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).map_err(file_error(folder))?;
+        }
+    }
     let archive = Archive {
         manifest: Manifest {
             name: figure.to_string(),
