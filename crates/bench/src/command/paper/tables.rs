@@ -144,7 +144,11 @@ mod tests {
         Record {
             workload: "fillrandom".into(),
             engine: "siltstone".into(),
-            write_amplification: Some(3.11),
+            amplification: crate::record::Amplification {
+                write_tables: Some(1.4),
+                ..Default::default()
+            },
+            bytes_per_s_until_idle: Some(1e6),
             mean_us: Some(47.25),
             ..Record::default()
         }
@@ -152,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_papers_values_beside_ours() {
-        let experiment = Experiment::named("prockstore-fig9").unwrap();
+        let experiment = Experiment::named("prockstore-fig11").unwrap();
         let plan = experiment.plan(None).unwrap();
         let records = vec![vec![Some(record())]; experiment.runs.len()];
         let part = part(&experiment, &plan, &records);
@@ -162,12 +166,12 @@ mod tests {
         assert_eq!(values.bodies.len(), experiment.runs.len());
         let first = &values.bodies[0];
         let title = &first.title.as_ref().unwrap().0;
-        assert!(title.contains("10GB (records"), "{title}");
-        assert_eq!(first.rows[0].head, "write_amplification");
+        assert!(title.contains("near-data 1KiB (records"), "{title}");
+        assert_eq!(first.rows[0].head, "table_write_amplification");
         let texts: Vec<&str> = first.rows[0].cells.iter().map(|c| &c.text[..]).collect();
-        assert_eq!(texts[..3], ["3.11x", "3.11x", "1.00x"]);
+        assert_eq!(texts[..3], ["1.40x", "1.40x", "1.00x"]);
         assert_eq!(values.bodies[1].rows[0].head, "no value in the paper");
-        assert_eq!(ratios.bodies[0].rows.len(), 1);
+        assert_eq!(ratios.bodies[0].rows.len(), experiment.ratios.len());
         assert_eq!(ratios.bodies[0].rows[0].cells[1].text, "1.00x");
         assert_eq!(claims.bodies[0].rows.len(), experiment.claims.len());
 
@@ -179,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_not_carried_out_has_no_line() {
-        let experiment = Experiment::named("prockstore-fig9").unwrap();
+        let experiment = Experiment::named("prockstore-fig11").unwrap();
         let plan = experiment.plan(None).unwrap();
         let mut records = vec![vec![None]; experiment.runs.len()];
         records[0] = vec![Some(record())];
