@@ -8,6 +8,7 @@
 pub mod client;
 mod frames;
 mod open;
+pub mod probe;
 mod secret;
 pub mod server;
 mod tls;

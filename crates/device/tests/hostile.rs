@@ -16,7 +16,8 @@ use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
 use siltstone_device::{ClientOptions, ServerOptions};
 use siltstone_storage::link::{Connection, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{Runtime, StorageErrorKind};
+use siltstone_storage::{Runtime, Storage, StorageErrorKind};
+use siltstone_table::exec::part::Part;
 
 /// A connection of a peer that says what it likes.
 struct Peer {
@@ -222,6 +223,143 @@ fn attempts_of_a_session_are_bounded() {
         }
         let said = String::from_utf8_lossy(&said).into_owned();
         assert!(said.contains("256 attempts"), "{said}");
+    });
+}
+
+#[test]
+fn a_host_of_this_machine_that_ended_is_not_listed_for_long() {
+    with_device(12, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let sessions = |setup: &Setup| setup.server.as_ref().unwrap().sessions();
+        assert_eq!(sessions(setup)[0].connections, 1);
+        // A host that says nothing and keeps its connection may only be paused.
+        setup.runtime.sleep(Duration::from_secs(120));
+        assert_eq!(sessions(setup).len(), 1);
+        assert!(sessions(setup)[0].silent_for >= Duration::from_secs(119));
+        peer.connection.close();
+        setup.runtime.sleep(Duration::from_secs(5));
+        assert_eq!(sessions(setup), Vec::new());
+        // One whose connections end comes back in time.
+        let peer = Peer::connect(setup);
+        peer.greet([6; 16]);
+        peer.connection.close();
+        setup.runtime.sleep(Duration::from_secs(20));
+        assert_eq!(sessions(setup)[0].connections, 0);
+        let peer = Peer::connect(setup);
+        peer.greet([6; 16]);
+        setup.runtime.sleep(Duration::from_secs(100));
+        assert_eq!(sessions(setup).len(), 1);
+    });
+}
+
+#[test]
+fn an_object_that_nobody_claims_is_closed() {
+    with_device(13, |setup| {
+        let device = setup.connect_with("db", common::impatient(Duration::from_secs(2)));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        let open = |setup: &Setup| setup.server.as_ref().unwrap().sessions()[0].open_objects;
+        setup
+            .network
+            .set_faults(siltstone_storage::link::LinkFaults {
+                delay: Duration::from_micros(500),
+                ..Default::default()
+            });
+        // The answer to a creation is lost, and the call gives up.
+        let mut tries = 0;
+        let name = loop {
+            tries += 1;
+            assert!(tries < 40, "no call gave up after it took effect");
+            let name = format!("file-{tries}");
+            let storage = device.storage();
+            let (epoch, of) = (lease.epoch(), name.clone());
+            let create = move || storage.create(epoch, &of).map(drop);
+            let creating = setup.runtime.spawn("create", create).unwrap();
+            setup
+                .runtime
+                .sleep(Duration::from_micros(1000 + 100 * tries));
+            setup.network.set_silent(true);
+            setup.network.freeze_all();
+            let created = creating.join().unwrap();
+            setup.network.set_silent(false);
+            setup.runtime.sleep(Duration::from_secs(5));
+            if created.is_err() && setup.folders.folder("db").open(&name).is_ok() {
+                break name;
+            }
+        };
+        // The next change settles the creation.
+        storage.sync_dir(lease.epoch()).unwrap();
+        setup.runtime.sleep(Duration::from_secs(10));
+        let before = open(setup);
+        assert!(before > 0);
+        setup.runtime.sleep(Duration::from_secs(60));
+        assert_eq!(
+            open(setup),
+            0,
+            "{before} were open, and nobody claimed one for a minute"
+        );
+        // Whoever makes the same call gets it all the same.
+        let file = storage.create(lease.epoch(), &name).unwrap();
+        file.append(&[b"claimed"]).unwrap();
+        file.sync().unwrap();
+        assert_eq!(storage.read_small(&name).unwrap(), b"claimed");
+        drop(file);
+        lease.release().unwrap();
+        device.close();
+    });
+}
+
+/// A job may only go on after tables that an attempt of its own store made, so it names no other
+/// file.
+#[test]
+fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
+    with_device(14, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let job = common::jobs::a_job();
+        let identity = job.identity();
+        let part = |name: &str| common::jobs::a_part(name).encode(identity);
+        let cases = [
+            (b"no part".to_vec(), "part"),
+            (
+                common::jobs::a_part("x").encode(identity ^ 1),
+                "another job",
+            ),
+            (Part::new(0).encode(identity), "no tables"),
+            (Part::new(7).encode(identity), "subjob 7"),
+            (part("CURRENT"), "CURRENT"),
+            (part("../../etc/passwd"), "passwd"),
+            (part("00000000-00000007-../00000.tbl"), "should be called"),
+            (part("00000001-00000007-0000-00000.tbl"), "another writer"),
+        ];
+        for (at, (bytes, said)) in cases.iter().enumerate() {
+            let work = put_work(&job.encode(), &[bytes.clone()], 1 << 20).0;
+            let begin = common::jobs::begin(at as u64 + 1);
+            peer.ask(at as u64 + 2, &begin, &work);
+            let answer = peer.receive(Duration::from_millis(50)).0;
+            let answer = String::from_utf8_lossy(&answer).into_owned();
+            assert!(answer.contains(said), "{said}: {answer}");
+        }
+        // What an earlier attempt made is taken, and the job fails because of its stream.
+        let work = put_work(
+            &job.encode(),
+            &[part("00000000-00000007-0000-00000.tbl")],
+            1 << 20,
+        );
+        let count = cases.len() as u64;
+        peer.ask(count + 2, &common::jobs::begin(count + 1), &work.0);
+        let answer = peer.receive(Duration::from_millis(50)).0;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(!answer.contains("attempt"), "{answer}");
     });
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::address;
 use siltstone::check::{CheckStorages, check};
-use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
+use siltstone::{Batch, Components, ErrorKind, Options, Store, Value, WriteOptions};
 use siltstone_device::{
     ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, Server,
     ServerOptions,
@@ -35,6 +35,8 @@ struct Plan {
     kill_host_ms: u64,
     /// The number of lives of the host, and of its operations in each.
     lives: (usize, usize),
+    /// The schedule of the store, as text.
+    schedule: &'static str,
 }
 
 impl Plan {
@@ -75,8 +77,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
 }
 
-fn options() -> Options {
-    Options {
+fn options(schedule: &str) -> Options {
+    let mut options = Options {
         memtable_bytes: 256 << 10,
         table_bytes: 64 << 10,
         level1_bytes: 64 << 10,
@@ -86,7 +88,10 @@ fn options() -> Options {
         block_bytes: 1 << 10,
         block_cache_bytes: 1 << 20,
         ..Options::default()
-    }
+    };
+    let value = Value::from(schedule);
+    options.set("schedule", &value).expect("a schedule");
+    options
 }
 
 fn start_device(
@@ -115,7 +120,7 @@ fn start_device(
 fn open(
     runtime: &Runtime,
     network: &MemoryNetwork,
-    tail_bytes: usize,
+    plan: Plan,
 ) -> Result<(Arc<Device>, Store), String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
@@ -125,7 +130,7 @@ fn open(
     let client = ClientOptions {
         time_limit: Duration::from_secs(20),
         lease_wait: Duration::from_secs(40),
-        tail_bytes,
+        tail_bytes: plan.tail_bytes(),
         ..ClientOptions::default()
     };
     let device = Device::connect(runtime, network, address(), folder, client);
@@ -133,7 +138,7 @@ fn open(
     let mut components = Components::on(device.storage(), runtime.clone());
     let executor = DeviceExecutor::new("device", &device);
     components.executors.push(Arc::new(executor));
-    match Store::open_with(components, options()) {
+    match Store::open_with(components, options(plan.schedule)) {
         Ok(store) => Ok((device, store)),
         Err(error) => {
             device.close();
@@ -165,7 +170,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 
 /// One life of the host: it opens the store, works, and closes it.
 fn live(runtime: &Runtime, network: &MemoryNetwork, shared: &Shared, plan: Plan) {
-    let Ok((device, store)) = open(runtime, network, plan.tail_bytes()) else {
+    let Ok((device, store)) = open(runtime, network, plan) else {
         return;
     };
     let keyspace = store.default_keyspace().expect("the default keyspace");
@@ -280,7 +285,7 @@ fn run(plan: Plan) -> Result<Seen, String> {
         network.set_faults(LinkFaults::default());
         let mut tries = 0;
         let (session, store) = loop {
-            match open(&runtime, &network, plan.tail_bytes()) {
+            match open(&runtime, &network, plan) {
                 Ok(opened) => break opened,
                 Err(error) => {
                     tries += 1;
@@ -354,6 +359,7 @@ fn a_host_that_is_killed_loses_no_synced_write() {
         power: 0,
         kill_host_ms: 200 + seed * 13 % 800,
         lives: (4, 150),
+        schedule: "default",
     };
     let seen = check_all("killed hosts", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -374,6 +380,7 @@ fn an_outage_poisons_nothing() {
         power: 0,
         kill_host_ms: 0,
         lives: (2, 150),
+        schedule: "default",
     };
     let seen = check_all("outages", seeds(10).map(plan));
     assert_eq!(seen.poisoned, 0, "{seen:?}");
@@ -388,6 +395,7 @@ fn a_device_that_is_killed_loses_no_synced_write() {
         power: 0,
         kill_host_ms: 0,
         lives: (3, 150),
+        schedule: "default",
     };
     check_all("killed devices", seeds(15).map(plan));
 }
@@ -401,6 +409,24 @@ fn a_device_that_loses_power_loses_no_synced_write() {
         power: 1 + seed % 2,
         kill_host_ms: if seed % 3 == 0 { 700 } else { 0 },
         lives: (4, 120),
+        schedule: "default",
     };
     check_all("power losses", seeds(15).map(plan));
+}
+
+/// Without fallback every job that a device fails with waits for the device. So its faults are not
+/// hidden by the host's cores.
+#[test]
+fn work_without_fallback_is_done_when_its_device_is_back() {
+    let plan = |seed| Plan {
+        seed,
+        faults: slow(),
+        kill_device_ms: 150 + seed * 29 % 1500,
+        power: seed % 3,
+        kill_host_ms: 0,
+        lives: (3, 150),
+        schedule: "default, fallback=off",
+    };
+    let seen = check_all("without fallback", seeds(10).map(plan));
+    assert!(seen.device_jobs > 0, "{seen:?}");
 }

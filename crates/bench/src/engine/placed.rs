@@ -7,19 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone::storage::{FileStorage, Runtime, Storage};
-use siltstone::{Components, Event, EventListener, Options, Store};
-use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted};
-use siltstone_storage::link::{Network, SocketNetwork};
+use siltstone::Stats;
+use siltstone_device::url::url_of;
+use siltstone_device::{ClientOptions, Placement};
+use siltstone_storage::link::Address;
 
-use super::siltstone::{Beside, Siltstone, SiltstoneDriver, failed, options_of};
+use super::siltstone::{Beside, Opened, Siltstone, SiltstoneDriver, failed, options_of};
 use super::{Abilities, Driver, Engine, EngineError, Result, ThreadClass};
 use crate::settings::{EngineSettings, Files, Topology};
-use crate::topology::{LimitedNetwork, Placed, bytes_of, cpu_us_of, nice_threads};
+use crate::topology::{Placed, bytes_of, cpu_us_of, nice_threads};
 
 /// What the names of the engine's workers begin with.
 const WORKERS: &str = "silt-";
@@ -42,81 +40,52 @@ impl PlacedDriver {
         }
     }
 
-    /// Connects to the device.
-    fn connect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
-        let runtime = Runtime::threads();
-        let wrong = |what: &str| EngineError::new("connect to the device", what);
+    /// Where a store is, and what of it is on the device.
+    fn place(&self, folder: &Path) -> Result<(String, Placement)> {
+        let wrong = |what: &str| EngineError::new("open", what);
         let address = self
             .placed
             .address
             .as_ref()
-            .ok_or_else(|| wrong("it has no address"))?;
-        let address = address.parse().map_err(|_| wrong("its address is none"))?;
-        let sockets: Arc<dyn Network> = Arc::new(SocketNetwork::new(&runtime));
-        let network = match self.placed.limit_bytes_per_s {
-            None => sockets,
-            Some(rate) => Arc::new(LimitedNetwork::new(&runtime, sockets, rate)),
+            .ok_or_else(|| wrong("there is no device"))?;
+        let address: Address = address.parse().map_err(|_| wrong("the address is none"))?;
+        let name = |folder: &Path| {
+            let name = folder.file_name().unwrap_or_default();
+            url_of(&address, &name.to_string_lossy())
         };
-        let options = ClientOptions {
-            lease_wait: LEASE_WAIT,
-            ..ClientOptions::default()
+        let mut placement = Placement {
+            client: ClientOptions {
+                lease_wait: LEASE_WAIT,
+                link_bytes_per_s: self.placed.limit_bytes_per_s,
+                ..ClientOptions::default()
+            },
+            ..Placement::default()
         };
-        Device::connect(&runtime, network, address, folder, options)
-            .map_err(|error| EngineError::new("connect to the device", error))
+        let local = || folder.to_str().map(String::from);
+        let local = || local().ok_or_else(|| wrong("the path of the folder is not Unicode"));
+        let place = match self.topology.files {
+            Files::Held => name(folder),
+            Files::HeldLocalLog => {
+                placement.tables = Some(name(&tables_of(folder)));
+                local()?
+            }
+            Files::Local | Files::Shared | Files::Lent => {
+                placement.devices.push(address.clone());
+                local()?
+            }
+        };
+        Ok((place, placement))
     }
 
-    /// The parts of a store, and its session with the device.
-    fn components(&self, folder: &Path, options: &Options) -> Result<(Components, Sessions)> {
-        let named = |folder: &Path| FolderWanted::Named {
-            name: folder
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned(),
-            create: options.create_if_missing,
-        };
-        let storage = |error| EngineError::new("open", error);
-        let (mut components, device) = match self.topology.files {
-            Files::Local => {
-                let own = Components::for_path(folder, options).map_err(failed("open"))?;
-                (own, None)
-            }
-            Files::Held => {
-                let device = self.connect(named(folder))?;
-                (
-                    Components::on(device.storage(), Runtime::threads()),
-                    Some(device),
-                )
-            }
-            Files::HeldLocalLog => {
-                let device = self.connect(named(&tables_of(folder)))?;
-                let root = FileStorage::open_or_create(folder).map_err(storage)?;
-                let root: Arc<dyn Storage> = Arc::new(root);
-                let mut components = Components::on(root, Runtime::threads());
-                components.tables = device.storage();
-                (components, Some(device))
-            }
-            Files::Shared | Files::Lent => {
-                let device = self.connect(FolderWanted::None)?;
-                let own = Components::for_path(folder, options).map_err(failed("open"))?;
-                (own, Some(device))
-            }
-        };
-        let executor = device
-            .as_ref()
-            .map(|device| Arc::new(DeviceExecutor::new("device", device)));
-        if let Some(executor) = &executor {
-            components.executors.push(executor.clone());
+    fn open_store(&self, folder: &Path, settings: &EngineSettings) -> Result<Opened> {
+        let options = options_of(settings)?;
+        if !self.topology.has_device() {
+            let store = siltstone::Store::open(folder, options).map_err(failed("open"))?;
+            return Ok(Opened::Local(store));
         }
-        let seen = Arc::new(Seen::default());
-        components.listener = Some(seen.clone());
-        let sessions = Sessions {
-            device,
-            executor,
-            seen,
-            placed: self.placed.clone(),
-        };
-        Ok((components, sessions))
+        let (place, placement) = self.place(folder)?;
+        let store = siltstone_device::open(&place, options, &placement).map_err(failed("open"))?;
+        Ok(Opened::Placed(Box::new(store)))
     }
 }
 
@@ -156,137 +125,72 @@ impl Driver for PlacedDriver {
     }
 
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
-        let options = options_of(settings)?;
-        let (components, sessions) = self.components(folder, &options)?;
-        let store = Store::open_with(components, options).map_err(failed("open"))?;
+        let store = self.open_store(folder, settings)?;
         if !self.topology.has_device() && self.topology.nice > 0 {
             nice_threads(WORKERS, self.topology.nice)
                 .map_err(|error| EngineError::new("give the workers a nice value", error))?;
         }
+        let sides = Sides {
+            placed: self.placed.clone(),
+        };
         Ok(Box::new(Siltstone::of(
             store,
             folder,
-            Some(Box::new(sessions)),
+            Some(Box::new(sides)),
         )?))
     }
 }
 
-/// What is done by each side, from events.
-#[derive(Debug, Default)]
-struct Seen {
-    host: Done,
-    device: Done,
-    both: Done,
-}
-
-#[derive(Debug, Default)]
-struct Done {
-    count: AtomicU64,
-    in_bytes: AtomicU64,
-    flush_count: AtomicU64,
-}
-
-impl EventListener for Seen {
-    fn on_event(&self, event: &Event) {
-        match event {
-            // A compaction that writes nothing only moved tables.
-            Event::Compacted {
-                executor,
-                in_bytes,
-                out_bytes,
-                ..
-            } if *out_bytes > 0 => {
-                let done = self.of(executor);
-                done.count.fetch_add(1, Ordering::Relaxed);
-                done.in_bytes.fetch_add(*in_bytes, Ordering::Relaxed);
-            }
-            Event::Flushed { executor, .. } => {
-                self.of(executor)
-                    .flush_count
-                    .fetch_add(1, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Seen {
-    fn of(&self, executor: &str) -> &Done {
-        match executor {
-            "device" => &self.device,
-            "cpu" => &self.host,
-            _ => &self.both,
-        }
-    }
-}
-
-/// The session with the device, and what is counted of it.
-struct Sessions {
-    device: Option<Arc<Device>>,
-    executor: Option<Arc<DeviceExecutor>>,
-    seen: Arc<Seen>,
+/// What is counted of host, device and link.
+struct Sides {
     placed: Placed,
 }
 
-fn counted(counters: &[(&str, u64)]) -> Vec<(String, u64)> {
-    let counters = counters.iter();
-    counters
-        .map(|(name, count)| (name.to_string(), *count))
-        .collect()
-}
+/// The kinds of sides, under which compactions are counted.
+const KINDS: [&str; 3] = ["host", "device", "divided"];
 
-impl Beside for Sessions {
-    fn counters(&self) -> Vec<(String, u64)> {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Seen { host, device, both } = &*self.seen;
-        let mut all = counted(&[
-            ("host_compaction_count", get(&host.count)),
-            ("host_compaction_in_bytes", get(&host.in_bytes)),
-            ("host_flush_count", get(&host.flush_count)),
-            ("device_compaction_count", get(&device.count)),
-            ("device_compaction_in_bytes", get(&device.in_bytes)),
-            ("device_flush_count", get(&device.flush_count)),
-            ("divided_compaction_count", get(&both.count)),
-            ("divided_compaction_in_bytes", get(&both.in_bytes)),
-        ]);
-        if let Some(device) = &self.device {
-            let report = device.report();
-            all.extend(counted(&[
-                ("link_sent_bytes", report.sent_bytes),
-                ("link_received_bytes", report.received_bytes),
-            ]));
-            let both = report.purposes.iter();
-            all.extend(both.map(|bytes| {
-                let name = format!("link_purpose_{}_bytes", bytes.purpose);
-                (name, bytes.sent + bytes.received)
-            }));
-        }
-        if let Some(executor) = &self.executor {
-            all.extend(counted(&[(
-                "link_lent_table_bytes",
-                executor.sent_table_bytes(),
-            )]));
-        }
-        if let Some(us) = self.placed.device_pid.and_then(cpu_us_of) {
-            all.extend(counted(&[("device_cpu_us", us)]));
-        }
-        if let Some((sent, received)) = self.placed.interface.as_deref().and_then(bytes_of) {
-            all.extend(counted(&[
-                ("wire_sent_bytes", sent),
-                ("wire_received_bytes", received),
-            ]));
-        }
-        all
+/// The kind of an executor: the host's own, one that divides its jobs, or a device.
+fn kind_of(name: &str) -> &'static str {
+    match name {
+        "cpu" => KINDS[0],
+        name if name.contains('+') => KINDS[2],
+        _ => KINDS[1],
     }
 }
 
-impl Drop for Sessions {
-    fn drop(&mut self) {
-        if let Some(executor) = &self.executor {
-            executor.close();
+impl Beside for Sides {
+    fn counters(&self, store: &Opened, stats: &Stats) -> Vec<(String, u64)> {
+        let mut all: BTreeMap<String, u64> = BTreeMap::new();
+        let mut add = |name: String, count: u64| *all.entry(name).or_default() += count;
+        for kind in KINDS {
+            add(format!("{kind}_compaction_count"), 0);
+            add(format!("{kind}_compaction_in_bytes"), 0);
         }
-        if let Some(device) = &self.device {
-            device.close();
+        for side in &stats.sides {
+            let kind = kind_of(&side.name);
+            add(format!("{kind}_compaction_count"), side.compaction_count);
+            add(
+                format!("{kind}_compaction_in_bytes"),
+                side.compaction_in_bytes,
+            );
         }
+        if let Opened::Placed(store) = store {
+            for report in store.devices().iter().map(|device| device.report()) {
+                add("link_sent_bytes".into(), report.sent_bytes);
+                add("link_received_bytes".into(), report.received_bytes);
+                for bytes in &report.purposes {
+                    let name = format!("link_purpose_{}_bytes", bytes.purpose);
+                    add(name, bytes.sent + bytes.received);
+                }
+            }
+        }
+        if let Some(us) = self.placed.device_pid.and_then(cpu_us_of) {
+            add("device_cpu_us".into(), us);
+        }
+        if let Some((sent, received)) = self.placed.interface.as_deref().and_then(bytes_of) {
+            add("wire_sent_bytes".into(), sent);
+            add("wire_received_bytes".into(), received);
+        }
+        all.into_iter().collect()
     }
 }

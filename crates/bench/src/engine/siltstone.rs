@@ -3,12 +3,14 @@
 //! Threading: as [`siltstone::Store`], whose handles all threads share.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use siltstone::{
-    Batch, ByLevel, Cursor, IngestMode, IterOptions, Keyspace, Options, Store, TableBuilder,
+    Batch, ByLevel, Cursor, IngestMode, IterOptions, Keyspace, Options, Stats, Store, TableBuilder,
     TableFolder, TableOptions, WriteOptions,
 };
+use siltstone_device::DeviceStore;
 
 use super::{
     Abilities, Answers, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
@@ -20,11 +22,38 @@ use crate::settings::{Compression, EngineSettings};
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SiltstoneDriver;
 
-/// What an open store has beside it, and what is counted of that. It is dropped after the store
-/// was closed.
+/// An open store, which a device may have a part in.
+pub(super) enum Opened {
+    /// No device has.
+    Local(Store),
+    /// One has.
+    Placed(Box<DeviceStore>),
+}
+
+impl Deref for Opened {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        match self {
+            Opened::Local(store) => store,
+            Opened::Placed(store) => store,
+        }
+    }
+}
+
+impl Opened {
+    fn close(self) -> siltstone::Result<()> {
+        match self {
+            Opened::Local(store) => store.close(),
+            Opened::Placed(store) => store.close(),
+        }
+    }
+}
+
+/// What is counted beside the store's own counters.
 pub(super) trait Beside: Send + Sync {
     /// Counters by name, since the open.
-    fn counters(&self) -> Vec<(String, u64)>;
+    fn counters(&self, store: &Opened, stats: &Stats) -> Vec<(String, u64)>;
 }
 
 /// The error of a call of the store.
@@ -119,12 +148,12 @@ impl Driver for SiltstoneDriver {
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let options = options_of(settings)?;
         let store = Store::open(folder, options).map_err(failed("open"))?;
-        Ok(Box::new(Siltstone::of(store, folder, None)?))
+        Ok(Box::new(Siltstone::of(Opened::Local(store), folder, None)?))
     }
 }
 
 pub(super) struct Siltstone {
-    store: Store,
+    store: Opened,
     keyspace: Keyspace,
     beside: Option<Box<dyn Beside>>,
     /// A folder beside the store for tables that are built to be ingested.
@@ -134,7 +163,7 @@ pub(super) struct Siltstone {
 impl Siltstone {
     /// A store that is open, whose files are in `folder` as far as they are local.
     pub(super) fn of(
-        store: Store,
+        store: Opened,
         folder: &Path,
         beside: Option<Box<dyn Beside>>,
     ) -> Result<Siltstone> {
@@ -211,7 +240,10 @@ impl Engine for Siltstone {
                 .map(|(cause, total)| (cause.word().to_string(), seconds(total.total_us)))
                 .collect(),
             others: {
-                let beside = self.beside.iter().flat_map(|beside| beside.counters());
+                let beside = self
+                    .beside
+                    .iter()
+                    .flat_map(|beside| beside.counters(&self.store, &stats));
                 let own = stats.counters.iter();
                 let own = own.map(|(name, count)| (name.to_string(), *count));
                 own.chain(beside).collect()
@@ -239,15 +271,10 @@ impl Engine for Siltstone {
 
     fn close(self: Box<Self>) -> Result<()> {
         let Siltstone {
-            store,
-            keyspace,
-            beside,
-            ..
+            store, keyspace, ..
         } = *self;
         drop(keyspace);
-        let closed = store.close().map_err(failed("close"));
-        drop(beside);
-        closed
+        store.close().map_err(failed("close"))
     }
 }
 

@@ -12,7 +12,6 @@
 //! Threading: one thread starts and runs; the child's output has a thread that reads it.
 
 mod device;
-mod limiter;
 mod namespaces;
 mod process;
 mod task;
@@ -22,7 +21,6 @@ use std::path::{Path, PathBuf};
 use crate::settings::{Settings, Topology};
 
 pub use device::DeviceProcess;
-pub use limiter::LimitedNetwork;
 pub use namespaces::{Namespaces, NoNamespaces, bytes_of};
 pub use process::{WithinArgs, cpu_us_of, keep_to, nice_threads, within};
 pub use task::{Outcome, Placed, Task, carry_out};

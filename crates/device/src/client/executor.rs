@@ -13,12 +13,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{FileStorage, Mutex, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
-use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Side};
+use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, LinkUse, Side};
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
@@ -40,6 +40,8 @@ pub struct DeviceExecutor {
     /// Whether the device sees a folder of this machine, by its path.
     seen: Mutex<Vec<(String, bool)>>,
     lent: Lent,
+    /// Bytes of tables that jobs read and wrote where the device holds them.
+    spared_bytes: AtomicU64,
 }
 
 /// Where a job's tables lie, as the device sees it.
@@ -58,6 +60,7 @@ impl DeviceExecutor {
             device: Arc::clone(device),
             seen: runtime.mutex(Vec::new()),
             lent: Lent::new(device),
+            spared_bytes: AtomicU64::new(0),
         }
     }
 
@@ -256,6 +259,13 @@ impl Executor for DeviceExecutor {
         }
     }
 
+    fn link_use(&self) -> Option<LinkUse> {
+        Some(LinkUse {
+            bytes: self.device.client.session.vital.traffic.of_jobs(),
+            spared_bytes: self.spared_bytes.load(Ordering::Relaxed),
+        })
+    }
+
     fn counters(&self) -> Vec<(String, u64)> {
         // The session for lent work counts with this one. The storage of a session with a folder
         // has its counters.
@@ -275,7 +285,12 @@ impl Executor for DeviceExecutor {
                     let name = client.session.describe();
                     TableError::from(StorageError::new(kind, "run a job", name, detail))
                 })?;
-                self.run_there(&client, Place::Session, epoch.0, job, ctx)
+                let outcome = self.run_there(&client, Place::Session, epoch.0, job, ctx)?;
+                let read = job.inputs.iter().map(|input| input.len_bytes);
+                let made = outcome.tables.iter().map(|table| table.file_bytes);
+                let spared = read.chain(made).sum();
+                self.spared_bytes.fetch_add(spared, Ordering::Relaxed);
+                Ok(outcome)
             }
             Shape::Shared(path) => {
                 let place = Place::Shared { path };

@@ -337,6 +337,9 @@ impl Limit {
 impl Throttle for Limit {
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool) {
         self.spent.fetch_add(bytes, Ordering::Relaxed);
+        if self.bytes_per_s() == 0 {
+            return;
+        }
         self.bucket.lock().spend(bytes);
         while self.is_over() && !stop() {
             // A job that waits for its rate is alive.
@@ -367,8 +370,8 @@ fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
         return Err(format!("no attempt gives a table the name {}", first.name));
     };
     let output = OutputPrefix { epoch, attempt };
-    if epoch != job.output.epoch || output == job.output {
-        return Err(format!("{} is no table of an earlier attempt", first.name));
+    if epoch != job.output.epoch {
+        return Err(format!("{} is a table of another writer", first.name));
     }
     part.check_names(&output)?;
     Ok(part)

@@ -8,6 +8,7 @@ use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
 use super::error::{get_error, put_error};
 use super::job::JobStatus;
+use super::machine::{Machine, MergeRate};
 
 /// The most bytes of names in one page of a list.
 pub const LIST_BYTES_MAX: usize = 48 << 10;
@@ -49,6 +50,10 @@ pub enum Answer {
     Job(JobStatus),
     /// The proof of a shared folder: a hash of the object's bytes and the salt.
     Proof([u8; 16]),
+    /// What the device's machine has.
+    Machine(Machine),
+    /// How fast a merge was.
+    Merged(MergeRate),
 }
 
 /// The kinds of answers.
@@ -63,6 +68,8 @@ mod kind {
     pub const FREE_BYTES: u16 = 0x8008;
     pub const JOB: u16 = 0x8009;
     pub const PROOF: u16 = 0x800a;
+    pub const MACHINE: u16 = 0x8010;
+    pub const MERGED: u16 = 0x8011;
 }
 
 impl Answer {
@@ -79,6 +86,8 @@ impl Answer {
             Answer::FreeBytes(_) => kind::FREE_BYTES,
             Answer::Job(_) => kind::JOB,
             Answer::Proof(_) => kind::PROOF,
+            Answer::Machine(_) => kind::MACHINE,
+            Answer::Merged(_) => kind::MERGED,
         }
     }
 
@@ -104,6 +113,8 @@ impl Answer {
             }
             Answer::Job(status) => status.put(o),
             Answer::Proof(hash) => super::request::put_id(o, hash),
+            Answer::Machine(machine) => machine.put(o),
+            Answer::Merged(rate) => rate.put(o),
         }
         out.into_bytes()
     }
@@ -142,6 +153,8 @@ impl Answer {
             }
             kind::JOB => Answer::Job(JobStatus::get(i)?),
             kind::PROOF => Answer::Proof(super::request::get_id(i, "proof")?),
+            kind::MACHINE => Answer::Machine(Machine::get(i)?),
+            kind::MERGED => Answer::Merged(MergeRate::get(i)?),
             other => return Err(Damage::new("kind of answer", 16, 0, other.into())),
         };
         i.finish("answer")?;

@@ -11,6 +11,7 @@ pub mod error;
 pub mod frame;
 pub mod hello;
 pub mod job;
+pub mod machine;
 pub mod request;
 
 pub use answer::Answer;

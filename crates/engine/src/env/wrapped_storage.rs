@@ -58,6 +58,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
         file
     }
 
+    /// A finished object that the wrapper opens itself.
+    fn finished(&self, _name: &str) -> Option<Result<Arc<dyn ReadFile>>> {
+        None
+    }
+
     /// Gives the file that a call opened for reading, as the caller gets it.
     fn opened_to_read(&self, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
         file
@@ -127,6 +132,13 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         let file = self.open_with(|s| s.open(name))?;
+        Ok(self.0.opened_to_read(file))
+    }
+    fn open_finished(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        if let Some(opened) = self.0.finished(name) {
+            return opened;
+        }
+        let file = self.open_with(|s| s.open_finished(name))?;
         Ok(self.0.opened_to_read(file))
     }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {

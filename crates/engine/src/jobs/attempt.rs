@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{ReadPurpose, planted};
+use siltstone_storage::{ReadPurpose, Storage, planted};
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
@@ -22,6 +22,7 @@ use crate::env::reading_for::{inputs_for, storage_for};
 use crate::env::repeating::repeating_inputs;
 use crate::jobs::begun::Begun;
 use crate::jobs::build::FlushSpec;
+use crate::jobs::carry_over::CarryOver;
 use crate::jobs::ended::{Ended, rejection};
 use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
@@ -109,7 +110,7 @@ impl JobRunner {
     /// Executes a job and verifies its outcome.
     pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
         let outcome = self.prepare(attempt, begun).execute()?;
-        self.verify(attempt, begun, &outcome)?;
+        self.verify(attempt, begun, &outcome, None)?;
         Ok(outcome)
     }
 
@@ -152,16 +153,26 @@ impl JobRunner {
         }
     }
 
-    /// Verifies an outcome. The tables of one that is not believed are deleted.
+    /// Whether tables of the outcome come from an executor that is not the host's own.
+    pub(crate) fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
+        attempt.side != self.sides.host() || begun.is_foreign()
+    }
+
+    /// Verifies an outcome, whose tables are opened through `carry_over` if it is foreign. The
+    /// tables of one that is not believed are deleted.
     pub(crate) fn verify(
         &self,
         attempt: &Attempt,
         begun: &Begun,
         outcome: &Outcome,
+        carry_over: Option<&CarryOver>,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
         let is_whole = self.checks_whole(attempt.side);
-        let verified = self.check(attempt, begun, &job, outcome, is_whole);
+        let carried = carry_over.map(CarryOver::storage);
+        let to_verify = storage_for(ReadPurpose::Verify, self.outputs().clone());
+        let outputs = carried.unwrap_or(&*to_verify);
+        let verified = self.check(attempt, begun, &job, outcome, (outputs, is_whole));
         match &verified {
             // An outcome of which a sample was checked does not show that the side is honest again.
             Ok(()) if !is_whole => {}
@@ -189,15 +200,14 @@ impl JobRunner {
         begun: &Begun,
         job: &Job,
         outcome: &Outcome,
-        is_whole: bool,
+        (outputs, is_whole): (&dyn Storage, bool),
     ) -> Result<(), Ended> {
-        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
         let mut verified = verify_outcome(job, outcome);
         // The host's own executor syncs and checks what it writes.
         let is_from_outside = attempt.side != self.sides.host()
             || begun.is_foreign() && !planted!(ForeignTablesAreBelieved);
         if verified.is_ok() && is_from_outside {
-            verified = self.check_foreign(attempt, begun, job, outcome, is_whole)?;
+            verified = self.check_foreign(attempt, begun, job, outcome, (outputs, is_whole))?;
         }
         if let Some((stream, sample)) = &begun.compared
             && verified.is_ok()
@@ -227,9 +237,8 @@ impl JobRunner {
         begun: &Begun,
         job: &Job,
         outcome: &Outcome,
-        is_whole: bool,
+        (outputs, is_whole): (&dyn Storage, bool),
     ) -> Result<Result<(), Rejected>, Ended> {
-        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
         let epoch = self.epoch;
         let failed = |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
         let (sample, ranges) = match is_whole {

@@ -17,8 +17,11 @@ use siltstone_storage::Instant;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
+use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
+use crate::jobs::carry_over::CarryOver;
+use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
@@ -28,6 +31,7 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
 use crate::types::error::{Error, Result};
+use crate::types::options::DirectIo;
 
 /// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
@@ -109,6 +113,17 @@ impl Jobs {
         self.runner.prepare(attempt, begun)
     }
 
+    /// What carries over the tables of a foreign outcome. Past the page cache they are verified as
+    /// they are written, so nothing is carried over then.
+    fn carry_over(&self) -> Option<CarryOver> {
+        let direct_io = self.env.options().direct_io;
+        let (runner, tables) = (&self.runner, self.tree.tables());
+        (direct_io == DirectIo::None).then(|| {
+            let outage = self.env.outage();
+            CarryOver::new(self.env.runtime(), tables, runner.outputs(), outage)
+        })
+    }
+
     /// Verifies the outcome of an attempt, and counts how the attempt ended.
     pub(crate) fn judge(
         &self,
@@ -124,10 +139,21 @@ impl Jobs {
         metrics.adopted_table_count.add(adopted);
         metrics.resumed_job_count.add(u64::from(adopted > 0));
         let runner = &self.runner;
+        let carry_over = runner
+            .is_foreign(attempt, begun)
+            .then(|| self.carry_over())
+            .flatten();
         let verified = executed.and_then(|outcome| {
-            runner.verify(attempt, begun, &outcome)?;
+            runner.verify(attempt, begun, &outcome, carry_over.as_ref())?;
             Ok(outcome)
         });
+        if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
+            (&verified, &carry_over, &work.what)
+        {
+            let inputs = compaction.choice.tables();
+            let most = runner.carry_over_bytes();
+            carry_over.keep(inputs, most, &runner.carried_over);
+        }
         let sides = &runner.sides;
         let ended = match verified {
             Ok(outcome) => {
@@ -136,9 +162,18 @@ impl Jobs {
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
                 runner.discard_names(&left);
-                let ns = self.env.now().since(start).as_nanos() as u64;
-                let took = (adopted == 0).then(|| (work.bytes(), ns));
+                let time = self.env.now().since(start);
+                let took = (adopted == 0).then(|| (work.bytes(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
+                if work.kind() == JobKind::Compaction {
+                    let compacted = Compacted {
+                        in_bytes: work.bytes(),
+                        out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
+                        cpu_ns: outcome.counters.cpu_ns,
+                        took: time,
+                    };
+                    sides.count_compacted(attempt.side, &compacted);
+                }
                 // Another side has done the job, so the failures of the suspects were their own
                 // fault.
                 for (suspect, said) in work.suspects.drain(..) {
@@ -164,7 +199,13 @@ impl Jobs {
         let ended = ended.unless_unasked(is_host);
         sides.count_ended(attempt.side, &ended);
         if !is_host {
-            if ended.may_be_the_stores() {
+            if !self.env.options().schedule.fallback {
+                // Nobody else will show whose fault it was. A side that fails again and again gets
+                // a pause.
+                if ended.may_be_the_stores() {
+                    sides.count_trouble(attempt.side, Trouble::Failure, &ended.to_string());
+                }
+            } else if ended.may_be_the_stores() {
                 work.suspects.push((attempt.side, ended.to_string()));
             }
             return Err(Stopped::Elsewhere);

@@ -21,6 +21,7 @@ use crate::env::outage::Outage;
 use crate::env::repeating::not_waiting;
 use crate::formats::directories::Storages;
 use crate::formats::manifest::StoreId;
+use crate::jobs::carry_over::CarriedOver;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
@@ -73,6 +74,10 @@ pub(crate) struct JobRunner {
     checks_whole: Vec<AtomicBool>,
     /// What was compared with the inputs of jobs.
     pub(crate) checked: Checked,
+    /// What was carried over to tables of jobs elsewhere.
+    pub(crate) carried_over: CarriedOver,
+    /// The most bytes of blocks that are carried over for one job.
+    carry_over_bytes: AtomicU64,
     /// What compactions may read and write in a second.
     pub(crate) rate: Arc<RateLimiter>,
 }
@@ -136,6 +141,8 @@ impl JobRunner {
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
             checked: Checked::default(),
+            carried_over: CarriedOver::default(),
+            carry_over_bytes: AtomicU64::new(options.carry_over_bytes),
             sides,
             rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
@@ -168,6 +175,8 @@ impl JobRunner {
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
             checked: Checked::default(),
+            carried_over: CarriedOver::default(),
+            carry_over_bytes: AtomicU64::new(0),
             sides,
             rate: self.rate.clone(),
         }
@@ -176,6 +185,16 @@ impl JobRunner {
     /// Changes how many subjobs of one job may run at once, for the jobs to come.
     pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
+    }
+
+    /// Changes how many bytes of blocks are carried over, for the jobs to come.
+    pub(crate) fn set_carry_over_bytes(&self, bytes: u64) {
+        self.carry_over_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes of blocks that are carried over for one job.
+    pub(super) fn carry_over_bytes(&self) -> u64 {
+        self.carry_over_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes how much of a flush is compared with its memtable, for the flushes to come.

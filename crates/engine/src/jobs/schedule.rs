@@ -451,11 +451,22 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
 }
 
 /// Returns work with which a side other than the host has failed. It waits for its next attempt, on
-/// any side.
+/// any side, or without fallback on any side but the host.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
     if let Some(answer) = work.answers.get_mut(side) {
         *answer = Answer::Failed;
+    }
+    if !jobs.env.options().schedule.fallback {
+        work.is_kept_off_host = true;
+        let others = &mut work.answers[..jobs.runner.sides.host()];
+        if !others.contains(&Answer::Accepts) {
+            // All of them have failed, so each gets another chance.
+            let failed = others
+                .iter_mut()
+                .filter(|answer| **answer == Answer::Failed);
+            failed.for_each(|answer| *answer = Answer::Accepts);
+        }
     }
     match &mut work.begun {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),

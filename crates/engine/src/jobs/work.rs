@@ -40,6 +40,8 @@ pub(crate) struct Work {
     pub(crate) suspects: Vec<(SideId, String)>,
     /// What the names of the last attempt's outputs begin with.
     pub(crate) last_output: Option<OutputPrefix>,
+    /// A side other than the host has failed with it, and the policy gives it to no host.
+    pub(crate) is_kept_off_host: bool,
     /// Attempts elsewhere whose outcomes were not believed.
     pub(crate) unbelieved: Vec<Leftover>,
 }
@@ -179,6 +181,7 @@ impl Work {
             placed: Placed::default(),
             answers: Vec::new(),
             suspects: Vec::new(),
+            is_kept_off_host: false,
             last_output: None,
             unbelieved: Vec::new(),
         }

@@ -406,6 +406,16 @@ impl fmt::Display for ExecutorState {
     }
 }
 
+/// What the jobs of an executor meant for a link so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkUse {
+    /// The bytes that crossed it for them, both ways.
+    pub bytes: u64,
+    /// The bytes of tables that they read and wrote, and that would have crossed it if this process
+    /// had run them.
+    pub spared_bytes: u64,
+}
+
 /// Runs jobs. The module describes an executor's promises.
 ///
 /// The defaults describe an executor that takes every job and runs one at a time.
@@ -443,6 +453,11 @@ pub trait Executor: Send + Sync {
     /// Whether the executor can be given jobs now.
     fn state(&self) -> ExecutorState {
         ExecutorState::Ready
+    }
+
+    /// The bytes of its jobs on the link to where it computes. `None` if there is no link.
+    fn link_use(&self) -> Option<LinkUse> {
+        None
     }
 
     /// Counts that the executor keeps, by name, for the statistics of a store. They only rise. An

@@ -1,4 +1,4 @@
-//! A limiter in the client, which stands in for a shaped link where namespaces cannot be made.
+//! A limit of bytes a second on the connections of a client, which stands in for a slow link.
 //!
 //! Each direction of all connections together has the rate. Whoever sends waits until its bytes
 //! are paid for; whoever receives takes bytes and then waits, so the peer is slowed down by the
@@ -53,7 +53,7 @@ impl Lane {
 }
 
 /// A network whose connections share a rate in each direction.
-pub struct LimitedNetwork {
+pub(crate) struct LimitedNetwork {
     inner: Arc<dyn Network>,
     sent: Arc<Lane>,
     received: Arc<Lane>,
@@ -61,7 +61,11 @@ pub struct LimitedNetwork {
 
 impl LimitedNetwork {
     /// Limits the connections that are made through it.
-    pub fn new(runtime: &Runtime, inner: Arc<dyn Network>, bytes_per_s: u64) -> LimitedNetwork {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        inner: Arc<dyn Network>,
+        bytes_per_s: u64,
+    ) -> LimitedNetwork {
         LimitedNetwork {
             inner,
             sent: Lane::new(runtime, bytes_per_s),
@@ -102,6 +106,13 @@ impl Connection for Limited {
     fn certified_name(&self) -> Option<String> {
         self.inner.certified_name()
     }
+
+    fn certificate_hash(&self) -> Option<[u8; 32]> {
+        self.inner.certificate_hash()
+    }
+
+    // Bytes that are read by a descriptor would cross no link, so none is passed: that is what the
+    // trait does by itself.
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         for part in parts {
