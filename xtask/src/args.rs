@@ -58,6 +58,15 @@ pub enum Bench {
         /// The command and its arguments.
         words: Vec<String>,
     },
+    /// The comparison of a paper: all its experiments, their records and their page in `docs/papers`.
+    Paper {
+        /// The name of the paper's system.
+        name: String,
+        /// Whether stores are large, and the time is three hours instead of ten minutes.
+        is_full: bool,
+        /// Further arguments of `silt bench paper`.
+        words: Vec<String>,
+    },
     /// A small benchmark of its own.
     Member {
         /// One of `bench-compare`'s members.
@@ -66,6 +75,9 @@ pub enum Bench {
         words: Vec<String>,
     },
 }
+
+/// The papers whose comparison has a page.
+const PAPERS: [&str; 1] = ["prockstore"];
 
 /// The plan that is carried out if none is named.
 const DAILY_PLAN: &str = "quick";
@@ -123,6 +135,10 @@ cargo xtask COMMAND
                           also builds that commit of siltstone, and runs it as the engine `before`
   bench page RESULTS... [--write FILE]
                           the tables of results
+  bench prockstore [--full] [ARGS...]
+                          the experiments of that paper, in ten minutes or, in full, in three hours
+                          (needs root for namespaces, else a limiter stands in for the link); writes
+                          docs/papers/prockstore.jsonl.zst and docs/papers/prockstore.md
   bench NAME [ARGS...]    a small benchmark of its own
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward
@@ -237,6 +253,14 @@ fn bench(words: &[&str], names: &Names) -> Result<Bench, String> {
         ["page" | "pack" | "list", ..] => {
             return Ok(Bench::Other {
                 words: owned(words),
+            });
+        }
+        [name, words @ ..] if PAPERS.contains(name) => {
+            let others: Vec<&str> = words.iter().copied().filter(|w| *w != "--full").collect();
+            return Ok(Bench::Paper {
+                name: name.to_string(),
+                is_full: others.len() < words.len(),
+                words: owned(&others),
             });
         }
         [name, words @ ..] if has(&names.benches, name) => {
@@ -368,6 +392,22 @@ mod tests {
                 "bench page x --write y",
                 Ok(Command::Bench(Bench::Other {
                     words: words(&["page", "x", "--write", "y"]),
+                })),
+            ),
+            (
+                "bench prockstore --rounds 2",
+                Ok(Command::Bench(Bench::Paper {
+                    name: "prockstore".into(),
+                    is_full: false,
+                    words: words(&["--rounds", "2"]),
+                })),
+            ),
+            (
+                "bench prockstore --folder /data --full",
+                Ok(Command::Bench(Bench::Paper {
+                    name: "prockstore".into(),
+                    is_full: true,
+                    words: words(&["--folder", "/data"]),
                 })),
             ),
             (

@@ -135,6 +135,22 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
             pebble().into_iter().chain([compare(&all)]).collect()
         }
         Bench::Other { words } => vec![compare(words)],
+        Bench::Paper {
+            name,
+            is_full,
+            words,
+        } => {
+            let size = match is_full {
+                true => "--within 3h",
+                false => "--quick --within 10min",
+            };
+            let mut step = Step::new(&format!(
+                "cargo run --release -p siltstone-cli -- bench paper {name} {size} --record \
+                 docs/papers/{name}.jsonl.zst --page docs/papers/{name}.md"
+            ));
+            step.args.extend(words.iter().cloned());
+            vec![step]
+        }
         Bench::Member { name, words } => {
             let mut step =
                 Step::new("cargo run --release --manifest-path bench-compare/Cargo.toml");
@@ -318,6 +334,22 @@ mod tests {
                 power_loss"
             ]
         );
+    }
+
+    #[test]
+    fn a_papers_comparison_writes_its_records_and_its_page() {
+        let paper = |is_full| Bench::Paper {
+            name: "prockstore".into(),
+            is_full,
+            words: vec!["--rounds".into(), "2".into()],
+        };
+        let line = |is_full| bench(&paper(is_full), false)[0].to_string();
+        assert_eq!(
+            line(false),
+            "cargo run --release -p siltstone-cli -- bench paper prockstore --quick --within 10min \
+             --record docs/papers/prockstore.jsonl.zst --page docs/papers/prockstore.md --rounds 2"
+        );
+        assert!(line(true).contains(" --within 3h ") && !line(true).contains("--quick"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! keys, values, distributions), [`settings`] (what a run does), [`engine`] (the traits of engines,
 //! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
 //! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
-//! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds),
+//! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds), [`topology`] (host and device as processes of their own),
 //! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts)
 //! and [`command`] (the command line).
 
@@ -19,3 +19,4 @@ pub mod page;
 pub mod record;
 pub mod run;
 pub mod settings;
+pub mod topology;

@@ -405,6 +405,8 @@ fn a_figure_of_the_program_runs_in_small() {
         "prockstore-fig16",
         "--scale",
         "0.0002",
+        "--rounds",
+        "1",
         "--json",
     ];
     let lines = records(&silt(args).fine());

@@ -13,7 +13,9 @@ use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
-use crate::client::{ClientOptions, Device, DeviceExecutor, SeparatedExecutor, SeparatedStats};
+use crate::client::{
+    ClientOptions, Device, DeviceExecutor, LimitedNetwork, SeparatedExecutor, SeparatedStats,
+};
 use crate::tls::{TlsError, TlsFiles, TlsNetwork};
 use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
@@ -238,6 +240,10 @@ fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Re
     let network = network(&runtime, placement.tls.as_ref())
         .map_err(|error| Error::invalid_argument(error.to_string()))?;
     let client = placement.client.clone();
+    let network = match client.link_bytes_per_s.filter(|rate| *rate > 0) {
+        None => network,
+        Some(rate) => Arc::new(LimitedNetwork::new(&runtime, network, rate)),
+    };
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {
         let is_denied = error.kind == StorageErrorKind::PermissionDenied && placement.tls.is_some();

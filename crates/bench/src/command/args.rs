@@ -3,8 +3,9 @@
 //! Threading: plain data.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::settings::{SettingError, Settings, Workload, nearest, parse_number};
+use crate::settings::{SettingError, Settings, Workload, nearest, parse_number, parse_seconds};
 
 use super::settings::SettingsArgs;
 
@@ -49,14 +50,39 @@ pub struct OutputArgs {
 /// Arguments of a call that runs an experiment.
 #[derive(Debug, clap::Args)]
 pub struct PaperArgs {
-    /// The experiment: a name from the list, or a file that ends in .toml. Without it, all
-    /// experiments of the program are listed.
+    /// The experiment: a name from the list, the part of names before the first `-` (all
+    /// experiments of that paper), or a file that ends in .toml. Without it, all experiments of the
+    /// program are listed.
     #[arg(value_name = "FIGURE")]
     pub figure: Option<String>,
     /// The part of the paper's records, operations and times that is done, above 0 and at most 1.
     /// The default is in the experiment's file.
     #[arg(long, value_name = "SCALE", value_parser = scale)]
     pub scale: Option<f64>,
+    /// Use the smaller scale that experiments have for a quick look.
+    #[arg(long, conflicts_with = "scale")]
+    pub quick: bool,
+    /// How often each run is carried out. The rounds of runs that are compared are interleaved. The
+    /// default is in the experiment's file.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: Option<u32>,
+    /// Begin no further runs after this time. Figures then have fewer rounds, or none.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub within: Option<Duration>,
+    /// Write all records to this file, compressed with zstd.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Write a page in Markdown to this file.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// Run nothing: make the page from this file, which --record has written.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "page",
+        conflicts_with_all = ["figure", "scale", "quick", "rounds", "within", "record", "folder"]
+    )]
+    pub from: Option<PathBuf>,
     /// Engine and output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -85,6 +111,11 @@ fn workload(text: &str) -> Result<Workload, String> {
         }
         Err(other) => Err(other.to_string()),
     }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let seconds = parse_seconds(text).map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 fn scale(text: &str) -> Result<f64, String> {

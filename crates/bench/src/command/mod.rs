@@ -19,12 +19,13 @@ mod place;
 mod progress;
 mod runs;
 mod settings;
+mod task;
 
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::engine::Driver;
 use crate::run::RunError;
@@ -34,6 +35,7 @@ pub use args::{OutputArgs, PaperArgs, RunArgs};
 pub use paper::paper;
 pub use runs::bench;
 pub use settings::SettingsArgs;
+pub use task::task;
 
 /// What a program gives to its command.
 pub struct Program<'a> {
@@ -41,6 +43,9 @@ pub struct Program<'a> {
     pub command: &'a str,
     /// The engines. The first one is used if the user names none.
     pub drivers: &'a [Box<dyn Driver>],
+    /// The file of the program, which is started again for runs whose host and device are processes
+    /// of their own. Without it, such runs are refused.
+    pub file: Option<PathBuf>,
     /// Whether a signal has asked the program to end. It is asked ten times a second.
     pub stopped: &'a (dyn Fn() -> bool + Sync),
 }

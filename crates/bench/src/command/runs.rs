@@ -14,11 +14,12 @@ use super::output::Output;
 use super::place::{Place, size_of};
 use super::progress::Shown;
 use super::{CommandError, Program, Result, RunArgs};
-use crate::engine::{Driver, NullDriver};
+use crate::engine::{Driver, NullDriver, SiltstoneDriver};
 use crate::record::{Context, Record, number};
 use crate::run::store::{Fixture, known};
 use crate::run::{Control, RunError, run};
-use crate::settings::{Settings, Workload};
+use crate::settings::{Refusal, Settings, Workload};
+use crate::topology::Standing;
 
 /// How often the program is asked whether a signal came.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -41,6 +42,55 @@ impl Runner<'_> {
         if (self.program.stopped)() {
             return Err(RunError::Interrupted);
         }
+        match settings.topology.is_plain() {
+            true => self.run_here(folder, settings, label),
+            false => self.run_apart(folder, settings, label),
+        }
+    }
+
+    /// Carries out one run in a process of its own, beside its device.
+    fn run_apart(
+        &self,
+        folder: &Path,
+        settings: &Settings,
+        label: &str,
+    ) -> std::result::Result<Record, RunError> {
+        let refuse = |expected: &str| {
+            RunError::Settings(Refusal {
+                setting: "topology.files",
+                found: settings.topology.files.to_string(),
+                expected: expected.into(),
+            })
+        };
+        if self.driver.name() != SiltstoneDriver.name() {
+            return Err(refuse("only siltstone has a topology"));
+        }
+        let Some(program) = &self.program.file else {
+            return Err(refuse("this program cannot start itself again"));
+        };
+        let system = |during: &str| {
+            let during = format!("{during} {}", folder.display());
+            |error| RunError::System { during, error }
+        };
+        // The device is given the folder by its real path.
+        let folder = std::fs::canonicalize(folder).map_err(system("find"))?;
+        let mut standing = Standing::start(program, settings, &folder)?;
+        let name = self.driver.name();
+        let mut record = standing.run(name, &folder, settings, label, self.program.stopped)?;
+        let context = &self.context;
+        record.machine = context.machine.clone();
+        record.command_line = context.command_line.clone();
+        record.stand_ins.splice(..0, context.stand_ins.clone());
+        Ok(record)
+    }
+
+    /// Carries out one run in this process.
+    pub fn run_here(
+        &self,
+        folder: &Path,
+        settings: &Settings,
+        label: &str,
+    ) -> std::result::Result<Record, RunError> {
         let control = Control::default();
         let shown = Shown::new(label);
         let found = std::thread::scope(|scope| {

@@ -15,6 +15,7 @@ use crate::settings::{Setting, SettingError, Settings, Workload, all_settings};
 /// The heads under which help lists the options.
 const RUN_HEADING: &str = "Settings of the runs";
 const ENGINE_HEADING: &str = "Settings of the engine";
+const TOPOLOGY_HEADING: &str = "Settings of host and device";
 
 /// A text that no setting accepts.
 const NO_VALUE: &str = "\0";
@@ -89,6 +90,10 @@ fn value_name(setting: &Setting) -> &'static str {
         "distribution" => "DISTRIBUTION",
         "arrival" => "ARRIVAL",
         "cache" => "STATE",
+        "topology.files" => "FILES",
+        "topology.link" => "LINK",
+        "topology.host_cores" | "topology.device_cores" => "CORES",
+        "topology.slots" | "topology.parallelism" | "topology.nice" => "NUMBER",
         _ => "VALUE",
     }
 }
@@ -144,17 +149,17 @@ fn option(setting: &'static Setting, name: &'static str) -> Arg {
     let meaning = setting.meaning.trim_end_matches('.');
     let default = default_text(setting);
     let forms = expected(setting).map_or_else(String::new, |forms| format!(": {forms}"));
-    let is_of_engine = setting.name.starts_with("engine.");
+    let heading = match setting.name.split_once('.') {
+        Some(("engine", _)) => ENGINE_HEADING,
+        Some(("topology", _)) => TOPOLOGY_HEADING,
+        _ => RUN_HEADING,
+    };
     let option = Arg::new(setting.name)
         .long(name)
         .value_name(value_name(setting))
         .help(format!("{meaning}{default}"))
         .long_help(format!("{meaning}{forms}{default}"))
-        .help_heading(if is_of_engine {
-            ENGINE_HEADING
-        } else {
-            RUN_HEADING
-        })
+        .help_heading(heading)
         .value_parser(move |text: &str| read(setting, text));
     if is_switch(setting) {
         return option

@@ -44,6 +44,7 @@ fn with_program<T>(act: impl FnOnce(&Program<'_>) -> T) -> T {
     act(&Program {
         command: "silt bench",
         drivers: &drivers(),
+        file: None,
         stopped: &|| false,
     })
 }
@@ -302,6 +303,7 @@ fn a_call_that_is_stopped_has_no_record() {
     let program = Program {
         command: "silt bench",
         drivers: &drivers(),
+        file: None,
         stopped: &|| true,
     };
     let result = bench(&program, &runs("fillseq --engine null --json"), &mut out);

@@ -10,16 +10,18 @@
 //! Threading: a `Driver` and an `Engine` are shared between threads. A `Session` belongs to one.
 
 mod null;
+mod placed;
 mod siltstone;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::settings::EngineSettings;
 
 pub use crate::settings::{Abilities, Promise};
 pub use null::NullDriver;
+pub use placed::PlacedDriver;
 pub use siltstone::SiltstoneDriver;
 
 /// The name under which [`Driver::settings`] says why an engine refuses its settings.
@@ -88,6 +90,11 @@ pub trait Driver: Send + Sync {
     /// its threads overrides this.
     fn thread_class(&self, _name: &str) -> ThreadClass {
         ThreadClass::Foreground
+    }
+
+    /// All folders that have files of the store in `folder`. Only the first one must exist.
+    fn folders(&self, folder: &Path) -> Vec<PathBuf> {
+        vec![folder.to_path_buf()]
     }
 
     /// Opens the store in `folder`, and creates it if there is none.

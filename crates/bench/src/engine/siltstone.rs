@@ -3,12 +3,14 @@
 //! Threading: as [`siltstone::Store`], whose handles all threads share.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use siltstone::{
-    Batch, ByLevel, Cursor, IngestMode, IterOptions, Keyspace, Options, Store, TableBuilder,
+    Batch, ByLevel, Cursor, IngestMode, IterOptions, Keyspace, Options, Stats, Store, TableBuilder,
     TableFolder, TableOptions, WriteOptions,
 };
+use siltstone_device::DeviceStore;
 
 use super::{
     Abilities, Answers, Driver, Engine, EngineError, Entries, Figures, Level, Promise, Result,
@@ -20,13 +22,47 @@ use crate::settings::{Compression, EngineSettings};
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SiltstoneDriver;
 
+/// An open store, which a device may have a part in.
+pub(super) enum Opened {
+    /// No device has.
+    Local(Store),
+    /// One has.
+    Placed(Box<DeviceStore>),
+}
+
+impl Deref for Opened {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        match self {
+            Opened::Local(store) => store,
+            Opened::Placed(store) => store,
+        }
+    }
+}
+
+impl Opened {
+    fn close(self) -> siltstone::Result<()> {
+        match self {
+            Opened::Local(store) => store.close(),
+            Opened::Placed(store) => store.close(),
+        }
+    }
+}
+
+/// What is counted beside the store's own counters.
+pub(super) trait Beside: Send + Sync {
+    /// Counters by name, since the open.
+    fn counters(&self, store: &Opened, stats: &Stats) -> Vec<(String, u64)>;
+}
+
 /// The error of a call of the store.
-fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
+pub(super) fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
     move |error| EngineError::new(during, error)
 }
 
 /// The options of a store with these settings.
-fn options_of(settings: &EngineSettings) -> Result<Options> {
+pub(super) fn options_of(settings: &EngineSettings) -> Result<Options> {
     let mut text = String::new();
     for (name, value) in &settings.own {
         let is_plain = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
@@ -112,20 +148,33 @@ impl Driver for SiltstoneDriver {
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let options = options_of(settings)?;
         let store = Store::open(folder, options).map_err(failed("open"))?;
-        let keyspace = store.default_keyspace().map_err(failed("open"))?;
-        Ok(Box::new(Siltstone {
-            store,
-            keyspace,
-            built: folder.with_extension("built"),
-        }))
+        Ok(Box::new(Siltstone::of(Opened::Local(store), folder, None)?))
     }
 }
 
-struct Siltstone {
-    store: Store,
+pub(super) struct Siltstone {
+    store: Opened,
     keyspace: Keyspace,
+    beside: Option<Box<dyn Beside>>,
     /// A folder beside the store for tables that are built to be ingested.
     built: PathBuf,
+}
+
+impl Siltstone {
+    /// A store that is open, whose files are in `folder` as far as they are local.
+    pub(super) fn of(
+        store: Opened,
+        folder: &Path,
+        beside: Option<Box<dyn Beside>>,
+    ) -> Result<Siltstone> {
+        let keyspace = store.default_keyspace().map_err(failed("open"))?;
+        Ok(Siltstone {
+            store,
+            keyspace,
+            beside,
+            built: folder.with_extension("built"),
+        })
+    }
 }
 
 impl Engine for Siltstone {
@@ -190,11 +239,15 @@ impl Engine for Siltstone {
                 .iter()
                 .map(|(cause, total)| (cause.word().to_string(), seconds(total.total_us)))
                 .collect(),
-            others: stats
-                .counters
-                .iter()
-                .map(|(name, count)| (name.to_string(), *count))
-                .collect(),
+            others: {
+                let beside = self
+                    .beside
+                    .iter()
+                    .flat_map(|beside| beside.counters(&self.store, &stats));
+                let own = stats.counters.iter();
+                let own = own.map(|(name, count)| (name.to_string(), *count));
+                own.chain(beside).collect()
+            },
         }
     }
 

@@ -11,7 +11,7 @@ macro_rules! files {
 }
 
 /// Names and texts, sorted by name.
-pub(super) static FILES: [(&str, &str); 16] = files![
+pub(super) static FILES: [(&str, &str); 22] = files![
     "gpu-compaction-fig11",
     "gpu-compaction-fig14",
     "gpu-compaction-table2",
@@ -21,6 +21,7 @@ pub(super) static FILES: [(&str, &str); 16] = files![
     "kv-csd-fig7",
     "kv-csd-fig8",
     "kvaccel-table4",
+    "prockstore-ablation",
     "prockstore-fig10",
     "prockstore-fig11",
     "prockstore-fig12",
@@ -28,6 +29,11 @@ pub(super) static FILES: [(&str, &str); 16] = files![
     "prockstore-fig16",
     "prockstore-fig17",
     "prockstore-fig9",
+    "prockstore-target-lent",
+    "prockstore-target-link",
+    "prockstore-target-local",
+    "prockstore-target-sustained",
+    "prockstore-target-tail",
 ];
 
 /// There is no experiment of this name in the program.

@@ -44,11 +44,23 @@ pub enum Metric {
     RssBytes,
     /// Time that writers waited, in seconds.
     StallS,
+    /// Bytes written to tables for each byte that was put.
+    TableWriteAmplification,
+    /// Cores that the host used.
+    HostCpu,
+    /// Cores that the device used.
+    DeviceCpu,
+    /// Processor time of the host for each GiB written, in seconds.
+    CpuSPerGib,
+    /// Input bytes of the host's compactions a second.
+    HostCompactionBytesPerS,
+    /// Bytes over the link for each byte that was put.
+    LinkAmplification,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 17] = [
+    pub const ALL: [Metric; 23] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -66,6 +78,12 @@ impl Metric {
         Metric::CpuS,
         Metric::RssBytes,
         Metric::StallS,
+        Metric::TableWriteAmplification,
+        Metric::HostCpu,
+        Metric::DeviceCpu,
+        Metric::CpuSPerGib,
+        Metric::HostCompactionBytesPerS,
+        Metric::LinkAmplification,
     ];
 
     /// The name in experiments and in the record.
@@ -88,6 +106,12 @@ impl Metric {
             Metric::CpuS => "cpu_s",
             Metric::RssBytes => "rss_bytes",
             Metric::StallS => "stall_s",
+            Metric::TableWriteAmplification => "table_write_amplification",
+            Metric::HostCpu => "host_cpu",
+            Metric::DeviceCpu => "device_cpu",
+            Metric::CpuSPerGib => "cpu_s_per_gib",
+            Metric::HostCompactionBytesPerS => "host_compaction_bytes_per_s",
+            Metric::LinkAmplification => "link_amplification",
         }
     }
 
@@ -128,6 +152,12 @@ impl Metric {
             Metric::CpuS => record.cpu_s,
             Metric::RssBytes => bytes(record.rss_bytes),
             Metric::StallS => record.stall_s,
+            Metric::TableWriteAmplification => record.amplification.write_tables,
+            Metric::HostCpu => record.host_cpu,
+            Metric::DeviceCpu => record.device_cpu,
+            Metric::CpuSPerGib => record.cpu_s_per_gib,
+            Metric::HostCompactionBytesPerS => record.host_compaction_bytes_per_s,
+            Metric::LinkAmplification => record.link_amplification,
         }
     }
 
@@ -135,6 +165,9 @@ impl Metric {
     /// none.
     pub fn of(self, record: &Json, operation: Option<Kind>) -> Option<f64> {
         let found = match operation {
+            None if self == Metric::TableWriteAmplification => {
+                record.pointer("/amplification/write_tables")
+            }
             None => record.get(self.name()),
             Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
         };
@@ -156,7 +189,8 @@ mod tests {
     fn the_record_has_every_metric() {
         let record = serde_json::to_value(Record::default()).unwrap();
         for metric in Metric::ALL {
-            assert!(record.get(metric.name()).is_some(), "{metric}");
+            let is_nested = metric == Metric::TableWriteAmplification;
+            assert!(is_nested || record.get(metric.name()).is_some(), "{metric}");
             assert_eq!(Metric::named(metric.name()), Some(metric));
         }
         assert!(record.get("latency").is_some());
@@ -182,6 +216,15 @@ mod tests {
             cpu_s: Some(15.0),
             rss_bytes: Some(16),
             stall_s: Some(17.0),
+            amplification: crate::record::Amplification {
+                write_tables: Some(3.5),
+                ..Default::default()
+            },
+            host_cpu: Some(0.5),
+            device_cpu: Some(0.25),
+            cpu_s_per_gib: Some(18.0),
+            host_compaction_bytes_per_s: Some(19.0),
+            link_amplification: Some(2.5),
             ..Record::default()
         };
         let json = serde_json::to_value(&record).unwrap();

@@ -48,6 +48,12 @@ pub struct Experiment {
     pub notes: Vec<String>,
     /// The scale that is used if none is asked for; 1 is the size of the paper.
     pub scale: f64,
+    /// The scale of a quick look at several experiments; without one, it is `scale`.
+    pub quick_scale: Option<f64>,
+    /// How often all runs are carried out.
+    pub rounds: u32,
+    /// Whether memtables, tables, levels and caches are scaled like the records.
+    pub scale_engine: bool,
     /// The runs in their order.
     pub runs: Vec<Run>,
     /// Ratios between two runs, with those of the paper.
@@ -123,6 +129,11 @@ pub struct Ratio {
     pub operation: Option<Kind>,
     /// The ratio of the paper.
     pub paper: Number,
+    /// The paper's figure of the run by which it is divided, if it can be known. Where ours is
+    /// better than this, our ratio is smaller for a good reason.
+    pub baseline: Option<f64>,
+    /// What is compared, in words.
+    pub what: Option<String>,
     /// The system that was measured in the paper.
     pub system: String,
     /// The figure, table or section.

@@ -13,10 +13,24 @@ use crate::settings::{Abilities, Kind, nearest};
 
 type Read<T> = Result<T, ExperimentError>;
 
-const TOP: [&str; 11] = [
-    "title", "compares", "notes", "scale", "paper", "hardware", "settings", "run", "value",
-    "ratio", "claim",
+const TOP: [&str; 14] = [
+    "title",
+    "compares",
+    "notes",
+    "scale",
+    "quick_scale",
+    "rounds",
+    "scale_engine",
+    "paper",
+    "hardware",
+    "settings",
+    "run",
+    "value",
+    "ratio",
+    "claim",
 ];
+/// The most rounds of an experiment.
+pub const ROUNDS_MAX: u32 = 100;
 /// The keys of a run that are no settings.
 const RUN: [&str; 3] = ["label", "store", "without_values"];
 
@@ -54,7 +68,10 @@ impl Experiment {
             paper: read_paper(&top)?,
             hardware: read_hardware(&top)?,
             notes: top.texts("notes")?,
-            scale: read_scale(&top)?,
+            scale: read_scale(&top, "scale")?.unwrap_or(1.0),
+            quick_scale: read_scale(&top, "quick_scale")?,
+            rounds: read_rounds(&top)?,
+            scale_engine: top.switch("scale_engine")?,
             runs: runs.list,
             ratios,
             claims: read_claims(&top)?,
@@ -90,14 +107,27 @@ fn read_hardware(top: &Section<'_>) -> Read<Hardware> {
     })
 }
 
-fn read_scale(top: &Section<'_>) -> Read<f64> {
-    let Some((scale, span)) = top.positive("scale")? else {
-        return Ok(1.0);
+fn read_scale(top: &Section<'_>, key: &str) -> Read<Option<f64>> {
+    let Some((scale, span)) = top.positive(key)? else {
+        return Ok(None);
     };
     if scale > 1.0 {
-        return Err(top.error(span, "`scale` must be above 0 and at most 1"));
+        return Err(top.error(span, format!("`{key}` must be above 0 and at most 1")));
     }
-    Ok(scale)
+    Ok(Some(scale))
+}
+
+fn read_rounds(top: &Section<'_>) -> Read<u32> {
+    let Some((rounds, span)) = top.positive("rounds")? else {
+        return Ok(1);
+    };
+    match rounds.fract() == 0.0 && rounds <= f64::from(ROUNDS_MAX) {
+        true => Ok(rounds as u32),
+        false => Err(top.error(
+            span,
+            format!("`rounds` must be a whole number from 1 to {ROUNDS_MAX}"),
+        )),
+    }
 }
 
 /// The runs with the sections that they come from.
@@ -385,6 +415,8 @@ fn read_ratios(top: &Section<'_>, runs: &[Run]) -> Read<Vec<Ratio>> {
             "metric",
             "operation",
             "paper",
+            "baseline",
+            "what",
             "system",
             "source",
         ])?;
@@ -403,6 +435,8 @@ fn read_ratios(top: &Section<'_>, runs: &[Run]) -> Read<Vec<Ratio>> {
             metric,
             operation: read_operation(section, metric)?,
             paper: section.paper_number("paper")?,
+            baseline: section.positive("baseline")?.map(|(baseline, _)| baseline),
+            what: section.text("what")?.map(|(what, _)| what),
             system: section.required_text("system")?.0,
             source: section.required_text("source")?.0,
         })

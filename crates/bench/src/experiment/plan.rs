@@ -4,7 +4,8 @@
 //! Threading: plain data.
 
 use super::{Experiment, Number};
-use crate::settings::{Abilities, Amount, Arrival, Refusal, Settings, Workload, seconds_text};
+use crate::settings::{Abilities, Amount, Arrival, Refusal, Settings, Workload};
+use crate::settings::{parse_size, seconds_text, size_text};
 
 /// What a closed loop is assumed to write in a second when a time decides its end. The estimate is
 /// for the disk, so it is high.
@@ -30,6 +31,8 @@ pub struct Plan {
     /// The runs in the order in which they are carried out: all those of one store, in the order of
     /// the file, then those of the next one, so that few stores exist at a time.
     pub runs: Vec<PlannedRun>,
+    /// Whether sizes of the engine are scaled as well.
+    pub is_engine_scaled: bool,
 }
 
 /// One run of a plan.
@@ -128,7 +131,10 @@ impl Experiment {
         let mut runs: Vec<PlannedRun> = Vec::new();
         let mut stores = 0;
         for (index, run) in self.runs.iter().enumerate() {
-            let settings = scaled(&run.settings, scale);
+            let mut settings = scaled(&run.settings, scale);
+            if self.scale_engine && scale < 1.0 {
+                scale_engine(&mut settings, scale);
+            }
             settings
                 .check(&Abilities::ALL)
                 .map_err(|refusal| PlanError::Refused {
@@ -162,6 +168,7 @@ impl Experiment {
             experiment: self.name.clone(),
             scale,
             runs,
+            is_engine_scaled: self.scale_engine && scale < 1.0,
         })
     }
 
@@ -205,6 +212,33 @@ fn scaled(settings: &Settings, scale: f64) -> Settings {
     }
 }
 
+/// The sizes of the engine that are scaled, with the smallest that still makes sense: an entry of 64
+/// KiB has to fit in a memtable several times, and level 1 has several tables. All are given in
+/// files by these names.
+const SCALED_SIZES: [(&str, u64); 4] = [
+    ("engine.memtable_bytes", 512 << 10),
+    ("engine.cache_bytes", 512 << 10),
+    ("engine.own.table_bytes", 512 << 10),
+    ("engine.own.level1_bytes", 2 << 20),
+];
+
+/// Scales sizes of the engine as its data, so that a small store has the levels of a large one.
+fn scale_engine(settings: &mut Settings, scale: f64) {
+    for (name, least) in SCALED_SIZES {
+        // An own setting that is not given stays the engine's default.
+        let size = settings
+            .get(name)
+            .ok()
+            .and_then(|text| parse_size(&text).ok());
+        let Some(size) = size.filter(|size| *size > least) else {
+            continue;
+        };
+        let smaller = ((size as f64 * scale) as u64).max(least);
+        // Sizes of tables are powers of two, and others may be.
+        let _ = settings.set(name, &size_text(smaller.next_power_of_two()));
+    }
+}
+
 /// A shorter time, in whole seconds if it is longer than one.
 fn shorter(seconds: f64, scale: f64) -> f64 {
     let shorter = seconds * scale;
@@ -225,10 +259,9 @@ fn shrunk(paper: &Settings, here: &Settings) -> Vec<Shrunk> {
             here,
         })
     };
-    ["records", "amount"]
-        .into_iter()
-        .filter_map(differs)
-        .collect()
+    let names = ["records", "amount"].into_iter();
+    let sizes = SCALED_SIZES.into_iter().map(|(name, _)| name);
+    names.chain(sizes).filter_map(differs).collect()
 }
 
 impl Estimate {
@@ -357,9 +390,15 @@ impl Plan {
                 0.0 => String::new(),
                 seconds => format!(" At least {} of runs.", seconds_text(seconds)),
             };
+            let engine = match self.is_engine_scaled {
+                false => "memtables and caches are as in the file",
+                true => {
+                    "memtables, tables, levels and caches are smaller as well, so that the store \
+                     has as many levels"
+                }
+            };
             format!(
-                "Scaled to {} of the paper's records and times; memtables and caches are as in \
-                 the file.{least}",
+                "Scaled to {} of the paper's records and times; {engine}.{least}",
                 self.scale
             )
         })

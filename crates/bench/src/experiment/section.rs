@@ -83,6 +83,20 @@ impl<'a> Section<'a> {
     }
 
     /// A text that must be there.
+    /// A key that is true or false, and false if it is missing.
+    pub fn switch(&self, key: &str) -> Read<bool> {
+        match self.value(key) {
+            None => Ok(false),
+            Some(value) => match value.get_ref() {
+                DeValue::Boolean(on) => Ok(*on),
+                _ => Err(self.error(
+                    value.span(),
+                    format!("`{key}` in {} must be true or false", self.name),
+                )),
+            },
+        }
+    }
+
     pub fn required_text(&self, key: &str) -> Read<At<String>> {
         self.required(key, self.text(key)?)
     }

@@ -84,6 +84,20 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// Adds the files of another folder.
+    pub fn add(&mut self, other: &Sizes) {
+        let pairs = [
+            (&mut self.tables, &other.tables),
+            (&mut self.log, &other.log),
+            (&mut self.other, &other.other),
+        ];
+        for (own, other) in pairs {
+            own.files += other.files;
+            own.bytes += other.bytes;
+            own.allocated_bytes += other.allocated_bytes;
+        }
+    }
+
     /// All files.
     pub fn total(&self) -> Part {
         let parts = [self.tables, self.log, self.other];

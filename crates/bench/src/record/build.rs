@@ -124,6 +124,7 @@ impl Record {
         record.take_stalls(&found.measured);
         record.take_resources(driver, found);
         record.take_amplification(settings, found);
+        record.take_sides();
         record.warnings = warnings(settings, found);
         record
     }
@@ -230,6 +231,32 @@ impl Record {
             cached_before: found.cached_before.filter(|part| part.is_finite()),
             cached_after: found.cached_after.filter(|part| part.is_finite()),
         };
+    }
+
+    /// What host and device did, from the counters of an engine that has a device.
+    fn take_sides(&mut self) {
+        let counter = |name: &str| self.engine_counters.get(name).copied();
+        let written = self.bytes.user_written_bytes as f64;
+        let until_idle_s = self.until_idle_s;
+        let a_second = |figure: Option<f64>| ratio(figure?, until_idle_s);
+        self.host_cpu = a_second(self.cpu_s);
+        self.device_cpu_s = counter("device_cpu_us").map(|us| us as f64 / 1e6);
+        self.device_cpu = a_second(self.device_cpu_s);
+        self.cpu_s_per_gib = ratio(self.cpu_s.unwrap_or(f64::NAN), written / f64::from(1 << 30));
+        // How much of a divided compaction each side read is not known.
+        let is_divided = counter("divided_compaction_in_bytes").is_some_and(|bytes| bytes > 0);
+        let side = |name| {
+            counter(name)
+                .filter(|_| !is_divided)
+                .map(|bytes| bytes as f64)
+        };
+        self.host_compaction_bytes_per_s = a_second(side("host_compaction_in_bytes"));
+        self.device_compaction_bytes_per_s = a_second(side("device_compaction_in_bytes"));
+        let link = counter("link_sent_bytes").zip(counter("link_received_bytes"));
+        self.link_bytes = link.map(|(sent, received)| sent + received);
+        self.link_amplification = self
+            .link_bytes
+            .and_then(|bytes| ratio(bytes as f64, written));
     }
 
     fn take_amplification(&mut self, settings: &Settings, found: &Found) {

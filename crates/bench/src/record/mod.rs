@@ -67,6 +67,23 @@ pub struct Record {
     /// What writers waited by the engine's own account, in seconds of all threads together.
     pub stall_s: Option<f64>,
 
+    /// Processor time of the host's process by the time until idle: the cores that it used.
+    pub host_cpu: Option<f64>,
+    /// Processor time of the device until idle, in seconds.
+    pub device_cpu_s: Option<f64>,
+    /// The same by the time until idle: the cores that the device used.
+    pub device_cpu: Option<f64>,
+    /// Processor time of the host's process for each GiB that was written, in seconds.
+    pub cpu_s_per_gib: Option<f64>,
+    /// Input bytes of compactions that the host ran, a second until idle.
+    pub host_compaction_bytes_per_s: Option<f64>,
+    /// The same of those that the device ran.
+    pub device_compaction_bytes_per_s: Option<f64>,
+    /// Bytes that crossed the link between host and device, both ways.
+    pub link_bytes: Option<u64>,
+    /// The same by the user's bytes that were written.
+    pub link_amplification: Option<f64>,
+
     /// The version of the engine's library.
     pub engine_version: String,
     /// What the engine can do.

@@ -3,6 +3,7 @@
 use crate::engine::EngineError;
 use crate::generate::ParameterError;
 use crate::settings::Refusal;
+use crate::topology::TopologyError;
 
 /// The error of a run.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +47,22 @@ pub enum RunError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// What the run's topology needs does not stand, or the process of the run failed.
+    #[error(transparent)]
+    Topology(TopologyError),
     /// A thread of the run panicked.
     #[error("a thread of the run panicked; this is a bug in the benchmark or in the engine")]
     Panic,
     /// The user ended the run.
     #[error("the run was interrupted")]
     Interrupted,
+}
+
+impl From<TopologyError> for RunError {
+    fn from(error: TopologyError) -> RunError {
+        match error {
+            TopologyError::Interrupted => RunError::Interrupted,
+            other => RunError::Topology(other),
+        }
+    }
 }

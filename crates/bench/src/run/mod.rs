@@ -172,8 +172,13 @@ fn account(
 }
 
 fn sizes_of(fixture: &Fixture<'_>) -> Result<files::Sizes, RunError> {
-    files::sizes(fixture.folder(), &files::purpose_by_name)
-        .map_err(store::system("read the sizes of the store's files"))
+    let mut all = files::Sizes::default();
+    for folder in fixture.folders() {
+        let sizes = files::sizes(&folder, &files::purpose_by_name)
+            .map_err(store::system("read the sizes of the store's files"))?;
+        all.add(&sizes);
+    }
+    Ok(all)
 }
 
 /// Waits until the store that was opened is idle, and brings the page cache into the state that the

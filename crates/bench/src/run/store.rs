@@ -271,6 +271,13 @@ impl<'a> Fixture<'a> {
         // The marker of the store is named after the engine: `siltstone.bench`.
         clear_folder(&store)?;
         remove_file(&Fixture::population_file(&store))?;
+        for beside in driver
+            .folders(&store)
+            .iter()
+            .filter(|folder| **folder != store)
+        {
+            clear_folder(beside)?;
+        }
         fs::create_dir_all(&store).map_err(system(format!("create {}", store.display())))?;
         let mut fixture = Fixture {
             driver,
@@ -296,6 +303,16 @@ impl<'a> Fixture<'a> {
             return Ok(());
         }
         let _ = fs::remove_file(Fixture::population_file(&store));
+        for beside in driver
+            .folders(&store)
+            .iter()
+            .filter(|folder| **folder != store)
+        {
+            if self::marker(beside).exists() {
+                remove_folder(beside)?;
+                remove_file(&self::marker(beside))?;
+            }
+        }
         remove_folder(&store)?;
         fs::remove_file(&marker).map_err(system(format!("delete {}", marker.display())))
     }
@@ -406,6 +423,13 @@ impl<'a> Fixture<'a> {
     /// The driver of the engine.
     pub fn driver(&self) -> &'a dyn Driver {
         self.driver
+    }
+
+    /// All folders with files of the store.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut all = self.driver.folders(&self.folder);
+        all.retain(|folder| *folder == self.folder || folder.is_dir());
+        all
     }
 
     /// The folder of the store.

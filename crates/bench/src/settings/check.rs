@@ -38,7 +38,7 @@ pub struct Refusal {
     pub expected: String,
 }
 
-type Checked = Result<(), Refusal>;
+pub(super) type Checked = Result<(), Refusal>;
 
 impl Settings {
     /// Refuses what a run cannot carry out to its end on an engine with these abilities.
@@ -47,6 +47,7 @@ impl Settings {
     /// The first setting that is out of its range or contradicts another one.
     pub fn check(&self, abilities: &Abilities) -> Checked {
         self.check_engine()?;
+        self.check_topology()?;
         self.check_data()?;
         self.check_numbers()?;
         self.check_abilities(abilities)?;

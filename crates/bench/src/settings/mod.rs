@@ -21,6 +21,7 @@ mod nearest;
 mod own;
 mod registry;
 mod text;
+mod topology;
 mod workload;
 
 pub use abilities::{Abilities, Promise};
@@ -33,6 +34,7 @@ pub use text::{
     TextError, parse_count, parse_number, parse_rate, parse_seconds, parse_size, seconds_text,
     size_text,
 };
+pub use topology::{Cores, Files, Link, Topology};
 pub use workload::Workload;
 
 /// How an engine is opened.
@@ -164,6 +166,9 @@ pub struct Settings {
     pub workload: Workload,
     /// How the engine is opened.
     pub engine: EngineSettings,
+    /// Where host and device are.
+    #[serde(skip_serializing_if = "Topology::is_plain")]
+    pub topology: Topology,
     /// Records of the store.
     #[serde(deserialize_with = "text::count")]
     pub records: u64,
@@ -213,6 +218,7 @@ impl Default for Settings {
         Settings {
             workload: Workload::FillRandom,
             engine: EngineSettings::default(),
+            topology: Topology::default(),
             records: 1_000_000,
             key_bytes: 16,
             value_bytes: ValueBytes::Fixed(128),

@@ -1,7 +1,7 @@
 //! All settings by name, with what they mean and how their texts are read and written.
 //!
 //! Settings of the engine begin with `engine.` here and in TOML files. On the command line they do
-//! not: `--memtable-bytes 64MiB`. An engine's own settings are `engine.own.NAME`, or
+//! not: `--memtable-bytes 64MiB`. Those of the topology begin with `topology.`: `--topology-files`. An engine's own settings are `engine.own.NAME`, or
 //! `engine.own.ENGINE.NAME` if only that engine gets them; their names are known to the engine only.
 //!
 //! Invariant: each field of [`Settings`] and `EngineSettings` has one entry, under the name that
@@ -158,7 +158,7 @@ fn parse_switch(text: &str) -> Result<bool, TextError> {
     found.map_err(|_| TextError::new(text, "true or false"))
 }
 
-static SETTINGS: [Setting; 24] = [
+static SETTINGS: [Setting; 31] = [
     own_form!(
         "workload",
         workload,
@@ -276,6 +276,41 @@ static SETTINGS: [Setting; 24] = [
             pairs.join(",")
         },
     },
+    own_form!(
+        "topology.files",
+        topology.files,
+        "Which part of the store a device has, which the call starts as a process of its own."
+    ),
+    own_form!(
+        "topology.link",
+        topology.link,
+        "The link between host and device."
+    ),
+    own_form!(
+        "topology.host_cores",
+        topology.host_cores,
+        "The cores of the process with the workload and the engine."
+    ),
+    own_form!(
+        "topology.device_cores",
+        topology.device_cores,
+        "The cores of the device."
+    ),
+    count!(
+        "topology.slots",
+        topology.slots,
+        "Compactions that the device runs at once."
+    ),
+    count!(
+        "topology.parallelism",
+        topology.parallelism,
+        "Threads of one compaction on the device."
+    ),
+    count!(
+        "topology.nice",
+        topology.nice,
+        "The nice value of the device, or without one of the engine's workers."
+    ),
 ];
 
 /// Adds settings of the engine's own. A comma in a list of values does not end a setting, because
@@ -336,9 +371,12 @@ impl Setting {
     /// The name that may have been meant. Forgetting `engine.` is a common mistake.
     fn nearest(name: &str) -> Option<&'static str> {
         let engines = SETTINGS.iter().map(|setting| setting.name);
-        let forgotten = engines
-            .clone()
-            .find(|n| n.strip_prefix("engine.") == Some(name));
+        let forgotten = engines.clone().find(|n| {
+            let groups = ["engine.", "topology."];
+            groups
+                .iter()
+                .any(|group| n.strip_prefix(group) == Some(name))
+        });
         forgotten.or_else(|| nearest(name, engines))
     }
 
@@ -349,7 +387,7 @@ impl Setting {
             "amount" => "for",
             name => name.strip_prefix("engine.").unwrap_or(name),
         };
-        format!("--{}", name.replace('_', "-"))
+        format!("--{}", name.replace(['_', '.'], "-"))
     }
 
     /// Sets it from a text.

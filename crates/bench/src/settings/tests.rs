@@ -30,6 +30,13 @@ fn unusual() -> Settings {
         ("engine.background_threads", "3"),
         ("engine.mmap_reads", "true"),
         ("engine.own.block_bytes", "32768"),
+        ("topology.files", "held"),
+        ("topology.link", "1Gbit"),
+        ("topology.host_cores", "0"),
+        ("topology.device_cores", "1"),
+        ("topology.slots", "2"),
+        ("topology.parallelism", "4"),
+        ("topology.nice", "5"),
     ] {
         settings.set(name, text).unwrap();
     }
@@ -51,8 +58,9 @@ fn every_field_has_a_setting_and_every_setting_returns() {
         assert!(json.pointer(&pointer).is_some(), "{pointer}");
     }
     let engine = json["engine"].as_object().unwrap().len();
+    let topology = json["topology"].as_object().unwrap().len();
     assert_eq!(
-        json.as_object().unwrap().len() - 1 + engine,
+        json.as_object().unwrap().len() - 2 + engine + topology,
         all_settings().len()
     );
 }

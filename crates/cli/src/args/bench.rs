@@ -4,6 +4,7 @@
 use clap::Subcommand;
 use siltstone_bench::command::{PaperArgs, RunArgs};
 use siltstone_bench::settings::Workload;
+use siltstone_bench::topology::WithinArgs;
 
 /// The first lines below the options.
 const EXAMPLES: &str = "Examples:
@@ -84,15 +85,29 @@ pub enum BenchCommand {
         silt bench paper                                   list the experiments\n  \
         silt bench paper prockstore-fig16 --scale 0.01\n  \
         silt bench paper hpdk-fig5 --folder /data/b --html hpdk.html\n  \
-        silt bench paper mine.toml --json > mine.jsonl\n\n\
+        silt bench paper mine.toml --json > mine.jsonl\n  \
+        silt bench paper prockstore --quick --within 10min --page p.md --record r.jsonl.zst\n  \
+        silt bench paper --from r.jsonl.zst --page p.md\n\n\
         Beside each value stand the paper's, ours divided by the paper's, the system that the \
         paper measured, and the place in its text. A smaller scale shrinks records, operations \
         and times, and what was shrunk is printed with each run. The hardware of the paper, and \
         what stands in for it, is printed first. What the paper says of a mechanism that \
         siltstone does not have is listed as not measured.\n\n\
+        The part of names before the first `-` stands for all experiments of a paper. A run that \
+        fails is noted then, and the others go on; --html is a folder, with a page for each \
+        experiment. Rounds are interleaved, and ratios compare runs of one round.\n\n\
+        Host and device of an experiment are processes of their own, which end with the call. A \
+        link with a rate needs root, ip and tc; without them a limiter in the client stands in, \
+        and the record says so.\n\n\
         A file of your own has the form that crates/bench/experiments/README.md describes. A name \
         that does not exist is refused with file, line, column and the nearest name. With --json \
         each run is one object, whose key `experiment` has the paper's values, and the last object \
         has the ratios between runs.")]
     Paper(PaperArgs),
+    /// Carry out one run, which standard input has.
+    #[command(hide = true)]
+    Task,
+    /// Become another command that ends with its parent and keeps to its cores.
+    #[command(hide = true)]
+    Within(WithinArgs),
 }

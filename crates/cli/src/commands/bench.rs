@@ -5,6 +5,7 @@ use std::io;
 
 use siltstone_bench::command::{self, CommandError, Program};
 use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
+use siltstone_bench::topology::{WithinArgs, within};
 
 use super::place::refuse_url;
 use crate::args::{BenchArgs, BenchCommand};
@@ -19,8 +20,10 @@ fn drivers() -> Vec<Box<dyn Driver>> {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
     let folder = match &args.command {
-        Some(BenchCommand::Paper(paper)) => &paper.folder,
-        None => &args.runs.folder,
+        Some(BenchCommand::Within(within)) => return become_command(within),
+        Some(BenchCommand::Task) => None,
+        Some(BenchCommand::Paper(paper)) => paper.folder.as_ref(),
+        None => args.runs.folder.as_ref(),
     };
     if let Some(folder) = folder {
         refuse_url(folder, "bench")?;
@@ -31,16 +34,27 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
     let program = Program {
         command: "silt bench",
         drivers: &drivers(),
+        file: std::env::current_exe().ok(),
         stopped: &|| signals.came().is_some(),
     };
     let mut out = io::stdout().lock();
     let result = match &args.command {
         Some(BenchCommand::Paper(paper)) => command::paper(&program, paper, &mut out),
+        Some(BenchCommand::Task) => command::task(&program, &mut out),
+        Some(BenchCommand::Within(_)) => Ok(()),
         None => command::bench(&program, &args.runs, &mut out),
     };
     match result {
         Ok(()) => Ok(Outcome::Fine),
         Err(error) => Err(failure(error, &signals)),
+    }
+}
+
+/// Replaces this process by a command.
+fn become_command(args: &WithinArgs) -> Result<Outcome, Failure> {
+    match within(args) {
+        Ok(never) => match never {},
+        Err(error) => Err(Failure::io("the command", &error)),
     }
 }
 

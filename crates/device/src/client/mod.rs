@@ -19,6 +19,7 @@ mod executor;
 mod file;
 mod jobs;
 mod lent;
+mod limited;
 mod link_rate;
 mod names;
 mod object_name;
@@ -44,6 +45,7 @@ use siltstone_storage::{
 
 pub use executor::DeviceExecutor;
 use file::FileShared;
+pub(crate) use limited::LimitedNetwork;
 use names::NamesLane;
 use object_name::ObjectName;
 use purpose::Traffic;

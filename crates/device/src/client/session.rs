@@ -52,6 +52,9 @@ pub struct ClientOptions {
     /// How long the lease of a folder is tried again while somebody else has it. The lease of a
     /// host that died becomes free after about ten seconds.
     pub lease_wait: Duration,
+    /// The most bytes a second in each direction, for a store that is opened by
+    /// [`open`](crate::open()). `None` is no limit.
+    pub link_bytes_per_s: Option<u64>,
 }
 
 impl Default for ClientOptions {
@@ -66,6 +69,7 @@ impl Default for ClientOptions {
             ahead_bytes: 16 << 20,
             descriptors: true,
             lease_wait: Duration::ZERO,
+            link_bytes_per_s: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::compare::{Interval, Rounds, Spread};
 use crate::experiment::{Experiment, Metric, Number, Plan, PlannedRun, Ratio, Value};
 use crate::record::{Record, number};
 use crate::settings::Kind;
@@ -15,8 +16,12 @@ pub struct Compared {
     pub name: String,
     /// The paper's.
     pub paper: Number,
-    /// What was measured, if the run has it.
+    /// What was measured, if the run has it: the median of the rounds.
     pub ours: Option<f64>,
+    /// Where the true ratio lies, if there are several rounds.
+    pub interval: Option<Interval>,
+    /// The rounds that have it.
+    pub rounds: usize,
     /// The system that was measured in the paper.
     pub system: String,
     /// Where the paper has it.
@@ -31,32 +36,63 @@ pub fn name_of(metric: Metric, operation: Option<Kind>) -> String {
     }
 }
 
+/// The records of the rounds of a run, as JSON. A round that was not carried out has none.
+pub type RoundsOf = [Option<Json>];
+
 /// A value of the paper beside that of a run.
-pub fn value(value: &Value, record: &Json) -> Compared {
+pub fn value(value: &Value, records: &RoundsOf) -> Compared {
+    let figures = records.iter().flatten();
+    let figures = figures.filter_map(|record| value.metric.of(record, value.operation));
+    let spread = Spread::of(figures);
     Compared {
         name: name_of(value.metric, value.operation),
         paper: value.paper,
-        ours: value.metric.of(record, value.operation),
+        ours: spread.map(|spread| spread.median),
+        interval: None,
+        rounds: spread.map_or(0, |spread| spread.count),
         system: value.system.clone(),
         source: value.source.clone(),
     }
 }
 
+/// All records as JSON.
+pub fn all_json(records: &[Vec<Option<Record>>]) -> Vec<Vec<Option<Json>>> {
+    let json = |record: &Record| serde_json::to_value(record).unwrap_or_default();
+    let rounds = |rounds: &Vec<Option<Record>>| {
+        let rounds = rounds.iter();
+        rounds.map(|record| record.as_ref().map(json)).collect()
+    };
+    records.iter().map(rounds).collect()
+}
+
+/// The figures of two runs in the rounds that both have.
+pub fn pairs<'a>(
+    metric: Metric,
+    operation: Option<Kind>,
+    (of, to): (&'a RoundsOf, &'a RoundsOf),
+) -> impl Iterator<Item = (f64, f64)> + 'a {
+    let figure = move |record: &Option<Json>| metric.of(record.as_ref()?, operation);
+    of.iter()
+        .zip(to)
+        .filter_map(move |(of, to)| figure(of).zip(figure(to)))
+}
+
 /// A ratio of the paper beside that of two runs.
-pub fn ratio(ratio: &Ratio, of: &Json, to: &Json) -> Compared {
-    let figure = |record: &Json| ratio.metric.of(record, ratio.operation);
-    let quotient = figure(of).zip(figure(to)).map(|(of, to)| of / to);
+pub fn ratio(ratio: &Ratio, of: &RoundsOf, to: &RoundsOf) -> Compared {
+    let rounds = Rounds::of(pairs(ratio.metric, ratio.operation, (of, to)));
     Compared {
         name: name_of(ratio.metric, ratio.operation),
         paper: ratio.paper,
-        ours: quotient.filter(|quotient| quotient.is_finite()),
+        ours: rounds.as_ref().map(|rounds| rounds.spread.median),
+        interval: rounds.as_ref().and_then(|rounds| rounds.interval),
+        rounds: rounds.as_ref().map_or(0, |rounds| rounds.spread.count),
         system: ratio.system.clone(),
         source: ratio.source.clone(),
     }
 }
 
 /// The ends of a number of the paper.
-fn ends(number: Number) -> (f64, f64) {
+pub fn ends(number: Number) -> (f64, f64) {
     match number {
         Number::Exact(number) => (number, number),
         Number::Range(from, to) => (from, to),
@@ -87,6 +123,19 @@ impl Compared {
         }
     }
 
+    /// Ours as a factor, with its interval.
+    pub fn ratio_text(&self) -> String {
+        let ours = number::factor(self.ours);
+        match self.interval {
+            None => ours,
+            Some(interval) => format!(
+                "{ours} ({} to {})",
+                number::factor(Some(interval.from)).trim_end_matches('x'),
+                number::factor(Some(interval.to)).trim_end_matches('x')
+            ),
+        }
+    }
+
     /// The keys that values and ratios have in common.
     fn json(&self) -> Json {
         let (paper_low, paper_high) = ends(self.paper);
@@ -96,6 +145,9 @@ impl Compared {
             "paper_low": paper_low,
             "paper_high": paper_high,
             "ours": self.ours,
+            "ours_low": self.interval.map(|interval| interval.from),
+            "ours_high": self.interval.map(|interval| interval.to),
+            "rounds": self.rounds,
             "ratio_low": quotients.map(|(low, _)| low),
             "ratio_high": quotients.map(|(_, high)| high),
             "system": self.system,
@@ -119,6 +171,7 @@ pub fn text(name: &str, value: f64) -> String {
         ),
         name if name.contains("_per_s") => number::rate(Some(value)),
         name if name.ends_with("_us") => number::latency(value),
+        name if name.ends_with("_cpu") => format!("{value:.2} cores"),
         name if name.ends_with("_s") => number::seconds(Some(value)),
         name if name.ends_with("_bytes") => number::bytes(Some(value)),
         _ => number::factor(Some(value)),
@@ -135,14 +188,16 @@ pub fn paper_text(name: &str, number: Number) -> String {
 }
 
 /// The record of a run with what belongs to the experiment, as one object.
-pub fn run_json(experiment: &Experiment, plan: &Plan, run: &PlannedRun, record: &Record) -> Json {
+pub fn run_json(
+    experiment: &Experiment,
+    plan: &Plan,
+    (run, round): (&PlannedRun, usize),
+    record: &Record,
+) -> Json {
     let mut json = serde_json::to_value(record).unwrap_or_default();
+    let own = [Some(json.clone())];
     let asked = &experiment.runs[run.index];
-    let values: Vec<Json> = asked
-        .values
-        .iter()
-        .map(|v| value(v, &json).json())
-        .collect();
+    let values: Vec<Json> = asked.values.iter().map(|v| value(v, &own).json()).collect();
     let shrunk: Vec<Json> = run
         .shrunk
         .iter()
@@ -151,6 +206,7 @@ pub fn run_json(experiment: &Experiment, plan: &Plan, run: &PlannedRun, record: 
     json["experiment"] = json!({
         "name": experiment.name,
         "run": asked.label,
+        "round": round + 1,
         "scale": plan.scale,
         "shrunk": shrunk,
         "values": values,
@@ -160,7 +216,7 @@ pub fn run_json(experiment: &Experiment, plan: &Plan, run: &PlannedRun, record: 
 }
 
 /// Ratios and claims as one object: the last line of an experiment.
-pub fn end_json(experiment: &Experiment, records: &[Option<Json>]) -> Json {
+pub fn end_json(experiment: &Experiment, records: &[Vec<Option<Json>>]) -> Json {
     let ratios: Vec<Json> = ratios(experiment, records)
         .map(|(ratio, compared)| {
             let mut json = compared.json();
@@ -196,11 +252,14 @@ pub fn label(experiment: &Experiment, index: usize) -> &str {
 /// All ratios whose runs were carried out.
 pub fn ratios<'a>(
     experiment: &'a Experiment,
-    records: &'a [Option<Json>],
+    records: &'a [Vec<Option<Json>>],
 ) -> impl Iterator<Item = (&'a Ratio, Compared)> {
-    let record = |index: usize| records.get(index)?.as_ref();
+    let rounds = |index: usize| {
+        let rounds = records.get(index).map(Vec::as_slice).unwrap_or_default();
+        rounds.iter().any(Option::is_some).then_some(rounds)
+    };
     experiment.ratios.iter().filter_map(move |found| {
-        let compared = ratio(found, record(found.of)?, record(found.to)?);
+        let compared = ratio(found, rounds(found.of)?, rounds(found.to)?);
         Some((found, compared))
     })
 }
@@ -214,6 +273,8 @@ mod tests {
             name: "bytes_per_s".into(),
             paper,
             ours,
+            interval: None,
+            rounds: 1,
             system: "LevelDB".into(),
             source: "Fig. 1".into(),
         }
@@ -227,6 +288,43 @@ mod tests {
         assert_eq!(range.quotients(), Some((2.0, 4.0)));
         assert_eq!(range.quotient_text(), "2.00 to 4.00x");
         assert_eq!(compared(Number::Exact(1.0), None).quotient_text(), "-");
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_rounds_that_both_runs_have() {
+        let rounds = |figures: &[Option<f64>]| -> Vec<Option<Json>> {
+            let record = |figure: &f64| json!({ "ops_per_s": figure });
+            figures.iter().map(|f| f.as_ref().map(record)).collect()
+        };
+        let asked = Ratio {
+            of: 0,
+            to: 1,
+            metric: Metric::OpsPerS,
+            operation: None,
+            paper: Number::Exact(2.0),
+            baseline: None,
+            what: None,
+            system: "LevelDB".into(),
+            source: "Fig. 1".into(),
+        };
+        let of = rounds(&[Some(3.0), Some(4.0), None, Some(8.0)]);
+        let to = rounds(&[Some(1.0), Some(2.0), Some(1.0), Some(2.0)]);
+        let found = ratio(&asked, &of, &to);
+        assert_eq!((found.ours, found.rounds), (Some(3.0), 3));
+        let interval = found.interval.unwrap();
+        assert!(interval.from < 3.0 && interval.to > 3.0);
+        assert!(
+            found.ratio_text().starts_with("3.00x ("),
+            "{}",
+            found.ratio_text()
+        );
+        // One round decides nothing, and no round has no ratio.
+        let one = ratio(&asked, &of[..1], &to[..1]);
+        assert_eq!(
+            (one.ours, one.interval, one.ratio_text()),
+            (Some(3.0), None, "3.00x".into())
+        );
+        assert_eq!(ratio(&asked, &of[2..3], &to[2..3]).ours, None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Runs an experiment and prints its figures beside those of the paper.
+//! Runs an experiment, or all of a paper, and prints their figures beside those of the paper.
 //!
-//! [`paper()`] finds the experiment, plans it, carries out its runs, each on its store, and deletes
-//! a store after its last run. `compare` computes what is printed and written as JSON, `show`
-//! prints it, and `tables` is its part of the page of charts.
+//! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
+//! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
+//! prints it, and `tables` is its part of the page of charts. `archive` keeps all records in a file,
+//! from which `markdown` makes the page of the documentation.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not
@@ -10,68 +11,150 @@
 //!
 //! Threading: one thread calls.
 
+mod archive;
 mod compare;
+mod markdown;
+mod rounds;
 mod show;
 mod tables;
+mod verdict;
+
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::output::Output;
 use super::place::Place;
 use super::runs::Runner;
 use super::{CommandError, PaperArgs, Program, Result, check_own, file_error, refusal_text};
 use crate::engine::Driver;
-use crate::experiment::{Experiment, Plan, PlannedRun, embedded_names};
-use crate::record::{Context, Record};
-use crate::run::RunError;
-use crate::run::store::Fixture;
+use crate::experiment::{Experiment, Plan, embedded_names};
+use crate::page::page_with;
+use crate::record::Context;
 
-/// Runs the experiment that the arguments name, and writes what it found to `out`; without a name,
-/// lists all experiments.
+use archive::{Archive, Manifest, Planned};
+use rounds::{Piece, Trial};
+
+/// Runs the experiments that the arguments name, and writes what they found to `out`; without a
+/// name, lists all experiments.
 ///
 /// # Errors
 /// See [`CommandError`]. What was found before is written.
 pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<()> {
+    if let Some(from) = &args.from {
+        let archive = Archive::read(from).map_err(CommandError::Failed)?;
+        return write_page(args.page.as_deref(), &archive);
+    }
     let Some(figure) = &args.figure else {
         return list(program, args, out);
     };
     let driver = program.driver(args.output.engine.as_deref())?;
-    let experiment = find(figure)?;
-    let plan = experiment.plan(args.scale);
-    let plan = plan.map_err(|error| CommandError::Usage(error.to_string()))?;
-    check(driver, &plan)?;
-    let mut output = Output::new(&args.output, experiment.title.clone(), out)?;
+    let begun = Instant::now();
+    let experiments = find(figure)?;
+    let is_family = experiments.len() > 1;
+    let pieces = experiments.into_iter().map(|experiment| {
+        let quick = experiment.quick_scale.filter(|_| args.quick);
+        let plan = experiment.plan(args.scale.or(quick));
+        let plan = plan.map_err(|error| CommandError::Usage(error.to_string()))?;
+        check(driver, &plan)?;
+        Ok(Piece::new(experiment, plan, args.rounds))
+    });
+    let pieces = pieces.collect::<Result<Vec<Piece>>>()?;
+    if is_family && let Some(folder) = &args.output.html {
+        std::fs::create_dir_all(folder).map_err(file_error(folder))?;
+    }
+    let title = match &pieces[..] {
+        [one] => one.experiment.title.clone(),
+        _ => figure.clone(),
+    };
+    let mut options = args.output.clone();
+    if is_family {
+        // Each experiment has a page of its own, in this folder.
+        options.html = None;
+    }
+    let mut output = Output::new(&options, title, out)?;
     let place = Place::of(args.folder.as_deref(), args.keep)?;
-    let mut context = Context::of_this_process(place.folder());
-    context.stand_ins = show::stand_ins(&experiment, &plan);
     let runner = Runner {
         program,
         driver,
-        context,
+        context: Context::of_this_process(place.folder()),
     };
     if runner.uses_disk() {
-        let needed = disk_bytes(&plan, args.keep);
+        let sizes = pieces
+            .iter()
+            .map(|piece| disk_bytes(&piece.plan, args.keep));
+        // Stores of one experiment are gone before those of the next one, unless they are kept.
+        let needed = match args.keep {
+            true => sizes.sum(),
+            false => sizes.max().unwrap_or(0),
+        };
         place.check_room(needed, 0, "a smaller --scale")?;
     }
-    show::head(&mut output, &experiment, &plan)?;
+    for piece in &pieces {
+        show::head(&mut output, &piece.experiment, &piece.plan, piece.rounds)?;
+    }
     runner.head(&mut output)?;
     let mut trial = Trial {
-        experiment: &experiment,
-        plan: &plan,
         runner,
         place,
         keep: args.keep,
-        records: vec![None; experiment.runs.len()],
+        goes_on: is_family,
+        until: args.within.map(|within| begun + within),
+        pieces,
     };
     let result = trial.run(&mut output);
-    if !matches!(result, Err(CommandError::OutputClosed)) {
-        output.text("\n")?;
-        output.set_part(tables::part(&experiment, &plan, &trial.records));
-        output.finish()?;
-    }
-    result?;
+    let ended = trial.ended(
+        &mut output,
+        matches!(result, Err(CommandError::OutputClosed)),
+    );
+    keep(args, figure, &trial, begun.elapsed())?;
+    result.and(ended)?;
     trial.say_where(&mut output)
+}
+
+/// Writes the files that the arguments ask for: records, page, charts.
+fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Result<()> {
+    if let (Some(folder), [_, _, ..]) = (&args.output.html, &trial.pieces[..]) {
+        for piece in &trial.pieces {
+            let file = folder.join(format!("{}.html", piece.experiment.name));
+            let part = tables::part(&piece.experiment, &piece.plan, &piece.records);
+            let records = piece.representatives();
+            let text = page_with(&records, &piece.experiment.title, Some(&part));
+            std::fs::write(&file, text).map_err(file_error(&file))?;
+        }
+    }
+    if args.record.is_none() && args.page.is_none() {
+        return Ok(());
+    }
+    for file in args.record.iter().chain(&args.page) {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).map_err(file_error(folder))?;
+        }
+    }
+    let archive = Archive {
+        manifest: Manifest {
+            name: figure.to_string(),
+            is_quick: args.quick,
+            within_s: args.within.map(|within| within.as_secs_f64()),
+            took_s: took.as_secs_f64(),
+            experiments: trial.pieces.iter().map(Planned::of).collect(),
+            ..Manifest::default()
+        },
+        lines: trial.pieces.iter().flat_map(Piece::lines).collect(),
+    };
+    if let Some(file) = &args.record {
+        archive.write(file).map_err(file_error(file))?;
+    }
+    write_page(args.page.as_deref(), &archive)
+}
+
+fn write_page(file: Option<&Path>, archive: &Archive) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let text = markdown::page(archive).map_err(CommandError::Failed)?;
+    std::fs::write(file, text).map_err(file_error(file))
 }
 
 /// Lists the experiments of the program.
@@ -79,6 +162,11 @@ fn list(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<
     let needs_figure = args.scale.is_some()
         || args.folder.is_some()
         || args.keep
+        || args.quick
+        || args.rounds.is_some()
+        || args.within.is_some()
+        || args.record.is_some()
+        || args.page.is_some()
         || args.output.html.is_some()
         || args.output.engine.is_some();
     if needs_figure {
@@ -99,16 +187,40 @@ fn list(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<
     ))
 }
 
-/// The experiment of a file or of the program.
-fn find(figure: &str) -> Result<Experiment> {
+/// The experiment of a file or of the program, or all experiments of a paper.
+fn find(figure: &str) -> Result<Vec<Experiment>> {
     let is_file = figure.ends_with(".toml") || figure.contains('/');
-    if !is_file {
-        let found = Experiment::named(figure);
-        return found.map_err(|error| CommandError::Usage(error.to_string()));
+    if is_file {
+        let text = std::fs::read_to_string(figure).map_err(file_error(Path::new(figure)))?;
+        let found = Experiment::parse(figure, &text);
+        let found = found.map_err(|error| CommandError::Failed(error.to_string()))?;
+        return Ok(vec![found]);
     }
-    let text = std::fs::read_to_string(figure).map_err(file_error(Path::new(figure)))?;
-    let found = Experiment::parse(figure, &text);
-    found.map_err(|error| CommandError::Failed(error.to_string()))
+    let is_of = |name: &&str| {
+        name.split_once('-')
+            .is_some_and(|(paper, _)| paper == figure)
+    };
+    let mut names: Vec<&str> = embedded_names().filter(is_of).collect();
+    if names.is_empty() {
+        names.push(figure);
+    }
+    names.sort_by_key(|name| in_order(name));
+    let found = names.into_iter().map(Experiment::named);
+    let found: std::result::Result<Vec<Experiment>, _> = found.collect();
+    found.map_err(|error| CommandError::Usage(error.to_string()))
+}
+
+/// Names with their numbers in order: `fig9` comes before `fig10`.
+fn in_order(name: &str) -> (String, u64, String) {
+    let start = name
+        .find(|c: char| c.is_ascii_digit())
+        .unwrap_or(name.len());
+    let (word, rest) = name.split_at(start);
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let (digits, rest) = rest.split_at(end);
+    (word.into(), digits.parse().unwrap_or(0), rest.into())
 }
 
 /// Refuses what the engine cannot carry out, before the first run.
@@ -136,72 +248,4 @@ fn disk_bytes(plan: &Plan, keep: bool) -> u64 {
     let last_uses = plan.runs.iter().filter(|run| run.is_last_use);
     let sizes = last_uses.map(|run| run.estimate.store_bytes);
     sizes.fold(0, u64::saturating_add)
-}
-
-/// An experiment that is carried out.
-struct Trial<'a> {
-    experiment: &'a Experiment,
-    plan: &'a Plan,
-    runner: Runner<'a>,
-    place: Place,
-    keep: bool,
-    /// What was found, by the index of the run in the experiment.
-    records: Vec<Option<Record>>,
-}
-
-impl Trial<'_> {
-    fn run(&mut self, output: &mut Output<'_>) -> Result<()> {
-        let plan = self.plan;
-        for (position, run) in plan.runs.iter().enumerate() {
-            let folder = self.folder_of(run);
-            std::fs::create_dir_all(&folder).map_err(file_error(&folder))?;
-            let label = format!("{}/{} {}", position + 1, plan.runs.len(), run.label);
-            let found = self.runner.run(&folder, &run.settings, &label);
-            if run.is_last_use || found.is_err() {
-                self.delete(&folder);
-            }
-            let record = found.map_err(|error| self.ended(&error, position))?;
-            show::run(output, self.experiment, plan, position, &record)?;
-            output.keep(record.clone());
-            self.records[run.index] = Some(record);
-        }
-        show::end(output, self.experiment, &self.records)
-    }
-
-    /// The end of an experiment by a failure or a signal.
-    fn ended(&self, error: &RunError, position: usize) -> CommandError {
-        let (run, all) = (&self.plan.runs[position], self.plan.runs.len());
-        let place = format!("run {} of {all}, `{}`", position + 1, run.label);
-        match error {
-            RunError::Interrupted => CommandError::Interrupted(format!("during {place}")),
-            other => CommandError::Failed(format!("{place}: {other}")),
-        }
-    }
-
-    /// The folder of a run's store and of the files beside it.
-    fn folder_of(&self, run: &PlannedRun) -> PathBuf {
-        let name = format!("{}-store{}", self.plan.experiment, run.store + 1);
-        self.place.folder().join(name)
-    }
-
-    /// Deletes a store and the files beside it, and nothing else.
-    fn delete(&self, folder: &Path) {
-        if self.keep {
-            return;
-        }
-        // A store that cannot be deleted is reported by the next run that needs the space.
-        let _ = Fixture::delete(self.runner.driver, folder);
-        let _ = std::fs::remove_dir(folder);
-    }
-
-    fn say_where(&self, output: &mut Output<'_>) -> Result<()> {
-        if !self.keep {
-            return Ok(());
-        }
-        let folder = self.place.folder().display();
-        if output.is_json() {
-            eprintln!("the stores are kept in {folder}");
-        }
-        output.row("stores", &[format!("they are kept in {folder}")])
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Threading: pure functions.
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::compare::{self, Compared, paper_text};
 use crate::command::Result;
@@ -35,7 +35,12 @@ pub fn stand_ins(experiment: &Experiment, plan: &Plan) -> Vec<String> {
 }
 
 /// What a reader has to know before the figures.
-pub fn head(output: &mut Output<'_>, experiment: &Experiment, plan: &Plan) -> Result<()> {
+pub fn head(
+    output: &mut Output<'_>,
+    experiment: &Experiment,
+    plan: &Plan,
+    rounds: u32,
+) -> Result<()> {
     let paper = &experiment.paper;
     let year = paper.year.map(|year| year.to_string());
     let year = year.filter(|year| !paper.venue.contains(year));
@@ -52,7 +57,14 @@ pub fn head(output: &mut Output<'_>, experiment: &Experiment, plan: &Plan) -> Re
     rows.extend(plan.scale_note().map(|note| ("scale", note)));
     let most = number::bytes(Some(plan.disk_bytes() as f64));
     let runs = plan.runs.len();
-    rows.push(("runs", format!("{runs}, at most {most} on disk at once")));
+    let in_rounds = match rounds {
+        1 => String::new(),
+        rounds => format!(" in {rounds} rounds"),
+    };
+    rows.push((
+        "runs",
+        format!("{runs}{in_rounds}, at most {most} on disk at once"),
+    ));
     for (label, text) in rows {
         output.row(label, &[text])?;
     }
@@ -64,15 +76,20 @@ pub fn run(
     output: &mut Output<'_>,
     experiment: &Experiment,
     plan: &Plan,
-    position: usize,
+    (position, round): (usize, usize),
     record: &Record,
 ) -> Result<()> {
     let planned = &plan.runs[position];
     let asked = &experiment.runs[planned.index];
-    let json = compare::run_json(experiment, plan, planned, record);
+    let json = compare::run_json(experiment, plan, (planned, round), record);
     output.json(&json)?;
+    let own = [Some(json)];
+    let in_round = match round {
+        0 => String::new(),
+        round => format!(", round {}", round + 1),
+    };
     output.text(&format!(
-        "\n{} of {}: {} ({} on {})\n",
+        "\n{} of {}{in_round}: {} ({} on {})\n",
         position + 1,
         plan.runs.len(),
         asked.label,
@@ -85,7 +102,7 @@ pub fn run(
     let values: Vec<Compared> = asked
         .values
         .iter()
-        .map(|value| compare::value(value, &json))
+        .map(|value| compare::value(value, &own))
         .collect();
     output.text(&table("figure", &values, |compared| compared.name.clone()))?;
     let why = asked.without_values.iter().filter(|_| values.is_empty());
@@ -112,6 +129,14 @@ fn measured(record: &Record) -> Vec<String> {
     if record.write_amplification.is_some() {
         let written = number::factor(record.write_amplification);
         facts.push(format!("write amplification {written}"));
+    }
+    if let Some(link) = record.link_amplification {
+        let cores = |cores: Option<f64>| cores.map_or("-".into(), |cores| format!("{cores:.2}"));
+        facts.push(format!(
+            "cores of host {} and device {}, link bytes {link:.2} a byte",
+            cores(record.host_cpu),
+            cores(record.device_cpu)
+        ));
     }
     facts
 }
@@ -147,13 +172,9 @@ fn line(name: &str, [paper, ours, quotient]: [&str; 3], system: &str) -> String 
 pub fn end(
     output: &mut Output<'_>,
     experiment: &Experiment,
-    records: &[Option<Record>],
+    records: &[Vec<Option<Record>>],
 ) -> Result<()> {
-    let json = |record: &Record| serde_json::to_value(record).unwrap_or_default();
-    let records: Vec<Option<Json>> = records
-        .iter()
-        .map(|record| record.as_ref().map(json))
-        .collect();
+    let records = compare::all_json(records);
     output.json(&compare::end_json(experiment, &records))?;
     let ratios: Vec<_> = compare::ratios(experiment, &records).collect();
     if !ratios.is_empty() {
@@ -162,7 +183,7 @@ pub fn end(
     for (ratio, compared) in ratios {
         let label = |index| compare::label(experiment, index);
         let (of, to) = (label(ratio.of), label(ratio.to));
-        let ours = number::factor(compared.ours);
+        let ours = compared.ratio_text();
         let paper = paper_text("ratio", compared.paper);
         output.row(
             "ratio",

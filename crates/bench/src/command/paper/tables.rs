@@ -4,21 +4,17 @@
 
 use serde_json::Value as Json;
 
-use super::compare::{self, Compared, paper_text};
+use super::compare::{self, Compared, all_json, paper_text};
 use crate::experiment::{Experiment, Plan, PlannedRun};
 use crate::page::{Body, Cell, Part, Row, Table};
-use crate::record::{Record, number};
+use crate::record::Record;
 
 const NONE: &str = "–";
 
 /// What the page has beside the charts. `records` are those of the experiment's runs, as far as
-/// they were carried out.
-pub fn part(experiment: &Experiment, plan: &Plan, records: &[Option<Record>]) -> Part {
-    let json = |record: &Record| serde_json::to_value(record).unwrap_or_default();
-    let records: Vec<Option<Json>> = records
-        .iter()
-        .map(|record| record.as_ref().map(json))
-        .collect();
+/// they were carried out, round by round.
+pub fn part(experiment: &Experiment, plan: &Plan, records: &[Vec<Option<Record>>]) -> Part {
+    let records = all_json(records);
     let paper = &experiment.paper;
     Part {
         id: "paper",
@@ -33,15 +29,16 @@ pub fn part(experiment: &Experiment, plan: &Plan, records: &[Option<Record>]) ->
 }
 
 /// A body for each run that was carried out.
-fn values(experiment: &Experiment, plan: &Plan, records: &[Option<Json>]) -> Table {
+fn values(experiment: &Experiment, plan: &Plan, records: &[Vec<Option<Json>>]) -> Table {
     let body = |planned: &PlannedRun| {
         let run = &experiment.runs[planned.index];
-        let record = records.get(planned.index)?.as_ref()?;
+        let rounds = records.get(planned.index)?;
+        rounds.iter().flatten().next()?;
         let mut rows: Vec<Row> = run
             .values
             .iter()
             .map(|value| {
-                let compared = compare::value(value, record);
+                let compared = compare::value(value, rounds);
                 row(compared.name.clone(), &compared)
             })
             .collect();
@@ -80,7 +77,7 @@ const HEADS: [&str; 6] = [
     "source",
 ];
 
-fn ratios(experiment: &Experiment, records: &[Option<Json>]) -> Table {
+fn ratios(experiment: &Experiment, records: &[Vec<Option<Json>>]) -> Table {
     let rows = compare::ratios(experiment, records).map(|(ratio, compared)| {
         let label = |index| compare::label(experiment, index);
         let (of, to) = (label(ratio.of), label(ratio.to));
@@ -124,7 +121,7 @@ fn row(head: String, compared: &Compared) -> Row {
 /// The cells of a figure whose name decides the unit.
 fn cells(name: &str, compared: &Compared) -> Vec<Cell> {
     let ours = match name {
-        "ratio" => compared.ours.map(|ours| number::factor(Some(ours))),
+        "ratio" => compared.ours.map(|_| compared.ratio_text()),
         _ => compared.ours.map(|ours| compare::text(name, ours)),
     };
     let texts = [
@@ -147,7 +144,11 @@ mod tests {
         Record {
             workload: "fillrandom".into(),
             engine: "siltstone".into(),
-            write_amplification: Some(3.11),
+            amplification: crate::record::Amplification {
+                write_tables: Some(1.4),
+                ..Default::default()
+            },
+            bytes_per_s_until_idle: Some(1e6),
             mean_us: Some(47.25),
             ..Record::default()
         }
@@ -155,9 +156,9 @@ mod tests {
 
     #[test]
     fn the_page_has_the_papers_values_beside_ours() {
-        let experiment = Experiment::named("prockstore-fig9").unwrap();
+        let experiment = Experiment::named("prockstore-fig11").unwrap();
         let plan = experiment.plan(None).unwrap();
-        let records = vec![Some(record()); experiment.runs.len()];
+        let records = vec![vec![Some(record())]; experiment.runs.len()];
         let part = part(&experiment, &plan, &records);
         let [values, ratios, claims] = &part.tables[..] else {
             panic!("three tables");
@@ -165,12 +166,12 @@ mod tests {
         assert_eq!(values.bodies.len(), experiment.runs.len());
         let first = &values.bodies[0];
         let title = &first.title.as_ref().unwrap().0;
-        assert!(title.contains("10GB (records"), "{title}");
-        assert_eq!(first.rows[0].head, "write_amplification");
+        assert!(title.contains("near-data 1KiB (records"), "{title}");
+        assert_eq!(first.rows[0].head, "table_write_amplification");
         let texts: Vec<&str> = first.rows[0].cells.iter().map(|c| &c.text[..]).collect();
-        assert_eq!(texts[..3], ["3.11x", "3.11x", "1.00x"]);
+        assert_eq!(texts[..3], ["1.40x", "1.40x", "1.00x"]);
         assert_eq!(values.bodies[1].rows[0].head, "no value in the paper");
-        assert_eq!(ratios.bodies[0].rows.len(), 1);
+        assert_eq!(ratios.bodies[0].rows.len(), experiment.ratios.len());
         assert_eq!(ratios.bodies[0].rows[0].cells[1].text, "1.00x");
         assert_eq!(claims.bodies[0].rows.len(), experiment.claims.len());
 
@@ -182,10 +183,10 @@ mod tests {
 
     #[test]
     fn a_run_that_was_not_carried_out_has_no_line() {
-        let experiment = Experiment::named("prockstore-fig9").unwrap();
+        let experiment = Experiment::named("prockstore-fig11").unwrap();
         let plan = experiment.plan(None).unwrap();
-        let mut records = vec![None; experiment.runs.len()];
-        records[0] = Some(record());
+        let mut records = vec![vec![None]; experiment.runs.len()];
+        records[0] = vec![Some(record())];
         let part = part(&experiment, &plan, &records);
         assert_eq!(part.tables[0].bodies.len(), 1);
         assert!(part.tables[1].is_empty());

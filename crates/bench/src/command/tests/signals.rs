@@ -95,6 +95,7 @@ fn a_signal_ends_a_run_that_waits_for_its_engine() {
         let program = Program {
             command: "silt bench",
             drivers: &drivers,
+            file: None,
             stopped: &|| is_busy.load(Ordering::Acquire),
         };
         let mut out = Vec::<u8>::new();

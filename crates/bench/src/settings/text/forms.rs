@@ -11,7 +11,9 @@ use super::{
     TextError, parse_count, parse_number, parse_rate, parse_seconds, parse_size, seconds_text,
     size_text,
 };
-use crate::settings::{Amount, Arrival, Cache, Compression, Distribution, ValueBytes, Workload};
+use crate::settings::{
+    Amount, Arrival, Cache, Compression, Cores, Distribution, Files, Link, ValueBytes, Workload,
+};
 
 /// The word before the first colon, and what follows it.
 fn word_and_rest(text: &str) -> (&str, Option<&str>) {
@@ -238,7 +240,10 @@ serde_as_text!(
     ValueBytes,
     Distribution,
     Arrival,
-    Amount
+    Amount,
+    Files,
+    Link,
+    Cores
 );
 
 /// A number of bytes: serde writes the number, and reads a number or a size.

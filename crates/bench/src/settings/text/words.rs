@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::TextError;
-use crate::settings::{Cache, Compression, Workload};
+use crate::settings::{Cache, Compression, Files, Workload};
 
 /// An enumeration without fields, as words.
 macro_rules! words {
@@ -46,6 +46,14 @@ macro_rules! words {
 words!(Compression { None = "none", Lz4 = "lz4", Zstd = "zstd" });
 
 words!(Cache { AsIs = "as-is", Warm = "warm", Cold = "cold" });
+
+words!(Files {
+    Local = "local",
+    Held = "held",
+    HeldLocalLog = "held-local-log",
+    Shared = "shared",
+    Lent = "lent",
+});
 
 words!(Workload {
     FillSeq = "fillseq",
