@@ -179,8 +179,8 @@ impl NamesLane {
         Ok(result)
     }
 
-    /// Closes objects that calls opened which gave up, if nobody has claimed them for a while. Whoever
-    /// claims one later opens it again. Does nothing while somebody has the lane.
+    /// Closes objects that calls opened which gave up, if nobody has claimed them for a while.
+    /// Whoever claims one later opens it again. Does nothing while somebody has the lane.
     pub(super) fn close_unclaimed(&self, session: &Session, limit: &Limit) {
         let Some(mut names) = self.names.lock().take() else {
             return;

@@ -311,9 +311,8 @@ impl Inputs for StorageInputs {
 
 /// Counts the bytes that one job reads and writes, and limits them if the host has a limit.
 ///
-/// The limit is that of all jobs of the host, wherever they run. So the job may not only keep to the
-/// rate: it must not be further ahead of the bytes that the host has counted than [`AHEAD`] at that
-/// rate.
+/// The limit is that of all jobs of the host, wherever they run. So the job keeps to the rate, and
+/// it is never further ahead of the bytes that the host has counted than [`AHEAD`] at that rate.
 struct Limit {
     runtime: Runtime,
     progress: Arc<Progress>,
@@ -498,8 +497,13 @@ pub(super) fn begin(
             epoch,
         )
     };
-    let store = u128::from_be_bytes(order.store);
-    tracing::debug!(host = session.host, attempt = order.attempt, store = %format_args!("{store:032x}"), "a job begins");
+    let store = format!("{:032x}", u128::from_be_bytes(order.store));
+    tracing::debug!(
+        host = session.host,
+        attempt = order.attempt,
+        store,
+        "a job begins"
+    );
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
     let task = move || {

@@ -226,7 +226,8 @@ impl Slots {
         self.jobs.leftovers().add(vec![left]);
         let sides = &self.jobs.runner().sides;
         if watched.is_hung {
-            sides.count_ended(slot.side, &Ended::Hung);
+            let falls_back = self.jobs.env().options().schedule.fallback;
+            sides.count_ended(slot.side, &Ended::Hung, falls_back);
             watched.renew_token();
         }
         tracing::warn!(

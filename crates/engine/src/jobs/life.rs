@@ -229,7 +229,8 @@ impl Jobs {
             return Err(cancelled().into());
         }
         let ended = ended.unless_unasked(is_host);
-        sides.count_ended(attempt.side, &ended);
+        let falls_back = self.env.options().schedule.fallback;
+        sides.count_ended(attempt.side, &ended, falls_back);
         if is_separated {
             tracing::warn!(error = %ended, "a separated compaction failed; it runs whole");
             sides.count_fallback();
@@ -239,7 +240,7 @@ impl Jobs {
             return Err(Stopped::Elsewhere);
         }
         if !is_host {
-            if !self.env.options().schedule.fallback {
+            if !falls_back {
                 // Nobody else will show whose fault it was. A side that fails again and again gets
                 // a pause.
                 if ended.may_be_the_stores() {

@@ -343,9 +343,10 @@ impl Sides {
         self.costs[side].host_cpu_ns.add(ns);
     }
 
-    /// Counts a job that a side has not done. If the store itself may be at fault, the caller
-    /// counts the trouble when another side has done the job.
-    pub(crate) fn count_ended(&self, side: SideId, ended: &Ended) {
+    /// Counts a job that a side has not done. `falls_back` says whether the host may do it then. If
+    /// the store itself may be at fault, the caller counts the trouble when another side has done
+    /// the job.
+    pub(crate) fn count_ended(&self, side: SideId, ended: &Ended, falls_back: bool) {
         let trouble = match ended {
             Ended::Cancelled => return,
             Ended::Rejected(_) => Trouble::Lie,
@@ -361,7 +362,7 @@ impl Sides {
         if side == self.host() {
             return;
         }
-        if matches!(ended, Ended::Failed(_) | Ended::Hung) {
+        if falls_back && matches!(ended, Ended::Failed(_) | Ended::Hung) {
             self.fallbacks.add(1);
         }
         let said = ended.to_string();
@@ -521,19 +522,23 @@ mod tests {
             let sides = sides(&rt, None);
             let io = || Error::new(ErrorKind::Io, "its link is down");
             let last = |side: &SideStats| side.last_failure.clone().unwrap();
-            sides.count_ended(0, &Ended::Declined("no kernel".into()));
+            sides.count_ended(0, &Ended::Declined("no kernel".into()), true);
             let side = &sides.stats()[0];
             assert_eq!((side.declined_count, side.suspended_us), (1, 0));
             assert!(last(side).contains("no kernel"), "{side:?}");
-            sides.count_ended(0, &Ended::Failed(io()));
-            sides.count_ended(0, &Ended::Cancelled);
-            sides.count_ended(0, &Ended::Rejected(rejection("a count is wrong", "gpu0")));
+            sides.count_ended(0, &Ended::Failed(io()), true);
+            sides.count_ended(0, &Ended::Cancelled, true);
+            sides.count_ended(
+                0,
+                &Ended::Rejected(rejection("a count is wrong", "gpu0")),
+                true,
+            );
             let side = &sides.stats()[0];
             assert_eq!((side.failed_count, side.rejected_count), (1, 1));
             assert!(last(side).contains("a count is wrong"), "{side:?}");
             assert_eq!((side.suspended_count, side.suspended_us), (1, 30_000_000));
             // Failures of the host are counted, but the host is never suspended.
-            (0..5).for_each(|_| sides.count_ended(1, &Ended::Failed(io())));
+            (0..5).for_each(|_| sides.count_ended(1, &Ended::Failed(io()), true));
             let host = &sides.stats()[1];
             assert_eq!((host.failed_count, host.suspended_count), (5, 0));
             assert_eq!(host.last_failure, None);

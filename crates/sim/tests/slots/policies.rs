@@ -372,6 +372,8 @@ fn without_fallback_failed_work_waits_for_a_device() {
             assert!(kept.iter().all(|done| done.executor != "cpu"), "{kept:?}");
             let last = seen.stats.last().unwrap();
             let failed = last.sides.iter().map(|side| side.failed_count).max();
+            let fallbacks = last.counter("job_fallback_count");
+            assert_eq!(fallbacks > 0, text == "default", "{fallbacks}");
             *of.lock().unwrap() = (kept.len(), failed.unwrap_or(0));
         });
         let counts = *counts.lock().unwrap();
