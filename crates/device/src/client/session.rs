@@ -380,21 +380,22 @@ impl Session {
             .ok()
     }
 
-    /// Takes a pipe of this state of the server to read ahead on it, unless others may need it. The
-    /// caller counts it as given back in [`Session::ahead`].
+    /// Takes an idle pipe of this state of the server to read ahead on it, unless others may need
+    /// it. A read does not wait for a new connection only to read ahead. Whoever gives the pipe back
+    /// takes it out of the count in [`Session::ahead`].
     pub(super) fn take_to_read_ahead(&self, state: [u8; 16]) -> Option<Pipe> {
         let most = self.options.connections_max / 4;
-        if self.ahead.pipes.fetch_add(1, Ordering::AcqRel) < most
-            && !self.is_crowded()
-            && let Some(pipe) = self.take_now()
-        {
-            if pipe.state == state {
-                return Some(pipe);
-            }
-            self.give_back(pipe);
+        let mut pool = self.pool.lock();
+        let is_last = pool.count >= self.options.connections_max && pool.idle.len() < 2;
+        if is_last || pool.ended.is_some() || pool.is_attaching {
+            return None;
         }
-        self.ahead.pipes.fetch_sub(1, Ordering::AcqRel);
-        None
+        if self.ahead.pipes.load(Ordering::Acquire) >= most {
+            return None;
+        }
+        let at = pool.idle.iter().rposition(|pipe| pipe.state == state)?;
+        self.ahead.pipes.fetch_add(1, Ordering::AcqRel);
+        Some(pool.idle.remove(at))
     }
 
     fn note_down(&self, error: &ConnectionError) {

@@ -354,8 +354,9 @@ mod tests {
         fn frames_are_received_in_pieces_of_any_size(
             frames in prop::collection::vec(
                 (any::<u64>(), prop::collection::vec(any::<u8>(), 0..200),
-                 prop::collection::vec(any::<u8>(), 0..500)), 1..5),
-            pieces in prop::collection::vec(1usize..100, 1..20),
+                 prop::collection::vec(any::<u8>(), 0..2000)), 1..5),
+            pieces in prop::collection::vec(
+                prop_oneof![1usize..100, 1..3 * CHUNK_BYTES], 1..20),
         ) {
             let mut bytes = Vec::new();
             for (number, fields, bulk) in &frames {
