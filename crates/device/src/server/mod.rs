@@ -33,6 +33,7 @@ use siltstone_storage::{
 use xxhash_rust::xxh3::Xxh3;
 
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
+use jobs::Decides;
 use session::{Folder, SessionState};
 
 use crate::wire::Answer;
@@ -150,6 +151,9 @@ struct Inner {
     started: Instant,
     /// The number of jobs that run.
     busy_slots: AtomicUsize,
+    /// As many jobs again may run of which the host decides what is kept: the host's slots must not
+    /// be taken by its own workers.
+    busy_rebuilds: AtomicUsize,
     state: Mutex<State>,
     /// Notified when the server stops.
     stopping: Condvar,
@@ -292,17 +296,24 @@ impl Inner {
     }
 
     /// Takes one of the slots for jobs, if one is free.
-    fn take_slot(&self) -> bool {
+    fn take_slot(&self, decides: Decides) -> bool {
         let slots = self.options.slots as usize;
         let take = |busy: usize| (busy < slots).then_some(busy + 1);
         let taken = self
-            .busy_slots
+            .slots_of(decides)
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
         taken.is_ok()
     }
 
-    fn give_slot_back(&self) {
-        self.busy_slots.fetch_sub(1, Ordering::AcqRel);
+    fn slots_of(&self, decides: Decides) -> &AtomicUsize {
+        match decides {
+            Decides::Device => &self.busy_slots,
+            Decides::Host => &self.busy_rebuilds,
+        }
+    }
+
+    fn give_slot_back(&self, decides: Decides) {
+        self.slots_of(decides).fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes a lease or a share by `take`. If a session that is silent holds it, its state ends
@@ -424,6 +435,7 @@ impl Server {
             device,
             started: runtime.now(),
             busy_slots: AtomicUsize::new(0),
+            busy_rebuilds: AtomicUsize::new(0),
             folders,
             state: runtime.mutex(State::default()),
             stopping: runtime.condvar(),
