@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::address;
 use jobs::{Content, a_job, files, table_input};
 use siltstone_device::{
-    ClientOptions, Device, FolderWanted, Folders, MemoryFolders, SeparatedExecutor, Server,
-    ServerOptions,
+    ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, SeparatedExecutor,
+    Server, ServerOptions,
 };
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
 use siltstone_storage::sim::{self, Process, SimConfig};
@@ -319,6 +319,50 @@ fn a_cancelled_job_ends_on_both_sides() {
             held.end();
         });
     }
+}
+
+/// A device has as many slots for rebuilds as for whole jobs. What is beyond them is declined at once,
+/// and its whole jobs find the slots that it told.
+#[test]
+fn rebuilds_take_no_slot_of_whole_jobs() {
+    simulated(5, |runtime| {
+        let contents = contents(1500, 500);
+        let (held, _process) = Held::new(&runtime, &contents, &[]);
+        let expected = held.expected(&contents);
+        held.network.set_faults(slow());
+        let held = Arc::new(held);
+        let separated = Arc::new(
+            SeparatedExecutor::new(&held.device)
+                .always()
+                .cut_into(5, 64),
+        );
+        let run = |attempt: u64, executor: Arc<dyn Executor>| {
+            let (job, context) = (held.attempt(attempt), held.context());
+            let run = move || executor.run(&job, &context);
+            runtime.spawn(&format!("job-{attempt}"), run).unwrap()
+        };
+        let separated_jobs: Vec<_> = (1..4).map(|n| run(n, separated.clone())).collect();
+        let device = Arc::new(DeviceExecutor::new("device", &held.device));
+        let whole_jobs: Vec<_> = (4..6).map(|n| run(n, device.clone())).collect();
+        let mut declined = 0;
+        for task in separated_jobs {
+            match task.join().unwrap() {
+                Ok(outcome) => assert_eq!(files(&*held.storage, &outcome), expected),
+                Err(ExecError::Declined { reason }) => {
+                    assert!(reason.contains("busy"), "{reason}");
+                    declined += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(declined, 1);
+        for task in whole_jobs {
+            let outcome = task.join().unwrap().unwrap();
+            assert_eq!(files(&*held.storage, &outcome), expected);
+        }
+        held.lease.release().unwrap();
+        held.device.close();
+    });
 }
 
 fn slow() -> LinkFaults {

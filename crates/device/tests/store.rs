@@ -297,3 +297,34 @@ fn what_is_not_there_is_named() {
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
+
+/// The host runs all compactions, and the device has the tables: whether values stay there is
+/// decided for each of them, if the schedule allows it, and all data is there in any case.
+#[test]
+fn compactions_of_the_host_may_leave_values_on_the_device() {
+    let world = World::new();
+    for (folder, schedule, is_asked) in [
+        ("with", "host-only, separated-transfer=on", true),
+        ("without", "host-only", false),
+    ] {
+        let mut options = small();
+        options.set("schedule", &schedule.into()).unwrap();
+        let store = open(&world.url(folder), options, &placement()).unwrap();
+        let keyspace = store.default_keyspace().unwrap();
+        for round in 0..3u8 {
+            for n in 0..300u32 {
+                keyspace.put(key(n), [round; 4096]).unwrap();
+            }
+            store.flush().unwrap();
+            keyspace.compact_range(None, None).unwrap();
+        }
+        for n in 0..300u32 {
+            assert_eq!(keyspace.get(key(n)).unwrap().unwrap(), [2; 4096]);
+        }
+        let stats = store.separated_stats().expect("a device has the tables");
+        let asked = stats.job_count + stats.declined_count;
+        assert_eq!(asked > 0, is_asked, "{schedule}: {stats:?}");
+        assert_eq!(stats.failed_count, 0, "{stats:?}");
+        store.close().unwrap();
+    }
+}

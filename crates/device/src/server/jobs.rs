@@ -469,7 +469,7 @@ pub(super) fn begin(
         let kind = StorageErrorKind::TooManyOpen;
         return Err(StorageError::new(kind, OP, shown, detail));
     }
-    if !inner.take_slot() {
+    if !inner.take_slot(decides) {
         attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
         attempts.insert(order.attempt, attempt);
         return Ok(Answer::Done);
@@ -508,10 +508,10 @@ pub(super) fn begin(
     let task_inner = Arc::clone(inner);
     let task = move || {
         execute(&job, &context, &run);
-        task_inner.give_slot_back();
+        task_inner.give_slot_back(decides);
     };
     if let Err(error) = runtime.spawn("job", task) {
-        inner.give_slot_back();
+        inner.give_slot_back(decides);
         let reason = format!("the device could not start a task: {error}");
         attempt.told.lock().end = Some(JobEnd::Declined(reason));
     }

@@ -41,6 +41,7 @@ use access::Peer;
 pub use access::{Access, AccessError};
 use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
+use jobs::Decides;
 pub use options::ServerOptions;
 use session::{Folder, Owner, SessionState};
 
@@ -122,6 +123,9 @@ struct Inner {
     open_objects: InUse,
     /// The bytes of all scratch folders.
     kept_bytes: InUse,
+    /// As many jobs again may run of which the host decides what is kept: the host's slots must not
+    /// be taken by its own workers.
+    busy_rebuilds: AtomicUsize,
     state: Mutex<State>,
     /// Notified when the server stops.
     stopping: Condvar,
@@ -340,17 +344,24 @@ impl Inner {
     }
 
     /// Takes one of the slots for jobs, if one is free.
-    fn take_slot(&self) -> bool {
+    fn take_slot(&self, decides: Decides) -> bool {
         let slots = self.options.slots as usize;
         let take = |busy: usize| (busy < slots).then_some(busy + 1);
         let taken = self
-            .busy_slots
+            .slots_of(decides)
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
         taken.is_ok()
     }
 
-    fn give_slot_back(&self) {
-        self.busy_slots.fetch_sub(1, Ordering::AcqRel);
+    fn slots_of(&self, decides: Decides) -> &AtomicUsize {
+        match decides {
+            Decides::Device => &self.busy_slots,
+            Decides::Host => &self.busy_rebuilds,
+        }
+    }
+
+    fn give_slot_back(&self, decides: Decides) {
+        self.slots_of(decides).fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes a lease or a share by `take`. If a session that is silent holds it, its state ends
@@ -482,6 +493,7 @@ impl Server {
             busy_slots: AtomicUsize::new(0),
             open_objects: InUse::default(),
             kept_bytes: InUse::default(),
+            busy_rebuilds: AtomicUsize::new(0),
             folders,
             state: runtime.mutex(State::default()),
             stopping: runtime.condvar(),
