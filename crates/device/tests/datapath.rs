@@ -16,9 +16,11 @@ use siltstone_device::wire::{
     Answer, ClientHello, FrameReader, Request, ServerHello, Welcome, hello,
 };
 use siltstone_device::{ClientOptions, DataFolder, Device, FolderWanted, Server, ServerOptions};
-use siltstone_storage::link::{Address, Connection, LinkFaults, Network, Received, SocketNetwork};
+use siltstone_storage::link::{
+    Address, Connection, LinkFaults, LinkResult, Listener, Network, Received, SocketNetwork,
+};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{Access, Epoch, ReadFile, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Access, Epoch, Instant, ReadFile, Runtime, Storage, StorageErrorKind};
 
 /// Bytes that differ from place to place.
 fn pattern(len: usize, salt: u8) -> Vec<u8> {
@@ -482,6 +484,65 @@ fn what_may_be_written_crosses_the_link() {
     );
     assert_eq!(without.report().passed_count, 0);
     without.close();
+}
+
+/// A network whose connections only carry bytes, as a limiter or a counter around another one may.
+struct BytesOnly(Arc<dyn Network>);
+
+struct BytesOnlyConnection(Arc<dyn Connection>);
+
+impl Network for BytesOnly {
+    fn connect(&self, to: &Address, until: Instant) -> LinkResult<Arc<dyn Connection>> {
+        Ok(Arc::new(BytesOnlyConnection(self.0.connect(to, until)?)))
+    }
+
+    fn listen(&self, at: &Address) -> LinkResult<Arc<dyn Listener>> {
+        self.0.listen(at)
+    }
+}
+
+impl Connection for BytesOnlyConnection {
+    fn peer(&self) -> String {
+        self.0.peer()
+    }
+
+    fn is_local(&self) -> bool {
+        self.0.is_local()
+    }
+
+    fn send(&self, parts: &[&[u8]], until: Instant) -> LinkResult<()> {
+        self.0.send(parts, until)
+    }
+
+    fn receive(&self, buf: &mut [u8], until: Instant) -> LinkResult<Received> {
+        self.0.receive(buf, until)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// The device could pass descriptors, and this side could not receive them.
+#[test]
+fn a_host_whose_connections_pass_none_asks_for_none() {
+    let world = World::new();
+    let network: Arc<dyn Network> = Arc::new(BytesOnly(Arc::clone(&world.network)));
+    let folder = FolderWanted::Named {
+        name: "db".into(),
+        create: true,
+    };
+    let runtime = &world.runtime;
+    let device = Device::connect(runtime, network, world.address(), folder, impatient()).unwrap();
+    let storage = device.storage();
+    let lease = storage.lease("store").unwrap();
+    let bytes = pattern(100_000, 8);
+    create(&*storage, lease.epoch(), "table", &bytes);
+    let file = storage.open_finished("table").unwrap();
+    assert!(read_in_pieces(&*file, 5000) == bytes);
+    assert_eq!(device.report().passed_count, 0);
+    lease.release().unwrap();
+    device.close();
 }
 
 /// What a hostile device passes instead of the object.

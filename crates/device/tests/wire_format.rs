@@ -281,9 +281,10 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
                 name: name(),
                 file: 4,
                 tail: 5,
+                descriptor: true,
             },
             18,
-            "text=db u64=4 u32=5",
+            "text=db u64=4 u32=5 flag=1",
         ),
         (
             Request::Survivors(SurvivorsPiece {

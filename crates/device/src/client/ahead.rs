@@ -430,3 +430,19 @@ impl Ahead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_never_exceeded() {
+        let budget = AheadBudget::default();
+        assert!(budget.take(60, 100) && budget.take(40, 100));
+        assert!(!budget.take(1, 100) && !budget.take(usize::MAX, 100));
+        budget.give_back(60);
+        assert!(!budget.take(61, 100) && budget.take(60, 100));
+        budget.give_back(100);
+        assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
+    }
+}

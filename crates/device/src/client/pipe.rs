@@ -225,6 +225,11 @@ impl Pipe {
         receiver.expect("nobody else receives").receive_now()
     }
 
+    /// Whether descriptors can come along with frames.
+    pub(super) fn passes_descriptors(&self) -> bool {
+        self.connection.passes_descriptors()
+    }
+
     /// The descriptor that came along with this frame.
     pub(super) fn descriptor_of(&self, frame: &Frame) -> Passed {
         let receiver = self.receiver.as_ref();

@@ -98,17 +98,18 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
     let knows_finished = session
         .welcome()
         .is_some_and(|w| w.capabilities & capability::FINISHED != 0);
-    let is_finished = how == How::Finished && knows_finished && session.options.descriptors;
+    let is_finished = how == How::Finished && knows_finished;
     if is_finished {
         // What this session wrote is finished, and the device should know it.
         client.close_dropped(name, &limit)?;
     }
     let id = session.new_object();
-    let request = match is_finished {
+    let request = |pipe: &Pipe| match is_finished {
         true => Request::OpenFinished {
             name: name.to_string(),
             file: id,
             tail: TAIL_BYTES,
+            descriptor: session.options.descriptors && pipe.passes_descriptors(),
         },
         false => Request::Open {
             name: name.to_string(),
@@ -118,6 +119,7 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
     };
     loop {
         let mut pipe = session.take(&limit, "open", name)?;
+        let request = request(&pipe);
         match pipe.exchange(&request, &[]) {
             Ok((Answer::Opened { len }, frame)) => match pipe.descriptor_of(&frame) {
                 Passed::Nothing => {

@@ -100,8 +100,14 @@ pub(super) fn execute(
             Ok(Answer::Done).into()
         }
         Request::Open { name, file, direct } => open(inner, session, &name, file, direct).into(),
-        Request::OpenFinished { name, file, tail } => {
-            match open_finished(inner, session, &name, file, tail, passes_descriptors) {
+        Request::OpenFinished {
+            name,
+            file,
+            tail,
+            descriptor,
+        } => {
+            let passes = descriptor && passes_descriptors;
+            match open_finished(inner, session, &name, file, tail, passes) {
                 Ok(executed) => executed,
                 Err(error) => Err(error).into(),
             }

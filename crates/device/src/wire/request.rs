@@ -67,7 +67,7 @@ pub enum Request {
         direct: bool,
     },
     /// Opens a finished object, to which nobody writes any more, for reading. The answer has the
-    /// object's descriptor if the connection passes one, and the object is not open then.
+    /// object's descriptor if it is wanted and can be passed, and the object is not open then.
     /// Otherwise it has the object's last bytes.
     OpenFinished {
         /// The object.
@@ -76,6 +76,8 @@ pub enum Request {
         file: u64,
         /// How many of the last bytes are wanted.
         tail: u32,
+        /// Whether the descriptor is wanted.
+        descriptor: bool,
     },
     /// Reads ranges of an open object, which together have no more bytes than a frame.
     Read {
@@ -508,10 +510,16 @@ impl Request {
                 o.u64(*file);
                 o.flag(*direct);
             }
-            Request::OpenFinished { name, file, tail } => {
+            Request::OpenFinished {
+                name,
+                file,
+                tail,
+                descriptor,
+            } => {
                 put_name(o, name);
                 o.u64(*file);
                 o.u32(*tail);
+                o.flag(*descriptor);
             }
             Request::Read { file, ranges } => {
                 o.u64(*file);
@@ -612,6 +620,7 @@ impl Request {
                 name: i.text("name")?,
                 file: i.u64("file")?,
                 tail: i.u32("last bytes")?,
+                descriptor: i.flag("whether the descriptor is wanted")?,
             },
             kind::READ => Request::Read {
                 file: i.u64("file")?,
