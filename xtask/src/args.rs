@@ -29,6 +29,8 @@ pub enum Command {
     Asan { package: Option<String> },
     /// The test suite, or one package's, under ThreadSanitizer.
     Tsan { package: Option<String> },
+    /// Whether everything compiles for the other architecture.
+    Cross,
     /// The lines that the test suite runs.
     Coverage,
     /// libFuzzer with ASan on some parsers or on all.
@@ -129,6 +131,8 @@ cargo xtask COMMAND
   asan [PACKAGE]          the tests under AddressSanitizer (needs: a nightly toolchain)
   tsan [PACKAGE]          the tests under ThreadSanitizer
                           (needs: rustup +nightly component add rust-src)
+  cross                   whether everything compiles for aarch64 (on aarch64: for x86-64); says
+                          what is missing (needs: the target's standard library, a C compiler)
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)
@@ -171,6 +175,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "miri" => alone(Command::Miri),
         "loom" => alone(Command::Loom),
         "coverage" => alone(Command::Coverage),
+        "cross" => alone(Command::Cross),
         "asan" | "tsan" => {
             let package = match rest {
                 [] => None,
@@ -328,6 +333,7 @@ mod tests {
         assert_eq!(parsed("asan"), Ok(Command::Asan { package: None }));
         assert_eq!(parsed("tsan siltstone"), Ok(Command::Tsan { package }));
         assert_eq!(parsed("coverage"), Ok(Command::Coverage));
+        assert_eq!(parsed("cross"), Ok(Command::Cross));
     }
 
     #[test]

@@ -145,7 +145,7 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
     }
 }
 
-/// The processes of every command but `bench`, `soak`, `planted`, `fuzz` and `help`.
+/// The processes of every command but `bench`, `cross`, `soak`, `planted`, `fuzz` and `help`.
 pub fn of(command: &Command) -> Vec<Step> {
     match command {
         Command::Ci => vec![Step::new(".ci/run")],
@@ -210,6 +210,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         | Command::Soak { .. }
         | Command::Planted(_)
         | Command::Fuzz(_)
+        | Command::Cross
         | Command::Help => Vec::new(),
     }
 }

@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 pub use admin::*;
 pub use bench::*;
 pub use data::*;
-pub use device::DeviceArgs;
+pub use device::{DeviceArgs, DeviceCommand, ProbeArgs};
 pub use dump::*;
 pub use load::*;
 pub use tables::*;
@@ -203,11 +203,16 @@ pub const FORMS_HELP: &str = "Forms: text prints UTF-8 as it is, except a tab, a
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     silt demo --quick\n  \
+    silt demo --quick --device\n  \
     silt demo --store big.silt --seed 7")]
 pub struct DemoArgs {
     /// Run the whole demo in a few seconds, with fewer particles.
     #[arg(long)]
     pub quick: bool,
+    /// Start a device, a process of its own, to which compactions move while the particles are
+    /// written. It shares the store's folder.
+    #[arg(long)]
+    pub device: bool,
     /// The store's folder, which must be empty or not exist yet. By default it is a new temporary
     /// folder.
     #[arg(long, value_name = "FOLDER")]

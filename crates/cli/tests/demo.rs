@@ -82,6 +82,43 @@ fn a_small_demo_survives_ten_kills_and_says_what_it_measured() {
     );
 }
 
+#[test]
+fn a_demo_with_a_device_says_what_moved_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("demo");
+    let args = [
+        "demo", "--quick", "--device", "--pairs", "200000", "--kills", "1", "--store",
+    ];
+    let said = silt(args.iter().map(OsStr::new).chain([store.as_os_str()])).fine();
+    let pid = said.split("device: process ").nth(1).expect("a device");
+    let pid = pid.split(',').next().unwrap();
+    assert!(pid.parse::<u32>().is_ok(), "{pid}");
+    let row = said.lines().find(|l| l.contains("compactions on device"));
+    let row = row.unwrap_or_else(|| panic!("no row of the device in {said}"));
+    assert!(
+        row.contains(" of ") && row.contains("processor time"),
+        "{row}"
+    );
+    assert!(said.contains("compactions done: device "), "{said}");
+    let html = std::fs::read_to_string(dir.path().join("demo.html")).unwrap();
+    let page = page::read(&html);
+    for expected in ["Jobs that moved to the device", "compactions on the device"] {
+        assert!(page.json.contains(expected), "{expected}");
+    }
+    // The process and its folder have gone.
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/comm")).exists());
+    let left = std::fs::read_dir(std::env::temp_dir()).unwrap();
+    let left = left.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // Other tests may run a demo of their own at the same time, but not with this device.
+    let prefix = "silt-demo-device-";
+    for name in left.filter(|name| name.starts_with(prefix)) {
+        let owner = name[prefix.len()..].split('-').next().unwrap();
+        let alive = std::path::Path::new(&format!("/proc/{owner}")).exists();
+        assert!(alive, "{name} was left behind");
+    }
+    on("check", &store, &[]).fine();
+}
+
 /// The report of ten kills and 20,000 pairs: checks its data, and that the page shows them.
 fn report_is_whole(html: &str) {
     assert!(html.len() < 2 << 20, "{} bytes", html.len());

@@ -7,10 +7,12 @@
 
 use std::sync::Arc;
 
+use std::os::fd::{BorrowedFd, OwnedFd};
+
 use siltstone_storage::link::{Connection, LinkError, Received};
 use siltstone_storage::{Instant, StorageError};
 
-use crate::wire::frame::{Label, header_of};
+use crate::wire::frame::{HEADER_BYTES, Label, flag, header_of};
 use crate::wire::hello::{HELLO_HEAD_BYTES, hello_len};
 use crate::wire::{Frame, FrameReader, WireError};
 
@@ -81,26 +83,85 @@ impl Frames {
         })
     }
 
+    /// The descriptor that came along with a frame.
+    pub(crate) fn take_descriptor(&self) -> Option<OwnedFd> {
+        self.connection.take_descriptor()
+    }
+
     /// Whether a part of a frame has been received.
     pub(crate) fn is_within_frame(&self) -> bool {
         self.reader.is_within_frame()
     }
 }
 
+/// A frame that is sent.
+pub(crate) struct Outgoing<'a> {
+    header: [u8; HEADER_BYTES],
+    fields: Vec<u8>,
+    bulk: &'a [&'a [u8]],
+}
+
+impl<'a> Outgoing<'a> {
+    pub(crate) fn new(label: Label, fields: Vec<u8>, bulk: &'a [&'a [u8]]) -> Outgoing<'a> {
+        Outgoing {
+            header: header_of(label, &fields, bulk).encode(),
+            fields,
+            bulk,
+        }
+    }
+
+    /// Its bytes on the link.
+    pub(crate) fn len(&self) -> usize {
+        let bulk: usize = self.bulk.iter().map(|part| part.len()).sum();
+        HEADER_BYTES + self.fields.len() + bulk
+    }
+}
+
+/// Sends frames, one after the other, in one call of the link.
+pub(crate) fn send_frames(
+    connection: &dyn Connection,
+    frames: &[Outgoing<'_>],
+    deadline: Instant,
+) -> Result<(), ConnectionError> {
+    let mut parts = Vec::with_capacity(3 * frames.len());
+    for frame in frames {
+        parts.push(&frame.header[..]);
+        parts.push(&frame.fields);
+        parts.extend_from_slice(frame.bulk);
+    }
+    connection.send(&parts, deadline).map_err(|error| {
+        connection.close();
+        error.into()
+    })
+}
+
 /// Sends a frame.
 pub(crate) fn send_frame(
     connection: &dyn Connection,
     label: Label,
-    fields: &[u8],
+    fields: Vec<u8>,
     bulk: &[&[u8]],
     deadline: Instant,
 ) -> Result<(), ConnectionError> {
-    let header = header_of(label, fields, bulk).encode();
-    let mut parts = Vec::with_capacity(bulk.len() + 2);
-    parts.push(&header[..]);
-    parts.push(fields);
-    parts.extend_from_slice(bulk);
-    connection.send(&parts, deadline).map_err(|error| {
+    send_frames(connection, &[Outgoing::new(label, fields, bulk)], deadline)
+}
+
+/// Sends a frame without bulk bytes, and passes a descriptor along with it.
+pub(crate) fn send_with_descriptor(
+    connection: &dyn Connection,
+    label: Label,
+    fields: Vec<u8>,
+    descriptor: BorrowedFd<'_>,
+    deadline: Instant,
+) -> Result<(), ConnectionError> {
+    let label = Label {
+        flags: label.flags | flag::DESCRIPTOR,
+        ..label
+    };
+    let frame = Outgoing::new(label, fields, &[]);
+    let parts = [&frame.header[..], &frame.fields];
+    let sent = connection.send_with_descriptor(&parts, descriptor, deadline);
+    sent.map_err(|error| {
         connection.close();
         error.into()
     })

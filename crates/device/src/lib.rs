@@ -8,13 +8,17 @@
 pub mod client;
 mod frames;
 mod open;
+pub mod probe;
 mod secret;
 pub mod server;
 mod tls;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport};
+pub use client::{
+    ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport, SeparatedExecutor,
+    SeparatedStats,
+};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{

@@ -224,15 +224,16 @@ impl Throttle for Shared {
     }
 }
 
-fn simulated(seed: u64, test: impl FnOnce(&Runtime) + Send + 'static) {
+fn simulated<T: Send + 'static>(seed: u64, test: impl FnOnce(&Runtime) -> T + Send + 'static) -> T {
     let config = SimConfig {
         max_steps: 20_000_000,
         stack_bytes: 1 << 20,
         ..SimConfig::new(seed)
     };
     let outcome = sim::run(config, move |runtime| test(&runtime));
-    if let Err(failure) = outcome.result {
-        panic!("seed {seed}: {failure}");
+    match outcome.result {
+        Ok(result) => result,
+        Err(failure) => panic!("seed {seed}: {failure}"),
     }
 }
 
@@ -514,8 +515,6 @@ enum Seen {
 
 /// A job whose device loses power `after` some time.
 fn powerless(seed: u64, after: Duration) -> Seen {
-    let seen = Arc::new(std::sync::Mutex::new(Seen::Failed));
-    let told = Arc::clone(&seen);
     simulated(seed, move |runtime| {
         let mut world = World::new(runtime, options());
         let host = Arc::new(world.host());
@@ -537,7 +536,7 @@ fn powerless(seed: u64, after: Duration) -> Seen {
             let text = error.to_string();
             assert!(ended.is_err() && is_during_sync(&text), "{text}");
         }
-        *told.lock().unwrap() = match ended {
+        match ended {
             Ok(outcome) => {
                 // An outcome is durable when it is returned.
                 world.lose(true);
@@ -556,10 +555,8 @@ fn powerless(seed: u64, after: Duration) -> Seen {
                 }
             }
             Err(error) => panic!("{error}"),
-        };
-    });
-    let seen = *seen.lock().unwrap();
-    seen
+        }
+    })
 }
 
 #[test]
@@ -573,5 +570,74 @@ fn names_of_a_job_that_a_power_loss_takes_do_not_count() {
         .collect();
     for wanted in [Seen::Done, Seen::NamesLost, Seen::Failed] {
         assert!(seen.contains(&wanted), "{wanted:?}: {seen:?}");
+    }
+}
+
+/// A host that is killed while it has work sent: its job ends, what it sent is removed, and nothing
+/// of it is left on the device half a minute later.
+#[test]
+fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
+    for seed in 0..12u64 {
+        simulated(seed, move |runtime| {
+            let network = MemoryNetwork::new(runtime);
+            network.set_faults(LinkFaults {
+                delay: Duration::from_micros(500),
+                ..LinkFaults::default()
+            });
+            let folders = Arc::new(MemoryFolders::new(runtime));
+            let server_options = ServerOptions {
+                slots: 1,
+                keep_all_bytes: 1 << 20,
+                ..options()
+            };
+            let link: Arc<dyn Network> = Arc::new(network.clone());
+            let of: Arc<dyn Folders> = folders.clone();
+            let server = Server::start(runtime, &link, &[address()], of, server_options);
+            let server = server.expect("a server");
+            let life = move |link: Arc<dyn Network>| {
+                move |runtime: Runtime| {
+                    let none = FolderWanted::None;
+                    let client = ClientOptions::default();
+                    let device = Device::connect(&runtime, link, address(), none, client);
+                    let device = device.expect("a session");
+                    let executor = DeviceExecutor::new("device", &device);
+                    let own = Arc::new(MemoryStorage::new(&runtime));
+                    let (job, inputs) = a_large_job(&own);
+                    let context = ExecContext::new(runtime.clone(), inputs, own, Epoch(3));
+                    for number in 1..1000 {
+                        let outcome = executor.run(&attempt(&job, number), &context);
+                        outcome.expect("an outcome");
+                    }
+                }
+            };
+            let host = runtime
+                .spawn_process("host", life(link.clone()))
+                .expect("a process");
+            // Somewhere in the first jobs.
+            runtime.sleep(Duration::from_micros(3000 + 1700 * seed));
+            assert!(!server.sessions().is_empty(), "it has begun");
+            runtime.kill_group(host.group());
+            runtime.sleep(Duration::from_secs(13));
+            let jobs: usize = server.sessions().iter().map(|session| session.jobs).sum();
+            assert_eq!(
+                jobs, 0,
+                "its jobs end when it has been silent for ten seconds"
+            );
+            runtime.sleep(Duration::from_secs(20));
+            assert_eq!(server.sessions(), Vec::new());
+            // Its slot and its bytes are free for another host, which needs nearly all of them.
+            let none = FolderWanted::None;
+            let client = ClientOptions::default();
+            let device = Device::connect(runtime, link, address(), none, client);
+            let device = device.expect("a session");
+            let executor = DeviceExecutor::new("device", &device);
+            let own = Arc::new(MemoryStorage::new(runtime));
+            let (job, inputs) = a_large_job(&own);
+            let context = ExecContext::new(runtime.clone(), inputs, own, Epoch(3));
+            executor.run(&job, &context).expect("an outcome");
+            executor.close();
+            device.close();
+            server.stop();
+        });
     }
 }

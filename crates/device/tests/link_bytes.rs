@@ -60,6 +60,8 @@ fn placement() -> Placement {
     Placement {
         client: ClientOptions {
             time_limit: Duration::from_secs(5),
+            // Reads by descriptor do not cross the link.
+            descriptors: false,
             ..ClientOptions::default()
         },
         ..Placement::default()
@@ -144,6 +146,24 @@ fn jobs_on_the_device_spare_the_link_their_tables() {
     if stats.counter("job_fallback_count") == 0 {
         assert!(link(LinkPurpose::Compaction).1 < compacted, "{stats:?}");
     }
+    let device = stats.sides.iter().find(|side| side.side == "device");
+    let device = device.expect("a device");
+    if device.compaction_count > 0 {
+        let moved = device.compaction_in_bytes + device.compaction_out_bytes;
+        assert!(device.saved_link_bytes >= Some(moved), "{device:?}");
+        assert!(
+            device.link_bytes.is_some_and(|bytes| bytes > 0),
+            "{device:?}"
+        );
+        assert!(
+            device.compaction_cpu_us > 0 && device.host_cpu_us > 0,
+            "{device:?}"
+        );
+    }
+    let host = stats.sides.last().expect("the host");
+    assert_eq!((host.link_bytes, host.saved_cpu_us), (None, None));
+    let counts = stats.sides.iter().map(|side| side.compaction_count);
+    assert_eq!(counts.sum::<u64>(), stats.counter("compaction_count"));
     // Reads come when somebody reads.
     let before = link(LinkPurpose::Read).1;
     assert!(store.default_keyspace().unwrap().iter().unwrap().count() > 1000);

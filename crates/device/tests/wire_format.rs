@@ -7,7 +7,9 @@ use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
 use siltstone_device::wire::hello::{ClientHello, FolderWanted, Refusal, ServerHello, Welcome};
 use siltstone_device::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
+use siltstone_device::wire::machine::{Machine, MergeRate};
 use siltstone_device::wire::request::{FileChange, NamesChange, Request};
+use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_storage::{ObjectMeta, StorageError, StorageErrorKind};
 
 const PAGE: &str = include_str!("../../../docs/format/wire.md");
@@ -82,6 +84,7 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
         slots: (2, 3),
         open_objects_max: 258,
         keep_bytes: 7,
+        capabilities: 1,
     });
     let mut limits = vec![2, 0, 0, 0, 3, 0, 0, 0];
     limits.extend([2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
@@ -92,6 +95,7 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
         (4, bytes_of(b"another16letters")),
         (5, bytes_of(b"dpu0")),
         (6, limits),
+        (0x8001, vec![1, 0, 0, 0]),
     ];
     assert_eq!(
         fields.each_ref().map(|f| f.0).to_vec(),
@@ -99,7 +103,16 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
     );
     let bytes = by_hand(&fields);
     assert_eq!(welcome.encode(1), bytes);
-    assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome)));
+    assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome.clone())));
+    // An older device does not tell what else it can do.
+    let ServerHello::Welcome(welcome) = welcome else {
+        panic!("it was made as a welcome");
+    };
+    let older = ServerHello::Welcome(Welcome {
+        capabilities: 0,
+        ..welcome
+    });
+    assert_eq!(ServerHello::decode(&by_hand(&fields[..6])), Ok((1, older)));
     let refused = ServerHello::Refused(Refusal {
         kind: StorageErrorKind::NotFound,
         reason: "no".into(),
@@ -252,6 +265,36 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             "u64=1 u64=2",
         ),
         (Request::ForgetJob { attempt: 1 }, 17, "u64=1"),
+        (Request::Describe, 24, ""),
+        (Request::Echo { len: 5 }, 25, "u32=5"),
+        (
+            Request::MeasureMerge {
+                codec: 2,
+                level: 3,
+                value_bytes: 4,
+            },
+            26,
+            "u8=2 u8=3 u32=4",
+        ),
+        (
+            Request::OpenFinished {
+                name: name(),
+                file: 4,
+                tail: 5,
+            },
+            18,
+            "text=db u64=4 u32=5",
+        ),
+        (
+            Request::Survivors(SurvivorsPiece {
+                attempt: 1,
+                subjob: 2,
+                number: 3,
+                ends_chunk: true,
+            }),
+            19,
+            "u64=1 u32=2 u64=3 flag=1",
+        ),
         (
             names(
                 5,
@@ -328,8 +371,13 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
         (names(5, NamesChange::SyncDir), 40, "u64=5 u64=9"),
         (names(5, NamesChange::SyncParents), 41, "u64=5 u64=9"),
         (
-            names(5, NamesChange::BeginJob(order)),
+            names(5, NamesChange::BeginJob(order.clone())),
             42,
+            "u64=5 u64=9 u64=1 id=0123456789abcdef u8=1 text=db u64=2 u32=3 u64=4 u64=5",
+        ),
+        (
+            names(5, NamesChange::BeginRebuild(order)),
+            43,
             "u64=5 u64=9 u64=1 id=0123456789abcdef u8=1 text=db u64=2 u32=3 u64=4 u64=5",
         ),
         (
@@ -432,6 +480,29 @@ fn answers() -> Vec<(Answer, u16, &'static str)> {
             Answer::Proof(*b"0123456789abcdef"),
             0x800a,
             "id=0123456789abcdef",
+        ),
+        (Answer::Later, 0x800b, ""),
+        (
+            Answer::Machine(Machine {
+                cores: 1,
+                memory_bytes: 2,
+                free_bytes: Some(3),
+                write_bytes_per_s: 4,
+                read_bytes_per_s: 5,
+                reads_are_direct: true,
+            }),
+            0x8010,
+            "u32=1 u64=2 flag=1 u64=3 u64=4 u64=5 flag=1",
+        ),
+        (
+            Answer::Merged(MergeRate {
+                in_bytes: 1,
+                out_bytes: 2,
+                ns: 3,
+                cpu_ns: 4,
+            }),
+            0x8011,
+            "u64=1 u64=2 u64=3 u64=4",
         ),
     ]
 }

@@ -121,5 +121,17 @@ fn a_recorder_gets_the_figures_of_stats() {
         let found = gauge(&format!("siltstone_side_{name} {labels}"));
         assert_eq!(found, expected as f64, "{name}");
     }
+    for (name, expected) in [
+        ("compaction_count", host.compaction_count),
+        ("compaction_in_bytes", host.compaction_in_bytes),
+        ("host_cpu_us", host.host_cpu_us),
+    ] {
+        let labels = format!("{at} executor=cpu side=host");
+        assert_eq!(
+            figures.get(&format!("siltstone_side_{name} {labels}")),
+            expected,
+            "{name}"
+        );
+    }
     store.close().unwrap();
 }

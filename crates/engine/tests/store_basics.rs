@@ -294,6 +294,15 @@ fn processor_time(runtime: &Runtime) -> (u64, u64) {
     let counter = |name| stats.counter(name);
     assert!(counter("flush_count") > 0 && counter("compaction_count") > 0);
     let times = (counter("flush_cpu_us"), counter("compaction_cpu_us"));
+    // The host is the only side, so its sums are those of the store. A compaction that only moves
+    // tables has no job.
+    let host = stats.sides.last().unwrap();
+    assert_eq!(host.compaction_count, counter("compaction_count"));
+    assert_eq!(host.compaction_in_bytes, counter("compaction_in_bytes"));
+    assert_eq!(host.compaction_out_bytes, counter("compaction_out_bytes"));
+    assert!(host.host_cpu_us >= times.1, "{host:?}");
+    assert!(host.host_cpu_us >= host.compaction_cpu_us, "{host:?}");
+    assert_eq!((host.saved_cpu_us, host.link_bytes), (None, None));
     store.close().unwrap();
     times
 }

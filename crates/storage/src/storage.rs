@@ -20,6 +20,7 @@
 //! time, which the caller ensures (implementations also serialise appends). `sync` may run beside
 //! an append: it covers the bytes whose append returned before it was called.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::error::{Result, StorageError, StorageErrorKind};
@@ -115,6 +116,8 @@ pub enum ReadPurpose {
     Lookup,
     /// A compaction of this process.
     Compaction,
+    /// A compaction that reads columns only, and decides by them what is kept.
+    Columns,
     /// The verification of what an executor made.
     Verify,
 }
@@ -198,6 +201,13 @@ pub trait Storage: Send + Sync + 'static {
 
     /// Opens an object for reading.
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>>;
+
+    /// As [`Storage::open`], for an object that is finished: nobody writes to it any more as long
+    /// as anybody has it open. So its bytes may be read in any way that the storage has, also after
+    /// the lease was lost: they are the right ones for ever.
+    fn open_finished(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        self.open(name)
+    }
 
     /// As [`Storage::open`], but the object is read past the page cache where the storage has one
     /// (direct I/O). Such an object has no map.
@@ -444,5 +454,11 @@ pub trait ReadFile: Send + Sync {
     /// A view of the whole object in memory, if the storage has maps.
     fn map(&self) -> Result<Option<Map>> {
         Ok(None)
+    }
+
+    /// The system's descriptor of the object, if it is an open file that can only be read. It can
+    /// be passed to another process of the same machine.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }

@@ -68,6 +68,11 @@ pub trait Wrapper: Send + Sync + 'static {
         file
     }
 
+    /// A finished object that the wrapper opens itself.
+    fn finished(&self, _name: &str) -> Option<Result<Arc<dyn ReadFile>>> {
+        None
+    }
+
     /// Gives the file that a call with this epoch opened for writing, as the caller gets it.
     fn opened_under(&self, _epoch: Epoch, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
         self.opened(file)
@@ -145,6 +150,13 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     }
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
         let file = self.open_with(|s| s.open(name))?;
+        Ok(self.0.opened_to_read(file))
+    }
+    fn open_finished(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        if let Some(opened) = self.0.finished(name) {
+            return opened;
+        }
+        let file = self.open_with(|s| s.open_finished(name))?;
         Ok(self.0.opened_to_read(file))
     }
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {

@@ -6,10 +6,12 @@ use siltstone_storage::link::Address;
 
 /// Arguments of `device`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  \
     silt device --listen unix:/run/user/1000/silt.sock --data /data/stores\n  \
     silt device --listen 127.0.0.1:4400 --data /data/stores --slots 2\n  \
     silt device --listen 127.0.0.1:4400 --keep 4294967296\n  \
+    silt device probe 127.0.0.1:4400\n  \
     silt put silt://127.0.0.1:4400/birds wren \"9 g\"\n  \
     silt load silt+unix:///run/user/1000/silt.sock#birds birds.csv\n  \
     silt load birds.silt birds.csv --device 127.0.0.1:4400\n\n\
@@ -30,6 +32,9 @@ use siltstone_storage::link::Address;
     0; a second signal ends it at once. Stores that hosts have open survive a restart or a kill of \
     the device: the hosts wait for it for half a minute.")]
 pub struct DeviceArgs {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub action: Option<DeviceCommand>,
     /// An address at which to listen; can be repeated.
     #[arg(long, value_name = "ADDR", required = true, value_parser = address)]
     pub listen: Vec<Address>,
@@ -86,6 +91,33 @@ pub struct DeviceArgs {
     #[arg(long)]
     pub allow_plaintext_from_anyone: bool,
     /// Print JSON, one object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `silt device` does instead of serving.
+#[derive(Debug, clap::Subcommand)]
+pub enum DeviceCommand {
+    /// Measure a device and the link to it, and predict where it pays.
+    Probe(ProbeArgs),
+}
+
+/// Arguments of `device probe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    silt device probe unix:/run/user/1000/silt.sock\n  \
+    silt device probe 10.0.0.7:4400 --json\n\n\
+    It measures the round trip, the bandwidth both ways, and small merges in memory here and on the \
+    device, which also tells its cores, its memory and its storage. That takes some seconds of a \
+    core on each side. From these it predicts for each shape (tables held by the device, in a \
+    shared folder, or sent to it), codec and size of values whether the device pays, how many \
+    times faster it is, and which resource it waits for. Nothing is changed on either side.\n\n\
+    For an address with TLS, set SILT_TLS_CA, SILT_TLS_CERT and SILT_TLS_KEY.")]
+pub struct ProbeArgs {
+    /// The device's address: HOST:PORT or unix:PATH.
+    #[arg(value_name = "ADDR", value_parser = address)]
+    pub address: Address,
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use siltstone_device::probe::Machine;
 use siltstone_device::{
     Access, DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
     TlsFiles,
@@ -19,7 +20,7 @@ use siltstone_storage::link::{Address, LinkError, LinkErrorKind};
 use siltstone_storage::{Runtime, StorageErrorKind};
 
 use super::{LOCK_LOOK, LOCK_PATIENCE, place};
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, DeviceCommand};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, one_line, outln, plural};
 use crate::signals::{Signal, Signals};
@@ -30,11 +31,17 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How often what runs is printed, if it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a host must not have been heard to count as silent.
+const SILENT: Duration = Duration::from_secs(10);
+
 /// The bytes of tables that all sessions together may keep, as a multiple of those of one.
 const KEEP_ALL: u64 = 8;
 
 /// Runs the command.
 pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
+    if let Some(DeviceCommand::Probe(args)) = &args.action {
+        return super::probe::run(args);
+    }
     if args.data.is_none() && args.share.is_empty() && args.keep == 0 {
         return Err(Failure::Usage(
             "the device would have nothing to do: give --data DIR to hold stores, --share FOLDER \
@@ -52,13 +59,13 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     let own = Own::of(args)?;
     let signals = Signals::new().map_err(signal_failure)?;
     signals.watch().map_err(signal_failure)?;
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = super::probe::cores();
     let options = ServerOptions {
         name: args.name.clone().unwrap_or_else(place::host_name),
         slots: args.slots,
-        parallelism: args
-            .parallelism
-            .unwrap_or_else(|| u32::try_from(cores).unwrap_or(u32::MAX)),
+        parallelism: args.parallelism.unwrap_or(cores),
+        cores,
+        memory_bytes: memory_bytes(),
         shared,
         keep_bytes: args.keep,
         keep_all_bytes: args.keep_all.unwrap_or(args.keep.saturating_mul(KEEP_ALL)),
@@ -76,6 +83,24 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     server.stop();
     lines.print("ended", || json!({ "event": "ended" }));
     Ok(Outcome::Fine)
+}
+
+/// The bytes of memory of this machine, or of the control group of this process if it has less.
+fn memory_bytes() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let machine = read("/proc/meminfo");
+    let machine = machine.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
+        kib.trim().parse::<u64>().ok()?.checked_mul(1024)
+    });
+    let group = read("/proc/self/cgroup");
+    let group = group.lines().find_map(|line| line.strip_prefix("0::"));
+    let limit = group.map(|group| read(&format!("/sys/fs/cgroup{group}/memory.max")));
+    let limit = limit.and_then(|limit| limit.trim().parse::<u64>().ok());
+    match (machine, limit) {
+        (Some(machine), Some(limit)) => machine.min(limit),
+        (machine, limit) => machine.or(limit).unwrap_or(0),
+    }
 }
 
 /// The certificates that the arguments name.
@@ -268,6 +293,8 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Status {
     sessions: u64,
+    /// The sessions whose hosts have not been heard for a while: they were killed or cut off.
+    silent: u64,
     jobs: u64,
     open_objects: u64,
 }
@@ -277,11 +304,35 @@ impl Status {
         let mut status = Status::default();
         for session in server.sessions() {
             status.sessions += 1;
+            status.silent += u64::from(session.silent_for >= SILENT);
             status.jobs += session.jobs as u64;
             status.open_objects += session.open_objects as u64;
         }
         status
     }
+}
+
+/// What the machine has, on one line.
+fn measured(machine: &Machine) -> String {
+    let rate = |rate: u64| match rate {
+        0 => "not measured".to_string(),
+        rate => format!("{}/s", bytes(rate)),
+    };
+    format!(
+        "this machine has {}, {} of memory and {} free; its storage writes {} (synced) and reads \
+         {}{}",
+        plural(machine.cores.into(), "core"),
+        bytes(machine.memory_bytes),
+        machine
+            .free_bytes
+            .map_or("an unknown space".to_string(), bytes),
+        rate(machine.write_bytes_per_s),
+        rate(machine.read_bytes_per_s),
+        match machine.reads_are_direct {
+            true => "",
+            false => " (from the page cache)",
+        }
+    )
 }
 
 /// The output, a line for each event.
@@ -308,6 +359,7 @@ impl Lines {
     /// Prints where the server listens, and what it has for hosts.
     fn started(&mut self, server: &Server, own: &Own, options: &ServerOptions) {
         let path = own.path.display();
+        let machine = server.machine();
         if self.json {
             let addresses: Vec<String> =
                 server.addresses().iter().map(Address::to_string).collect();
@@ -318,6 +370,11 @@ impl Lines {
                     "state": (!own.is_data).then(|| path.to_string()),
                     "shared": options.shared, "keep_bytes": options.keep_bytes,
                     "slot_count": options.slots, "parallelism": options.parallelism,
+                    "core_count": machine.cores, "memory_bytes": machine.memory_bytes,
+                    "free_bytes": machine.free_bytes,
+                    "write_bytes_per_s": machine.write_bytes_per_s,
+                    "read_bytes_per_s": machine.read_bytes_per_s,
+                    "reads_are_direct": machine.reads_are_direct,
                 })
             });
             return;
@@ -346,6 +403,7 @@ impl Lines {
             one_line(&options.name),
             plural(options.parallelism.into(), "thread")
         ));
+        say(measured(&machine));
     }
 
     fn session(&mut self, event: &SessionEvent) {
@@ -369,8 +427,12 @@ impl Lines {
     }
 
     fn status(&mut self, status: &Status) {
+        let silent = match status.silent {
+            0 => String::new(),
+            silent => format!(" ({silent} of them silent)"),
+        };
         let text = format!(
-            "{}, {} running, {} open",
+            "{}{silent}, {} running, {} open",
             plural(status.sessions, "session"),
             plural(status.jobs, "compaction"),
             plural(status.open_objects, "file"),
@@ -378,6 +440,7 @@ impl Lines {
         self.print(&text, || {
             json!({
                 "event": "status", "session_count": status.sessions,
+                "silent_session_count": status.silent,
                 "running_job_count": status.jobs, "open_file_count": status.open_objects,
             })
         });

@@ -132,7 +132,10 @@ fn parsed(url: &str) -> Result<DeviceUrl, Failure> {
 }
 
 /// Connects to a device, which must answer soon.
-fn first_contact(address: Address, folder: FolderWanted) -> siltstone::Result<Arc<Device>> {
+///
+/// # Errors
+/// It does not answer, or refuses; a file of TLS cannot be used.
+pub fn first_contact(address: Address, folder: FolderWanted) -> siltstone::Result<Arc<Device>> {
     let runtime = Runtime::threads();
     let network = siltstone_device::network(&runtime, tls_files().as_ref())
         .map_err(|error| Error::invalid_argument(error.to_string()))?;

@@ -45,6 +45,7 @@ pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
             // What is going on between the levels.
             outln!(out)?;
             jobs::print(out, &sample.stats)?;
+            jobs::print_link(out, &sample.stats)?;
         }
         Ok(())
     })
@@ -247,6 +248,7 @@ fn print(out: &mut Out, stats: &Stats, shape_only: bool) -> Result<(), Failure> 
         )?;
     }
     jobs::print(out, stats)?;
+    jobs::print_link(out, stats)?;
     if let Some(error) = &stats.jobs_failing {
         outln!(out, "jobs       fail again and again: {error}")?;
     } else if let Some(error) = &stats.last_job_error {

@@ -421,6 +421,7 @@ mod tests {
 
     fn plan() -> Plan {
         Plan::of(&DemoArgs {
+            device: false,
             quick: true,
             store: None,
             report: None,

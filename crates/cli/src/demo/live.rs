@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::{Stats, Store};
+use siltstone::{JobStats, Stats, Store};
 
-use super::say;
+use super::{device, say};
 use crate::commands::stats::jobs::name_of;
 use crate::failure::Failure;
 use crate::output::{count, nanos, rate};
@@ -97,10 +97,10 @@ pub fn summary(stats: &Stats) -> String {
     };
     let jobs = match &stats.jobs[..] {
         [] => "no job".to_string(),
-        [job] => format!("job: {}", name_of(job)),
+        [job] => format!("job: {}", placed(job)),
         jobs => format!(
             "jobs: {}",
-            jobs.iter().map(name_of).collect::<Vec<_>>().join(", ")
+            jobs.iter().map(placed).collect::<Vec<_>>().join(", ")
         ),
     };
     let (delays, us) = stats
@@ -111,5 +111,14 @@ pub fn summary(stats: &Stats) -> String {
         0 => "no delays".to_string(),
         n => format!("{} delays ({})", count(n), nanos(us * 1000)),
     };
-    format!("{levels}; {jobs}; {delays}")
+    let shares = device::shares(stats).map_or(String::new(), |shares| format!("; {shares}"));
+    format!("{levels}; {jobs}{shares}; {delays}")
+}
+
+/// A job, and where it runs if that is not the host.
+fn placed(job: &JobStats) -> String {
+    match job.side == "device" {
+        true => format!("{} on the device", name_of(job)),
+        false => name_of(job),
+    }
 }

@@ -10,6 +10,7 @@
 //! the seed that shows it again; an existing folder with anything in it is never touched.
 
 mod crash;
+mod device;
 mod live;
 mod particles;
 mod pictures;
@@ -28,10 +29,12 @@ use std::time::{Duration, Instant};
 use siltstone::{Options, Store};
 
 use crate::args::DemoArgs;
+use crate::commands::opened::Opened;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, nanos, outln};
 use crate::report::Place;
 use crate::report::record::{Recorder, Sampler};
+use device::{DemoDevice, Moves, Seen};
 use plan::Plan;
 
 /// Prints a line without buffering, so that users see it at once.
@@ -78,13 +81,21 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         ..plan.options()
     };
     let recorder = Arc::new(Recorder::new());
-    let store = Store::open(&path, options)?;
-    let sampler = Sampler::start(&recorder, Some((recorder.opened(), store.clone())));
+    let device = start_device(args, &path)?;
+    let store = match &device {
+        Some(device) => Opened::from(device.open(&path, options)?),
+        None => Opened::from(Store::open(&path, options)?),
+    };
+    let sampler = Sampler::start(&recorder, Some((recorder.opened(), Store::clone(&store))));
+    let moves = device.as_ref();
+    let moves = moves.map(|_| Moves::start(Store::clone(&store), &recorder));
     let (particles, written) = simulate::run(&plan, &store, &recorder)?;
     let read = reads::run(&plan, &store, particles, &recorder)?;
     sampler.stop();
+    let moved = moves.map(Moves::stop);
     let stats = store.stats();
     store.close()?;
+    drop(device);
     let crashed = crash::run(&plan, &path, &read.particles, &recorder)?;
 
     say!("\n4  what was measured")?;
@@ -136,6 +147,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
             ),
         )?;
     }
+    device_rows(&mut out, &stats, moved.as_ref())?;
     // These figures include the killed writers, as in the report.
     let delay_totals = recorder.delay_totals();
     for total in &delay_totals {
@@ -176,6 +188,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
         plan: &plan,
         path: &path,
         stats: &stats,
+        moved: moved.as_ref(),
         delay_totals,
         written: &written,
         read,
@@ -190,6 +203,53 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     )?;
     say!("  open it in a browser: {}", url(&place))?;
     Ok(Outcome::Fine)
+}
+
+/// Starts the device, if one is asked for.
+fn start_device(args: &DemoArgs, path: &Path) -> Result<Option<DemoDevice>, Failure> {
+    if !args.device {
+        return Ok(None);
+    }
+    // A device shares only a folder that exists.
+    std::fs::create_dir_all(path).map_err(|e| Failure::file(path, &e))?;
+    let device = DemoDevice::start(path)?;
+    say!(
+        "device: process {}, which shares the store's folder and runs compactions in it",
+        device.pid()
+    )?;
+    Ok(Some(device))
+}
+
+/// Prints what the device did. That its tables are right was compared by the sections.
+fn device_rows(
+    out: &mut Out,
+    stats: &siltstone::Stats,
+    moved: Option<&Seen>,
+) -> Result<(), Failure> {
+    let (Some(side), Some(moved)) = (device::side(stats), moved) else {
+        return Ok(());
+    };
+    let all: u64 = stats.sides.iter().map(|side| side.compaction_count).sum();
+    outln!(
+        out,
+        "  {:<22}{} of {}: {} in, {} out, processor time {} there and {} here; {} seen running",
+        "compactions on device",
+        count(side.compaction_count),
+        count(all),
+        bytes(side.compaction_in_bytes),
+        bytes(side.compaction_out_bytes),
+        duration(Duration::from_micros(side.compaction_cpu_us)),
+        duration(Duration::from_micros(side.host_cpu_us)),
+        count(moved.count)
+    )?;
+    if side.compaction_count == 0 {
+        outln!(
+            out,
+            "  {:<22}its compactions had ended sooner on the host each time",
+            ""
+        )?;
+    }
+    Ok(())
 }
 
 fn try_next(out: &mut Out, path: &Path) -> Result<(), Failure> {

@@ -62,7 +62,13 @@ impl Plan {
             kills: args.kills.unwrap_or(5),
             kill_after_min,
             kill_after_max,
-            shrink: if pairs < 1_000_000 { 8 } else { 1 },
+            shrink: match (pairs < 1_000_000, args.device) {
+                (true, false) => 8,
+                (false, false) => 1,
+                // More and smaller compactions, so that many move.
+                (true, true) => 32,
+                (false, true) => 4,
+            },
         }
     }
 

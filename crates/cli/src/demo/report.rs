@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use siltstone::{Options, Stats};
 
 use super::crash::Crashed;
+use super::device::Seen;
 use super::plan::Plan;
 use super::reads::Read;
 use super::simulate::Written;
@@ -31,6 +32,8 @@ pub struct Results<'a> {
     pub path: &'a Path,
     /// The store's statistics before the kills.
     pub stats: &'a Stats,
+    /// The jobs that were seen on the device, if there is one.
+    pub moved: Option<&'a Seen>,
     /// Delays of writers by cause, over the whole run.
     pub delay_totals: Vec<DelayTotal>,
     /// The first section's results,
@@ -191,6 +194,17 @@ fn headlines(results: &Results<'_>) -> Vec<Headline> {
             },
         ),
     ];
+    if let (Some(side), Some(_)) = (super::device::side(stats), results.moved) {
+        let all: u64 = stats.sides.iter().map(|side| side.compaction_count).sum();
+        headlines.push(headline(
+            "compactions on the device",
+            format!("{} of {}", count(side.compaction_count), count(all)),
+            format!(
+                "{} of tables merged in another process",
+                bytes(side.compaction_in_bytes)
+            ),
+        ));
+    }
     if !results.crashed.kills.is_empty() {
         headlines.push(headline(
             "kill \u{2212}9 survived",
@@ -233,8 +247,16 @@ fn facts(results: &Results<'_>) -> Result<Vec<Facts>, Failure> {
     }
     real.extend([
         row(
-            "GPU, device",
-            "none: this version has only the host's executor".to_string(),
+            "GPU",
+            "none: this version has no executor for one".to_string(),
+        ),
+        row(
+            "device",
+            match results.moved {
+                Some(_) => "real: another process, over a Unix socket, in the store's folder",
+                None => "none in this run; `silt demo --device` starts one",
+            }
+            .to_string(),
         ),
         row("kills", "real: SIGKILL to a process of its own".to_string()),
         row(
@@ -277,11 +299,18 @@ fn facts(results: &Results<'_>) -> Result<Vec<Facts>, Failure> {
         text,
     };
     let writer = Plan::writer_options();
-    Ok(vec![
+    let device = results
+        .moved
+        .and_then(|moved| device_rows(results.stats, moved));
+    let device = device.map(|rows| facts("Jobs that moved to the device", rows, String::new()));
+    let mut all = vec![
         machine::machine(),
         machine::program(),
         facts("What was real", real, String::new()),
         facts("Run", run, String::new()),
+    ];
+    all.extend(device);
+    all.extend([
         facts(
             "Settings that are not the defaults",
             changed(&options)?,
@@ -293,7 +322,39 @@ fn facts(results: &Results<'_>) -> Result<Vec<Facts>, Failure> {
             String::new(),
         ),
         facts("All settings of the store", Vec::new(), options.to_toml()),
-    ])
+    ]);
+    Ok(all)
+}
+
+/// What the device did, and its first jobs.
+fn device_rows(stats: &Stats, moved: &Seen) -> Option<Vec<(String, String)>> {
+    let side = super::device::side(stats)?;
+    let all: u64 = stats.sides.iter().map(|side| side.compaction_count).sum();
+    let us = |us: u64| nanos(us.saturating_mul(1000));
+    let mut rows = vec![(
+        "in all".to_string(),
+        format!(
+            "{} of {} compactions, {} in, {} out; processor time {} there and {} of the host",
+            count(side.compaction_count),
+            count(all),
+            bytes(side.compaction_in_bytes),
+            bytes(side.compaction_out_bytes),
+            us(side.compaction_cpu_us),
+            us(side.host_cpu_us)
+        ),
+    )];
+    if let Some(saved) = side.saved_cpu_us.filter(|saved| *saved > 0) {
+        let saved = format!("about {}", us(saved.unsigned_abs()));
+        rows.push(("processor time that the host saved".to_string(), saved));
+    }
+    rows.extend(moved.first.iter().map(|(at_s, what, why)| {
+        let why = match why.is_empty() {
+            true => String::new(),
+            false => format!(" ({why})"),
+        };
+        (format!("at {at_s:.2} s"), format!("{what}{why}"))
+    }));
+    Some(rows)
 }
 
 /// The settings that differ from the defaults, each followed by its default.

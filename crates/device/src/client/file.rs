@@ -5,12 +5,19 @@
 //! connection fails, what has no answer is sent again on another one; if the server has forgotten
 //! the session, the whole tail is written again over itself (RFC 9, section 6).
 //!
+//! While [`HELD_AT`] requests are under way, small appends are held back and joined into one
+//! request. Whatever waits for an answer, or reads the object, sends them, as does the append that
+//! finds fewer requests under way or makes the joined one large, and at last the keeper. An append
+//! that finds few requests under way is sent at once.
+//!
 //! Invariants:
 //! - The tail takes an append whole or not at all, so an append that failed has had no effect.
 //! - Changes are sent in the order of their numbers, which have no gaps within a state of the
 //!   server.
 //! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
 //!   nothing.
+//! - A change that was sent in this state of the server is sent again as it was, so nothing is
+//!   joined to it.
 //! - `failed` is set once, and every later call gets it.
 //!
 //! Threading: shared. `inner` is held while something is sent, and not while an answer is awaited.
@@ -23,7 +30,7 @@ use std::time::Duration;
 
 use siltstone_storage::planted;
 use siltstone_storage::{
-    Condvar, Epoch, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
+    Condvar, Epoch, Instant, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
 };
 
 use super::object_name::{Candidates, ObjectName};
@@ -37,6 +44,16 @@ use crate::wire::{Answer, Request};
 
 /// The most requests of one file without an answer.
 const UNANSWERED_MAX: usize = 64;
+
+/// While so many requests of one file are under way, small appends are held back and joined.
+const HELD_AT: usize = 4;
+
+/// The most bytes of appends that are joined into one request.
+const JOINED_MAX: usize = 64 << 10;
+
+/// While appends are held back, the answers that have come are taken after so many bytes, and after
+/// so much time. Each look is a call of the system.
+const LOOK_AFTER: (usize, Duration) = (4 << 10, Duration::from_millis(1));
 
 /// How often a task that waits for another one to receive looks at the time limit.
 const LOOK: Duration = Duration::from_millis(200);
@@ -62,6 +79,32 @@ struct Change {
     /// Its number in the lane of the present state of the server; 0 if it was not sent there.
     number: u64,
     is_answered: bool,
+}
+
+impl Change {
+    /// The bulk bytes of its request.
+    fn bytes(&self) -> &[u8] {
+        match &self.kind {
+            ChangeKind::Append { bytes, .. } => bytes,
+            _ => &[],
+        }
+    }
+
+    /// Its request, for the file of this number.
+    fn request(&self, file: u64) -> Request {
+        Request::File {
+            file,
+            number: self.number,
+            change: match &self.kind {
+                ChangeKind::Append { position, .. } => FileChange::Append {
+                    position: *position,
+                },
+                ChangeKind::Reserve(len) => FileChange::Reserve { len: *len },
+                ChangeKind::Truncate => FileChange::Truncate,
+                ChangeKind::Sync => FileChange::Sync,
+            },
+        }
+    }
 }
 
 enum ChangeKind {
@@ -101,6 +144,8 @@ struct Inner {
     /// The number of these that are answered.
     answered: usize,
     unanswered_bytes: usize,
+    /// When the answers that had come were taken last, and how many bytes were held back then.
+    looked: (Instant, usize),
     next_number: u64,
     last_serial: u64,
     /// Every change up to this serial is durable.
@@ -164,6 +209,7 @@ impl FileShared {
             sent: 0,
             answered: 0,
             unanswered_bytes: 0,
+            looked: (session.runtime.now(), 0),
             next_number: 1,
             last_serial: 0,
             synced_serial: 0,
@@ -275,43 +321,46 @@ impl FileShared {
         inner.last_serial
     }
 
+    /// Gives numbers to the changes that are sent together next, and returns the end of them.
+    fn number_some(&self, inner: &mut Inner) -> usize {
+        let (mut end, mut bytes) = (inner.sent, 0);
+        while end < inner.tail.len() && end - inner.answered < UNANSWERED_MAX {
+            let is_behind_reserve =
+                end > inner.answered && matches!(inner.tail[end - 1].kind, ChangeKind::Reserve(_));
+            bytes += inner.tail[end].kind.len();
+            if is_behind_reserve || (end > inner.sent && bytes > BULK_MAX) {
+                break;
+            }
+            if inner.tail[end].number == 0 {
+                inner.tail[end].number = inner.next_number;
+                inner.next_number += 1;
+            }
+            end += 1;
+        }
+        end
+    }
+
     /// Sends what may be sent. Returns false if there is no pipe.
     fn send_some(&self, inner: &mut Inner) -> bool {
         let Some(mut pipe) = inner.pipe.take() else {
             return false;
         };
         let mut lost = None;
-        while inner.sent < inner.tail.len() && inner.sent - inner.answered < UNANSWERED_MAX {
-            let waits = inner.sent > inner.answered
-                && matches!(inner.tail[inner.sent - 1].kind, ChangeKind::Reserve(_));
-            if waits {
+        loop {
+            let end = self.number_some(inner);
+            if end == inner.sent {
                 break;
             }
-            let at = inner.sent;
-            if inner.tail[at].number == 0 {
-                inner.tail[at].number = inner.next_number;
-                inner.next_number += 1;
-            }
-            let change = &inner.tail[at];
-            let (change_sent, bulk): (FileChange, &[u8]) = match &change.kind {
-                ChangeKind::Append { position, bytes } => {
-                    let position = *position;
-                    (FileChange::Append { position }, bytes)
-                }
-                ChangeKind::Reserve(len) => (FileChange::Reserve { len: *len }, &[]),
-                ChangeKind::Truncate => (FileChange::Truncate, &[]),
-                ChangeKind::Sync => (FileChange::Sync, &[]),
-            };
-            let request = Request::File {
-                file: self.id,
-                number: change.number,
-                change: change_sent,
-            };
-            if let Err(error) = pipe.send(&request, &[bulk]) {
+            let changes: Vec<_> = inner.tail.range(inner.sent..end).collect();
+            let bulk: Vec<[&[u8]; 1]> = changes.iter().map(|change| [change.bytes()]).collect();
+            let requests: Vec<Request> = changes.iter().map(|c| c.request(self.id)).collect();
+            let bulk = bulk.iter().map(|bulk| &bulk[..]);
+            let frames: Vec<_> = requests.iter().zip(bulk).collect();
+            if let Err(error) = pipe.send_all(&frames) {
                 lost = Some(error);
                 break;
             }
-            inner.sent += 1;
+            inner.sent = end;
         }
         inner.pipe = Some(pipe);
         if let Some(error) = lost {
@@ -566,6 +615,9 @@ impl FileShared {
         if total == 0 {
             return Ok(());
         }
+        if self.join(&mut inner, parts, total) {
+            return self.appended(inner, &limit);
+        }
         let mut position = inner.position;
         let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
         for part in parts {
@@ -589,7 +641,40 @@ impl FileShared {
         }
         inner.position = position;
         inner.len = inner.len.max(position);
-        // It is sent now if that needs no wait for the device; otherwise the keeper sends it.
+        self.appended(inner, &limit)
+    }
+
+    /// Adds the bytes to the last append of the tail, if it was not sent yet and they fit.
+    fn join(&self, inner: &mut Inner, parts: &[&[u8]], total: usize) -> bool {
+        let position = inner.position;
+        let Some(last) = inner.tail.back_mut().filter(|last| last.number == 0) else {
+            return false;
+        };
+        let ChangeKind::Append {
+            position: begin,
+            bytes,
+        } = &mut last.kind
+        else {
+            return false;
+        };
+        if *begin + bytes.len() as u64 != position || bytes.len() + total > JOINED_MAX {
+            return false;
+        }
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        inner.tail_bytes += total;
+        inner.unanswered_bytes += total;
+        inner.position += total as u64;
+        inner.len = inner.len.max(inner.position);
+        self.session
+            .vital
+            .joined_count
+            .fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends what was appended if that needs no wait for the device; otherwise a later call or the
+    /// keeper sends it.
+    fn appended<'a>(&'a self, mut inner: Guard<'a>, limit: &Limit) -> Result<()> {
         if inner.pipe.is_none() {
             drop(inner);
             let Some(pipe) = self.session.take_now() else {
@@ -598,13 +683,47 @@ impl FileShared {
             inner = self.inner.lock();
             self.adopt(&mut inner, pipe);
         }
-        self.send_some(&mut inner);
+        if is_held(&inner) && self.looks_again(&mut inner) {
+            self.take_answers(&mut inner);
+        }
+        if !is_held(&inner) {
+            self.send_some(&mut inner);
+        }
         if self.session.is_crowded() {
             // Others wait for a connection, so this file does not keep one.
             let goal = Goal::Answered(inner.last_serial);
-            drop(self.work_until(inner, goal, &limit, "append")?);
+            drop(self.work_until(inner, goal, limit, "append")?);
         }
         Ok(())
+    }
+
+    /// Whether it is time to take the answers that have come.
+    fn looks_again(&self, inner: &mut Inner) -> bool {
+        let (now, held) = (self.session.runtime.now(), held_bytes(inner));
+        let (then, held_then) = inner.looked;
+        // Fewer bytes than before: they were sent meanwhile, and these are others.
+        let is_due =
+            held < held_then || held - held_then >= LOOK_AFTER.0 || now.since(then) >= LOOK_AFTER.1;
+        if is_due {
+            inner.looked = (now, held);
+        }
+        is_due
+    }
+
+    /// Takes the answers that have come already.
+    fn take_answers(&self, inner: &mut Inner) {
+        while inner.sent > inner.answered {
+            let receiver = inner.pipe.as_mut().and_then(|pipe| pipe.receiver.as_mut());
+            let Some(receiver) = receiver else {
+                return;
+            };
+            match receiver.receive_now() {
+                Ok(None) => return,
+                Ok(Some((Answer::Ended, _))) => self.lost(inner, &ConnectionError::End),
+                Ok(Some((answer, _))) => self.answered(inner, answer),
+                Err(error) => self.lost(inner, &error),
+            }
+        }
     }
 
     /// Adds a change and waits for its answer.
@@ -617,6 +736,17 @@ impl FileShared {
         let serial = self.push(&mut inner, kind);
         self.work_until(inner, Goal::Answered(serial), &limit, op)
     }
+}
+
+/// The bytes that were not sent yet.
+fn held_bytes(inner: &Inner) -> usize {
+    let waiting = inner.tail.range(inner.sent..);
+    waiting.map(|change| change.kind.len()).sum()
+}
+
+/// Whether what was not sent yet waits for more that is joined to it.
+fn is_held(inner: &Inner) -> bool {
+    inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 2
 }
 
 /// Receives one answer.

@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
+//! ahead.rs                                 what is read before it is needed
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
+//! probe.rs                                 measures the device and the link
 //! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
@@ -12,17 +14,23 @@
 //! life each second, sends what files could not send while the link was down, and closes objects
 //! whose handles were dropped.
 
+mod ahead;
 mod executor;
 mod file;
 mod jobs;
 mod lent;
+mod link_rate;
 mod names;
 mod object_name;
 mod pipe;
+mod probe;
 mod purpose;
 mod read;
+mod separated;
 mod session;
 mod storage;
+pub mod transfer_cost;
+mod unclaimed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,12 +49,13 @@ use object_name::ObjectName;
 use purpose::Traffic;
 pub use purpose::{LinkBytes, LinkPurpose};
 use read::ReadShared;
+pub use separated::{SeparatedExecutor, SeparatedStats};
 pub use session::ClientOptions;
 use session::{Limit, Session};
 use storage::DeviceStorage;
 
 use crate::wire::Request;
-use crate::wire::hello::FolderWanted;
+use crate::wire::hello::{FolderWanted, Welcome};
 
 /// The interval of the keeper's signs of life.
 const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,6 +106,12 @@ pub struct LinkReport {
     pub received_bytes: u64,
     /// The same bytes by purpose.
     pub purposes: Vec<LinkBytes>,
+    /// Appends that were joined to earlier ones, and so needed no request of their own.
+    pub joined_count: u64,
+    /// Bytes that were asked for before they were needed. They are a part of those received.
+    pub ahead_bytes: u64,
+    /// Objects that are read by the descriptor that the device passed, without the link.
+    pub passed_count: u64,
 }
 
 impl Device {
@@ -167,6 +182,11 @@ impl Device {
         Arc::new(DeviceStorage::new(Arc::clone(&self.client)))
     }
 
+    /// What the device said of itself and of its limits, once the session was attached.
+    pub fn welcome(&self) -> Option<Arc<Welcome>> {
+        self.client.session.welcome()
+    }
+
     /// The state of the link.
     pub fn report(&self) -> LinkReport {
         let session = &self.client.session;
@@ -180,6 +200,9 @@ impl Device {
             sent_bytes: purposes.iter().map(|bytes| bytes.sent).sum(),
             received_bytes: purposes.iter().map(|bytes| bytes.received).sum(),
             purposes,
+            joined_count: session.vital.joined_count.load(Ordering::Relaxed),
+            ahead_bytes: session.vital.ahead_bytes.load(Ordering::Relaxed),
+            passed_count: session.vital.passed_count.load(Ordering::Relaxed),
         }
     }
 
@@ -236,6 +259,33 @@ impl Client {
         Ok(())
     }
 
+    /// These objects are about to be opened for writing, so nothing is read ahead of them.
+    fn is_written_now(&self, objects: &[Named]) {
+        for object in objects {
+            if let Named::Read(reader) = object {
+                reader.ahead.turn_off(&self.session);
+            }
+        }
+    }
+
+    /// Closes the files of this name whose handles were dropped, as the keeper would later.
+    fn close_dropped(&self, name: &str, limit: &Limit) -> Result<()> {
+        for file in self.files_named(name) {
+            if !file.is_dropped.load(Ordering::Acquire) {
+                continue;
+            }
+            match file.drain(limit, "close") {
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
+                _ => {}
+            }
+            file.close();
+            let request = Request::Close { file: file.id };
+            self.session.ask(limit, "close", name, &request, &[])?;
+            self.files.lock().remove(&file.id);
+        }
+        Ok(())
+    }
+
     fn files_named(&self, name: &str) -> Vec<Arc<FileShared>> {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         let is_named = |file: &Arc<FileShared>| file.with_name(|own| own.is(name));
@@ -272,13 +322,15 @@ impl Client {
             }
             self.files.lock().remove(&file.id);
         }
-        let dropped: Vec<u64> = {
+        let dropped: Vec<_> = {
             let readers = self.readers.lock();
             let all = readers.values();
             let is_dropped = |reader: &&Arc<ReadShared>| reader.is_dropped.load(Ordering::Acquire);
-            all.filter(is_dropped).map(|reader| reader.id).collect()
+            all.filter(is_dropped).cloned().collect()
         };
-        for id in dropped {
+        for reader in dropped {
+            reader.ahead.close(&self.session);
+            let id = reader.id;
             if !self.tell(&Request::Close { file: id }, limit) {
                 return;
             }
@@ -361,6 +413,11 @@ fn keep(client: &Arc<Client>) {
         for file in files.iter().filter(|file| file.is_unanswered()) {
             file.go_on(&limit);
         }
+        client.names.close_unclaimed(session, &limit);
+        let readers: Vec<_> = client.readers.lock().values().cloned().collect();
+        readers
+            .iter()
+            .for_each(|reader| reader.ahead.close_idle(session));
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
             client.sweep(&limit);

@@ -13,17 +13,16 @@
 //! a request.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use siltstone_storage::{Condvar, Mutex, Result, StorageError, StorageErrorKind};
 
 use super::pipe::Pipe;
 use super::session::{Limit, Session};
+use super::unclaimed::{Answered, Unclaimed, is_same, names_of, object_of};
 use crate::frames::ConnectionError;
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
-
-/// The most answers that are kept for calls that gave up.
-const UNCLAIMED_MAX: usize = 64;
 
 /// A request that may have been sent.
 struct Pending {
@@ -45,8 +44,7 @@ pub(super) struct Names {
     boot: Vec<u8>,
     next: u64,
     pending: Option<Pending>,
-    /// Answers to calls that gave up.
-    unclaimed: Vec<(NamesChange, Vec<u8>, Answer)>,
+    unclaimed: Unclaimed,
     /// Names that were made since the last answered sync of names, and are still there.
     unsynced: BTreeSet<String>,
     /// Names that jobs made since then, of tables that nothing refers to yet.
@@ -89,51 +87,6 @@ pub(super) struct Changed {
     pub(super) state: [u8; 16],
     /// The boot of the server's machine at that time.
     pub(super) boot: Vec<u8>,
-}
-
-/// The names that a change gives or takes away.
-fn names_of(change: &NamesChange) -> Vec<&str> {
-    match change {
-        NamesChange::Create { name, .. }
-        | NamesChange::SyncObject { name, .. }
-        | NamesChange::Delete { name }
-        | NamesChange::Publish { name }
-        | NamesChange::Replace { name }
-        | NamesChange::Import { name, .. } => vec![name],
-        NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
-        NamesChange::SyncDir | NamesChange::SyncParents | NamesChange::BeginJob(_) => Vec::new(),
-    }
-}
-
-/// Whether two calls ask for the same. The number of the opened object does not count.
-fn is_same(a: &NamesChange, b: &NamesChange) -> bool {
-    match (a, b) {
-        (
-            NamesChange::Create { name, direct, .. },
-            NamesChange::Create {
-                name: other,
-                direct: other_direct,
-                ..
-            },
-        ) => name == other && direct == other_direct,
-        (
-            NamesChange::Recycle { old, new, .. },
-            NamesChange::Recycle {
-                old: other_old,
-                new: other_new,
-                ..
-            },
-        ) => old == other_old && new == other_new,
-        (a, b) => a == b,
-    }
-}
-
-/// The object that a change opens.
-fn object_of(change: &NamesChange) -> Option<u64> {
-    match change {
-        NamesChange::Create { file, .. } | NamesChange::Recycle { file, .. } => Some(*file),
-        _ => None,
-    }
 }
 
 impl NamesLane {
@@ -226,6 +179,27 @@ impl NamesLane {
         Ok(result)
     }
 
+    /// Closes objects that calls opened which gave up, if nobody has claimed them for a while. Whoever
+    /// claims one later opens it again. Does nothing while somebody has the lane.
+    pub(super) fn close_unclaimed(&self, session: &Session, limit: &Limit) {
+        let Some(mut names) = self.names.lock().take() else {
+            return;
+        };
+        let close = names.unclaimed.take_open(session.runtime.now());
+        *self.names.lock() = Some(names);
+        self.changed.notify_one();
+        for (at, file) in close.iter().enumerate() {
+            let asked = session.ask(limit, "close", "", &Request::Close { file: *file }, &[]);
+            if matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable) {
+                // Objects of a state that has ended are closed anyway.
+                if let Some(names) = self.names.lock().as_mut() {
+                    names.unclaimed.close_later(&close[at..]);
+                }
+                return;
+            }
+        }
+    }
+
     /// Whether a job that gave up may still begin.
     pub(super) fn has_pending_job(&self) -> bool {
         let names = self.names.lock();
@@ -233,7 +207,13 @@ impl NamesLane {
         match pending {
             // Somebody has the lane.
             None => true,
-            Some(pending) => pending.is_some_and(|p| matches!(p.change, NamesChange::BeginJob(_))),
+            Some(pending) => pending.is_some_and(|p| {
+                let change = &p.change;
+                matches!(
+                    change,
+                    NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_)
+                )
+            }),
         }
     }
 
@@ -244,7 +224,7 @@ impl NamesLane {
             if let Some(names) = names.take() {
                 return Ok(names);
             }
-            let look = std::time::Duration::from_millis(200);
+            let look = Duration::from_millis(200);
             names = self.changed.wait_timeout(names, look).0;
             if names.is_none() && call.is_over() {
                 drop(names);
@@ -268,33 +248,16 @@ impl Names {
         {
             let changed = self.finish(call)?;
             if let Some((pending, changed)) = changed {
+                let now = call.session.runtime.now();
                 self.unclaimed
-                    .push((pending.change, pending.bulk, changed.answer));
-                if self.unclaimed.len() > UNCLAIMED_MAX {
-                    self.unclaimed.remove(0);
-                }
+                    .push(pending.change, pending.bulk, changed, now);
             }
         }
         if self.pending.is_none() {
-            let same = self
-                .unclaimed
-                .iter()
-                .position(|(old, old_bulk, _)| is_same(old, &change) && old_bulk == bulk);
-            if let Some(at) = same {
-                let (old, _, answer) = self.unclaimed.remove(at);
-                let object = object_of(&old).unwrap_or(0);
-                let changed = Changed {
-                    answer,
-                    state: self.state,
-                    boot: self.boot.clone(),
-                };
-                return self.answered(&old, changed, object);
+            if let Some(old) = self.unclaimed.find(&change, bulk) {
+                return self.claim(call, old, epoch, &change);
             }
-            let touched: Vec<String> = names_of(&change).iter().map(|n| n.to_string()).collect();
-            self.unclaimed.retain(|(old, ..)| {
-                let old = names_of(old);
-                !old.iter().any(|name| touched.iter().any(|t| t == name))
-            });
+            self.unclaimed.touch(&change);
             self.pending = Some(Pending {
                 change,
                 epoch,
@@ -316,6 +279,68 @@ impl Names {
         };
         let object = object_of(&pending.change).unwrap_or(0);
         self.answered(&pending.change, changed, object)
+    }
+
+    /// Gives a caller the answer to its call that gave up. An object that is not open any more is
+    /// opened again, from its beginning, because nobody has written to it.
+    fn claim(
+        &mut self,
+        call: &Call<'_>,
+        old: Answered,
+        epoch: u64,
+        wanted: &NamesChange,
+    ) -> Result<(Changed, u64)> {
+        let (answer, object) = match old.must_open_again(self.state) {
+            true => {
+                let object = object_of(wanted).unwrap_or(0);
+                let opened = self.open_again(call, wanted, object, epoch);
+                match opened {
+                    Ok(answer) => (answer, object),
+                    Err(error) => {
+                        self.unclaimed.put_back(old);
+                        return Err(error);
+                    }
+                }
+            }
+            false => (old.answer, object_of(&old.change).unwrap_or(0)),
+        };
+        let changed = Changed {
+            answer,
+            state: self.state,
+            boot: self.boot.clone(),
+        };
+        self.answered(&old.change, changed, object)
+    }
+
+    /// Opens the object of a creation or a recycling that is done.
+    fn open_again(
+        &mut self,
+        call: &Call<'_>,
+        change: &NamesChange,
+        object: u64,
+        epoch: u64,
+    ) -> Result<Answer> {
+        let name = match change {
+            NamesChange::Recycle { new, .. } => new.as_str(),
+            other => names_of(other).first().copied().unwrap_or_default(),
+        };
+        let session = call.session;
+        loop {
+            let mut pipe = session.take(call.limit, call.op, call.shown)?;
+            let opened = self
+                .enter(session, &pipe)
+                .and_then(|()| reopen(&mut pipe, name, object, epoch));
+            match opened {
+                Ok(answer) => {
+                    session.give_back(pipe);
+                    return Ok(answer);
+                }
+                Err(error) => session.lost(pipe, &error),
+            }
+            if call.is_over() {
+                return Err(call.unreachable());
+            }
+        }
     }
 
     /// Notes what a change did to names, and turns its answer into a result.
@@ -543,7 +568,7 @@ impl Names {
                 let detail = "the device was started again during the import; delete the object";
                 return Ok(lost(StorageErrorKind::Io, "import", name, detail));
             }
-            NamesChange::BeginJob(order) => {
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => {
                 let detail = "the device was started again when the job began";
                 let name = format!("attempt {}", order.attempt);
                 let kind = StorageErrorKind::Unreachable;

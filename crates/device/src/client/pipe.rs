@@ -6,6 +6,7 @@
 //! Threading: one owner. The receiving half can be taken out, so that another task can send
 //! meanwhile.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,10 +14,11 @@ use std::time::Duration;
 use siltstone_storage::Runtime;
 use siltstone_storage::link::Connection;
 
+use super::link_rate::LinkRate;
 use super::purpose::{Awaited, LinkPurpose, Traffic};
-use crate::frames::{ConnectionError, Frames, Next, send_frame};
+use crate::frames::{ConnectionError, Frames, Next, Outgoing, send_frames};
 use crate::wire::answer::WORKING;
-use crate::wire::frame::Label;
+use crate::wire::frame::{Label, flag};
 use crate::wire::{Answer, Frame, Request, WireError};
 
 /// How long a send may take. The server reads no request while it executes one, so this is long;
@@ -32,6 +34,13 @@ pub(super) struct Vital {
     pub(super) last_heard_ns: AtomicU64,
     /// The bytes of the session, by purpose.
     pub(super) traffic: Arc<Traffic>,
+    /// Appends that were joined to earlier ones.
+    pub(super) joined_count: AtomicU64,
+    /// Bytes that were read ahead.
+    pub(super) ahead_bytes: AtomicU64,
+    /// Objects that were opened by the descriptor that the device passed.
+    pub(super) passed_count: AtomicU64,
+    pub(super) rate: LinkRate,
 }
 
 impl Vital {
@@ -52,31 +61,76 @@ pub(super) struct Receiver {
 impl Receiver {
     /// Waits for the next answer. The frame has its bulk bytes.
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
+        let begun = self.vital.runtime.now();
         loop {
             let deadline = self.vital.runtime.now() + self.vital.silence;
-            let frame = match self.frames.next(deadline)? {
+            match self.frames.next(deadline)? {
                 Next::Nothing => return Err(ConnectionError::Silent),
-                Next::Piece => {
-                    self.vital.heard();
-                    continue;
+                Next::Piece => self.vital.heard(),
+                Next::Frame(frame) => {
+                    let took = self.vital.runtime.now().since(begun);
+                    let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
+                    self.vital.rate.note(len as u64, took);
+                    if let Some(answer) = self.answer_of(frame)? {
+                        return Ok(answer);
+                    }
                 }
-                Next::Frame(frame) => frame,
-            };
-            self.vital.heard();
-            let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
-            self.vital.traffic.received(self.awaited.get(), len);
-            if frame.header.kind == WORKING {
-                continue;
             }
-            self.last_answer += 1;
-            if frame.header.number != self.last_answer {
-                let found = frame.header.number;
-                return Err(WireError::Order(self.last_answer, found).into());
-            }
-            let answer = Answer::decode(frame.header.kind, frame.fields());
-            return Ok((answer.map_err(WireError::from)?, frame));
         }
     }
+
+    /// The next answer, if it is there already. What is there of it is received.
+    pub(super) fn receive_now(&mut self) -> Result<Option<(Answer, Frame)>, ConnectionError> {
+        loop {
+            match self.frames.next(self.vital.runtime.now())? {
+                Next::Nothing => return Ok(None),
+                Next::Piece => self.vital.heard(),
+                Next::Frame(frame) => {
+                    if let Some(answer) = self.answer_of(frame)? {
+                        return Ok(Some(answer));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer that a frame is. `None` for a sign of life.
+    fn answer_of(&mut self, frame: Frame) -> Result<Option<(Answer, Frame)>, ConnectionError> {
+        self.vital.heard();
+        let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
+        self.vital.traffic.received(self.awaited.get(), len);
+        if frame.header.kind == WORKING {
+            return Ok(None);
+        }
+        self.last_answer += 1;
+        if frame.header.number != self.last_answer {
+            let found = frame.header.number;
+            return Err(WireError::Order(self.last_answer, found).into());
+        }
+        let answer = Answer::decode(frame.header.kind, frame.fields());
+        Ok(Some((answer.map_err(WireError::from)?, frame)))
+    }
+
+    /// The descriptor that came along with this frame. The system may have had none left to
+    /// receive it.
+    pub(super) fn descriptor_of(&self, frame: &Frame) -> Passed {
+        // One that came with another frame is of no use.
+        let passed = self.frames.take_descriptor();
+        match frame.header.flags & flag::DESCRIPTOR != 0 {
+            true => passed.map_or(Passed::Lost, Passed::Descriptor),
+            false => Passed::Nothing,
+        }
+    }
+}
+
+/// What of descriptors came along with a frame.
+pub(super) enum Passed {
+    /// None was passed.
+    Nothing,
+    /// This one.
+    Descriptor(OwnedFd),
+    /// One was passed, and could not be received.
+    Lost,
 }
 
 /// See the module.
@@ -123,20 +177,30 @@ impl Pipe {
         request: &Request,
         bulk: &[&[u8]],
     ) -> Result<(), ConnectionError> {
-        self.last_sent += 1;
-        let label = Label {
-            number: self.last_sent,
-            kind: request.kind(),
-            ..Label::default()
-        };
-        let fields = request.encode();
-        let len: usize = bulk.iter().map(|part| part.len()).sum();
-        let len = len + fields.len() + crate::wire::frame::HEADER_BYTES;
-        let purpose = LinkPurpose::of(request, self.object);
-        self.awaited.set(purpose);
-        self.vital.traffic.sent(purpose, len);
+        self.send_all(&[(request, bulk)])
+    }
+
+    /// Sends requests, one after the other, in one call of the link.
+    pub(super) fn send_all(
+        &mut self,
+        requests: &[(&Request, &[&[u8]])],
+    ) -> Result<(), ConnectionError> {
+        let mut frames = Vec::with_capacity(requests.len());
+        for (request, bulk) in requests {
+            self.last_sent += 1;
+            let label = Label {
+                number: self.last_sent,
+                kind: request.kind(),
+                ..Label::default()
+            };
+            let frame = Outgoing::new(label, request.encode(), bulk);
+            let purpose = LinkPurpose::of(request, self.object);
+            self.awaited.set(purpose);
+            self.vital.traffic.sent(purpose, frame.len());
+            frames.push(frame);
+        }
         let deadline = self.vital.runtime.now() + SEND_LIMIT;
-        send_frame(&*self.connection, label, &fields, bulk, deadline)
+        send_frames(&*self.connection, &frames, deadline)
     }
 
     /// Sends a request and waits for its answer. There is no other one without an answer.
@@ -153,6 +217,18 @@ impl Pipe {
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
         let receiver = self.receiver.as_mut();
         receiver.expect("nobody else receives").receive()
+    }
+
+    /// The next answer, if it is there already.
+    pub(super) fn receive_now(&mut self) -> Result<Option<(Answer, Frame)>, ConnectionError> {
+        let receiver = self.receiver.as_mut();
+        receiver.expect("nobody else receives").receive_now()
+    }
+
+    /// The descriptor that came along with this frame.
+    pub(super) fn descriptor_of(&self, frame: &Frame) -> Passed {
+        let receiver = self.receiver.as_ref();
+        receiver.map_or(Passed::Nothing, |receiver| receiver.descriptor_of(frame))
     }
 
     /// Ends the connection, and wakes a task that receives.

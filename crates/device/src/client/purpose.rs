@@ -44,7 +44,7 @@ pub enum LinkPurpose {
     Names,
     /// Jobs: orders, their progress, their outcomes.
     Jobs,
-    /// Hellos, leases, signs of life.
+    /// Hellos, leases, signs of life, measurements of the link.
     Session,
 }
 
@@ -100,6 +100,7 @@ impl LinkPurpose {
         match (LinkPurpose::of_name(name), purpose) {
             (LinkPurpose::Table, ReadPurpose::Lookup) => LinkPurpose::Read,
             (LinkPurpose::Table, ReadPurpose::Compaction) => LinkPurpose::Compaction,
+            (LinkPurpose::Table, ReadPurpose::Columns) => LinkPurpose::Columns,
             (LinkPurpose::Table, ReadPurpose::Verify) => LinkPurpose::Verify,
             (other, _) => other,
         }
@@ -111,12 +112,17 @@ impl LinkPurpose {
             Request::KeepAlive
             | Request::Goodbye
             | Request::Lease { .. }
-            | Request::Release { .. } => LinkPurpose::Session,
+            | Request::Release { .. }
+            | Request::Describe
+            | Request::Echo { .. }
+            | Request::MeasureMerge { .. } => LinkPurpose::Session,
             Request::Read { .. } | Request::File { .. } => object,
+            Request::Survivors(_) => LinkPurpose::Survivors,
             Request::ReadSmall { name } => LinkPurpose::of_read(name, ReadPurpose::Lookup),
             Request::Reopen { .. }
             | Request::Close { .. }
             | Request::Open { .. }
+            | Request::OpenFinished { .. }
             | Request::List { .. }
             | Request::FreeBytes
             | Request::CheckDirect => LinkPurpose::Names,
@@ -129,7 +135,7 @@ impl LinkPurpose {
                 NamesChange::Publish { name } | NamesChange::Replace { name } => {
                     LinkPurpose::of_name(name)
                 }
-                NamesChange::BeginJob(_) => LinkPurpose::Jobs,
+                NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_) => LinkPurpose::Jobs,
                 _ => LinkPurpose::Names,
             },
         }
@@ -179,6 +185,14 @@ impl Traffic {
             received: self.received[purpose as usize].load(Ordering::Relaxed),
         };
         LinkPurpose::ALL.map(of).to_vec()
+    }
+
+    /// The bytes of jobs and of their tables, both ways.
+    pub(super) fn of_jobs(&self) -> u64 {
+        let mine = [LinkPurpose::Jobs, LinkPurpose::Lent];
+        let report = self.report();
+        let mine = report.iter().filter(|bytes| mine.contains(&bytes.purpose));
+        mine.map(|bytes| bytes.sent + bytes.received).sum()
     }
 
     /// The bytes as counters of a store's statistics, without those that are zero.

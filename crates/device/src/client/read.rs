@@ -1,8 +1,12 @@
 //! An object of a device that is open for reading.
 //!
 //! Large reads are split into requests of a frame each, several of which are under way at once. A
-//! reader that goes from front to back is served from a buffer, which is filled ahead
-//! ([`Access::Sequential`]).
+//! reader that goes from front to back is served from what was asked for ahead (`ahead.rs`).
+//!
+//! A finished object of a device on this machine is opened by the descriptor that the device
+//! passes, and is then a file of this process: it crosses no link, is mapped as a local file, and
+//! stays readable after its name was deleted, after the device was started again, and after this
+//! host was fenced (RFC 9, section 5).
 //!
 //! Invariants: an object that was opened again, because the device forgot the session, must have
 //! its old length. Bytes that this client appended to the object are sent before it is read.
@@ -13,35 +17,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::files::open_descriptor;
 use siltstone_storage::{
     Access, Mutex, ReadFile, ReadPurpose, ReadRange, Result, StorageError, StorageErrorKind,
 };
 
 use super::Client;
+use super::ahead::{Ahead, Target};
 use super::object_name::{Candidates, ObjectName};
-use super::pipe::Pipe;
+use super::pipe::{Passed, Pipe};
+use super::purpose::LinkPurpose;
 use super::session::Limit;
 use crate::frames::ConnectionError;
 use crate::wire::frame::BULK_MAX;
+use crate::wire::hello::capability;
 use crate::wire::request::RANGES_MAX;
-use crate::wire::{Answer, Request};
+use crate::wire::{Answer, Frame, Request};
 
 /// The most requests of one read that are under way at once.
 const UNDER_WAY_MAX: usize = 4;
 
-/// The bytes that are read ahead for a reader that goes from front to back.
-const AHEAD_BYTES: usize = BULK_MAX;
+/// How many of the last bytes of a finished object come with the answer that it is open. A table
+/// has its footer, its properties and more or less of its index there.
+const TAIL_BYTES: u32 = 32 << 10;
 
 /// The pause before another try, while it is not known which name the object has.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// Bytes that were read ahead.
-#[derive(Default)]
-struct Ahead {
-    is_on: bool,
-    offset: u64,
-    bytes: Arc<Vec<u8>>,
-}
 
 /// See the module.
 pub(super) struct ReadShared {
@@ -53,7 +54,7 @@ pub(super) struct ReadShared {
     len: u64,
     /// The server's state in which the object is open.
     state: Mutex<[u8; 16]>,
-    ahead: Mutex<Ahead>,
+    pub(super) ahead: Ahead,
     pub(super) is_dropped: AtomicBool,
 }
 
@@ -78,39 +79,67 @@ struct Part {
     bytes: usize,
 }
 
+/// How an object is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// Somebody may write to it.
+    Any,
+    /// Nobody writes to it any more.
+    Finished,
+    /// Past the page cache.
+    Direct,
+}
+
 /// Opens an object.
-pub(super) fn open(client: &Arc<Client>, name: &str, direct: bool) -> Result<RemoteReader> {
+pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn ReadFile>> {
     let session = &client.session;
     let limit = session.limit();
     client.drain(name, &limit, "open")?;
+    let knows_finished = session
+        .welcome()
+        .is_some_and(|w| w.capabilities & capability::FINISHED != 0);
+    let is_finished = how == How::Finished && knows_finished && session.options.descriptors;
+    if is_finished {
+        // What this session wrote is finished, and the device should know it.
+        client.close_dropped(name, &limit)?;
+    }
     let id = session.new_object();
-    let request = Request::Open {
-        name: name.to_string(),
-        file: id,
-        direct,
+    let request = match is_finished {
+        true => Request::OpenFinished {
+            name: name.to_string(),
+            file: id,
+            tail: TAIL_BYTES,
+        },
+        false => Request::Open {
+            name: name.to_string(),
+            file: id,
+            direct: how == How::Direct,
+        },
     };
     loop {
         let mut pipe = session.take(&limit, "open", name)?;
         match pipe.exchange(&request, &[]) {
-            Ok((Answer::Opened { len }, _)) => {
-                let shared = Arc::new(ReadShared {
-                    id,
-                    first_name: name.to_string(),
-                    name: session.runtime.mutex(ObjectName::new(name)),
-                    direct,
-                    len,
-                    state: session.runtime.mutex(pipe.state),
-                    ahead: session.runtime.mutex(Ahead::default()),
-                    is_dropped: AtomicBool::new(false),
-                });
-                session.give_back(pipe);
-                client.readers.lock().insert(id, Arc::clone(&shared));
-                return Ok(RemoteReader {
-                    client: Arc::clone(client),
-                    shared,
-                    drops: Arc::clone(&client.drops),
-                });
-            }
+            Ok((Answer::Opened { len }, frame)) => match pipe.descriptor_of(&frame) {
+                Passed::Nothing => {
+                    let state = pipe.state;
+                    session.give_back(pipe);
+                    return Ok(opened(client, name, how, id, len, state, frame));
+                }
+                Passed::Descriptor(descriptor) => {
+                    session.give_back(pipe);
+                    let shown = format!("{name} of {}", session.describe());
+                    let file = open_descriptor(name, shown, descriptor, len)?;
+                    session.vital.passed_count.fetch_add(1, Ordering::Relaxed);
+                    return Ok(file);
+                }
+                Passed::Lost => {
+                    session.give_back(pipe);
+                    let detail = "the device passed a descriptor of the object, and this process \
+                                  could not receive it: it may have too many files open";
+                    let kind = StorageErrorKind::TooManyOpen;
+                    return Err(StorageError::new(kind, "open", name, detail));
+                }
+            },
             Ok((Answer::Ended, _)) => session.discard(pipe),
             Ok((Answer::Failed(error), _)) => {
                 session.give_back(pipe);
@@ -126,6 +155,45 @@ pub(super) fn open(client: &Arc<Client>, name: &str, direct: bool) -> Result<Rem
             return Err(session.unreachable("open", name));
         }
     }
+}
+
+/// The handle of an object that is open on the device. The answer may have the object's last bytes.
+fn opened(
+    client: &Arc<Client>,
+    name: &str,
+    how: How,
+    id: u64,
+    len: u64,
+    state: [u8; 16],
+    answer: Frame,
+) -> Arc<dyn ReadFile> {
+    let session = &client.session;
+    let runtime = &session.runtime;
+    let shared = Arc::new(ReadShared {
+        id,
+        first_name: name.to_string(),
+        name: runtime.mutex(ObjectName::new(name)),
+        direct: how == How::Direct,
+        len,
+        state: runtime.mutex(state),
+        ahead: Ahead::new(runtime),
+        is_dropped: AtomicBool::new(false),
+    });
+    client.readers.lock().insert(id, Arc::clone(&shared));
+    // From here on, whoever opens the object for writing finds this reader.
+    let mut writers = client.files_named(name).into_iter();
+    let is_written = writers.any(|file| !file.is_dropped.load(Ordering::Acquire));
+    let tail = answer.bulk().len() as u64;
+    if is_written {
+        shared.ahead.turn_off(session);
+    } else if how == How::Finished && tail <= len {
+        shared.ahead.give(session, len - tail, answer);
+    }
+    Arc::new(RemoteReader {
+        client: Arc::clone(client),
+        shared,
+        drops: Arc::clone(&client.drops),
+    })
 }
 
 impl ReadShared {
@@ -179,22 +247,20 @@ impl RemoteReader {
         gone(deleted.into())
     }
 
-    /// Reads ranges, which are not larger than a frame each, into `out` one after the other.
+    /// Reads parts, and calls `sink` with the number and the bytes of each. After a lost connection
+    /// it begins again with the first one.
     fn read_parts(
         &self,
-        purpose: ReadPurpose,
+        object: LinkPurpose,
         parts: &[Part],
         limit: &Limit,
-        out: &mut Vec<u8>,
+        sink: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<()> {
         let session = &self.client.session;
         let shared = &self.shared;
-        let object = session.purpose_of_read(&shared.first_name, purpose);
         let name = shared.name.lock().text().to_string();
         self.client.drain(&name, limit, "read")?;
-        let begin = out.len();
         loop {
-            out.truncate(begin);
             let mut pipe = session.take(limit, "read", &name)?;
             pipe.object = object;
             let is_open = *shared.state.lock() == pipe.state;
@@ -203,7 +269,7 @@ impl RemoteReader {
                 false => self.reopen(&mut pipe),
             };
             let read = match opened {
-                Ok(Ok(())) => self.try_parts(&mut pipe, parts, out),
+                Ok(Ok(())) => self.try_parts(&mut pipe, parts, sink),
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(error) => Err(error),
             };
@@ -224,7 +290,7 @@ impl RemoteReader {
         &self,
         pipe: &mut Pipe,
         parts: &[Part],
-        out: &mut Vec<u8>,
+        sink: &mut dyn FnMut(usize, &[u8]),
     ) -> std::result::Result<Result<()>, ConnectionError> {
         let mut sent = 0;
         let mut failed = None;
@@ -240,7 +306,7 @@ impl RemoteReader {
             let (answer, frame) = pipe.receive()?;
             match answer {
                 Answer::Bytes if frame.bulk().len() == part.bytes => {
-                    out.extend_from_slice(frame.bulk());
+                    sink(at, frame.bulk());
                 }
                 Answer::Failed(error) => {
                     failed.get_or_insert(error);
@@ -251,38 +317,41 @@ impl RemoteReader {
         Ok(failed.map_or(Ok(()), Err))
     }
 
-    /// Serves a read from what was read ahead, or reads ahead.
-    fn read_ahead(&self, purpose: ReadPurpose, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        let (ahead_offset, bytes) = {
-            let ahead = self.shared.ahead.lock();
-            if !ahead.is_on || buf.len() > AHEAD_BYTES / 2 {
-                return Ok(false);
+    /// Reads ranges with as few requests as they need, and nothing ahead.
+    fn read_whole(&self, object: LinkPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        let parts = parts_of(ranges.iter().map(|range| (range.offset, range.buf.len())));
+        if parts.is_empty() {
+            return Ok(());
+        }
+        // The range that is filled, and how far.
+        let (mut at, mut filled) = (0, 0);
+        let mut sink = |part: usize, mut bytes: &[u8]| {
+            if part == 0 {
+                (at, filled) = (0, 0);
             }
-            (ahead.offset, Arc::clone(&ahead.bytes))
+            while !bytes.is_empty() && at < ranges.len() {
+                let buf = &mut ranges[at].buf[filled..];
+                let take = buf.len().min(bytes.len());
+                buf[..take].copy_from_slice(&bytes[..take]);
+                (filled, bytes) = (filled + take, &bytes[take..]);
+                if take == buf.len() {
+                    (at, filled) = (at + 1, 0);
+                }
+            }
         };
-        let Some(end) = offset.checked_add(buf.len() as u64) else {
-            return Ok(false);
-        };
-        if end > self.shared.len {
-            return Ok(false);
+        self.read_parts(object, &parts, &self.client.session.limit(), &mut sink)
+    }
+
+    fn target(&self, purpose: ReadPurpose) -> Target {
+        Target {
+            file: self.shared.id,
+            len: self.shared.len,
+            object: self
+                .client
+                .session
+                .purpose_of_read(&self.shared.first_name, purpose),
+            state: *self.shared.state.lock(),
         }
-        if offset >= ahead_offset && end <= ahead_offset + bytes.len() as u64 {
-            let from = (offset - ahead_offset) as usize;
-            buf.copy_from_slice(&bytes[from..from + buf.len()]);
-            return Ok(true);
-        }
-        let len = (self.shared.len - offset).min(AHEAD_BYTES as u64) as usize;
-        let part = Part {
-            ranges: vec![(offset, len as u32)],
-            bytes: len,
-        };
-        let mut bytes = Vec::with_capacity(len);
-        let limit = self.client.session.limit();
-        self.read_parts(purpose, &[part], &limit, &mut bytes)?;
-        buf.copy_from_slice(&bytes[..buf.len()]);
-        let mut ahead = self.shared.ahead.lock();
-        (ahead.offset, ahead.bytes) = (offset, Arc::new(bytes));
-        Ok(true)
     }
 }
 
@@ -332,38 +401,29 @@ impl ReadFile for RemoteReader {
     }
 
     fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
-        if let [range] = ranges
-            && self.read_ahead(purpose, range.offset, range.buf)?
-        {
-            return Ok(());
+        let session = &self.client.session;
+        if let Some(error) = session.ended() {
+            return Err(error);
         }
-        let parts = parts_of(ranges.iter().map(|range| (range.offset, range.buf.len())));
-        if parts.is_empty() {
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        let limit = self.client.session.limit();
-        self.read_parts(purpose, &parts, &limit, &mut bytes)?;
-        let mut left = &bytes[..];
-        for range in ranges {
-            let (this, rest) = left.split_at(range.buf.len());
-            range.buf.copy_from_slice(this);
-            left = rest;
-        }
-        Ok(())
+        let target = self.target(purpose);
+        let [ReadRange { offset, buf }] = ranges else {
+            return self.read_whole(target.object, ranges);
+        };
+        let read = |offset, buf: &mut [u8]| {
+            self.read_whole(target.object, &mut [ReadRange { offset, buf }])
+        };
+        self.shared.ahead.read(session, target, *offset, buf, read)
     }
 
     fn advise(&self, access: Access, offset: u64, len: u64) {
-        let mut ahead = self.shared.ahead.lock();
-        match access {
-            Access::Sequential | Access::WillNeed => ahead.is_on = true,
-            Access::Random => *ahead = Ahead::default(),
-            Access::DontNeed => {
-                let end = ahead.offset + ahead.bytes.len() as u64;
-                if offset <= ahead.offset && offset.saturating_add(len) >= end {
-                    ahead.bytes = Arc::default();
-                }
-            }
-        }
+        let session = &self.client.session;
+        let ahead = &self.shared.ahead;
+        ahead.advise(
+            session,
+            self.target(ReadPurpose::Lookup),
+            access,
+            offset,
+            len,
+        );
     }
 }

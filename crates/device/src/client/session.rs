@@ -14,7 +14,7 @@
 //! call of a link.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::{Address, LinkErrorKind, Network};
@@ -22,6 +22,7 @@ use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadPurpose, Runtime, StorageError, StorageErrorKind,
 };
 
+use super::ahead::AheadBudget;
 use super::pipe::{Pipe, Vital};
 use super::purpose::{LinkPurpose, Traffic};
 use crate::frames::{ConnectionError, receive_hello};
@@ -44,6 +45,10 @@ pub struct ClientOptions {
     pub tail_bytes: usize,
     /// The bytes of each file that may be without an answer.
     pub unanswered_bytes: usize,
+    /// The bytes that are read ahead for all open objects together.
+    pub ahead_bytes: usize,
+    /// Whether finished objects are read by their descriptors, if the device passes them.
+    pub descriptors: bool,
     /// How long the lease of a folder is tried again while somebody else has it. The lease of a
     /// host that died becomes free after about ten seconds.
     pub lease_wait: Duration,
@@ -58,6 +63,8 @@ impl Default for ClientOptions {
             connections_max: 32,
             tail_bytes: 32 << 20,
             unanswered_bytes: 8 << 20,
+            ahead_bytes: 16 << 20,
+            descriptors: true,
             lease_wait: Duration::ZERO,
         }
     }
@@ -111,6 +118,9 @@ pub(super) struct Session {
     pool: Mutex<Pool>,
     changed: Condvar,
     next_object: AtomicU64,
+    pub(super) ahead: AheadBudget,
+    /// Whether the last connection can pass descriptors.
+    pub(super) passes_descriptors: AtomicBool,
 }
 
 /// How long a call may go on.
@@ -146,6 +156,10 @@ impl Session {
             silence: options.silence,
             last_heard_ns: AtomicU64::new(0),
             traffic,
+            joined_count: AtomicU64::new(0),
+            ahead_bytes: AtomicU64::new(0),
+            passed_count: AtomicU64::new(0),
+            rate: Default::default(),
         });
         Session {
             runtime: runtime.clone(),
@@ -158,6 +172,8 @@ impl Session {
             pool: runtime.mutex(Pool::default()),
             changed: runtime.condvar(),
             next_object: AtomicU64::new(1),
+            ahead: AheadBudget::default(),
+            passes_descriptors: AtomicBool::new(false),
         }
     }
 
@@ -360,6 +376,23 @@ impl Session {
             .ok()
     }
 
+    /// Takes a pipe of this state of the server to read ahead on it, unless others may need it. The
+    /// caller counts it as given back in [`Session::ahead`].
+    pub(super) fn take_to_read_ahead(&self, state: [u8; 16]) -> Option<Pipe> {
+        let most = self.options.connections_max / 4;
+        if self.ahead.pipes.fetch_add(1, Ordering::AcqRel) < most
+            && !self.is_crowded()
+            && let Some(pipe) = self.take_now()
+        {
+            if pipe.state == state {
+                return Some(pipe);
+            }
+            self.give_back(pipe);
+        }
+        self.ahead.pipes.fetch_sub(1, Ordering::AcqRel);
+        None
+    }
+
     fn note_down(&self, error: &ConnectionError) {
         let mut pool = self.pool.lock();
         if pool.down.is_none() {
@@ -403,7 +436,11 @@ impl Session {
         if !matches!(result, Tried::Answered(Some(_))) {
             let mut pool = self.pool.lock();
             pool.count -= 1;
-            self.changed.notify_one();
+            // While the device is down, callers that woke each other by their failures would try
+            // again without a pause.
+            if !matches!(result, Tried::Lost(_)) {
+                self.changed.notify_one();
+            }
         }
         result
     }
@@ -535,6 +572,8 @@ impl Session {
         match answer {
             Ok((_, ServerHello::Welcome(welcome))) => {
                 self.vital.heard();
+                let passes = connection.passes_descriptors();
+                self.passes_descriptors.store(passes, Ordering::Relaxed);
                 let pipe = Pipe::new(connection, &self.vital, welcome.state);
                 Tried::Answered((pipe, welcome))
             }

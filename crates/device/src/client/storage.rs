@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::files::open_files_max;
 use siltstone_storage::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, StorageError,
     StorageErrorKind, WriteFile, copy_object,
@@ -18,7 +19,7 @@ use siltstone_storage::{
 
 use super::file::{FileShared, RemoteFile};
 use super::object_name::ObjectName;
-use super::read;
+use super::read::{self, How};
 use super::session::LeaseRecord;
 use super::{Client, Named};
 use crate::wire::request::NamesChange;
@@ -230,6 +231,8 @@ impl Storage for DeviceStorage {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            // Finished objects have maps if the device passes descriptors, which no caller has to
+            // know.
             maps: false,
             links: true,
             survives_kill: false,
@@ -273,6 +276,7 @@ impl Storage for DeviceStorage {
         };
         // Who has it open for reading goes on reading it. Nobody else writes to it any more.
         let before = self.client.objects_named(old);
+        self.client.is_written_now(&before);
         let renamed = |o: &Named, name: &str| {
             o.with_name(|own| match o {
                 Named::Written(_) => own.is_lost(),
@@ -303,6 +307,7 @@ impl Storage for DeviceStorage {
         let session = &self.client.session;
         let limit = session.limit();
         self.client.drain(name, &limit, "reopen")?;
+        self.client.is_written_now(&self.client.objects_named(name));
         let id = session.new_object();
         let request = Request::Reopen {
             name: name.to_string(),
@@ -361,11 +366,15 @@ impl Storage for DeviceStorage {
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        Ok(Arc::new(read::open(&self.client, name, false)?))
+        read::open(&self.client, name, How::Any)
+    }
+
+    fn open_finished(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
+        read::open(&self.client, name, How::Finished)
     }
 
     fn open_direct(&self, name: &str) -> Result<Arc<dyn ReadFile>> {
-        Ok(Arc::new(read::open(&self.client, name, true)?))
+        read::open(&self.client, name, How::Direct)
     }
 
     fn check_direct(&self) -> Result<()> {
@@ -500,7 +509,14 @@ impl Storage for DeviceStorage {
     }
 
     fn open_objects_max(&self) -> Option<u64> {
-        self.client.session.welcome().map(|w| w.open_objects_max)
+        let session = &self.client.session;
+        let told = session.welcome().map(|w| w.open_objects_max);
+        if !session.passes_descriptors.load(Ordering::Relaxed) {
+            return told;
+        }
+        // What the device passes a descriptor of is open in this process.
+        let own = open_files_max().unwrap_or(u64::MAX);
+        told.map(|told| told.min(own))
     }
 }
 

@@ -17,10 +17,12 @@ use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind};
 use super::Inner;
 use super::access::Peer;
 use super::requests::{Executed, execute};
-use crate::frames::{ConnectionError, Frames, Next, receive_hello, send_frame};
+use crate::frames::{
+    ConnectionError, Frames, Next, receive_hello, send_frame, send_with_descriptor,
+};
 use crate::wire::answer::WORKING;
 use crate::wire::frame::Label;
-use crate::wire::hello::{ClientHello, Refusal, ServerHello, Welcome};
+use crate::wire::hello::{ClientHello, Refusal, ServerHello, Welcome, capability};
 use crate::wire::{Answer, Request, WireError};
 
 /// How long a new connection may take for its hello.
@@ -128,7 +130,7 @@ fn send_working(connection: &dyn Connection, deadline: Instant) {
         ..Label::default()
     };
     // If it fails, the connection's task finds out.
-    let _ = send_frame(connection, label, b"", &[], deadline);
+    let _ = send_frame(connection, label, Vec::new(), &[], deadline);
 }
 
 /// Starts the task of a connection.
@@ -190,6 +192,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
             return Ok(());
         }
     };
+    let _connected = session.connected();
     session.heard();
     let options = &inner.options;
     let welcome = Welcome {
@@ -200,7 +203,9 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
         slots: (options.slots, options.parallelism),
         open_objects_max: options.open_objects_max,
         keep_bytes: options.keep_bytes,
+        capabilities: capability::FINISHED,
     };
+    let passes_descriptors = connection.passes_descriptors();
     answer(ServerHello::Welcome(welcome), version)?;
     let mut frames = Frames::new(Arc::clone(connection));
     let mut last_number = 0;
@@ -230,11 +235,12 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
             return Err(WireError::Order(last_number, number).into());
         }
         *served.phase.lock() = Phase::Executing(now);
-        let executed = execute(inner, &session, request, &frame);
+        let executed = execute(inner, &session, request, &frame, passes_descriptors);
         // From here on nobody else sends.
         *served.phase.lock() = Phase::Other;
-        let (answer, bulk) = match executed {
-            Executed::Answer(answer, bulk) => (answer, bulk),
+        let (answer, bulk, object) = match executed {
+            Executed::Answer(answer, bulk) => (answer, bulk, None),
+            Executed::Passed(answer, object) => (answer, Vec::new(), Some(object)),
             Executed::Broken => return Err(WireError::Lane.into()),
         };
         let is_end = matches!(answer, Answer::Ended);
@@ -244,13 +250,12 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
             ..Label::default()
         };
         told = runtime.now();
-        send_frame(
-            &**connection,
-            label,
-            &answer.encode(),
-            &[&bulk],
-            told + SEND_LIMIT,
-        )?;
+        let until = told + SEND_LIMIT;
+        let descriptor = object.as_ref().and_then(|object| object.descriptor());
+        match descriptor {
+            Some(fd) => send_with_descriptor(&**connection, label, answer.encode(), fd, until)?,
+            None => send_frame(&**connection, label, answer.encode(), &[&bulk], until)?,
+        }
         if is_end {
             return Ok(());
         }

@@ -15,8 +15,11 @@ mod connection;
 mod folders;
 mod jobs;
 mod leases;
+mod measure;
 mod names_kept;
 mod notes;
+mod options;
+mod rebuild;
 mod requests;
 mod session;
 
@@ -38,79 +41,13 @@ use access::Peer;
 pub use access::{Access, AccessError};
 use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
+pub use options::ServerOptions;
 use session::{Folder, Owner, SessionState};
 
+use crate::probe::Machine;
 use crate::secret::token_hash;
 use crate::wire::Answer;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
-
-/// How a device serves.
-#[derive(Clone, Debug)]
-pub struct ServerOptions {
-    /// The device's name, for messages.
-    pub name: String,
-    /// The number of jobs that run at once.
-    pub slots: u32,
-    /// The number of subjobs of a job that run at once.
-    pub parallelism: u32,
-    /// The folders of this machine in which hosts may have jobs run.
-    pub shared: Vec<PathBuf>,
-    /// The bytes that a session may keep in its scratch folder; 0 if there are no such folders.
-    pub keep_bytes: u64,
-    /// The bytes that all sessions together may keep in their scratch folders.
-    pub keep_all_bytes: u64,
-    /// Which names of certificates may use which folders. `None` if every peer may use all.
-    pub access: Option<Access>,
-    /// The number of objects that a session may have open.
-    pub open_objects_max: u64,
-    /// The number of objects that all sessions together may have open, without those of jobs. The
-    /// server takes fewer if the process may not open as many files.
-    pub open_objects_all_max: u64,
-    /// The number of sessions.
-    pub sessions_max: usize,
-    /// The number of connections.
-    pub connections_max: usize,
-    /// The number of connections of peers that have one certificate.
-    pub certificate_connections_max: usize,
-    /// The number of peers that have not said hello yet. If there is another one, the one that has
-    /// taken longest is cut off.
-    pub greeting_max: usize,
-    /// How long a session must be silent before another one may take its lease.
-    pub lease_silence: Duration,
-    /// How long a session must be silent before its jobs end.
-    pub job_silence: Duration,
-    /// How long a session must be silent before its state ends although nobody asks for its lease.
-    pub state_silence: Duration,
-    /// How long after its start the server keeps leases for their last holders.
-    pub restart_grace: Duration,
-    /// How long a request for a lease waits for the end of the last holder's state.
-    pub end_limit: Duration,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        ServerOptions {
-            name: "device".into(),
-            slots: 1,
-            parallelism: 1,
-            shared: Vec::new(),
-            keep_bytes: 0,
-            keep_all_bytes: u64::MAX,
-            access: None,
-            open_objects_max: 4096,
-            open_objects_all_max: 16_384,
-            sessions_max: 64,
-            connections_max: 512,
-            certificate_connections_max: 256,
-            greeting_max: 64,
-            lease_silence: Duration::from_secs(10),
-            job_silence: Duration::from_secs(10),
-            state_silence: Duration::from_secs(600),
-            restart_grace: Duration::from_secs(10),
-            end_limit: Duration::from_secs(30),
-        }
-    }
-}
 
 /// The interval of the clock task.
 const TICK: Duration = Duration::from_secs(1);
@@ -189,6 +126,10 @@ struct Inner {
     /// Notified when the server stops.
     stopping: Condvar,
     open_folders: Mutex<BTreeMap<String, Arc<Folder>>>,
+    /// The rates of the storage, once they were measured.
+    measured: Mutex<Option<Machine>>,
+    /// Held while a merge is measured.
+    measuring: Mutex<()>,
     /// The leases that were given since the start, by folder and name.
     given: Mutex<BTreeSet<(String, String)>>,
 }
@@ -546,6 +487,8 @@ impl Server {
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
+            measured: runtime.mutex(None),
+            measuring: runtime.mutex(()),
         });
         let mut server = Server {
             inner: Arc::clone(&inner),
@@ -572,6 +515,12 @@ impl Server {
         self.listeners.iter().map(|l| l.address()).collect()
     }
 
+    /// What the machine has, as hosts are told. The first call measures the storage: it writes and
+    /// reads 8 MiB.
+    pub fn machine(&self) -> Machine {
+        self.inner.machine()
+    }
+
     /// What the sessions of the server do now.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let sessions: Vec<_> = self.inner.state.lock().sessions.values().cloned().collect();
@@ -580,6 +529,7 @@ impl Server {
             host: session.host.clone(),
             folder: session.folder.as_ref().map(|folder| folder.name.clone()),
             silent_for: session.silent_for(),
+            connections: session.connection_count(),
             jobs: session.jobs.running(),
             open_objects: session.objects.lock().open.len(),
         })
@@ -642,8 +592,10 @@ pub struct SessionReport {
     pub host: String,
     /// Its folder.
     pub folder: Option<String>,
-    /// How long no byte of it has come.
+    /// How long no byte of it has come. A host that lives is silent for a second at most.
     pub silent_for: Duration,
+    /// The number of its connections that stand.
+    pub connections: usize,
     /// The number of its jobs that run.
     pub jobs: usize,
     /// The number of objects that it has open.
@@ -730,7 +682,12 @@ fn tick(inner: &Arc<Inner>) {
             if silent >= inner.options.job_silence {
                 session.jobs.cancel_all();
             }
-            if silent >= inner.options.state_silence {
+            let is_gone = session.peer.is_local && session.connection_count() == 0;
+            let limit = match session.is_scratch || is_gone {
+                true => inner.options.gone_silence.min(inner.options.state_silence),
+                false => inner.options.state_silence,
+            };
+            if silent >= limit {
                 session.end(Duration::ZERO);
             }
         }

@@ -12,6 +12,7 @@ use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageError
 
 use super::Inner;
 use super::bounded::Taken;
+use super::jobs::Decides;
 use super::leases::{self, Wanted};
 use super::session::{Object, Reading, SessionState, Turn, Written};
 use crate::secret::token_hash;
@@ -24,6 +25,8 @@ use crate::wire::{Answer, Frame, Request};
 pub(super) enum Executed {
     /// An answer, with its bulk bytes.
     Answer(Answer, Vec<u8>),
+    /// An answer, with the descriptor of this object.
+    Passed(Answer, Arc<dyn ReadFile>),
     /// The host broke the protocol, so the connection ends.
     Broken,
 }
@@ -57,6 +60,7 @@ pub(super) fn execute(
     session: &Arc<SessionState>,
     request: Request,
     frame: &Frame,
+    passes_descriptors: bool,
 ) -> Executed {
     if session.is_ended() && !planted!(FencedRead) {
         return Executed::Answer(Answer::Ended, Vec::new());
@@ -96,6 +100,12 @@ pub(super) fn execute(
             Ok(Answer::Done).into()
         }
         Request::Open { name, file, direct } => open(inner, session, &name, file, direct).into(),
+        Request::OpenFinished { name, file, tail } => {
+            match open_finished(inner, session, &name, file, tail, passes_descriptors) {
+                Ok(executed) => executed,
+                Err(error) => Err(error).into(),
+            }
+        }
         Request::Read { file, ranges } => read(session, file, &ranges),
         Request::ReadSmall { name } => read_small(session, &name),
         Request::List { after } => list(session, &after).into(),
@@ -110,6 +120,21 @@ pub(super) fn execute(
             Ok(done(checked.unwrap_or(Err(no_folder("check_direct"))))).into()
         }
         Request::ProveFolder { name, salt } => inner.prove_folder(session, &name, &salt).into(),
+        Request::Describe => Ok(Answer::Machine(inner.machine())).into(),
+        Request::Echo { len } if len as usize > BULK_MAX => {
+            let detail = format!("{len} bytes are more than a frame has");
+            let kind = StorageErrorKind::InvalidInput;
+            Err(StorageError::new(kind, "echo", "", detail)).into()
+        }
+        Request::Echo { len } => Executed::Answer(Answer::Bytes, vec![0xa5; len as usize]),
+        Request::MeasureMerge {
+            codec,
+            level,
+            value_bytes,
+        } => {
+            let measured = inner.measure_merge(codec, level, value_bytes);
+            measured.map(Answer::Merged).into()
+        }
         Request::Names {
             number,
             epoch,
@@ -144,6 +169,10 @@ pub(super) fn execute(
             session.jobs.forget(attempt);
             Ok(Answer::Done).into()
         }
+        Request::Survivors(piece) => {
+            let crc = frame.header.body_crc;
+            session.jobs.survivors(&piece, crc, frame.bulk()).into()
+        }
     }
 }
 
@@ -168,7 +197,12 @@ fn change_names(
     }
     let failed = &mut names.1;
     let result = match (change, &session.folder) {
-        (NamesChange::BeginJob(order), _) => super::jobs::begin(inner, session, order, frame),
+        (NamesChange::BeginJob(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Device, frame)
+        }
+        (NamesChange::BeginRebuild(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Host, frame)
+        }
         (_, None) => Err(no_folder("change")),
         (change, Some(folder)) => {
             let storage = &*folder.storage;
@@ -266,7 +300,9 @@ fn make_change(
             done(synced)
         }
         NamesChange::SyncParents => done(storage.sync_parents(local("sync_parents")?)),
-        NamesChange::BeginJob(_) => unreachable!("jobs are begun by the caller"),
+        NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_) => {
+            unreachable!("jobs are begun by the caller")
+        }
     })
 }
 
@@ -365,6 +401,48 @@ fn open(
     };
     objects.open.insert(file, Object::Read(Arc::new(reading)));
     Ok(Answer::Opened { len })
+}
+
+/// Opens an object to which nobody writes any more. If its descriptor can be passed, the host needs
+/// nothing else of it, so it is not open here; otherwise the answer has its last bytes.
+fn open_finished(
+    inner: &Inner,
+    session: &SessionState,
+    name: &str,
+    file: u64,
+    tail: u32,
+    passes_descriptors: bool,
+) -> Result<Executed, StorageError> {
+    let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
+    if passes_descriptors && !is_written(session, name) {
+        let object = folder.storage.open(name)?;
+        if session.is_ended() {
+            return Ok(Ok(Answer::Ended).into());
+        }
+        if object.descriptor().is_some() {
+            let len = object.len();
+            return Ok(Executed::Passed(Answer::Opened { len }, object));
+        }
+    }
+    let answer = open(inner, session, name, file, false)?;
+    let object = session.objects.lock().open.get(&file).cloned();
+    let (Answer::Opened { len }, Some(Object::Read(object))) = (&answer, object) else {
+        return Ok(Ok(answer).into());
+    };
+    let tail = u64::from(tail).min(*len).min(BULK_MAX as u64);
+    let mut bytes = vec![0; tail as usize];
+    if let Err(error) = object.file.read_at(len - tail, &mut bytes) {
+        close(session, file);
+        return Err(error);
+    }
+    Ok(Executed::Answer(answer, bytes))
+}
+
+/// Whether the session has an object of this name open for writing.
+fn is_written(session: &SessionState, name: &str) -> bool {
+    let objects = session.objects.lock();
+    let mut open = objects.open.values();
+    open.any(|object| matches!(object, Object::Written(w) if w.file.name() == name))
 }
 
 fn read(session: &SessionState, file: u64, ranges: &[(u64, u32)]) -> Executed {

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::planted;
@@ -174,10 +174,21 @@ pub(super) struct SessionState {
     end_is_done: Mutex<bool>,
     end_changed: Condvar,
     last_heard_ns: AtomicU64,
+    /// The connections of the session that stand.
+    connections: AtomicUsize,
     pub(super) names: Mutex<(Lane, FailedSyncs)>,
     pub(super) objects: Mutex<Objects>,
     pub(super) leases: Mutex<Leases>,
     pub(super) jobs: Jobs,
+}
+
+/// A connection of a session.
+pub(super) struct Connected(Arc<SessionState>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Whose session it is.
@@ -209,6 +220,7 @@ impl SessionState {
             end_is_done: runtime.mutex(false),
             end_changed: runtime.condvar(),
             last_heard_ns: AtomicU64::new(runtime.now().as_nanos()),
+            connections: AtomicUsize::new(0),
             names: runtime.mutex(Default::default()),
             objects: runtime.mutex(Objects::default()),
             leases: runtime.mutex(Leases::default()),
@@ -228,6 +240,17 @@ impl SessionState {
         if closed.len() > CLOSED_MAX {
             closed.pop_first();
         }
+    }
+
+    /// Counts a connection of the session until the value is dropped.
+    pub(super) fn connected(self: &Arc<Self>) -> Connected {
+        self.connections.fetch_add(1, Ordering::SeqCst);
+        Connected(Arc::clone(self))
+    }
+
+    /// The number of connections of the session that stand.
+    pub(super) fn connection_count(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// A byte of the host came.

@@ -8,6 +8,7 @@ use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
 use super::error::{get_error, put_error};
 use super::job::JobStatus;
+use super::machine::{Machine, MergeRate};
 
 /// The most bytes of names in one page of a list.
 pub const LIST_BYTES_MAX: usize = 48 << 10;
@@ -49,6 +50,12 @@ pub enum Answer {
     Job(JobStatus),
     /// The proof of a shared folder: a hash of the object's bytes and the salt.
     Proof([u8; 16]),
+    /// There is no room for what the request brought. The host makes it again.
+    Later,
+    /// What the device's machine has.
+    Machine(Machine),
+    /// How fast a merge was.
+    Merged(MergeRate),
 }
 
 /// The kinds of answers.
@@ -63,6 +70,9 @@ mod kind {
     pub const FREE_BYTES: u16 = 0x8008;
     pub const JOB: u16 = 0x8009;
     pub const PROOF: u16 = 0x800a;
+    pub const LATER: u16 = 0x800b;
+    pub const MACHINE: u16 = 0x8010;
+    pub const MERGED: u16 = 0x8011;
 }
 
 impl Answer {
@@ -79,6 +89,9 @@ impl Answer {
             Answer::FreeBytes(_) => kind::FREE_BYTES,
             Answer::Job(_) => kind::JOB,
             Answer::Proof(_) => kind::PROOF,
+            Answer::Later => kind::LATER,
+            Answer::Machine(_) => kind::MACHINE,
+            Answer::Merged(_) => kind::MERGED,
         }
     }
 
@@ -87,7 +100,7 @@ impl Answer {
         let mut out = FieldWriter::new();
         let o = &mut out;
         match self {
-            Answer::Done | Answer::Ended | Answer::Bytes => {}
+            Answer::Done | Answer::Ended | Answer::Bytes | Answer::Later => {}
             Answer::Failed(error) => put_error(o, error),
             Answer::Leased { epoch } => o.u64(*epoch),
             Answer::Opened { len } => o.u64(*len),
@@ -104,6 +117,8 @@ impl Answer {
             }
             Answer::Job(status) => status.put(o),
             Answer::Proof(hash) => super::request::put_id(o, hash),
+            Answer::Machine(machine) => machine.put(o),
+            Answer::Merged(rate) => rate.put(o),
         }
         out.into_bytes()
     }
@@ -119,6 +134,7 @@ impl Answer {
             kind::DONE => Answer::Done,
             kind::FAILED => Answer::Failed(get_error(i)?),
             kind::ENDED => Answer::Ended,
+            kind::LATER => Answer::Later,
             kind::LEASED => Answer::Leased {
                 epoch: i.u64("epoch")?,
             },
@@ -142,6 +158,8 @@ impl Answer {
             }
             kind::JOB => Answer::Job(JobStatus::get(i)?),
             kind::PROOF => Answer::Proof(super::request::get_id(i, "proof")?),
+            kind::MACHINE => Answer::Machine(Machine::get(i)?),
+            kind::MERGED => Answer::Merged(MergeRate::get(i)?),
             other => return Err(Damage::new("kind of answer", 16, 0, other.into())),
         };
         i.finish("answer")?;

@@ -26,6 +26,12 @@ pub const FIELDS_MAX: usize = 64 << 10;
 /// The most bulk bytes.
 pub const BULK_MAX: usize = 1 << 20;
 
+/// The flags of frames.
+pub mod flag {
+    /// A descriptor of the system comes along with the frame.
+    pub const DESCRIPTOR: u16 = 1;
+}
+
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
@@ -38,7 +44,7 @@ pub struct FrameHeader {
     pub number: u64,
     /// What the frame is.
     pub kind: u16,
-    /// Bits whose meaning depends on the kind.
+    /// Bits whose meaning depends on the kind; see [`flag`].
     pub flags: u16,
     /// The checksum of fields and bulk bytes.
     pub body_crc: u32,
@@ -156,18 +162,39 @@ pub fn header_of(label: Label, fields: &[u8], bulk: &[&[u8]]) -> FrameHeader {
     }
 }
 
+/// How many bytes are received at once if it is not known what comes. Most frames are smaller, and
+/// then one call receives a frame, or several.
+const CHUNK_BYTES: usize = 2048;
+
 /// Cuts the bytes of a connection into frames.
 ///
 /// The caller receives into [`FrameReader::space`], says how much came with
-/// [`FrameReader::filled`], and takes frames with [`FrameReader::next_frame`]. A body is received
-/// into the buffer that the frame keeps, so bulk bytes are not copied.
-#[derive(Debug, Default)]
+/// [`FrameReader::filled`], and takes frames with [`FrameReader::next_frame`] until there is none.
+/// A large body is received into the buffer that the frame keeps, except for its first bytes, so
+/// bulk bytes are not copied.
+#[derive(Debug)]
 pub struct FrameReader {
-    head: [u8; HEADER_BYTES],
-    head_len: usize,
+    /// Bytes that were received and belong to no frame yet.
+    chunk: Box<[u8; CHUNK_BYTES]>,
+    /// Which of them.
+    chunk_from: usize,
+    chunk_to: usize,
     header: Option<FrameHeader>,
     body: Vec<u8>,
     body_len: usize,
+}
+
+impl Default for FrameReader {
+    fn default() -> FrameReader {
+        FrameReader {
+            chunk: Box::new([0; CHUNK_BYTES]),
+            chunk_from: 0,
+            chunk_to: 0,
+            header: None,
+            body: Vec::new(),
+            body_len: 0,
+        }
+    }
 }
 
 impl FrameReader {
@@ -178,15 +205,23 @@ impl FrameReader {
 
     /// Whether a part of a frame has been received.
     pub fn is_within_frame(&self) -> bool {
-        self.head_len > 0
+        self.header.is_some() || self.chunk_from < self.chunk_to
     }
 
     /// Where the next bytes go. It is empty only if a whole frame waits to be taken.
     pub fn space(&mut self) -> &mut [u8] {
-        match self.header {
-            None => &mut self.head[self.head_len..],
-            Some(_) => &mut self.body[self.body_len..],
+        if self.header.is_some() {
+            return &mut self.body[self.body_len..];
         }
+        if self.chunk_from == self.chunk_to {
+            (self.chunk_from, self.chunk_to) = (0, 0);
+        } else if self.chunk_to == CHUNK_BYTES {
+            // Less than a header is left, or a frame would have been begun.
+            self.chunk.copy_within(self.chunk_from.., 0);
+            self.chunk_to -= self.chunk_from;
+            self.chunk_from = 0;
+        }
+        &mut self.chunk[self.chunk_to..]
     }
 
     /// The first `len` bytes of the space were filled.
@@ -202,27 +237,39 @@ impl FrameReader {
             assert!(self.body_len <= self.body.len(), "more bytes than space");
             return Ok(());
         }
-        self.head_len += len;
-        assert!(self.head_len <= HEADER_BYTES, "more bytes than space");
-        if self.head_len == HEADER_BYTES {
-            let header = FrameHeader::decode(&self.head)?;
-            self.body = vec![0; header.body_len()];
-            self.body_len = 0;
-            self.header = Some(header);
-        }
+        self.chunk_to += len;
+        assert!(self.chunk_to <= CHUNK_BYTES, "more bytes than space");
+        self.begin_frame()
+    }
+
+    /// Decodes a header that was received, and takes what was received of its body.
+    fn begin_frame(&mut self) -> Decoded<()> {
+        let received = &self.chunk[self.chunk_from..self.chunk_to];
+        let Some((head, rest)) = received.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(());
+        };
+        let header = FrameHeader::decode(head)?;
+        self.body = vec![0; header.body_len()];
+        self.body_len = rest.len().min(self.body.len());
+        self.body[..self.body_len].copy_from_slice(&rest[..self.body_len]);
+        self.chunk_from += HEADER_BYTES + self.body_len;
+        self.header = Some(header);
         Ok(())
     }
 
     /// The frame that was received, if it is whole.
     ///
     /// # Errors
-    /// If its body has another checksum.
+    /// If its body has another checksum, or if its header is wrong.
     pub fn next_frame(&mut self) -> Decoded<Option<Frame>> {
+        if self.header.is_none() {
+            self.begin_frame()?;
+        }
         let Some(header) = self.header.filter(|_| self.body_len == self.body.len()) else {
             return Ok(None);
         };
         let body = std::mem::take(&mut self.body);
-        (self.header, self.head_len, self.body_len) = (None, 0, 0);
+        (self.header, self.body_len) = (None, 0);
         let found = crc32c(&body);
         if found != header.body_crc {
             let (expected, found) = (header.body_crc.into(), found.into());

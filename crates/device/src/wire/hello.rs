@@ -93,6 +93,16 @@ pub struct Welcome {
     pub open_objects_max: u64,
     /// The bytes that the session may keep in a scratch folder.
     pub keep_bytes: u64,
+    /// What the device can do beyond the required requests: bits of [`capability`]. Bits that are
+    /// not known mean nothing.
+    pub capabilities: u32,
+}
+
+/// The capabilities of a device.
+pub mod capability {
+    /// It answers requests to open a finished object, on a connection within one machine with the
+    /// object's descriptor.
+    pub const FINISHED: u32 = 1;
 }
 
 /// The tags of fields.
@@ -106,6 +116,8 @@ mod tag {
     pub const DEVICE: u16 = 4;
     pub const NAME: u16 = 5;
     pub const LIMITS: u16 = 6;
+    /// A host that does not know it makes no requests that need it.
+    pub const CAPABILITIES: u16 = 1 | siltstone_table::fields::MAY_SKIP;
 }
 
 /// The bytes of a hello.
@@ -165,6 +177,21 @@ fn get_id(i: &mut FieldReader<'_>, what: &'static str) -> Decoded<[u8; 16]> {
     let bytes = i.bytes(what)?;
     let wrong = || Damage::new(what, at, 16, bytes.len() as u64);
     bytes.try_into().map_err(|_| wrong())
+}
+
+/// The capabilities of a device, which an older one does not tell.
+fn get_capabilities(mut i: FieldReader<'_>) -> Decoded<u32> {
+    while i.remaining() > 0 {
+        let found = i.u16("field of a hello")?;
+        let bytes = i.bytes("field of a hello")?;
+        if found == tag::CAPABILITIES {
+            let mut field = FieldReader::new(bytes);
+            let capabilities = field.u32("capabilities")?;
+            field.finish("capabilities")?;
+            return Ok(capabilities);
+        }
+    }
+    Ok(0)
 }
 
 fn get_folder(i: &mut FieldReader<'_>) -> Decoded<FolderWanted> {
@@ -244,6 +271,7 @@ impl ServerHello {
                     o.u64(welcome.open_objects_max);
                     o.u64(welcome.keep_bytes);
                 });
+                out.field(tag::CAPABILITIES, |o| o.u32(welcome.capabilities));
                 hello((version, version), out)
             }
         }
@@ -289,8 +317,13 @@ impl ServerHello {
                 slots: (i.u32("slots")?, i.u32("subjobs at once")?),
                 open_objects_max: i.u64("open objects")?,
                 keep_bytes: i.u64("bytes to keep")?,
+                capabilities: 0,
             })
         })?;
+        let welcome = Welcome {
+            capabilities: get_capabilities(i.clone())?,
+            ..welcome
+        };
         i.end("hello of a device")?;
         Ok((theirs.1, ServerHello::Welcome(welcome)))
     }
@@ -322,6 +355,7 @@ mod tests {
             slots: (2, 4),
             open_objects_max: 1 << 10,
             keep_bytes: 1 << 25,
+            capabilities: capability::FINISHED,
         })
     }
 

@@ -11,7 +11,9 @@ pub mod error;
 pub mod frame;
 pub mod hello;
 pub mod job;
+pub mod machine;
 pub mod request;
+pub mod survivors;
 
 pub use answer::Answer;
 pub use frame::{Frame, FrameHeader, FrameReader};

@@ -12,6 +12,7 @@ use siltstone_table::Damage;
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
 use super::job::JobOrder;
+use super::survivors::SurvivorsPiece;
 
 /// The most ranges of one read.
 pub const RANGES_MAX: usize = 1024;
@@ -64,6 +65,17 @@ pub enum Request {
         file: u64,
         /// Whether it is read past the page cache.
         direct: bool,
+    },
+    /// Opens a finished object, to which nobody writes any more, for reading. The answer has the
+    /// object's descriptor if the connection passes one, and the object is not open then.
+    /// Otherwise it has the object's last bytes.
+    OpenFinished {
+        /// The object.
+        name: String,
+        /// The number that the host gives it.
+        file: u64,
+        /// How many of the last bytes are wanted.
+        tail: u32,
     },
     /// Reads ranges of an open object, which together have no more bytes than a frame.
     Read {
@@ -123,6 +135,25 @@ pub enum Request {
     ForgetJob {
         /// The attempt.
         attempt: u64,
+    },
+    /// Brings a piece of the survivors of a subjob, whose bytes are the bulk bytes.
+    Survivors(SurvivorsPiece),
+    /// Asks what the device's machine has.
+    Describe,
+    /// Sends bulk bytes that are thrown away, and asks for as many bytes as this. It measures the
+    /// link.
+    Echo {
+        /// The bytes of the answer, at most those of a frame.
+        len: u32,
+    },
+    /// Asks the device to measure a small merge in memory.
+    MeasureMerge {
+        /// The number of the codec.
+        codec: u8,
+        /// Its level.
+        level: u8,
+        /// The bytes of a value.
+        value_bytes: u32,
     },
     /// A change in the lane of names.
     Names {
@@ -209,6 +240,9 @@ pub enum NamesChange {
     SyncParents,
     /// Begins a job, whose bytes are the bulk bytes.
     BeginJob(JobOrder),
+    /// Begins a job, whose bytes are the bulk bytes, of which the host decides what is kept
+    /// ([`Request::Survivors`]) and the device makes the tables.
+    BeginRebuild(JobOrder),
 }
 
 /// A change of a file that is written.
@@ -249,6 +283,11 @@ mod kind {
     pub const CANCEL_JOB: u16 = 15;
     pub const READ_OUTCOME: u16 = 16;
     pub const FORGET_JOB: u16 = 17;
+    pub const OPEN_FINISHED: u16 = 18;
+    pub const SURVIVORS: u16 = 19;
+    pub const DESCRIBE: u16 = 24;
+    pub const ECHO: u16 = 25;
+    pub const MEASURE_MERGE: u16 = 26;
     pub const CREATE: u16 = 32;
     pub const RECYCLE: u16 = 33;
     pub const SYNC_OBJECT: u16 = 34;
@@ -260,6 +299,7 @@ mod kind {
     pub const SYNC_DIR: u16 = 40;
     pub const SYNC_PARENTS: u16 = 41;
     pub const BEGIN_JOB: u16 = 42;
+    pub const BEGIN_REBUILD: u16 = 43;
     pub const APPEND: u16 = 64;
     pub const RESERVE: u16 = 65;
     pub const TRUNCATE: u16 = 66;
@@ -298,6 +338,7 @@ impl NamesChange {
             NamesChange::SyncDir => kind::SYNC_DIR,
             NamesChange::SyncParents => kind::SYNC_PARENTS,
             NamesChange::BeginJob(_) => kind::BEGIN_JOB,
+            NamesChange::BeginRebuild(_) => kind::BEGIN_REBUILD,
         }
     }
 
@@ -334,7 +375,7 @@ impl NamesChange {
                 put_name(out, from_name);
             }
             NamesChange::SyncDir | NamesChange::SyncParents => {}
-            NamesChange::BeginJob(order) => order.put(out),
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => order.put(out),
         }
     }
 
@@ -375,6 +416,7 @@ impl NamesChange {
             kind::SYNC_DIR => NamesChange::SyncDir,
             kind::SYNC_PARENTS => NamesChange::SyncParents,
             kind::BEGIN_JOB => NamesChange::BeginJob(JobOrder::get(i)?),
+            kind::BEGIN_REBUILD => NamesChange::BeginRebuild(JobOrder::get(i)?),
             other => return Err(Damage::new("kind of request", 16, 0, other.into())),
         })
     }
@@ -391,6 +433,7 @@ impl Request {
             Request::Reopen { .. } => kind::REOPEN,
             Request::Close { .. } => kind::CLOSE,
             Request::Open { .. } => kind::OPEN,
+            Request::OpenFinished { .. } => kind::OPEN_FINISHED,
             Request::Read { .. } => kind::READ,
             Request::ReadSmall { .. } => kind::READ_SMALL,
             Request::List { .. } => kind::LIST,
@@ -401,6 +444,10 @@ impl Request {
             Request::CancelJob { .. } => kind::CANCEL_JOB,
             Request::ReadOutcome { .. } => kind::READ_OUTCOME,
             Request::ForgetJob { .. } => kind::FORGET_JOB,
+            Request::Survivors(_) => kind::SURVIVORS,
+            Request::Describe => kind::DESCRIBE,
+            Request::Echo { .. } => kind::ECHO,
+            Request::MeasureMerge { .. } => kind::MEASURE_MERGE,
             Request::Names { change, .. } => change.kind(),
             Request::File { change, .. } => match change {
                 FileChange::Append { .. } => kind::APPEND,
@@ -416,7 +463,21 @@ impl Request {
         let mut out = FieldWriter::new();
         let o = &mut out;
         match self {
-            Request::KeepAlive | Request::Goodbye | Request::FreeBytes | Request::CheckDirect => {}
+            Request::KeepAlive
+            | Request::Goodbye
+            | Request::FreeBytes
+            | Request::CheckDirect
+            | Request::Describe => {}
+            Request::Echo { len } => o.u32(*len),
+            Request::MeasureMerge {
+                codec,
+                level,
+                value_bytes,
+            } => {
+                o.u8(*codec);
+                o.u8(*level);
+                o.u32(*value_bytes);
+            }
             Request::Lease {
                 id,
                 name,
@@ -446,6 +507,11 @@ impl Request {
                 put_name(o, name);
                 o.u64(*file);
                 o.flag(*direct);
+            }
+            Request::OpenFinished { name, file, tail } => {
+                put_name(o, name);
+                o.u64(*file);
+                o.u32(*tail);
             }
             Request::Read { file, ranges } => {
                 o.u64(*file);
@@ -478,6 +544,7 @@ impl Request {
                 o.u64(*attempt);
                 o.u64(*offset);
             }
+            Request::Survivors(piece) => piece.put(o),
             Request::Names {
                 number,
                 epoch,
@@ -541,6 +608,11 @@ impl Request {
                 file: i.u64("file")?,
                 direct: i.flag("direct")?,
             },
+            kind::OPEN_FINISHED => Request::OpenFinished {
+                name: i.text("name")?,
+                file: i.u64("file")?,
+                tail: i.u32("last bytes")?,
+            },
             kind::READ => Request::Read {
                 file: i.u64("file")?,
                 ranges: i.list("ranges", 12, |i| Ok((i.u64("offset")?, i.u32("length")?)))?,
@@ -574,7 +646,17 @@ impl Request {
             kind::FORGET_JOB => Request::ForgetJob {
                 attempt: i.u64("attempt")?,
             },
-            kind::CREATE..=kind::BEGIN_JOB => Request::Names {
+            kind::SURVIVORS => Request::Survivors(SurvivorsPiece::get(i)?),
+            kind::DESCRIBE => Request::Describe,
+            kind::ECHO => Request::Echo {
+                len: i.u32("bytes of the answer")?,
+            },
+            kind::MEASURE_MERGE => Request::MeasureMerge {
+                codec: i.u8("codec")?,
+                level: i.u8("level")?,
+                value_bytes: i.u32("bytes of a value")?,
+            },
+            kind::CREATE..=kind::BEGIN_REBUILD => Request::Names {
                 number: i.u64("number")?,
                 epoch: i.u64("epoch")?,
                 change: NamesChange::get(found, i)?,

@@ -3,6 +3,8 @@
 use siltstone_device::wire::Request;
 use siltstone_device::wire::job::{JobOrder, Place};
 use siltstone_device::wire::request::NamesChange;
+use siltstone_table::exec::part::{Part, Point};
+use siltstone_table::job::outcome::{Counters, OutputTable};
 use siltstone_table::job::{FormatOptions, Input, Job, OutputLimits, OutputPrefix};
 
 /// A job that ends at once on a device, because a stream does not cross a link.
@@ -40,5 +42,32 @@ fn order(attempt: u64, place: Place) -> Request {
         number: attempt,
         epoch: 1,
         change: NamesChange::BeginJob(order),
+    }
+}
+
+/// A part of that job with one table of this name.
+pub fn a_part(name: &str) -> Part {
+    let keys = (b"a".to_vec(), b"b".to_vec());
+    let table = OutputTable {
+        name: name.into(),
+        subjob: 0,
+        raw_bytes: 100,
+        file_bytes: 100,
+        entries: 2,
+        puts: 2,
+        deletes: 0,
+        fragments: 0,
+        bounds: OutputTable::bounds_of(Some(&keys), None).expect("bounds of two keys"),
+        keys: Some(keys),
+        left_bound: Vec::new(),
+        right_bound: None,
+        min_seq: 5,
+        max_seq: 9,
+        digest: 1,
+    };
+    Part {
+        subjob: 0,
+        tables: vec![table],
+        next: Point::End(Counters::default()),
     }
 }

@@ -168,7 +168,7 @@ impl Slots {
     ) {
         let what = work.describe();
         let result = guarded(self.jobs.env(), || what, || end(&self.jobs, &mut work));
-        cpu.end(self.jobs.env());
+        cpu.end(&self.jobs);
         end_work(&self.jobs, work, result);
     }
 

@@ -52,7 +52,7 @@ fn run(jobs: &Jobs, mut work: Work) {
     let cpu = CpuUse::begin(jobs.env(), &work);
     let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
     // This comes before the work ends, so that who waits until the store is idle finds it counted.
-    cpu.end(jobs.env());
+    cpu.end(jobs);
     end_work(jobs, work, result);
 }
 

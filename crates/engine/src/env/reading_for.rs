@@ -23,6 +23,11 @@ pub(crate) fn storage_for(purpose: ReadPurpose, inner: Arc<dyn Storage>) -> Arc<
     Arc::new(Wrapped(StorageFor { purpose, inner }))
 }
 
+/// A file that is read for this purpose.
+pub(crate) fn file_for(purpose: ReadPurpose, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
+    Arc::new(FileFor { purpose, file })
+}
+
 struct InputsFor {
     purpose: ReadPurpose,
     inputs: Arc<dyn Inputs>,

@@ -61,6 +61,24 @@ pub(crate) fn repeating_inputs(inputs: Arc<dyn Inputs>, outage: &Arc<Outage>) ->
     Arc::new(RepeatingInputs { inputs, calls })
 }
 
+/// A file, with reads that wait.
+pub(crate) fn repeating_reader(file: Arc<dyn ReadFile>, outage: &Arc<Outage>) -> Arc<dyn ReadFile> {
+    let calls = Calls {
+        outage: outage.clone(),
+        waits: true,
+    };
+    Arc::new(RepeatingReader { file, calls })
+}
+
+/// Makes a call that only reads, and waits until it reaches the storage.
+pub(crate) fn repeat_read<T>(outage: &Arc<Outage>, call: impl FnMut() -> Result<T>) -> Result<T> {
+    let calls = Calls {
+        outage: outage.clone(),
+        waits: true,
+    };
+    calls.read(call)
+}
+
 /// How the calls of a storage and of its files are made.
 #[derive(Clone)]
 struct Calls {

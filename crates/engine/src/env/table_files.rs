@@ -81,7 +81,7 @@ impl TableFiles {
         let opened = if direct {
             self.storage.open_direct(name)
         } else {
-            self.storage.open(name)
+            self.storage.open_finished(name)
         };
         opened.map_err(|error| {
             if error.kind != StorageErrorKind::NotFound || !self.closed.load(Ordering::Acquire) {

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{ReadPurpose, planted};
+use siltstone_storage::{ReadPurpose, Storage, planted};
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
@@ -22,11 +22,13 @@ use crate::env::reading_for::{inputs_for, storage_for};
 use crate::env::repeating::repeating_inputs;
 use crate::jobs::begun::Begun;
 use crate::jobs::build::FlushSpec;
+use crate::jobs::carry_over::CarryOver;
 use crate::jobs::ended::{Ended, rejection};
 use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
 use crate::jobs::runner::JobRunner;
 use crate::jobs::sides::{SideId, guarded};
+use crate::jobs::work::RemarkCell;
 use crate::tree::memtable::Memtable;
 use crate::types::error::{self, Error, ErrorKind};
 use crate::types::limits::KeyspaceId;
@@ -42,7 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) output: OutputPrefix,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
-    /// What stands between an executor that is not the host's own and the store.
+    /// What stands between an executor that is not the host's own and the store. Side `host` has
+    /// one if another executor runs the job in the place of the host's cores.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Tables that earlier attempts of the job took over.
     pub(crate) adopted_before: u64,
@@ -108,13 +111,42 @@ impl JobRunner {
 
     /// Executes a job and verifies its outcome.
     pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
-        let outcome = self.prepare(attempt, begun).execute()?;
-        self.verify(attempt, begun, &outcome)?;
+        let outcome = self.prepare(attempt, begun, &Arc::default()).execute()?;
+        self.verify(attempt, begun, &outcome, None)?;
         Ok(outcome)
     }
 
+    /// The executor that may run a job in the place of the host's cores. Flushes have none.
+    pub(crate) fn separated_for(&self, begun: &Begun) -> Option<&Arc<dyn Executor>> {
+        let separated = self.separated.as_ref();
+        separated.filter(|_| begun.compared.is_none())
+    }
+
+    /// Whether the host's own cores run the attempt.
+    pub(crate) fn is_host(&self, attempt: &Attempt) -> bool {
+        attempt.side == self.sides.host() && attempt.gate.is_none()
+    }
+
+    /// The executor of an attempt, and its name.
+    fn executor_of(&self, attempt: &Attempt) -> (&Arc<dyn Executor>, &str) {
+        match &self.separated {
+            Some(executor) if attempt.side == self.sides.host() && attempt.gate.is_some() => {
+                (executor, "separated")
+            }
+            _ => (
+                self.sides.executor(attempt.side),
+                self.sides.name(attempt.side),
+            ),
+        }
+    }
+
     /// Prepares an attempt of a job.
-    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> PreparedJob {
+    pub(crate) fn prepare(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        remarks: &Arc<RemarkCell>,
+    ) -> PreparedJob {
         let (inputs, outputs) = match &attempt.gate {
             Some(gate) => (gate.inputs(), gate.outputs(self.outputs_elsewhere())),
             None => (
@@ -123,6 +155,7 @@ impl JobRunner {
             ),
         };
         let inputs = inputs_for(ReadPurpose::Compaction, inputs);
+        let is_host = self.is_host(attempt);
         let context = ExecContext {
             runtime: self.runtime.clone(),
             inputs,
@@ -140,28 +173,35 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
             part_listener: None,
+            remarks: Some(remarks.clone()),
             subjob_order: self.subjob_order,
-            columns_first: false,
+            columns_first: self.columns_first && is_host,
         };
+        let (executor, name) = self.executor_of(attempt);
         PreparedJob {
-            executor: self.sides.executor(attempt.side).clone(),
-            name: self.sides.name(attempt.side).to_string(),
-            is_host: attempt.side == self.sides.host(),
+            executor: executor.clone(),
+            name: name.to_string(),
+            is_host,
             job: begun.attempt(attempt.output.clone()),
             context,
         }
     }
 
-    /// Verifies an outcome. The tables of one that is not believed are deleted.
+    /// Verifies an outcome, whose tables are opened through `carry_over` if it is foreign. The
+    /// tables of one that is not believed are deleted.
     pub(crate) fn verify(
         &self,
         attempt: &Attempt,
         begun: &Begun,
         outcome: &Outcome,
+        carry_over: Option<&CarryOver>,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
-        let is_whole = self.checks_whole(attempt.side);
-        let verified = self.check(attempt, begun, &job, outcome, is_whole);
+        let is_whole = self.is_foreign(attempt, begun) && self.checks_whole(attempt.side);
+        let carried = carry_over.map(CarryOver::storage);
+        let to_verify = storage_for(ReadPurpose::Verify, self.outputs().clone());
+        let outputs = carried.unwrap_or(&*to_verify);
+        let verified = self.check(attempt, begun, &job, outcome, (outputs, is_whole));
         match &verified {
             // An outcome of which a sample was checked does not show that the side is honest again.
             Ok(()) if !is_whole => {}
@@ -189,15 +229,11 @@ impl JobRunner {
         begun: &Begun,
         job: &Job,
         outcome: &Outcome,
-        is_whole: bool,
+        (outputs, is_whole): (&dyn Storage, bool),
     ) -> Result<(), Ended> {
-        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
         let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes.
-        let is_from_outside = attempt.side != self.sides.host()
-            || begun.is_foreign() && !planted!(ForeignTablesAreBelieved);
-        if verified.is_ok() && is_from_outside {
-            verified = self.check_foreign(attempt, begun, job, outcome, is_whole)?;
+        if verified.is_ok() && self.is_foreign(attempt, begun) {
+            verified = self.check_foreign(attempt, begun, job, outcome, (outputs, is_whole))?;
         }
         if let Some((stream, sample)) = &begun.compared
             && verified.is_ok()
@@ -213,9 +249,15 @@ impl JobRunner {
             })?;
         }
         verified.map_err(|rejected| {
-            let executor = self.sides.name(attempt.side);
+            let (_, executor) = self.executor_of(attempt);
             Ended::Rejected(rejection(&rejected.reason, executor))
         })
+    }
+
+    /// Whether an executor made tables that is not the host's own, which syncs and checks what it
+    /// writes.
+    pub(crate) fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
+        !self.is_host(attempt) || begun.is_foreign() && !planted!(ForeignTablesAreBelieved)
     }
 
     /// Checks tables that an executor other than the host's own made: that they are synced, some
@@ -227,9 +269,8 @@ impl JobRunner {
         begun: &Begun,
         job: &Job,
         outcome: &Outcome,
-        is_whole: bool,
+        (outputs, is_whole): (&dyn Storage, bool),
     ) -> Result<Result<(), Rejected>, Ended> {
-        let outputs = &*storage_for(ReadPurpose::Verify, self.outputs().clone());
         let epoch = self.epoch;
         let failed = |e| Ended::Failed(Error::from(e).context("reading an executor's table back"));
         let (sample, ranges) = match is_whole {

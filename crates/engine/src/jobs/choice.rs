@@ -5,9 +5,10 @@
 //! 7](../../../../docs/rfc/0007-slots.md), section 5). [`ends`] has the other way: queues with two
 //! ends.
 //!
-//! Invariants: the host is always a candidate, so there is always an answer. A job that may not
-//! wait is given to a free slot or to the host. At most as many jobs wait for a side as it has
-//! slots. A side whose speed is not known gets one job of a kind at a time.
+//! Invariants: the host is always a candidate, so there is always an answer, except for a job that
+//! is kept off the host ([`choose_other`]). A job that may not wait is given to a free slot or to
+//! the host. At most as many jobs wait for a side as it has slots. A side whose speed is not known
+//! gets one job of a kind at a time.
 //!
 //! Threading: pure functions.
 
@@ -103,9 +104,45 @@ pub(crate) fn choose_split(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Wai
 /// first one in the list is chosen. The host is the last one in the list.
 pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {
     let host = sides.len() - 1;
+    let (best, reason) = first_done(sides, sides.len(), ask, waiting);
+    let (side, is_busy) = best.unwrap_or((host, false));
+    Decision {
+        side,
+        is_busy,
+        reason,
+    }
+}
+
+/// As [`choose`] without the host. If no other side is a candidate, the reason says why.
+pub(crate) fn choose_other(
+    sides: &[SideView<'_>],
+    ask: &Ask<'_>,
+    waiting: &[Waiting],
+) -> Result<Decision, String> {
+    let host = sides.len() - 1;
+    let (best, mut reason) = first_done(sides, host, ask, waiting);
+    reason.push_str(", and the host does not get what another side has failed with");
+    match best {
+        Some((side, is_busy)) => Ok(Decision {
+            side,
+            is_busy,
+            reason,
+        }),
+        None => Err(reason),
+    }
+}
+
+/// Which of the first `count` sides will have done the job first, and whether the job waits for it.
+fn first_done(
+    sides: &[SideView<'_>],
+    count: usize,
+    ask: &Ask<'_>,
+    waiting: &[Waiting],
+) -> (Option<(usize, bool)>, String) {
+    let host = sides.len() - 1;
     let mut best: Option<(f64, usize, bool)> = None;
     let mut reason = String::new();
-    for (i, side) in sides.iter().enumerate() {
+    for (i, side) in sides.iter().enumerate().take(count) {
         let separator = if reason.is_empty() { "" } else { ", " };
         let _ = write!(reason, "{separator}{} ", side.name);
         let (wait, total) = match done_in(side, i, i == host, ask, waiting) {
@@ -123,12 +160,7 @@ pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting])
             best = Some((total, i, wait > 0.0));
         }
     }
-    let (_, side, is_busy) = best.unwrap_or((0.0, host, false));
-    Decision {
-        side,
-        is_busy,
-        reason,
-    }
+    (best.map(|(_, side, is_busy)| (side, is_busy)), reason)
 }
 
 /// Returns the nanoseconds until a slot of the side is free, and until the side would have done the

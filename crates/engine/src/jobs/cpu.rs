@@ -13,11 +13,14 @@ use siltstone_table::exec::Progress;
 
 use crate::env::Env;
 use crate::env::failures::JobKind;
+use crate::jobs::Jobs;
+use crate::jobs::sides::SideId;
 use crate::jobs::work::Work;
 
 /// What a task and its helpers use for one attempt of a piece of work.
 pub(crate) struct CpuUse {
     kind: JobKind,
+    side: SideId,
     began_ns: u64,
     progress: Arc<Progress>,
     helpers_began_ns: u64,
@@ -28,6 +31,7 @@ impl CpuUse {
     pub(crate) fn begin(env: &Env, work: &Work) -> CpuUse {
         CpuUse {
             kind: work.kind(),
+            side: work.placed.side,
             began_ns: env.runtime().task_cpu_ns(),
             progress: work.progress.clone(),
             helpers_began_ns: helpers_ns(&work.progress),
@@ -35,15 +39,20 @@ impl CpuUse {
     }
 
     /// Adds what was used to the counters of the store. The caller is the task that began it.
-    pub(crate) fn end(self, env: &Env) {
+    pub(crate) fn end(self, jobs: &Jobs) {
+        let env = jobs.env();
         let task_ns = env.runtime().task_cpu_ns().saturating_sub(self.began_ns);
         let helpers_ns = helpers_ns(&self.progress).saturating_sub(self.helpers_began_ns);
+        let used_ns = task_ns.saturating_add(helpers_ns);
         let metrics = env.metrics();
         let counter = match self.kind {
             JobKind::Flush => &metrics.flush_cpu_us,
             JobKind::Compaction => &metrics.compaction_cpu_us,
         };
-        counter.add(task_ns.saturating_add(helpers_ns) / 1000);
+        counter.add(used_ns / 1000);
+        if self.kind == JobKind::Compaction {
+            jobs.runner().sides.count_host_cpu(self.side, used_ns);
+        }
     }
 }
 

@@ -43,7 +43,12 @@ impl Jobs {
             What::Flush(source) => self.install_flush(work, source, tables),
             What::Compaction(compaction) => self.install_compaction(work, compaction, tables),
         };
-        let (tables, view) = installed.inspect_err(|_| self.discard_unless_in_doubt(&outputs))?;
+        let early = self.tree.tables();
+        let (tables, view) = installed.inspect_err(|_| {
+            early.discard_early(outputs.iter().map(|table| &*table.name));
+            self.discard_unless_in_doubt(&outputs);
+        })?;
+        early.adopt_early(&tables);
         self.report_tables(work, &tables);
         // Other work may have replaced the tables already. Their files stay until here, so that no
         // event says that a table was deleted before one says that it was created.

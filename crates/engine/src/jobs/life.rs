@@ -14,11 +14,15 @@
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::Instant;
+use siltstone_table::exec::RemarkListener;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
+use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
+use crate::jobs::carry_over::CarryOver;
+use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
 use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
@@ -28,6 +32,7 @@ use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
 use crate::types::error::{Error, Result};
+use crate::types::options::DirectIo;
 
 /// Why an attempt did not complete its work.
 pub(crate) enum Stopped {
@@ -53,8 +58,11 @@ impl Jobs {
         let start = self.env.now();
         let outcome = match self.begin(work) {
             None => Outcome::default(),
-            Some(attempt) => {
-                let executed = self.prepare(work, &attempt).execute();
+            Some(mut attempt) => {
+                let executed = match self.execute_separated(work, &mut attempt) {
+                    Some(executed) => executed,
+                    None => self.prepare(work, &attempt).execute(),
+                };
                 self.judge(work, &attempt, executed, start)?
             }
         };
@@ -106,7 +114,45 @@ impl Jobs {
 
     fn prepare(&self, work: &Work, attempt: &Attempt) -> PreparedJob {
         let begun = work.begun.as_ref().expect("an attempt has a job");
-        self.runner.prepare(attempt, begun)
+        self.runner.prepare(attempt, begun, &work.remark)
+    }
+
+    /// Has the executor run the job that stands in the place of the host's cores. Returns `None` if
+    /// there is none, or if it declines.
+    fn execute_separated(
+        &self,
+        work: &Work,
+        attempt: &mut Attempt,
+    ) -> Option<std::result::Result<Outcome, Ended>> {
+        let begun = work.begun.as_ref().filter(|_| !work.is_whole)?;
+        self.runner.separated_for(begun)?;
+        let gate = Gate::new(self.env.runtime(), begun.inputs.clone());
+        attempt.gate = Some(gate.clone());
+        let executed = self.prepare(work, attempt).execute();
+        gate.shut();
+        gate.wait_idle();
+        match executed {
+            Err(Ended::Declined(reason)) => {
+                work.remark.remark(&reason);
+                // It may have begun.
+                work.progress.entries.store(0, Ordering::Relaxed);
+                work.progress.bytes_in.store(0, Ordering::Relaxed);
+                attempt.gate = None;
+                None
+            }
+            executed => Some(executed),
+        }
+    }
+
+    /// What carries over the tables of a foreign outcome. Past the page cache they are verified as
+    /// they are written, so nothing is carried over then.
+    fn carry_over(&self) -> Option<CarryOver> {
+        let direct_io = self.env.options().direct_io;
+        let (runner, tables) = (&self.runner, self.tree.tables());
+        (direct_io == DirectIo::None).then(|| {
+            let outage = self.env.outage();
+            CarryOver::new(self.env.runtime(), tables, runner.outputs(), outage)
+        })
     }
 
     /// Verifies the outcome of an attempt, and counts how the attempt ended.
@@ -124,10 +170,21 @@ impl Jobs {
         metrics.adopted_table_count.add(adopted);
         metrics.resumed_job_count.add(u64::from(adopted > 0));
         let runner = &self.runner;
+        let carry_over = runner
+            .is_foreign(attempt, begun)
+            .then(|| self.carry_over())
+            .flatten();
         let verified = executed.and_then(|outcome| {
-            runner.verify(attempt, begun, &outcome)?;
+            runner.verify(attempt, begun, &outcome, carry_over.as_ref())?;
             Ok(outcome)
         });
+        if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
+            (&verified, &carry_over, &work.what)
+        {
+            let inputs = compaction.choice.tables();
+            let most = runner.carry_over_bytes();
+            carry_over.keep(inputs, most, &runner.carried_over);
+        }
         let sides = &runner.sides;
         let ended = match verified {
             Ok(outcome) => {
@@ -136,9 +193,18 @@ impl Jobs {
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
                 runner.discard_names(&left);
-                let ns = self.env.now().since(start).as_nanos() as u64;
-                let took = (adopted == 0).then(|| (work.bytes(), ns));
+                let time = self.env.now().since(start);
+                let took = (adopted == 0).then(|| (work.bytes(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
+                if work.kind() == JobKind::Compaction {
+                    let compacted = Compacted {
+                        in_bytes: work.bytes(),
+                        out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
+                        cpu_ns: outcome.counters.cpu_ns,
+                        took: time,
+                    };
+                    sides.count_compacted(attempt.side, &compacted);
+                }
                 // Another side has done the job, so the failures of the suspects were their own
                 // fault.
                 for (suspect, said) in work.suspects.drain(..) {
@@ -150,7 +216,8 @@ impl Jobs {
             }
             Err(ended) => ended,
         };
-        let is_host = attempt.side == sides.host();
+        let is_host = runner.is_host(attempt);
+        let is_separated = !is_host && attempt.side == sides.host();
         if let Some(gate) = &attempt.gate {
             work.unbelieved.push(Leftover {
                 gate: gate.clone(),
@@ -163,8 +230,22 @@ impl Jobs {
         }
         let ended = ended.unless_unasked(is_host);
         sides.count_ended(attempt.side, &ended);
+        if is_separated {
+            tracing::warn!(error = %ended, "a separated compaction failed; it runs whole");
+            sides.count_fallback();
+            work.is_whole = true;
+            work.remark
+                .remark("whole: the attempt without values failed");
+            return Err(Stopped::Elsewhere);
+        }
         if !is_host {
-            if ended.may_be_the_stores() {
+            if !self.env.options().schedule.fallback {
+                // Nobody else will show whose fault it was. A side that fails again and again gets
+                // a pause.
+                if ended.may_be_the_stores() {
+                    sides.count_trouble(attempt.side, Trouble::Failure, &ended.to_string());
+                }
+            } else if ended.may_be_the_stores() {
                 work.suspects.push((attempt.side, ended.to_string()));
             }
             return Err(Stopped::Elsewhere);

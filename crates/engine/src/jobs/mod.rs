@@ -6,7 +6,9 @@
 mod attempt;
 mod begun;
 pub(crate) mod build;
+mod carry_over;
 mod choice;
+mod costs;
 pub(crate) mod cpu;
 pub(crate) mod ended;
 pub(crate) mod flush;

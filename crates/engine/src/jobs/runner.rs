@@ -21,6 +21,7 @@ use crate::env::outage::Outage;
 use crate::env::repeating::not_waiting;
 use crate::formats::directories::Storages;
 use crate::formats::manifest::StoreId;
+use crate::jobs::carry_over::CarriedOver;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
@@ -47,6 +48,15 @@ pub(crate) struct Checked {
     pub(crate) bytes: Counter,
 }
 
+/// The executors that a store is given.
+#[derive(Default)]
+pub(crate) struct Executors {
+    /// Other sides than the host.
+    pub(crate) others: Vec<Arc<dyn Executor>>,
+    /// What may run compactions in the place of the host's cores.
+    pub(crate) separated: Option<Arc<dyn Executor>>,
+}
+
 /// See the module.
 pub(crate) struct JobRunner {
     pub(super) runtime: Runtime,
@@ -69,10 +79,18 @@ pub(crate) struct JobRunner {
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
+    /// What may run compactions in the place of the host's cores, if the policy allows it.
+    pub(super) separated: Option<Arc<dyn Executor>>,
+    /// Compactions of the host read columns first.
+    pub(super) columns_first: bool,
     /// For each side, whether its next outcome is checked whole.
     checks_whole: Vec<AtomicBool>,
     /// What was compared with the inputs of jobs.
     pub(crate) checked: Checked,
+    /// What was carried over to tables of jobs elsewhere.
+    pub(crate) carried_over: CarriedOver,
+    /// The most bytes of blocks that are carried over for one job.
+    carry_over_bytes: AtomicU64,
     /// What compactions may read and write in a second.
     pub(crate) rate: Arc<RateLimiter>,
 }
@@ -94,9 +112,17 @@ impl JobRunner {
         epoch: Epoch,
         open_number: u64,
         options: &Options,
-        executors: Vec<Arc<dyn Executor>>,
+        executors: Executors,
         events: &Arc<Events>,
     ) -> JobRunner {
+        let Executors {
+            others: executors,
+            separated,
+        } = executors;
+        // Tables that lie behind a link are not read in this way: blocks of which something is kept
+        // would cross it twice.
+        let columns_first = options.schedule.columns_first && separated.is_none();
+        let separated = separated.filter(|_| options.schedule.separated_transfer);
         let outputs = |tables: &Arc<dyn Storage>| -> Arc<dyn Storage> {
             match options.direct_io {
                 DirectIo::None => tables.clone(),
@@ -136,7 +162,11 @@ impl JobRunner {
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
             checked: Checked::default(),
+            carried_over: CarriedOver::default(),
+            carry_over_bytes: AtomicU64::new(options.carry_over_bytes),
             sides,
+            separated,
+            columns_first,
             rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
     }
@@ -168,7 +198,11 @@ impl JobRunner {
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
             checks_whole: checks_whole(&sides),
             checked: Checked::default(),
+            carried_over: CarriedOver::default(),
+            carry_over_bytes: AtomicU64::new(0),
             sides,
+            separated: None,
+            columns_first: false,
             rate: self.rate.clone(),
         }
     }
@@ -176,6 +210,16 @@ impl JobRunner {
     /// Changes how many subjobs of one job may run at once, for the jobs to come.
     pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
+    }
+
+    /// Changes how many bytes of blocks are carried over, for the jobs to come.
+    pub(crate) fn set_carry_over_bytes(&self, bytes: u64) {
+        self.carry_over_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The most bytes of blocks that are carried over for one job.
+    pub(super) fn carry_over_bytes(&self) -> u64 {
+        self.carry_over_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes how much of a flush is compared with its memtable, for the flushes to come.

@@ -20,6 +20,7 @@ use siltstone_table::job::Job;
 
 use crate::env::failures::JobKind;
 use crate::jobs::choice::{Answer, SideView};
+use crate::jobs::costs::{Compacted, Costs};
 use crate::jobs::ended::Ended;
 use crate::jobs::record::{Record, Trouble};
 use crate::types::event::{Event, Events};
@@ -131,6 +132,8 @@ pub(crate) struct Sides {
     records: Mutex<Vec<Record>>,
     /// Of each executor, in their order.
     ends: Vec<Ends>,
+    /// Of each executor, in their order.
+    costs: Vec<Costs>,
     fallbacks: Counter,
 }
 
@@ -148,6 +151,7 @@ impl Sides {
         Sides {
             records: runtime.mutex(records),
             ends: executors.iter().map(|_| Ends::default()).collect(),
+            costs: executors.iter().map(|_| Costs::default()).collect(),
             names: all_names(runtime, &executors),
             runtime: runtime.clone(),
             events: events.clone(),
@@ -329,6 +333,16 @@ impl Sides {
         }
     }
 
+    /// Counts a compaction that a side has done.
+    pub(crate) fn count_compacted(&self, side: SideId, done: &Compacted) {
+        self.costs[side].add(done);
+    }
+
+    /// Counts the processor time of the host for a compaction of a side.
+    pub(crate) fn count_host_cpu(&self, side: SideId, ns: u64) {
+        self.costs[side].host_cpu_ns.add(ns);
+    }
+
     /// Counts a job that a side has not done. If the store itself may be at fault, the caller
     /// counts the trouble when another side has done the job.
     pub(crate) fn count_ended(&self, side: SideId, ended: &Ended) {
@@ -377,6 +391,11 @@ impl Sides {
         });
     }
 
+    /// Counts work with which an executor failed that stood in the place of the host's cores.
+    pub(crate) fn count_fallback(&self) {
+        self.fallbacks.add(1);
+    }
+
     pub(crate) fn declined_count(&self) -> u64 {
         self.ends.iter().map(|ends| ends.declined.get()).sum()
     }
@@ -409,12 +428,18 @@ impl Sides {
     /// called under a lock, because it calls executors.
     pub(crate) fn stats(&self) -> Vec<SideStats> {
         let asked = self.ask_all();
+        let link = |(i, executor): (SideId, &Arc<dyn Executor>)| {
+            self.ask_one(i, || executor.link_use()).flatten()
+        };
+        let links: Vec<_> = self.executors.iter().enumerate().map(link).collect();
+        let host_cpu = self.costs[self.host()].cpu_ns_per_byte();
         let now = self.runtime.now();
         let records = self.records.lock();
         let of = |(i, record): (SideId, &Record)| {
             let (name, side) = self.name_of(i);
             let left = record.suspended_until.unwrap_or(now).since(now);
             let speed = |kind: JobKind| record.speeds[kind as usize].bytes_per_s();
+            let costs = &self.costs[i];
             SideStats {
                 name,
                 side,
@@ -434,6 +459,18 @@ impl Sides {
                 last_failure: record.last_failure.clone(),
                 suspended_count: record.suspended,
                 suspended_us: left.as_micros() as u64,
+                compaction_count: costs.compaction_count.get(),
+                compaction_in_bytes: costs.in_bytes.get(),
+                compaction_out_bytes: costs.out_bytes.get(),
+                compaction_us: costs.run_ns.get() / 1000,
+                compaction_cpu_us: costs.cpu_ns.get() / 1000,
+                host_cpu_us: costs.host_cpu_ns.get() / 1000,
+                saved_cpu_us: match i == self.host() {
+                    true => None,
+                    false => costs.saved_cpu_us(host_cpu),
+                },
+                link_bytes: links[i].map(|link| link.bytes),
+                saved_link_bytes: links[i].map(|link| link.spared_bytes),
             }
         };
         records.iter().enumerate().map(of).collect()

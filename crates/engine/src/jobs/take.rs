@@ -24,7 +24,7 @@ use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::formats::version::SeqRange;
 use crate::jobs::Jobs;
-use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_split};
+use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
@@ -503,6 +503,13 @@ impl Round<'_> {
             answers,
         };
         let decision = match self.third_score {
+            _ if work.is_kept_off_host => match choose_other(&sides, &ask, &self.waiting) {
+                Ok(decision) => decision,
+                Err(placement) => {
+                    let side = None;
+                    return Step::Leave(Some(Waits { side, placement }));
+                }
+            },
             ThirdScore::Split => choose_split(&sides, &ask, &self.waiting),
             _ => choose(&sides, &ask, &self.waiting),
         };

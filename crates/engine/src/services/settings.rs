@@ -51,6 +51,7 @@ pub(crate) fn set_store(jobs: &Jobs, name: &str, value: &Value) -> Result<()> {
     jobs.runner().set_subjobs_max(options.subjobs_max as usize);
     jobs.runner().set_flush_verify(options.flush_verify);
     jobs.runner().rate.set(options.background_bytes_per_s);
+    jobs.runner().set_carry_over_bytes(options.carry_over_bytes);
     let options = Arc::new(options);
     jobs.env().set_live(options.clone());
     for keyspace in jobs.catalog().keyspaces().by_id.values() {

@@ -255,6 +255,15 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
             jobs.runner().checked.place_count.get(),
         ),
         ("job_checked_bytes", jobs.runner().checked.bytes.get()),
+        (
+            "carried_over_table_count",
+            jobs.runner().carried_over.table_count.get(),
+        ),
+        (
+            "carried_over_block_count",
+            jobs.runner().carried_over.block_count.get(),
+        ),
+        ("carried_over_bytes", jobs.runner().carried_over.bytes.get()),
         ("job_fallback_count", jobs.runner().sides.fallback_count()),
         (
             "side_suspended_count",

@@ -10,7 +10,8 @@
 //!   0.999, 1), and `siltstone_latency_count` a counter with the label `call`;
 //! - `siltstone_delay_count` and `siltstone_delay_us` are counters with the label `cause`;
 //! - `siltstone_level_*` are gauges with the labels `keyspace` and `level`;
-//! - `siltstone_side_*` are gauges with the labels `executor` and `side`;
+//! - `siltstone_side_*` are gauges with the labels `executor` and `side`, and counters where they
+//!   are sums since the open (of bytes, compactions and times);
 //! - `siltstone_memory_bytes` is a gauge with the label `use`.
 //!
 //! Threading: the maintenance task. It holds no lock, so a recorder may take its time.
@@ -78,6 +79,25 @@ fn record(store: &str, stats: &Stats) {
             ("suspended_us", figures.suspended_us),
         ] {
             gauge!(format!("siltstone_side_{name}"), &labels).set(n as f64);
+        }
+        for (name, n) in [
+            ("compaction_count", figures.compaction_count),
+            ("compaction_in_bytes", figures.compaction_in_bytes),
+            ("compaction_out_bytes", figures.compaction_out_bytes),
+            ("compaction_us", figures.compaction_us),
+            ("compaction_cpu_us", figures.compaction_cpu_us),
+            ("host_cpu_us", figures.host_cpu_us),
+        ] {
+            counter!(format!("siltstone_side_{name}"), &labels).absolute(n);
+        }
+        if let Some(bytes) = figures.link_bytes {
+            counter!("siltstone_side_link_bytes", &labels).absolute(bytes);
+        }
+        if let Some(bytes) = figures.saved_link_bytes {
+            counter!("siltstone_side_saved_link_bytes", &labels).absolute(bytes);
+        }
+        if let Some(us) = figures.saved_cpu_us {
+            gauge!("siltstone_side_saved_cpu_us", &labels).set(us as f64);
         }
         if let Some(ns) = figures.compaction_ns_per_byte {
             gauge!("siltstone_side_compaction_ns_per_byte", &labels).set(ns);

@@ -141,6 +141,12 @@ impl BlockCache {
         self.capacity_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether the cache has a block. It is no use of the block, and not counted.
+    pub(crate) fn has(&self, table: u64, block: u32) -> bool {
+        let blocks = self.blocks.as_ref();
+        blocks.is_some_and(|blocks| blocks.peek(&(table, block)).is_some())
+    }
+
     pub(crate) fn held_bytes(&self) -> u64 {
         self.blocks.as_ref().map_or(0, Cache::weight)
     }

@@ -111,6 +111,34 @@ pub struct SideStats {
     /// For how long it will be given no job, in microseconds; 0 if it is not suspended. Then it
     /// gets one job, which shows whether it works again. `last_failure` is the reason.
     pub suspended_us: u64,
+    /// The number of compactions that it has done since the store was opened. The following figures
+    /// are sums over them.
+    pub compaction_count: u64,
+    /// Bytes of their input tables.
+    pub compaction_in_bytes: u64,
+    /// Bytes of the tables that they made.
+    pub compaction_out_bytes: u64,
+    /// How long they took, their verification included, in microseconds. Compactions that ran at
+    /// the same time count each.
+    pub compaction_us: u64,
+    /// Processor time of the machine that ran them, in microseconds, as the executor reports it; 0
+    /// if it does not.
+    pub compaction_cpu_us: u64,
+    /// Processor time of the host for compactions of this side, in microseconds, for building,
+    /// verifying and installing too, and for attempts that failed.
+    pub host_cpu_us: u64,
+    /// An estimate of the processor time of the host that this side has saved, in microseconds:
+    /// what the host would have needed for these compactions, by the bytes and the processor time
+    /// of its own, less what it spent (`host_cpu_us`). Negative if the side costs the host more
+    /// than it saves. `None` for the host, and if the host has run no compaction.
+    pub saved_cpu_us: Option<i64>,
+    /// Bytes that its jobs put on the link to it, both ways: orders, outcomes, and tables of lent
+    /// work. `None` if there is no link. Reads that verify its tables count as
+    /// `link_verify_received_bytes` of the counters.
+    pub link_bytes: Option<u64>,
+    /// Bytes of tables that its jobs read and wrote where they lie, and that would have crossed
+    /// the link if the host had done these jobs. `None` if there is no link.
+    pub saved_link_bytes: Option<u64>,
 }
 
 /// The compactions of one level of a keyspace that are due and wait, as the last whole search for

@@ -73,6 +73,7 @@ pub fn name_of(request: &Request) -> &'static str {
         Request::CancelJob { .. } => "cancel_job",
         Request::ReadOutcome { .. } => "read_outcome",
         Request::ForgetJob { .. } => "forget_job",
+        Request::Survivors(_) => "survivors",
         Request::Names { change, .. } => match change {
             NamesChange::Create { .. } => "create",
             NamesChange::Recycle { .. } => "recycle",
@@ -85,6 +86,7 @@ pub fn name_of(request: &Request) -> &'static str {
             NamesChange::SyncDir => "sync_dir",
             NamesChange::SyncParents => "sync_parents",
             NamesChange::BeginJob(_) => "begin_job",
+            NamesChange::BeginRebuild(_) => "begin_rebuild",
         },
         Request::File { change, .. } => match change {
             FileChange::Append { .. } => "append",

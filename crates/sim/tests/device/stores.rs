@@ -4,7 +4,8 @@
 //! The oracle: each key has a counter. A read may not give a value below the last one whose write
 //! was acknowledged as synced, nor above the last one that was tried. An outage alone never poisons
 //! a store, and at the end, without faults, a new open finds everything, the store is sound, and no
-//! file is left over. In some lives nothing is synced for long, and some hosts keep so little of
+//! file is left over. In some runs the host decides what is kept and the device makes the tables,
+//! and in others no job that the device fails with is given to the host. In some lives nothing is synced for long, and some hosts keep so little of
 //! what was not synced that they cannot write it again.
 
 use std::collections::BTreeMap;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone::check::{CheckStorages, check};
-use siltstone::{Batch, Components, ErrorKind, Options, Store, WriteOptions};
-use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted};
+use siltstone::{Batch, Components, ErrorKind, Options, Store, Value, WriteOptions};
+use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted, SeparatedExecutor};
 use siltstone_sim::coverage::Coverage;
 use siltstone_sim::remote::{Act, Ghost, Machine, MachineOptions, Tap, address};
 use siltstone_sim::rng::Rng;
@@ -22,6 +23,13 @@ use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
 use siltstone_storage::{Mutex, OpKind, Runtime, Storage, StorageErrorKind};
 
 use super::{bad_link, good_link, simulated};
+
+/// The host runs all compactions, and leaves the values on the device.
+const SEPARATED: &str = "host-only, separated-transfer=on";
+
+const NO_FALLBACK: &str = "default, fallback=off";
+
+const SCHEDULES: [&str; 4] = ["default", "default", NO_FALLBACK, SEPARATED];
 
 /// What happens in a run.
 #[derive(Clone, Debug)]
@@ -38,6 +46,8 @@ struct Plan {
     has_ghost: bool,
     /// The number of lives of the host, and of its operations in each.
     lives: (usize, usize),
+    /// The schedule of the store, as text.
+    schedule: &'static str,
 }
 
 impl Plan {
@@ -74,7 +84,13 @@ impl Plan {
             tail_bytes: *rng.pick(&[4 << 10, 4 << 10, 32 << 20]),
             has_ghost: rng.chance(40),
             lives: (3, 150),
+            // From numbers of its own, so that earlier seeds do what they did.
+            schedule: SCHEDULES[Rng::new(seed ^ 0x5CED).below(4) as usize],
         }
+    }
+
+    fn is_separated(&self) -> bool {
+        self.schedule == SEPARATED
     }
 
     fn kills_device(&self) -> bool {
@@ -99,8 +115,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
 }
 
-fn options() -> Options {
-    Options {
+fn options(schedule: &str) -> Options {
+    let mut options = Options {
         memtable_bytes: 64 << 10,
         table_bytes: 64 << 10,
         level1_bytes: 64 << 10,
@@ -111,11 +127,16 @@ fn options() -> Options {
         block_bytes: 1 << 10,
         block_cache_bytes: 1 << 20,
         ..Options::default()
-    }
+    };
+    let value = Value::from(schedule);
+    options.set("schedule", &value).expect("a schedule");
+    options
 }
 
+type Opened = (Arc<Device>, Store, Arc<SeparatedExecutor>);
+
 /// Opens the store on the device, or says why it cannot be opened now.
-fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<(Arc<Device>, Store), String> {
+fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<Opened, String> {
     let folder = FolderWanted::Named {
         name: "db".into(),
         create: true,
@@ -132,8 +153,13 @@ fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<(Arc<Device>, Store
     let mut components = Components::on(device.storage(), runtime.clone());
     let executor = DeviceExecutor::new("device", &device);
     components.executors.push(Arc::new(executor));
-    match Store::open_with(components, options()) {
-        Ok(store) => Ok((device, store)),
+    let separated = SeparatedExecutor::new(&device).always().cut_into(10, 64);
+    let separated = Arc::new(separated);
+    if plan.is_separated() {
+        components.separated = Some(separated.clone());
+    }
+    match Store::open_with(components, options(plan.schedule)) {
+        Ok(store) => Ok((device, store, separated)),
         Err(error) => {
             device.close();
             match error.kind() {
@@ -166,7 +192,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>, when: &str) {
 
 /// One life of the host: it opens the store, works, and closes it.
 fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
-    let Ok((device, store)) = open(runtime, tap, plan) else {
+    let Ok((device, store, separated)) = open(runtime, tap, plan) else {
         return;
     };
     let mut rng = Rng::new(plan.seed ^ 0x11FE ^ life << 32);
@@ -238,6 +264,11 @@ fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
         let coverage = &mut shared.lock().coverage;
         coverage.add_count("stores.job_done", done);
         coverage.add_count("stores.adopted", adopted);
+        if plan.schedule == NO_FALLBACK {
+            coverage.add_count("stores.job_without_fallback", done);
+        }
+        coverage.add_count("stores.separated_job", separated.stats().job_count);
+        coverage.add_count("stores.separated_failed", separated.stats().failed_count);
     }
     drop(keyspace);
     let _ = store.close();
@@ -350,7 +381,7 @@ pub fn trial(seed: u64) -> Coverage {
 /// Opens the store once more, and compares everything.
 fn at_the_end(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan) {
     let mut tries = 0;
-    let (session, store) = loop {
+    let (session, store, _) = loop {
         match open(runtime, tap, plan) {
             Ok(opened) => break opened,
             Err(error) => {

@@ -354,6 +354,37 @@ fn jobs_go_over_three_levels_on_both_sides() {
     assert_eq!(count("near-data, three-levels=off").0, 0);
 }
 
+/// Without fallback, what a device has failed with waits for that device, and the host does none of
+/// it. With fallback the host does some.
+#[test]
+fn without_fallback_failed_work_waits_for_a_device() {
+    let count = |text: &'static str| {
+        let counts = Arc::new(std::sync::Mutex::new((0, 0)));
+        let of = Arc::clone(&counts);
+        simulated(move |world| {
+            let device = world.device(Plan {
+                endings: [Ending::Failed; 9].into(),
+                ..timed(2, 100)
+            });
+            let seen = write_much(&world, &[&device], text);
+            let is_kept = |done: &&Done| done.placement.contains("the host does not get");
+            let kept: Vec<&Done> = seen.done.iter().filter(is_kept).collect();
+            assert!(kept.iter().all(|done| done.executor != "cpu"), "{kept:?}");
+            let last = seen.stats.last().unwrap();
+            let failed = last.sides.iter().map(|side| side.failed_count).max();
+            *of.lock().unwrap() = (kept.len(), failed.unwrap_or(0));
+        });
+        let counts = *counts.lock().unwrap();
+        counts
+    };
+    let (kept, failed) = count("default, fallback=off");
+    assert!(kept > 0 && failed > 0, "{kept} of {failed}");
+    let (kept, failed) = count("near-data, fallback=off");
+    assert!(kept > 0 && failed > 0, "{kept} of {failed}");
+    let (kept, failed) = count("default");
+    assert!(kept == 0 && failed > 0, "{kept} of {failed}");
+}
+
 /// What cannot work is refused at the open, and no store is made.
 #[test]
 fn policies_that_cannot_work_are_refused() {

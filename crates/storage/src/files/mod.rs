@@ -41,6 +41,6 @@ mod tests;
 
 pub use own_name::is_own_name;
 pub use place::{folder_entries, remove_folder, rename_folder};
-pub use read::open_file;
-pub use storage::FileStorage;
+pub use read::{open_descriptor, open_file};
+pub use storage::{FileStorage, open_files_max};
 pub use write::ignore_file_size_signal;

@@ -1,12 +1,15 @@
 //! A file that is open for reading.
 //!
 //! Invariants: the length is the one that the file had when it was opened. A read fills the buffer
-//! or fails.
+//! or fails. A file whose descriptor another process passed is one of the file system, with at
+//! least the length that was told; if it becomes shorter later, reads and maps fail as those of any
+//! file that is truncated.
 //!
 //! Threading: everything may be called from any thread. The mapping is made once, under a mutex.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -39,6 +42,44 @@ pub fn open_file(path: impl AsRef<Path>) -> Result<Arc<dyn ReadFile>> {
     let file = File::open(path).map_err(failed)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(Arc::new(FileReader::new(&name, shown.clone(), file)?))
+}
+
+/// Reads a file that another process opened, by the descriptor that it passed. `name` is the
+/// object's name, and `len` the length that the other process told.
+///
+/// # Errors
+/// If the descriptor is not one of a regular file, or the file is shorter. Nothing is believed that
+/// the other process says: a map of a shorter file would have pages that cannot be read.
+pub fn open_descriptor(
+    name: &str,
+    shown: String,
+    descriptor: OwnedFd,
+    len: u64,
+) -> Result<Arc<dyn ReadFile>> {
+    let refused = |detail: String| {
+        let kind = StorageErrorKind::InvalidInput;
+        Err(StorageError::new(kind, "open", &shown, detail))
+    };
+    let file = File::from(descriptor);
+    let found = file
+        .metadata()
+        .map_err(|e| StorageError::from_io("open", &shown, &e))?;
+    if !found.is_file() {
+        return refused("the descriptor that was passed is not one of a regular file".into());
+    }
+    if found.len() < len {
+        return refused(format!(
+            "the file that was passed has {} bytes, and {len} were expected",
+            found.len()
+        ));
+    }
+    Ok(Arc::new(FileReader {
+        name: name.to_owned(),
+        shown,
+        file,
+        len,
+        mapping: Mutex::new(None),
+    }))
 }
 
 /// A file that is open for reading, with the mapping of its bytes if there is one.
@@ -143,5 +184,9 @@ impl ReadFile for FileReader {
         let view = fresh.view();
         *mapping = Some(fresh);
         Ok(Some(view))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 }

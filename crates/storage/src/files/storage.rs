@@ -28,6 +28,11 @@ use crate::storage::{
 /// The number of bytes that [`FileStorage`] rewrites in place at once.
 pub(super) const REWRITE_BYTES: usize = 1 << 20;
 
+/// The number of files that this process may have open at once. `None` if there is no limit.
+pub fn open_files_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
 /// A folder of the local file system as a [`Storage`].
 #[derive(Debug)]
 pub struct FileStorage {
@@ -297,6 +302,6 @@ impl Storage for FileStorage {
     }
 
     fn open_objects_max(&self) -> Option<u64> {
-        rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+        open_files_max()
     }
 }

@@ -11,6 +11,10 @@
 //!   calls that wait already. The peer may still receive what was sent before.
 //! - **N4** After a failed call the connection is over: later calls fail too.
 //!
+//! A connection within one machine may pass a descriptor of an open file along with bytes. Whoever
+//! receives these bytes finds it in [`Connection::take_descriptor`], and nothing is known of it:
+//! the peer may have passed anything.
+//!
 //! [`SocketNetwork`] has the sockets of the operating system. [`MemoryNetwork`] is part of a test
 //! or of a simulated run, and fails as it is told.
 //!
@@ -18,6 +22,7 @@
 //! the caller ensures; they may be two tasks. [`Connection::close`] may be called by any task.
 
 mod address;
+mod descriptors;
 mod memory;
 mod sockets;
 
@@ -25,6 +30,7 @@ pub use address::Address;
 pub use memory::{LinkFaults, MemoryNetwork};
 pub use sockets::SocketNetwork;
 use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::runtime::Instant;
@@ -198,6 +204,33 @@ pub trait Connection: Send + Sync {
     /// # Errors
     /// [`LinkError`]. A part of the bytes may have been sent, so the connection is over.
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()>;
+
+    /// Whether descriptors of open files can be passed.
+    fn passes_descriptors(&self) -> bool {
+        false
+    }
+
+    /// As [`Connection::send`], and passes a descriptor along with the first byte.
+    ///
+    /// # Errors
+    /// [`LinkError`], also if the connection passes no descriptors.
+    fn send_with_descriptor(
+        &self,
+        parts: &[&[u8]],
+        descriptor: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> LinkResult<()> {
+        let _ = (parts, descriptor, deadline);
+        let detail = "descriptors cannot be passed on this connection";
+        let kind = LinkErrorKind::Io;
+        Err(LinkError::new(kind, "send to", self.peer(), detail))
+    }
+
+    /// Takes the descriptor that was passed last along with bytes that were received. At most one
+    /// is kept until it is taken; a peer that passes more loses the older ones.
+    fn take_descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
 
     /// Receives at most `buf.len()` bytes, and waits for the first one.
     ///

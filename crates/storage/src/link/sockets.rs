@@ -8,18 +8,19 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::descriptors;
 use super::{
     Address, Connection, LinkError, LinkErrorKind, LinkResult, Listener, Network, Received,
 };
@@ -55,6 +56,9 @@ struct Clock(Runtime);
 
 /// The pause between attempts to connect to a Unix socket whose queue is full.
 const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
+
+/// The operation of a failed send, for messages.
+const SEND: &str = "send to";
 
 /// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -99,11 +103,16 @@ enum Socket {
 }
 
 impl Socket {
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(socket) => (&*socket).read(buf),
-            Socket::Unix(socket) => (&*socket).read(buf),
+    /// Reads, and puts a descriptor that came along into `passed`.
+    fn read(&self, buf: &mut [u8], passed: &Mutex<Option<OwnedFd>>) -> io::Result<usize> {
+        let (len, descriptor) = match self {
+            Socket::Tcp(socket) => return (&*socket).read(buf),
+            Socket::Unix(socket) => descriptors::receive(socket, buf)?,
+        };
+        if descriptor.is_some() {
+            *passed.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
         }
+        Ok(len)
     }
 
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -138,6 +147,8 @@ struct SocketConnection {
     is_local: bool,
     /// The connection was closed here, or a send failed in the middle.
     is_over: AtomicBool,
+    /// The descriptor that the peer passed last.
+    passed: Mutex<Option<OwnedFd>>,
 }
 
 impl SocketConnection {
@@ -151,6 +162,7 @@ impl SocketConnection {
             peer: peer.to_string(),
             is_local: peer.ip().to_canonical().is_loopback(),
             is_over: AtomicBool::new(false),
+            passed: Mutex::new(None),
         })
     }
 
@@ -162,6 +174,7 @@ impl SocketConnection {
             peer,
             is_local: true,
             is_over: AtomicBool::new(false),
+            passed: Mutex::new(None),
         })
     }
 
@@ -183,6 +196,43 @@ impl SocketConnection {
         is_ready.map_err(|e| self.fail(LinkError::from_io(op, &*self.peer, &e)))
     }
 
+    /// Sends all parts, and passes a descriptor along with the first byte.
+    fn send_all(
+        &self,
+        parts: &[&[u8]],
+        mut descriptor: Option<BorrowedFd<'_>>,
+        deadline: Instant,
+    ) -> LinkResult<()> {
+        self.check(SEND)?;
+        let mut slices: Vec<IoSlice<'_>> = parts
+            .iter()
+            .filter(|part| !part.is_empty())
+            .map(|part| IoSlice::new(part))
+            .collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            let written = match descriptor {
+                Some(descriptor) => descriptors::send(&self.socket, rest, descriptor),
+                None => self.socket.write(rest),
+            };
+            match written {
+                Ok(0) => return Err(self.fail(LinkError::closed(SEND, &self.peer))),
+                Ok(n) => {
+                    descriptor = None;
+                    IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.wait_ready(SEND, PollFlags::OUT, deadline)? {
+                        return Err(self.fail(LinkError::timed_out(SEND, &self.peer)));
+                    }
+                }
+                Err(e) => return Err(self.fail(LinkError::from_io(SEND, &*self.peer, &e))),
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the connection after a failed call (N4).
     fn fail(&self, error: LinkError) -> LinkError {
         self.close();
@@ -199,36 +249,38 @@ impl Connection for SocketConnection {
         self.is_local
     }
 
-    fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
-        const OP: &str = "send to";
-        self.check(OP)?;
-        let mut slices: Vec<IoSlice<'_>> = parts
-            .iter()
-            .filter(|part| !part.is_empty())
-            .map(|part| IoSlice::new(part))
-            .collect();
-        let mut rest = &mut slices[..];
-        while !rest.is_empty() {
-            match self.socket.write(rest) {
-                Ok(0) => return Err(self.fail(LinkError::closed(OP, &self.peer))),
-                Ok(n) => IoSlice::advance_slices(&mut rest, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.wait_ready(OP, PollFlags::OUT, deadline)? {
-                        return Err(self.fail(LinkError::timed_out(OP, &self.peer)));
-                    }
-                }
-                Err(e) => return Err(self.fail(LinkError::from_io(OP, &*self.peer, &e))),
-            }
+    fn passes_descriptors(&self) -> bool {
+        descriptors::PASSES && matches!(self.socket, Socket::Unix(_))
+    }
+
+    fn send_with_descriptor(
+        &self,
+        parts: &[&[u8]],
+        descriptor: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> LinkResult<()> {
+        if !self.passes_descriptors() {
+            let detail = "only Unix sockets pass descriptors";
+            let kind = LinkErrorKind::Io;
+            return Err(LinkError::new(kind, SEND, &*self.peer, detail));
         }
-        Ok(())
+        self.send_all(parts, Some(descriptor), deadline)
+    }
+
+    fn take_descriptor(&self) -> Option<OwnedFd> {
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.take()
+    }
+
+    fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
+        self.send_all(parts, None, deadline)
     }
 
     fn receive(&self, buf: &mut [u8], deadline: Instant) -> LinkResult<Received> {
         const OP: &str = "receive from";
         self.check(OP)?;
         loop {
-            match self.socket.read(buf) {
+            match self.socket.read(buf, &self.passed) {
                 Ok(0) => {
                     // A shutdown by this side looks like an end of the peer.
                     self.check(OP)?;

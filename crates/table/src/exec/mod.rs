@@ -312,6 +312,14 @@ pub trait PartListener: Send + Sync {
     fn sync_failed(&self) {}
 }
 
+/// Receives what an executor has to say about how it runs a job, for people.
+///
+/// Threading: any task of the job calls it. It must not panic.
+pub trait RemarkListener: Send + Sync {
+    /// A remark of a few words, which replaces the last one.
+    fn remark(&self, text: &str);
+}
+
 /// The environment in which a job runs.
 #[derive(Clone)]
 pub struct ExecContext {
@@ -338,6 +346,8 @@ pub struct ExecContext {
     pub handover: Option<Arc<Handover>>,
     /// Receives each finished table, if it is set.
     pub part_listener: Option<Arc<dyn PartListener>>,
+    /// Receives remarks, if it is set.
+    pub remarks: Option<Arc<dyn RemarkListener>>,
     /// The order in which the tasks of the job take its subjobs.
     pub subjob_order: SubjobOrder,
     /// Whether the host's executor reads the columns of the inputs first, and then only the blocks
@@ -366,8 +376,16 @@ impl ExecContext {
             throttle: None,
             handover: None,
             part_listener: None,
+            remarks: None,
             subjob_order: SubjobOrder::default(),
             columns_first: false,
+        }
+    }
+
+    /// Says how the job is run, if anybody listens.
+    pub fn remark(&self, text: &str) {
+        if let Some(remarks) = &self.remarks {
+            remarks.remark(text);
         }
     }
 
@@ -404,6 +422,16 @@ impl fmt::Display for ExecutorState {
             ExecutorState::Down(reason) => write!(f, "down: {reason}"),
         }
     }
+}
+
+/// What the jobs of an executor meant for a link so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkUse {
+    /// The bytes that crossed it for them, both ways.
+    pub bytes: u64,
+    /// The bytes of tables that they read and wrote, and that would have crossed it if this process
+    /// had run them.
+    pub spared_bytes: u64,
 }
 
 /// Runs jobs. The module describes an executor's promises.
@@ -443,6 +471,11 @@ pub trait Executor: Send + Sync {
     /// Whether the executor can be given jobs now.
     fn state(&self) -> ExecutorState {
         ExecutorState::Ready
+    }
+
+    /// The bytes of its jobs on the link to where it computes. `None` if there is no link.
+    fn link_use(&self) -> Option<LinkUse> {
+        None
     }
 
     /// Counts that the executor keeps, by name, for the statistics of a store. They only rise. An

@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use siltstone_storage::{Mutex, Runtime};
 
-use super::{CancelToken, ExecContext, ExecError, Executor, ExecutorState, Progress, Side};
+use super::{
+    CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, Progress, Side,
+};
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::{Job, OutputPrefix};
@@ -175,6 +177,10 @@ impl Executor for SplitExecutor {
             ExecutorState::Ready => self.sides[1].state(),
             state => state,
         }
+    }
+
+    fn link_use(&self) -> Option<LinkUse> {
+        self.sides[1].link_use()
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

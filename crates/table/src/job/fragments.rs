@@ -131,7 +131,7 @@ pub fn verify_range_deletes(
         let of_subjob = |t: &&OutputTable| t.subjob as usize == subjob;
         let mut tables = 0;
         for record in outcome.tables.iter().filter(of_subjob) {
-            let table = InputTable::open(storage.open(&record.name)?)?;
+            let table = InputTable::open(storage.open_finished(&record.name)?)?;
             let range = (&record.left_bound[..], record.right_bound.as_deref());
             let found = table.range_deletes().fragments();
             if let Err(rejected) = fragments.compare(&record.name, range, found) {

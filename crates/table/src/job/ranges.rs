@@ -216,7 +216,10 @@ impl Checking<'_> {
     fn unit(&mut self, range: KeyBounds, record: Option<&OutputTable>) -> Result<(), Failure> {
         let table = match record {
             Some(record) => {
-                let file = self.storage.open(&record.name).map_err(of_output)?;
+                let file = self
+                    .storage
+                    .open_finished(&record.name)
+                    .map_err(of_output)?;
                 Some(InputTable::open(file).map_err(of_output)?)
             }
             None => None,

@@ -130,7 +130,7 @@ pub struct AskStorage<'a> {
 impl Synced for AskStorage<'_> {
     fn is_synced(&self, name: &str, len_bytes: u64) -> Result<bool, StorageError> {
         let synced = self.storage.sync_object(self.epoch, name);
-        match synced.and_then(|()| self.storage.open(name)) {
+        match synced.and_then(|()| self.storage.open_finished(name)) {
             Ok(file) => Ok(file.len() == len_bytes),
             Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -512,7 +512,7 @@ impl Reading<'_> {
         mut contents: Option<&mut Contents<'_>>,
     ) -> Result<(), Failure> {
         let (job, sample, name) = (self.job, self.sample, record.name.as_str());
-        let file = self.storage.open(name)?;
+        let file = self.storage.open_finished(name)?;
         expect(name, "length in bytes", record.file_bytes, file.len())?;
         let options = ReaderOptions {
             map: false,

@@ -149,6 +149,7 @@ fn side_lines(side: &SideStats, own: &str) -> Vec<String> {
             side.queue_end
         ));
     }
+    lines.extend(cost_lines(side));
     if side.suspended_us > 0 {
         let seconds = side.suspended_us.div_ceil(1_000_000);
         lines.push(format!(
@@ -181,6 +182,96 @@ fn side_lines(side: &SideStats, own: &str) -> Vec<String> {
         lines.push(format!("the last failure: {}", one_line(failure)));
     }
     lines
+}
+
+/// What a side has done, what that cost, and what it saved.
+fn cost_lines(side: &SideStats) -> Vec<String> {
+    if side.compaction_count == 0 {
+        return Vec::new();
+    }
+    let mut done = format!(
+        "did {}: {} in, {} out, in {}",
+        plural(side.compaction_count, "compaction"),
+        bytes(side.compaction_in_bytes),
+        bytes(side.compaction_out_bytes),
+        micros(side.compaction_us)
+    );
+    if side.compaction_cpu_us > 0 {
+        done += &format!("; processor time {}", micros(side.compaction_cpu_us));
+    }
+    if side.side != "host" {
+        done += &format!(", and {} of the host", micros(side.host_cpu_us));
+    }
+    if let Some(used) = side.link_bytes {
+        done += &format!("; {} on the link", bytes(used));
+    }
+    let mut saved = Vec::new();
+    match side.saved_cpu_us {
+        Some(us) if us >= 0 => saved.push(format!(
+            "saved the host about {} of processor time",
+            micros(us.unsigned_abs())
+        )),
+        Some(us) => saved.push(format!(
+            "cost the host about {} more processor time than it saved",
+            micros(us.unsigned_abs())
+        )),
+        None => {}
+    }
+    if let Some(spared) = side.saved_link_bytes.filter(|spared| *spared > 0) {
+        saved.push(format!("kept {} off the link", bytes(spared)));
+    }
+    let mut lines = vec![done];
+    if !saved.is_empty() {
+        lines.push(saved.join(", "));
+    }
+    lines
+}
+
+/// The bytes of links by purpose, or of a part of the time; `of` gives a counter's value, and
+/// `shown` its text. Nothing if there is no link.
+pub fn link_lines(
+    of: impl Fn(&str) -> u64,
+    shown: impl Fn(u64) -> String,
+    names: impl Iterator<Item = String>,
+) -> Vec<String> {
+    let mut ways = [("sent", Vec::new()), ("received", Vec::new())];
+    for name in names {
+        let Some(rest) = name.strip_prefix("link_") else {
+            continue;
+        };
+        for (way, purposes) in &mut ways {
+            let suffix = format!("_{way}_bytes");
+            if let Some(purpose) = rest.strip_suffix(&suffix) {
+                purposes.push((of(&name), purpose.to_string()));
+            }
+        }
+    }
+    let lines = ways.into_iter().map(|(way, mut purposes)| {
+        // The largest first.
+        purposes.sort_by(|a, b| b.cmp(a));
+        let all: u64 = purposes.iter().map(|(bytes, _)| bytes).sum();
+        let each: Vec<String> = purposes
+            .iter()
+            .filter(|(bytes, _)| *bytes > 0)
+            .map(|(bytes, purpose)| format!("{purpose} {}", shown(*bytes)))
+            .collect();
+        let line = format!("{way} {}: {}", shown(all), each.join(", "));
+        (all, line)
+    });
+    lines
+        .filter(|(all, _)| *all > 0)
+        .map(|(_, line)| line)
+        .collect()
+}
+
+/// Prints the bytes of the link since the store was opened.
+pub fn print_link(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    let names = stats.counters.keys().map(|name| name.to_string());
+    let lines = link_lines(|name| stats.counter(name), bytes, names);
+    for (at, line) in lines.iter().enumerate() {
+        outln!(out, "{:<11}{line}", if at == 0 { "link" } else { "" })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -285,6 +376,66 @@ mod tests {
         assert_eq!(end(None), said);
         assert_eq!(end(Some(4.5)), format!("{said} (4.500 ns a byte)"));
         assert_eq!(side_lines(&SideStats::default(), "cpu").len(), 1);
+    }
+
+    #[test]
+    fn a_side_says_what_it_cost_and_saved() {
+        let side = SideStats {
+            side: "device".to_string(),
+            compaction_count: 3,
+            compaction_in_bytes: 10 << 20,
+            compaction_out_bytes: 8 << 20,
+            compaction_us: 2_500_000,
+            compaction_cpu_us: 2_000_000,
+            host_cpu_us: 20_000,
+            saved_cpu_us: Some(1_500_000),
+            link_bytes: Some(4096),
+            saved_link_bytes: Some(18 << 20),
+            ..SideStats::default()
+        };
+        assert_eq!(
+            cost_lines(&side),
+            [
+                "did 3 compactions: 10.0 MiB in, 8.0 MiB out, in 2.50 s; processor time 2.00 s, \
+                 and 20.0 ms of the host; 4.0 KiB on the link",
+                "saved the host about 1.50 s of processor time, kept 18.0 MiB off the link",
+            ]
+        );
+        let costly = SideStats {
+            saved_cpu_us: Some(-1_000_000),
+            saved_link_bytes: Some(0),
+            ..side.clone()
+        };
+        let said = "cost the host about 1.00 s more processor time than it saved";
+        assert_eq!(cost_lines(&costly)[1..], [said]);
+        let unknown = SideStats {
+            saved_cpu_us: None,
+            saved_link_bytes: None,
+            link_bytes: None,
+            compaction_cpu_us: 0,
+            ..side
+        };
+        assert_eq!(
+            cost_lines(&unknown),
+            ["did 3 compactions: 10.0 MiB in, 8.0 MiB out, in 2.50 s, and 20.0 ms of the host"]
+        );
+    }
+
+    #[test]
+    fn the_link_is_shown_by_purpose() {
+        let counters = [
+            ("link_log_sent_bytes", 2048),
+            ("link_log_received_bytes", 0),
+            ("link_table_sent_bytes", 4096),
+            ("log_bytes", 7),
+        ];
+        let of = |name: &str| counters.iter().find(|(n, _)| *n == name).unwrap().1;
+        let names = counters.iter().map(|(name, _)| name.to_string());
+        assert_eq!(
+            link_lines(of, bytes, names),
+            ["sent 6.0 KiB: table 4.0 KiB, log 2.0 KiB"]
+        );
+        assert!(link_lines(|_| 0, bytes, ["log_bytes".to_string()].into_iter()).is_empty());
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Rates {
     ingest_bytes: u64,
     delays: Vec<(&'static str, u64, u64)>,
     waiting: u64,
+    /// Bytes of links, by counter.
+    link: Vec<(String, u64)>,
 }
 
 impl Sample {
@@ -86,10 +88,15 @@ impl Rates {
             ingest_bytes: of("ingest_bytes"),
             delays: delays.filter(|(_, n, us)| n + us > 0).collect(),
             waiting: new.stats.waiting_writer_count,
+            link: {
+                let names = new.stats.counters.keys();
+                let links = names.filter(|name| name.starts_with("link_"));
+                links.map(|name| (name.to_string(), of(name))).collect()
+            },
         })
     }
 
-    /// Prints three lines: calls, bytes by cause, delays.
+    /// Prints lines: calls, bytes by cause, bytes of links by purpose, delays.
     pub fn print(&self, out: &mut Out) -> Result<(), Failure> {
         let n = |n: u64| rate(n, self.time);
         let b = |n: u64| bytes((n as f64 / self.time.as_secs_f64()) as u64);
@@ -118,6 +125,12 @@ impl Rates {
             b(self.compaction_in_bytes),
             b(self.compaction_out_bytes)
         )?;
+        let link = |name: &str| self.link.iter().find(|(n, _)| n == name);
+        let link = |name: &str| link(name).map_or(0, |(_, bytes)| *bytes);
+        let names = self.link.iter().map(|(name, _)| name.clone());
+        for line in super::jobs::link_lines(link, b, names) {
+            outln!(out, "           link {line}")?;
+        }
         if self.delays.is_empty() && self.waiting == 0 {
             return outln!(out, "           no delays");
         }

@@ -276,6 +276,10 @@ impl Storage for Overlay {
         self.below.base()
     }
 
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.below.counters()
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         None
     }

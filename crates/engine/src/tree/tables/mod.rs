@@ -13,6 +13,7 @@
 //! over no I/O.
 
 mod deletion;
+pub(crate) mod early;
 mod inputs;
 mod readers;
 
@@ -125,6 +126,12 @@ impl TableSet {
 
     pub(crate) fn readers(&self) -> &Readers {
         &self.readers
+    }
+
+    /// The handle of the table with this id, if a view or a job holds it.
+    fn held_handle(&self, id: u64) -> Option<Arc<TableHandle>> {
+        let registry = self.registry.lock();
+        registry.get(&id).and_then(|r| r.handle.upgrade())
     }
 
     /// The handle of a table.
@@ -287,11 +294,7 @@ impl TableSet {
     /// be opened; the job reports the error.
     pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
         const PARTS: usize = 16;
-        let handle = self
-            .registry
-            .lock()
-            .get(&meta.id)
-            .and_then(|r| r.handle.upgrade());
+        let handle = self.held_handle(meta.id);
         let Some(reader) = handle.and_then(|h| self.reader_owned(&h).ok()) else {
             return Vec::new();
         };

@@ -12,12 +12,12 @@
 //! Threading: opening takes the handle's lock over I/O, and then the clock's lock, which is held
 //! over no I/O.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::Guard;
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Mutex, ReadFile, Runtime};
 use siltstone_table::error::TableError;
 use siltstone_table::reader::{ReaderOptions, TableReader, Verify as TableVerify};
 
@@ -44,8 +44,16 @@ pub(crate) struct Readers {
     closed: AtomicU64,
     /// The number of tables that should have been mapped and could not be.
     map_failed_count: AtomicU64,
+    /// The readers of tables that are not installed yet, by the tables' names.
+    kept: Mutex<BTreeMap<String, Kept>>,
     /// The handles with open readers, in the order in which the clock's hand passes them.
     clock: Mutex<VecDeque<Weak<TableHandle>>>,
+}
+
+/// A reader of a table that is not installed yet, and the table's file.
+struct Kept {
+    reader: Arc<TableReader>,
+    file: Arc<TableFile>,
 }
 
 impl Readers {
@@ -72,6 +80,7 @@ impl Readers {
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
             map_failed_count: AtomicU64::new(0),
+            kept: runtime.mutex(BTreeMap::new()),
             clock: runtime.mutex(VecDeque::new()),
         }
     }
@@ -130,17 +139,20 @@ impl Readers {
     /// A reader of a table's file, which must be the table that the manifest names.
     fn open_file(&self, handle: &TableHandle, with_filter: bool) -> Result<Arc<TableReader>> {
         let name = &handle.meta.name;
-        let options = ReaderOptions {
-            id: Some(self.next_id.fetch_add(1, Ordering::Relaxed)),
-            ..self.options
+        let direct = self.direct_io == DirectIo::All;
+        let opened = match self.take_kept(name) {
+            Some(kept) => {
+                *handle.files[usize::from(direct)].lock() = Arc::downgrade(&kept.file);
+                Ok(kept.reader)
+            }
+            None => self
+                .file(handle, direct)
+                .map_err(TableError::from)
+                .and_then(|file| match with_filter {
+                    true => TableReader::open(file, self.next_options()),
+                    false => TableReader::open_without_filter(file, self.next_options()),
+                }),
         };
-        let opened = self
-            .file(handle, self.direct_io == DirectIo::All)
-            .map_err(TableError::from)
-            .and_then(|file| match with_filter {
-                true => TableReader::open(file, options),
-                false => TableReader::open_without_filter(file, options),
-            });
         let reader = opened.map_err(|e| {
             let error = Error::from(e);
             // The manifest names the table, so a missing file is damage.
@@ -163,6 +175,49 @@ impl Readers {
             .found(format!("{:016x}", reader.footer().digest)));
         }
         Ok(reader)
+    }
+
+    /// The options of the next reader.
+    fn next_options(&self) -> ReaderOptions {
+        ReaderOptions {
+            id: Some(self.next_id.fetch_add(1, Ordering::Relaxed)),
+            ..self.options
+        }
+    }
+
+    /// Opens the file of a table that is not installed yet.
+    pub(super) fn open_early(&self, name: &str) -> siltstone_storage::Result<Arc<TableFile>> {
+        self.files.open(name, self.direct_io == DirectIo::All)
+    }
+
+    /// Opens a reader of a table that is not installed yet, and keeps it.
+    pub(super) fn read_early(
+        &self,
+        file: &Arc<TableFile>,
+        through: Arc<dyn ReadFile>,
+    ) -> std::result::Result<Arc<TableReader>, TableError> {
+        let reader = TableReader::open(through, self.next_options())?;
+        let kept = Kept {
+            reader: reader.clone(),
+            file: file.clone(),
+        };
+        self.kept.lock().insert(file.name().to_string(), kept);
+        Ok(reader)
+    }
+
+    /// Whether a reader of the table of this name is kept.
+    pub(super) fn is_kept(&self, name: &str) -> bool {
+        self.kept.lock().contains_key(name)
+    }
+
+    /// Takes the reader that is kept of the table of this name.
+    fn take_kept(&self, name: &str) -> Option<Kept> {
+        self.kept.lock().remove(name)
+    }
+
+    /// Forgets the reader that is kept of the table of this name.
+    pub(super) fn forget_kept(&self, name: &str) {
+        drop(self.take_kept(name));
     }
 
     /// The file of a job's input.
@@ -248,6 +303,7 @@ impl Readers {
 
     /// Closes all readers.
     pub(crate) fn close_all(&self) {
+        drop(std::mem::take(&mut *self.kept.lock()));
         let handles = std::mem::take(&mut *self.clock.lock());
         let handles = handles.iter().filter_map(Weak::upgrade);
         handles.for_each(|handle| self.close(&handle));

@@ -408,6 +408,12 @@ settings_table! {
         background_bytes_per_s: u64 = 0, "bytes",
             "From 0 B to 1024 TiB; default 0.",
             within(0, 1 << 50), WhileOpen;
+        /// The most bytes of blocks that are read into the block cache before the tables of a
+        /// compaction that another executor ran are installed, in place of blocks of its inputs
+        /// that are cached; 0 reads none.
+        carry_over_bytes: u64 = 8 << 20, "bytes",
+            "From 0 B to 1024 TiB; default 8 MiB.",
+            within(0, 1 << 50), WhileOpen;
         /// How compactions are chosen and placed on executors: a policy, and the switches that
         /// differ from it, such as "near-data, second-score=off". The default compares when each
         /// side would have done a job. "near-data" gives the largest compactions to the faster
@@ -415,12 +421,14 @@ settings_table! {
         schedule: ScheduleOptions = ScheduleOptions::default(), "policy",
             "`\"default\"`, `\"near-data\"`, `\"async-single\"`, `\"sync-split\"` or \
              `\"host-only\"`, and after a comma each first-score, second-score, fourth-score, \
-             three-levels or \
-             multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
+             three-levels, multi-threading, separated-transfer, columns-first or fallback (=on \
+              or =off), or \
+             third-score (=first-done, =ends, =ends-frozen, \
              =split or =host-only); default `\"default\"`.",
             choice("\"default\", \"near-data\", \"async-single\", \"sync-split\" or \"host-only\", \
-                and after a comma each first-score, second-score, fourth-score, three-levels or \
-                multi-threading (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
+                and after a comma each first-score, second-score, fourth-score, three-levels, \
+                multi-threading, separated-transfer, columns-first or fallback (=on or =off), or \
+                third-score (=first-done, =ends, =ends-frozen, \
                 =split or =host-only)"),
             AtOpen("the sides are measured from the open on");
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind:

@@ -47,6 +47,16 @@ pub struct ScheduleOptions {
     pub three_levels: bool,
     /// A side may have several compactions at once, and a compaction several subjobs.
     pub multi_threading: bool,
+    /// Work that another executor has failed with may be given to the host. Without it, such work
+    /// waits for another executor, or for the same one, however long that takes. This is for
+    /// trials, which would not see a fault of an executor otherwise.
+    pub fallback: bool,
+    /// Compactions of the host whose tables lie on a device may leave the values there, if the
+    /// store has an executor for it (`Components::separated`) and it expects to gain by that.
+    pub separated_transfer: bool,
+    /// Compactions of the host on local tables read columns first, and then only the blocks of
+    /// which something is kept.
+    pub columns_first: bool,
 }
 
 const DEFAULT: ScheduleOptions = ScheduleOptions {
@@ -56,6 +66,9 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     fourth_score: false,
     three_levels: false,
     multi_threading: true,
+    fallback: true,
+    separated_transfer: false,
+    columns_first: false,
 };
 
 /// All scores off, and one job at a time.
@@ -75,6 +88,8 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
             third_score: ThirdScore::Ends,
             fourth_score: true,
             three_levels: true,
+            separated_transfer: true,
+            columns_first: true,
             ..DEFAULT
         },
     ),
@@ -109,12 +124,15 @@ const THIRD_SCORES: [(&str, ThirdScore); 5] = [
 type Switch = fn(&mut ScheduleOptions) -> &mut bool;
 
 /// The switches that are on or off, by name.
-const SWITCHES: [(&str, Switch); 5] = [
+const SWITCHES: [(&str, Switch); 8] = [
     ("first-score", |o| &mut o.first_score),
     ("second-score", |o| &mut o.second_score),
     ("fourth-score", |o| &mut o.fourth_score),
     ("three-levels", |o| &mut o.three_levels),
     ("multi-threading", |o| &mut o.multi_threading),
+    ("fallback", |o| &mut o.fallback),
+    ("separated-transfer", |o| &mut o.separated_transfer),
+    ("columns-first", |o| &mut o.columns_first),
 ];
 
 const THIRD: &str = "third-score";
@@ -209,6 +227,18 @@ impl ScheduleOptions {
             ))
             .advice("pass one executor in `Components::executors`, or choose another policy"));
         }
+        if !self.fallback && (other_count == 0 || self.third_score == ThirdScore::HostOnly) {
+            return Err(Error::invalid_argument(
+                "the value of option schedule has fallback=off, and no other executor than the \
+                 host's gets any work",
+            )
+            .expected("another executor, and a third-score that is not host-only")
+            .found(format!(
+                "{other_count} other executors, and {}",
+                self.text()
+            ))
+            .advice("leave fallback=off out, or pass an executor in `Components::executors`"));
+        }
         if !self.third_score.has_queues() || other_count > 0 {
             return Ok(());
         }
@@ -261,6 +291,7 @@ mod tests {
         assert_eq!(set("default").unwrap(), ScheduleOptions::default());
         let near = set("near-data").unwrap();
         assert!(near.three_levels && near.third_score == ThirdScore::Ends);
+        assert!(near.separated_transfer && near.columns_first);
         let single = set("async-single").unwrap();
         assert!(!single.multi_threading && !single.second_score && !single.first_score);
         let host = set("host-only").unwrap();
@@ -280,7 +311,7 @@ mod tests {
 
     #[test]
     fn every_value_survives_its_text() {
-        for bits in 0..32u32 {
+        for bits in 0..1u32 << SWITCHES.len() {
             for (_, third_score) in THIRD_SCORES {
                 let mut options = ScheduleOptions {
                     third_score,
@@ -336,6 +367,21 @@ mod tests {
             }
             options.check_sides(1).unwrap();
         }
+    }
+
+    #[test]
+    fn work_without_fallback_needs_another_executor() {
+        let off = set("near-data, fallback=off").unwrap();
+        assert!(!off.fallback && off.third_score == ThirdScore::Ends);
+        off.check_sides(1).unwrap();
+        for (text, count) in [("fallback=off", 0), ("host-only, fallback=off", 1)] {
+            let said = set(text).unwrap().check_sides(count).unwrap_err();
+            assert!(said.to_string().contains("fallback=off"), "{said}");
+        }
+        set("sync-split, fallback=off")
+            .unwrap()
+            .check_sides(1)
+            .unwrap();
     }
 
     #[test]

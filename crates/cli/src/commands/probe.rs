@@ -1,0 +1,298 @@
+//! `silt device probe ADDR`: measures a device and the link to it, and predicts what it is worth.
+//!
+//! The measurements are those of `siltstone_device::probe`: the link, the device's machine, and the
+//! same small merges in memory here and there. The prediction is a pure function of them.
+//!
+//! Threading: one task. Other work on either machine makes the figures worse.
+
+use serde_json::{Value, json};
+use siltstone_device::probe::{
+    Format, Link, Machine, MergeRate, Prediction, Shape, Side, Verdict, merge, predict,
+};
+use siltstone_device::{Device, FolderWanted};
+use siltstone_storage::Runtime;
+
+use super::place;
+use crate::args::ProbeArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, bytes, nanos, one_line, outln, plural};
+
+/// What was measured of one format.
+struct Merge {
+    format: Format,
+    here: MergeRate,
+    there: MergeRate,
+}
+
+/// Everything that was measured.
+struct Measured {
+    name: String,
+    slots: (u32, u32),
+    keep_bytes: u64,
+    machine: Machine,
+    host_cores: u32,
+    link: Link,
+    merges: Vec<Merge>,
+}
+
+/// Runs the command.
+pub fn run(args: &ProbeArgs) -> Result<Outcome, Failure> {
+    let device = place::first_contact(args.address.clone(), FolderWanted::None)?;
+    let measured = measure(&device);
+    device.close();
+    let measured = measured?;
+    let predictions = predictions(&measured);
+    let mut out = Out::new();
+    match args.json {
+        true => outln!(out, "{}", to_json(&measured, &predictions))?,
+        false => print(&mut out, &measured, &predictions)?,
+    }
+    out.finish()?;
+    Ok(Outcome::Fine)
+}
+
+fn measure(device: &Device) -> Result<Measured, Failure> {
+    let store_error = |error| Failure::from(siltstone::Error::from(error));
+    let runtime = Runtime::threads();
+    let machine = device.describe().map_err(store_error)?;
+    let link = device.measure_link().map_err(store_error)?;
+    let mut merges = Vec::new();
+    for format in Format::all() {
+        // One after the other, because both may be the same machine.
+        let here = merge::measure(&runtime, format);
+        let here = here.map_err(|error| Failure::Other(format!("a merge here failed: {error}")))?;
+        let there = device.measure_merge(format).map_err(store_error)?;
+        merges.push(Merge {
+            format,
+            here,
+            there,
+        });
+    }
+    let welcome = device.welcome();
+    Ok(Measured {
+        name: device.report().device,
+        slots: welcome.as_ref().map_or((1, 1), |welcome| welcome.slots),
+        keep_bytes: welcome.map_or(0, |welcome| welcome.keep_bytes),
+        machine,
+        host_cores: cores(),
+        link,
+        merges,
+    })
+}
+
+/// The cores that this process may use.
+pub fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+/// The predictions, by shape and then by format. A job of the host runs on as many cores as it has.
+fn predictions(measured: &Measured) -> Vec<Prediction> {
+    let of = |shape: Shape, merge: &Merge| {
+        let host = Side {
+            merge: merge.here,
+            threads: measured.host_cores,
+        };
+        let device = Side {
+            merge: merge.there,
+            threads: measured.slots.1.min(measured.machine.cores.max(1)),
+        };
+        let (link, machine) = (&measured.link, &measured.machine);
+        predict(shape, merge.format, link, &host, &device, machine)
+    };
+    let shapes = Shape::ALL.into_iter();
+    shapes
+        .flat_map(|shape| measured.merges.iter().map(move |merge| of(shape, merge)))
+        .collect()
+}
+
+fn rate(bytes_per_s: f64) -> String {
+    match bytes_per_s > 0.0 {
+        true => format!("{}/s", bytes(bytes_per_s as u64)),
+        false => "not known".to_string(),
+    }
+}
+
+/// Bytes a second of a merge on one core.
+fn merged(rate: &MergeRate) -> f64 {
+    match rate.busy_ns() {
+        0 => 0.0,
+        ns => rate.in_bytes as f64 * 1e9 / ns as f64,
+    }
+}
+
+fn known(bytes_of: u64) -> String {
+    match bytes_of {
+        0 => "not known".to_string(),
+        known => bytes(known),
+    }
+}
+
+fn print(out: &mut Out, measured: &Measured, predictions: &[Prediction]) -> Result<(), Failure> {
+    let (machine, link) = (&measured.machine, &measured.link);
+    outln!(
+        out,
+        "device     `{}`: {}, memory {}, {} at once with {} each",
+        one_line(&measured.name),
+        plural(machine.cores.into(), "core"),
+        known(machine.memory_bytes),
+        plural(measured.slots.0.into(), "compaction"),
+        plural(measured.slots.1.into(), "thread"),
+    )?;
+    outln!(
+        out,
+        "storage    free {}; writes {} (synced), reads {}{}",
+        machine.free_bytes.map_or("not known".to_string(), bytes),
+        rate(machine.write_bytes_per_s as f64),
+        rate(machine.read_bytes_per_s as f64),
+        match machine.reads_are_direct {
+            true => "",
+            false => " (from the page cache)",
+        }
+    )?;
+    outln!(
+        out,
+        "link       round trip {}; {} to the device, {} back; processor time here {:.2} ns a byte \
+         sent, {:.2} received",
+        nanos(link.round_trip_ns),
+        rate(link.up_bytes_per_s),
+        rate(link.down_bytes_per_s),
+        link.up_cpu_ns_per_byte,
+        link.down_cpu_ns_per_byte,
+    )?;
+    outln!(
+        out,
+        "here       {}",
+        plural(measured.host_cores.into(), "core")
+    )?;
+    outln!(out)?;
+    outln!(out, "merges on one core, bytes of input tables")?;
+    outln!(
+        out,
+        "  {:<8}{:>7}{:>14}{:>14}{:>8}",
+        "codec",
+        "values",
+        "here",
+        "device",
+        "kept"
+    )?;
+    for Merge {
+        format,
+        here,
+        there,
+    } in &measured.merges
+    {
+        outln!(
+            out,
+            "  {:<8}{:>7}{:>14}{:>14}{:>7.0}%",
+            format.codec_name(),
+            format.value_bytes,
+            rate(merged(here)),
+            rate(merged(there)),
+            100.0 * here.out_bytes as f64 / (here.in_bytes as f64).max(1.0)
+        )?;
+    }
+    for shape in Shape::ALL {
+        outln!(out)?;
+        outln!(out, "{}", heading(shape, measured))?;
+        outln!(
+            out,
+            "  {:<8}{:>7}  {:<13}{:>10}{:>14}{:>14}{:>11}  {}",
+            "codec",
+            "values",
+            "pays",
+            "times",
+            "device",
+            "host",
+            "host cpu",
+            "the device waits for"
+        )?;
+        for p in predictions.iter().filter(|p| p.shape == shape) {
+            outln!(
+                out,
+                "  {:<8}{:>7}  {:<13}{:>9.2}x{:>14}{:>14}{:>10.0}%  {}",
+                p.format.codec_name(),
+                p.format.value_bytes,
+                p.verdict.word(),
+                p.times_faster,
+                rate(p.device_bytes_per_s),
+                rate(p.host_bytes_per_s),
+                -100.0 * p.spared_cpu,
+                p.binds
+            )?;
+        }
+    }
+    outln!(out)?;
+    outln!(
+        out,
+        "`times`: how fast a job of 64 MiB is on the device, compared with the host. `host cpu`: \
+         how the\nprocessor time of the host changes. `spares-host`: not faster, but at most half \
+         of that time."
+    )?;
+    outln!(
+        out,
+        "The figures hold if the host and the device have their cores for themselves."
+    )
+}
+
+fn heading(shape: Shape, measured: &Measured) -> String {
+    match shape {
+        Shape::Held => "held: the tables lie on the device (silt://..., or --tables)".to_string(),
+        Shape::Shared => {
+            "shared: both see the folder of tables (silt device --share FOLDER)".to_string()
+        }
+        Shape::Lent if measured.keep_bytes == 0 => {
+            "lent: tables are sent (this device takes none: it runs without --keep)".to_string()
+        }
+        Shape::Lent => format!(
+            "lent: tables are sent (this device keeps {} for each host)",
+            bytes(measured.keep_bytes)
+        ),
+    }
+}
+
+fn merge_json(rate: &MergeRate) -> Value {
+    json!({
+        "in_bytes": rate.in_bytes, "out_bytes": rate.out_bytes, "ns": rate.ns,
+        "cpu_ns": rate.cpu_ns,
+    })
+}
+
+fn to_json(measured: &Measured, predictions: &[Prediction]) -> Value {
+    let (machine, link) = (&measured.machine, &measured.link);
+    let merges = measured.merges.iter().map(|merge| {
+        json!({
+            "codec": merge.format.codec_name(), "value_bytes": merge.format.value_bytes,
+            "host": merge_json(&merge.here), "device": merge_json(&merge.there),
+        })
+    });
+    let predictions = predictions.iter().map(|p| {
+        json!({
+            "shape": p.shape.to_string(), "codec": p.format.codec_name(),
+            "value_bytes": p.format.value_bytes, "verdict": p.verdict.word(),
+            "pays": p.verdict != Verdict::No, "times_faster": p.times_faster,
+            "device_bytes_per_s": p.device_bytes_per_s, "host_bytes_per_s": p.host_bytes_per_s,
+            "spared_host_cpu": p.spared_cpu, "link_bytes_per_byte": p.link_bytes_per_byte,
+            "binds": p.binds.to_string(),
+        })
+    });
+    json!({
+        "device": {
+            "name": measured.name, "core_count": machine.cores,
+            "memory_bytes": machine.memory_bytes, "free_bytes": machine.free_bytes,
+            "write_bytes_per_s": machine.write_bytes_per_s,
+            "read_bytes_per_s": machine.read_bytes_per_s,
+            "reads_are_direct": machine.reads_are_direct, "slot_count": measured.slots.0,
+            "parallelism": measured.slots.1, "keep_bytes": measured.keep_bytes,
+        },
+        "host": { "core_count": measured.host_cores },
+        "link": {
+            "round_trip_ns": link.round_trip_ns, "up_bytes_per_s": link.up_bytes_per_s,
+            "down_bytes_per_s": link.down_bytes_per_s,
+            "up_cpu_ns_per_byte": link.up_cpu_ns_per_byte,
+            "down_cpu_ns_per_byte": link.down_cpu_ns_per_byte,
+        },
+        "merges": merges.collect::<Vec<Value>>(),
+        "predictions": predictions.collect::<Vec<Value>>(),
+    })
+}

@@ -1,0 +1,432 @@
+//! What is read ahead of an object: the next bytes of readers that go from front to back.
+//!
+//! A *stream* is such a reader: its reads show it, or it says so with [`Access`]. Its next bytes
+//! are asked for while the present ones are used: the requests are under way on a connection that
+//! the stream has meanwhile, and their answers wait there until a read needs them. They are served
+//! once and then dropped, so this is no cache: the engine's block cache is the only one.
+//!
+//! Invariants:
+//! - The bytes that are ready or under way, of all objects of a session, are bounded by the
+//!   option `ahead_bytes`, and the connections by a quarter of all.
+//! - A stream whose connection fails is dropped, and the read is made as any other.
+//! - Nothing is read ahead of an object that this session writes, so no read returns bytes that
+//!   are older than an append or a truncation before it.
+//!
+//! Threading: shared. The lock is held over no request: a read takes its stream out meanwhile, so
+//! another read of the same bytes makes its own request.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Access, Instant, Mutex, Runtime};
+
+use super::pipe::Pipe;
+use super::purpose::LinkPurpose;
+use super::session::Session;
+use crate::wire::frame::BULK_MAX;
+use crate::wire::{Answer, Frame, Request};
+
+/// The streams of one object that are remembered.
+const STREAMS_MAX: usize = 4;
+
+/// After so many reads in a row, each of which begins where the one before ended, the next bytes
+/// are asked for ahead.
+const HITS: u32 = 2;
+
+/// The bytes that are asked for ahead at once: at first, and at most.
+const WINDOWS: (usize, usize) = (64 << 10, 1 << 20);
+
+/// The most bytes that are asked for ahead because the reader announced them.
+const ANNOUNCED_MAX: u64 = 2 << 20;
+
+/// After so long without a read a stream gives its bytes and its connection back. The device waits
+/// longer for a connection to take an answer.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Bytes that have come.
+struct Piece {
+    offset: u64,
+    frame: Frame,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.offset + self.frame.bulk().len() as u64
+    }
+}
+
+/// Requests without an answer, in their order.
+struct UnderWay {
+    pipe: Pipe,
+    parts: VecDeque<(u64, usize)>,
+}
+
+/// A reader that goes from front to back.
+struct Stream {
+    /// Where its next read begins.
+    next: u64,
+    /// How many reads began where the one before ended.
+    hits: u32,
+    /// How many bytes are asked for ahead.
+    window: usize,
+    /// Nothing is asked for beyond it.
+    end: u64,
+    /// What lies before it is ready or under way.
+    asked_to: u64,
+    ready: VecDeque<Piece>,
+    under_way: Option<UnderWay>,
+    used: Instant,
+}
+
+/// What a session reads ahead for all its objects.
+#[derive(Default)]
+pub(super) struct AheadBudget {
+    bytes: AtomicUsize,
+    pub(super) pipes: AtomicUsize,
+}
+
+impl AheadBudget {
+    fn take(&self, bytes: usize, most: usize) -> bool {
+        let taken = self
+            .bytes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| {
+                held.checked_add(bytes).filter(|sum| *sum <= most)
+            });
+        taken.is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+/// The object that is read, as requests name it.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub(super) file: u64,
+    pub(super) len: u64,
+    /// What its bytes are for.
+    pub(super) object: LinkPurpose,
+    /// The server's state in which it is open.
+    pub(super) state: [u8; 16],
+}
+
+/// See the module.
+pub(super) struct Ahead {
+    runtime: Runtime,
+    streams: Mutex<Vec<Stream>>,
+    /// Nothing is read ahead: this session writes the object, or its reads are random.
+    is_off: AtomicBool,
+}
+
+impl Stream {
+    fn new(next: u64, end: u64, used: Instant) -> Stream {
+        Stream {
+            next,
+            hits: 0,
+            window: 0,
+            end,
+            asked_to: next,
+            ready: VecDeque::new(),
+            under_way: None,
+            used,
+        }
+    }
+
+    fn begin(&self) -> u64 {
+        self.ready.front().map_or(self.next, |piece| piece.offset)
+    }
+
+    /// Whether a read from here on goes on with the stream.
+    fn has(&self, offset: u64) -> bool {
+        offset == self.next || (offset >= self.begin() && offset < self.asked_to)
+    }
+
+    /// Gives everything back.
+    fn close(mut self, session: &Session) {
+        self.drop_ready(session, u64::MAX);
+        if let Some(under_way) = self.under_way.take() {
+            let bytes = under_way.parts.iter().map(|(_, len)| len).sum();
+            session.ahead.give_back(bytes);
+            session.ahead.pipes.fetch_sub(1, Ordering::AcqRel);
+            match under_way.parts.is_empty() {
+                true => session.give_back(under_way.pipe),
+                // Its answers are of no use any more.
+                false => session.discard(under_way.pipe),
+            }
+        }
+    }
+
+    /// Drops what ends at or before `to`.
+    fn drop_ready(&mut self, session: &Session, to: u64) {
+        while let Some(first) = self.ready.front()
+            && first.end() <= to
+        {
+            session.ahead.give_back(first.frame.bulk().len());
+            self.ready.pop_front();
+        }
+    }
+
+    /// Takes the next answer. `None` if the stream is of no use any more.
+    fn receive(&mut self, session: &Session, waits: bool) -> Option<bool> {
+        let under_way = self.under_way.as_mut()?;
+        let &(offset, len) = under_way.parts.front()?;
+        let received = match waits {
+            true => under_way.pipe.receive().map(Some),
+            false => under_way.pipe.receive_now(),
+        };
+        match received {
+            Ok(None) => return Some(false),
+            Ok(Some((Answer::Bytes, frame))) if frame.bulk().len() == len => {
+                under_way.parts.pop_front();
+                self.ready.push_back(Piece { offset, frame });
+            }
+            // The read is made again, and reports what is wrong.
+            _ => return None,
+        }
+        if under_way.parts.is_empty()
+            && let Some(done) = self.under_way.take()
+        {
+            session.ahead.pipes.fetch_sub(1, Ordering::AcqRel);
+            session.give_back(done.pipe);
+        }
+        Some(true)
+    }
+
+    /// Fills the front of `buf` with what is ready or under way. Returns how many bytes it filled,
+    /// and whether the stream can go on.
+    fn serve(&mut self, session: &Session, offset: u64, buf: &mut [u8]) -> (usize, bool) {
+        let mut filled = 0;
+        while filled < buf.len() {
+            let at = offset + filled as u64;
+            let mut ready = self.ready.iter();
+            if let Some(piece) = ready.find(|p| p.offset <= at && at < p.end()) {
+                let bytes = &piece.frame.bulk()[(at - piece.offset) as usize..];
+                let take = bytes.len().min(buf.len() - filled);
+                buf[filled..filled + take].copy_from_slice(&bytes[..take]);
+                filled += take;
+                continue;
+            }
+            let parts = self.under_way.as_ref().and_then(|u| u.parts.front());
+            if parts.is_none_or(|(begin, _)| at < *begin) {
+                break;
+            }
+            // What comes is behind all that is ready, and so is every later read.
+            self.drop_ready(session, at);
+            if self.receive(session, true).is_none() {
+                return (filled, false);
+            }
+        }
+        (filled, true)
+    }
+
+    /// Asks for bytes up to `to`. Returns false if the stream is of no use any more.
+    fn ask(&mut self, session: &Session, target: Target, to: u64) -> bool {
+        let to = to.min(self.end).min(target.len);
+        let mut from = self.asked_to.max(self.next);
+        while from < to {
+            let len = (to - from).min(BULK_MAX as u64) as usize;
+            if !session.ahead.take(len, session.options.ahead_bytes) {
+                return true;
+            }
+            if self.under_way.is_none() {
+                let Some(mut pipe) = session.take_to_read_ahead(target.state) else {
+                    session.ahead.give_back(len);
+                    return true;
+                };
+                pipe.object = target.object;
+                let parts = VecDeque::new();
+                self.under_way = Some(UnderWay { pipe, parts });
+            }
+            let Some(under_way) = self.under_way.as_mut() else {
+                return true;
+            };
+            let request = Request::Read {
+                file: target.file,
+                ranges: vec![(from, len as u32)],
+            };
+            under_way.parts.push_back((from, len));
+            if under_way.pipe.send(&request, &[]).is_err() {
+                return false;
+            }
+            let asked = &session.vital.ahead_bytes;
+            asked.fetch_add(len as u64, Ordering::Relaxed);
+            from += len as u64;
+            self.asked_to = from;
+        }
+        true
+    }
+
+    /// Asks for more if less than half of the window is there.
+    fn go_on(&mut self, session: &Session, target: Target) -> bool {
+        let there = self.asked_to.saturating_sub(self.next);
+        if self.window == 0 || there * 2 > self.window as u64 {
+            return true;
+        }
+        let to = self.next.saturating_add(self.window as u64);
+        let goes_on = self.ask(session, target, to);
+        self.window = (self.window * 2).min(WINDOWS.1.max(self.window));
+        goes_on
+    }
+}
+
+impl Ahead {
+    pub(super) fn new(runtime: &Runtime) -> Ahead {
+        Ahead {
+            runtime: runtime.clone(),
+            streams: runtime.mutex(Vec::new()),
+            is_off: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads nothing ahead any more, and drops what there is: the object is written.
+    pub(super) fn turn_off(&self, session: &Session) {
+        self.is_off.store(true, Ordering::Release);
+        self.close(session);
+    }
+
+    /// Gives everything back.
+    pub(super) fn close(&self, session: &Session) {
+        let streams = std::mem::take(&mut *self.streams.lock());
+        streams.into_iter().for_each(|stream| stream.close(session));
+    }
+
+    /// Gives back what was not used for a while.
+    pub(super) fn close_idle(&self, session: &Session) {
+        let now = self.runtime.now();
+        let mut idle = Vec::new();
+        {
+            let mut streams = self.streams.lock();
+            let mut at = 0;
+            while at < streams.len() {
+                match now.since(streams[at].used) >= IDLE {
+                    true => idle.push(streams.remove(at)),
+                    false => at += 1,
+                }
+            }
+        }
+        idle.into_iter().for_each(|stream| stream.close(session));
+    }
+
+    /// Bytes of the object that came with an answer, and will be read soon.
+    pub(super) fn give(&self, session: &Session, offset: u64, frame: Frame) {
+        let len = frame.bulk().len();
+        if len == 0 || !session.ahead.take(len, session.options.ahead_bytes) {
+            return;
+        }
+        let end = offset + len as u64;
+        let mut stream = Stream::new(offset, end, self.runtime.now());
+        stream.asked_to = end;
+        stream.ready.push_back(Piece { offset, frame });
+        self.put_back(session, stream);
+    }
+
+    fn take(&self, offset: u64) -> Option<Stream> {
+        let mut streams = self.streams.lock();
+        let at = streams.iter().position(|stream| stream.has(offset))?;
+        Some(streams.remove(at))
+    }
+
+    fn put_back(&self, session: &Session, mut stream: Stream) {
+        stream.used = self.runtime.now();
+        let dropped = {
+            let mut streams = self.streams.lock();
+            // Under the lock, so that nothing stays behind when the object is written.
+            if self.is_off.load(Ordering::Acquire) {
+                Some(stream)
+            } else {
+                streams.push(stream);
+                (streams.len() > STREAMS_MAX).then(|| streams.remove(0))
+            }
+        };
+        if let Some(stream) = dropped {
+            stream.close(session);
+        }
+    }
+
+    /// Makes a read, with what was read ahead as far as there is something. `read` makes the rest
+    /// of it as any other read.
+    pub(super) fn read<E>(
+        &self,
+        session: &Session,
+        target: Target,
+        offset: u64,
+        buf: &mut [u8],
+        read: impl FnOnce(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let end = offset.saturating_add(buf.len() as u64);
+        if self.is_off.load(Ordering::Acquire) || buf.is_empty() || end > target.len {
+            return read(offset, buf);
+        }
+        let mut stream = self
+            .take(offset)
+            .unwrap_or_else(|| Stream::new(end, target.len, self.runtime.now()));
+        let goes_on_here = offset == stream.next;
+        let (filled, is_usable) = stream.serve(session, offset, buf);
+        if !is_usable {
+            stream.close(session);
+            return read(offset + filled as u64, &mut buf[filled..]);
+        }
+        if goes_on_here {
+            stream.hits += 1;
+        }
+        stream.next = stream.next.max(end);
+        if stream.hits >= HITS && stream.window == 0 && filled == 0 {
+            stream.window = (4 * buf.len()).clamp(WINDOWS.0, WINDOWS.1);
+            (stream.asked_to, stream.end) = (stream.next, target.len);
+        }
+        // Asked for before the rest is read, so that both are under way at once.
+        let is_usable = stream.go_on(session, target);
+        let rest = match filled < buf.len() {
+            true => read(offset + filled as u64, &mut buf[filled..]),
+            false => Ok(()),
+        };
+        match is_usable {
+            true => self.put_back(session, stream),
+            false => stream.close(session),
+        }
+        rest
+    }
+
+    /// A hint of the reader.
+    pub(super) fn advise(
+        &self,
+        session: &Session,
+        target: Target,
+        access: Access,
+        offset: u64,
+        len: u64,
+    ) {
+        let end = offset.saturating_add(len).min(target.len);
+        match access {
+            Access::Random => self.close(session),
+            Access::DontNeed => {
+                let mut streams = self.streams.lock();
+                for stream in streams.iter_mut() {
+                    stream.drop_ready(session, end);
+                }
+            }
+            Access::Sequential | Access::WillNeed => {
+                if self.is_off.load(Ordering::Acquire) || offset >= end {
+                    return;
+                }
+                let now = self.runtime.now();
+                let mut stream = self
+                    .take(offset)
+                    .unwrap_or_else(|| Stream::new(offset, end, now));
+                stream.end = stream.end.max(end);
+                stream.hits = stream.hits.max(HITS);
+                if access == Access::Sequential {
+                    // The first read asks for what follows it.
+                    stream.window = stream.window.max(WINDOWS.1);
+                    return self.put_back(session, stream);
+                }
+                match stream.ask(session, target, end.min(offset + ANNOUNCED_MAX)) {
+                    true => self.put_back(session, stream),
+                    false => stream.close(session),
+                }
+            }
+        }
+    }
+}

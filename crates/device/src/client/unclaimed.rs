@@ -1,0 +1,170 @@
+//! Answers to changes of names whose callers gave up, until the same call is made again.
+//!
+//! A creation that is answered late leaves an open object on the device. If nobody claims it for a
+//! minute it is closed there, and whoever claims it later opens it again. It is empty until then.
+//!
+//! Invariants: an answer is given once. A change of the same names forgets an answer. At most
+//! [`UNCLAIMED_MAX`] answers are kept, and every open object that nobody can claim any more is
+//! closed.
+//!
+//! Threading: plain data of the lane of names.
+
+use std::time::Duration;
+
+use siltstone_storage::Instant;
+
+use super::names::Changed;
+use crate::wire::Answer;
+use crate::wire::request::NamesChange;
+
+/// The most answers that are kept.
+const UNCLAIMED_MAX: usize = 64;
+
+/// How long an object stays open for whoever claims it.
+const OPEN_TIME: Duration = Duration::from_secs(60);
+
+/// The answer to a call that gave up.
+pub(super) struct Answered {
+    pub(super) change: NamesChange,
+    bulk: Vec<u8>,
+    pub(super) answer: Answer,
+    since: Instant,
+    /// The state of the server in which the object is open that the call opened. `None` if there is
+    /// none, or if it was closed because nobody claimed it.
+    open_in: Option<[u8; 16]>,
+}
+
+impl Answered {
+    /// The object that is open for nobody.
+    fn open_object(&self) -> Option<u64> {
+        self.open_in.and_then(|_| object_of(&self.change))
+    }
+
+    /// Whether the object that the call opened is not open in this state of the server.
+    pub(super) fn must_open_again(&self, state: [u8; 16]) -> bool {
+        matches!(self.answer, Answer::Opened { .. }) && self.open_in != Some(state)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Unclaimed {
+    answers: Vec<Answered>,
+    /// Objects that are open and that nobody can claim any more.
+    stale: Vec<u64>,
+}
+
+impl Unclaimed {
+    /// Keeps the answer to a call that gave up.
+    pub(super) fn push(
+        &mut self,
+        change: NamesChange,
+        bulk: Vec<u8>,
+        changed: Changed,
+        now: Instant,
+    ) {
+        let is_open = matches!(changed.answer, Answer::Opened { .. });
+        self.put_back(Answered {
+            change,
+            bulk,
+            answer: changed.answer,
+            since: now,
+            open_in: is_open.then_some(changed.state),
+        });
+        if self.answers.len() > UNCLAIMED_MAX {
+            let oldest = self.answers.remove(0);
+            self.stale.extend(oldest.open_object());
+        }
+    }
+
+    /// Takes the answer to the same call.
+    pub(super) fn find(&mut self, change: &NamesChange, bulk: &[u8]) -> Option<Answered> {
+        let is_it = |old: &Answered| is_same(&old.change, change) && old.bulk == bulk;
+        let at = self.answers.iter().position(is_it)?;
+        Some(self.answers.remove(at))
+    }
+
+    /// Keeps an answer that was taken and could not be given.
+    pub(super) fn put_back(&mut self, answered: Answered) {
+        self.answers.push(answered);
+    }
+
+    /// Forgets answers whose names are changed now.
+    pub(super) fn touch(&mut self, change: &NamesChange) {
+        let touched = names_of(change);
+        let is_touched = |old: &Answered| {
+            let old = names_of(&old.change);
+            old.iter().any(|name| touched.contains(name))
+        };
+        let all = std::mem::take(&mut self.answers);
+        let (gone, kept) = all.into_iter().partition::<Vec<_>, _>(is_touched);
+        self.answers = kept;
+        self.stale
+            .extend(gone.iter().filter_map(Answered::open_object));
+    }
+
+    /// The objects to close now.
+    pub(super) fn take_open(&mut self, now: Instant) -> Vec<u64> {
+        let mut close = std::mem::take(&mut self.stale);
+        for old in &mut self.answers {
+            if now.since(old.since) >= OPEN_TIME {
+                close.extend(old.open_object());
+                old.open_in = None;
+            }
+        }
+        close
+    }
+
+    /// Closes objects at another time, because the device cannot be reached now.
+    pub(super) fn close_later(&mut self, objects: &[u64]) {
+        self.stale.extend(objects);
+    }
+}
+
+/// The names that a change gives or takes away.
+pub(super) fn names_of(change: &NamesChange) -> Vec<&str> {
+    match change {
+        NamesChange::Create { name, .. }
+        | NamesChange::SyncObject { name, .. }
+        | NamesChange::Delete { name }
+        | NamesChange::Publish { name }
+        | NamesChange::Replace { name }
+        | NamesChange::Import { name, .. } => vec![name],
+        NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
+        NamesChange::SyncDir
+        | NamesChange::SyncParents
+        | NamesChange::BeginJob(_)
+        | NamesChange::BeginRebuild(_) => Vec::new(),
+    }
+}
+
+/// Whether two calls ask for the same. The number of the opened object does not count.
+pub(super) fn is_same(a: &NamesChange, b: &NamesChange) -> bool {
+    match (a, b) {
+        (
+            NamesChange::Create { name, direct, .. },
+            NamesChange::Create {
+                name: other,
+                direct: other_direct,
+                ..
+            },
+        ) => name == other && direct == other_direct,
+        (
+            NamesChange::Recycle { old, new, .. },
+            NamesChange::Recycle {
+                old: other_old,
+                new: other_new,
+                ..
+            },
+        ) => old == other_old && new == other_new,
+        (a, b) => a == b,
+    }
+}
+
+/// The object that a change opens.
+pub(super) fn object_of(change: &NamesChange) -> Option<u64> {
+    match change {
+        NamesChange::Create { file, .. } | NamesChange::Recycle { file, .. } => Some(*file),
+        _ => None,
+    }
+}

@@ -1,0 +1,94 @@
+//! What each side has done for compactions, what that has cost, and what it has saved the host.
+//!
+//! The processor time of a side is what its executor reports of the attempts that made outcomes. The
+//! host's part of it is measured here: building, verifying, installing, waiting, and attempts that
+//! failed. What the host would have needed for the compactions of another side is estimated from
+//! the processor time that it needs for a byte of its own compactions.
+//!
+//! Invariant: sums only rise. Flushes do not count, because hosts run them.
+//!
+//! Threading: atomics.
+
+use std::time::Duration;
+
+use crate::types::metrics::Counter;
+
+/// The sums of one side. Its compactions are those whose outcomes were believed.
+#[derive(Default)]
+pub(super) struct Costs {
+    pub(super) compaction_count: Counter,
+    pub(super) in_bytes: Counter,
+    pub(super) out_bytes: Counter,
+    /// Processor time of the machine that ran them.
+    pub(super) cpu_ns: Counter,
+    /// Processor time of the host, that of attempts that failed included.
+    pub(super) host_cpu_ns: Counter,
+    /// From their begin to their verification.
+    pub(super) run_ns: Counter,
+}
+
+/// A compaction whose outcome was believed.
+pub(crate) struct Compacted {
+    pub(crate) in_bytes: u64,
+    pub(crate) out_bytes: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) took: Duration,
+}
+
+impl Costs {
+    pub(super) fn add(&self, done: &Compacted) {
+        self.compaction_count.add(1);
+        self.in_bytes.add(done.in_bytes);
+        self.out_bytes.add(done.out_bytes);
+        self.cpu_ns.add(done.cpu_ns);
+        self.run_ns.add(done.took.as_nanos() as u64);
+    }
+
+    /// The processor time for each input byte, in nanoseconds, if it is known.
+    pub(super) fn cpu_ns_per_byte(&self) -> Option<f64> {
+        let (bytes, ns) = (self.in_bytes.get(), self.cpu_ns.get());
+        (bytes > 0 && ns > 0).then(|| ns as f64 / bytes as f64)
+    }
+
+    /// The processor time of the host, in microseconds, that it would have needed beyond what it
+    /// spent. Negative if the jobs cost it more than they saved. `host` is the time for a byte.
+    pub(super) fn saved_cpu_us(&self, host: Option<f64>) -> Option<i64> {
+        let spent = self.host_cpu_ns.get() as f64;
+        let bytes = self.in_bytes.get();
+        let saved = host? * bytes as f64 - spent;
+        (bytes > 0).then_some((saved / 1000.0) as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn savings_are_what_the_host_would_have_needed() {
+        let done = |in_bytes, cpu_ns| Compacted {
+            in_bytes,
+            out_bytes: in_bytes / 2,
+            cpu_ns,
+            took: Duration::from_micros(7),
+        };
+        let (host, device) = (Costs::default(), Costs::default());
+        assert_eq!(host.cpu_ns_per_byte(), None);
+        assert_eq!(device.saved_cpu_us(Some(4.0)), None, "nothing was done");
+        host.add(&done(1000, 3000));
+        host.add(&done(1000, 5000));
+        assert_eq!(host.cpu_ns_per_byte(), Some(4.0));
+        device.add(&done(1_000_000, 0));
+        device.host_cpu_ns.add(500_000);
+        assert_eq!(device.cpu_ns_per_byte(), None, "nobody measured it");
+        assert_eq!(device.saved_cpu_us(host.cpu_ns_per_byte()), Some(3500));
+        assert_eq!(device.saved_cpu_us(None), None);
+        device.host_cpu_ns.add(9_000_000);
+        assert_eq!(device.saved_cpu_us(Some(4.0)), Some(-5500));
+        assert_eq!(
+            (host.compaction_count.get(), host.out_bytes.get()),
+            (2, 1000)
+        );
+        assert_eq!(host.run_ns.get(), 14_000);
+    }
+}
