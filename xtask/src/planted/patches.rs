@@ -478,6 +478,7 @@ mod tests {
         };
         for folder in [
             "crates/storage/src",
+            "crates/device/src",
             "crates/engine/src",
             "crates/table/src",
             FOLDER,
