@@ -22,7 +22,7 @@ use crate::settings::{Settings, Topology};
 
 pub use device::DeviceProcess;
 pub use namespaces::{Namespaces, NoNamespaces, bytes_of};
-pub use process::{WithinArgs, cpu_us_of, keep_to, nice_threads, within};
+pub use process::{WithinArgs, cpu_us_of, has_cores, keep_to, nice_threads, within};
 pub use task::{Outcome, Placed, Task, carry_out};
 
 /// Why a topology does not stand, or a run on it failed.
@@ -92,6 +92,9 @@ impl Standing {
             _own: None,
             topology,
         };
+        for cores in [&standing.topology.host_cores, &standing.topology.device_cores] {
+            has_cores(cores).map_err(|error| TopologyError::System(error.to_string()))?;
+        }
         if !standing.topology.has_device() {
             return Ok(standing);
         }
