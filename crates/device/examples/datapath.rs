@@ -13,7 +13,7 @@ use std::error::Error;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use siltstone::storage::{FileStorage, Storage};
 use siltstone::{Components, Options, Store};
@@ -23,7 +23,7 @@ use siltstone_device::{
 use siltstone_storage::link::{
     Address, Connection, LinkResult, Listener, Network, Received, SocketNetwork,
 };
-use siltstone_storage::{Instant, Runtime};
+use siltstone_storage::{Instant, Mutex, Runtime};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -96,7 +96,7 @@ impl Connection for CountingConnection {
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         {
-            let mut counts = self.counts.lock().unwrap();
+            let mut counts = self.counts.lock();
             counts.sends += 1;
             counts.sent_bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
             // A frame begins with its header. A hello has no part of this length.
@@ -110,7 +110,7 @@ impl Connection for CountingConnection {
 
     fn receive(&self, buf: &mut [u8], deadline: Instant) -> LinkResult<Received> {
         let received = self.inner.receive(buf, deadline);
-        let mut counts = self.counts.lock().unwrap();
+        let mut counts = self.counts.lock();
         counts.receives += 1;
         if let Ok(Received::Bytes(len)) = &received {
             counts.received_bytes += *len as u64;
@@ -180,10 +180,12 @@ struct Place {
     child: Option<Child>,
     address: Option<Address>,
     counts: Arc<Mutex<Counts>>,
+    runtime: Runtime,
 }
 
 impl Place {
     fn new(name: &str) -> Outcome<Place> {
+        let runtime = Runtime::threads();
         let dir = tempfile::tempdir()?;
         let address: Option<Address> =
             match name.trim_end_matches("-jobs").trim_end_matches("-link") {
@@ -207,7 +209,8 @@ impl Place {
             dir,
             child,
             address,
-            counts: Arc::default(),
+            counts: Arc::new(runtime.mutex(Counts::default())),
+            runtime,
         })
     }
 
@@ -257,11 +260,11 @@ impl Place {
             .iter()
             .map(|pid| (cpu_ms(*pid), calls(*pid)))
             .collect();
-        let counted = self.counts.lock().unwrap().clone();
-        let begun = std::time::Instant::now();
+        let counted = self.counts.lock().clone();
+        let begun = self.runtime.now();
         let result = run()?;
-        let passed = begun.elapsed().as_millis();
-        let now = self.counts.lock().unwrap().clone();
+        let passed = self.runtime.now().since(begun).as_millis();
+        let now = self.counts.lock().clone();
         println!(
             "{:10} {what:12} {passed:6} ms, {bytes} bytes of entries",
             self.name
@@ -298,7 +301,7 @@ impl Place {
     }
 
     fn run(&self) -> Outcome<()> {
-        let runtime = Runtime::threads();
+        let runtime = self.runtime.clone();
         let (store, device) = self.open(&runtime)?;
         let key = |n: u64| {
             let mixed = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;

@@ -15,7 +15,10 @@ mod tls;
 pub mod url;
 pub mod wire;
 
-pub use client::{ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport};
+pub use client::{
+    ClientOptions, Device, DeviceExecutor, LinkBytes, LinkPurpose, LinkReport, SeparatedExecutor,
+    SeparatedStats,
+};
 pub use frames::ConnectionError;
 pub use open::{DeviceStore, Placement, network, open, open_read_only};
 pub use server::{

@@ -13,7 +13,9 @@ use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
-use crate::client::{ClientOptions, Device, DeviceExecutor, LimitedNetwork};
+use crate::client::{
+    ClientOptions, Device, DeviceExecutor, LimitedNetwork, SeparatedExecutor, SeparatedStats,
+};
 use crate::tls::{TlsError, TlsFiles, TlsNetwork};
 use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
@@ -58,6 +60,8 @@ pub struct DeviceStore {
 struct Sessions {
     devices: Vec<Arc<Device>>,
     executors: Vec<Arc<DeviceExecutor>>,
+    /// What leaves values on the device that has the tables, if one has them.
+    separated: Option<Arc<SeparatedExecutor>>,
 }
 
 impl Sessions {
@@ -67,6 +71,14 @@ impl Sessions {
         components.executors.push(executor.clone());
         self.executors.push(executor);
         self.devices.push(device);
+    }
+
+    /// Adds the session of the device that has the tables.
+    fn add_of_tables(&mut self, components: &mut Components, device: Arc<Device>) {
+        let separated = Arc::new(SeparatedExecutor::new(&device));
+        components.separated = Some(separated.clone());
+        self.separated = Some(separated);
+        self.add(components, device);
     }
 
     /// Ends the sessions, those for lent work first.
@@ -86,6 +98,13 @@ impl DeviceStore {
     /// The sessions with devices.
     pub fn devices(&self) -> &[Arc<Device>] {
         &self.sessions.devices
+    }
+
+    /// What compactions of the host did and saved that left values on the device that has the
+    /// tables. `None` if no device has them.
+    pub fn separated_stats(&self) -> Option<SeparatedStats> {
+        let separated = self.sessions.separated.as_ref();
+        separated.map(|executor| executor.stats())
     }
 
     /// Closes the store, and ends its sessions.
@@ -176,7 +195,7 @@ fn components(
         }
         let device = connect_to(place, create, placement)?;
         let mut components = Components::on(device.storage(), runtime);
-        sessions.add(&mut components, device);
+        sessions.add_of_tables(&mut components, device);
         return Ok(components);
     }
     let recorded = siltstone::Storages::device_of(Path::new(place))?;
@@ -200,7 +219,7 @@ fn components(
     let root: Arc<dyn Storage> = Arc::new(root?);
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
-    sessions.add(&mut components, device);
+    sessions.add_of_tables(&mut components, device);
     Ok(components)
 }
 

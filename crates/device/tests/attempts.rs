@@ -224,15 +224,16 @@ impl Throttle for Shared {
     }
 }
 
-fn simulated(seed: u64, test: impl FnOnce(&Runtime) + Send + 'static) {
+fn simulated<T: Send + 'static>(seed: u64, test: impl FnOnce(&Runtime) -> T + Send + 'static) -> T {
     let config = SimConfig {
         max_steps: 20_000_000,
         stack_bytes: 1 << 20,
         ..SimConfig::new(seed)
     };
     let outcome = sim::run(config, move |runtime| test(&runtime));
-    if let Err(failure) = outcome.result {
-        panic!("seed {seed}: {failure}");
+    match outcome.result {
+        Ok(result) => result,
+        Err(failure) => panic!("seed {seed}: {failure}"),
     }
 }
 
@@ -514,8 +515,6 @@ enum Seen {
 
 /// A job whose device loses power `after` some time.
 fn powerless(seed: u64, after: Duration) -> Seen {
-    let seen = Arc::new(std::sync::Mutex::new(Seen::Failed));
-    let told = Arc::clone(&seen);
     simulated(seed, move |runtime| {
         let mut world = World::new(runtime, options());
         let host = Arc::new(world.host());
@@ -537,7 +536,7 @@ fn powerless(seed: u64, after: Duration) -> Seen {
             let text = error.to_string();
             assert!(ended.is_err() && is_during_sync(&text), "{text}");
         }
-        *told.lock().unwrap() = match ended {
+        match ended {
             Ok(outcome) => {
                 // An outcome is durable when it is returned.
                 world.lose(true);
@@ -556,10 +555,8 @@ fn powerless(seed: u64, after: Duration) -> Seen {
                 }
             }
             Err(error) => panic!("{error}"),
-        };
-    });
-    let seen = *seen.lock().unwrap();
-    seen
+        }
+    })
 }
 
 #[test]

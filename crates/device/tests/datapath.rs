@@ -611,29 +611,28 @@ fn descriptors_of_a_hostile_device_are_refused() {
             .unwrap();
         let listener = network.listen(&address).unwrap();
         let path = dir.path().to_path_buf();
-        std::thread::scope(|scope| {
-            let (accepting, rt) = (&listener, &runtime);
-            scope.spawn(move || {
-                // Until the listener is closed.
-                while let Ok(accepted) = accepting.accept(rt.now() + Duration::from_secs(20)) {
-                    let Some(connection) = accepted else { return };
-                    let (rt, path) = (rt.clone(), path.clone());
-                    std::thread::spawn(move || hostile(&*connection, &rt, passes, &path));
-                }
-            });
-            let folder = FolderWanted::Named {
-                name: "db".into(),
-                create: true,
-            };
-            let network = Arc::clone(&network);
-            let device =
-                Device::connect(&runtime, network, address.clone(), folder, impatient()).unwrap();
-            let error = device.storage().open_finished("table").err().unwrap();
-            assert_eq!(error.kind, kind, "{passes:?}: {error}");
-            assert!(error.to_string().contains(says), "{passes:?}: {error}");
-            device.close();
-            listener.close();
-        });
+        let (accepting, rt) = (Arc::clone(&listener), runtime.clone());
+        let accept = move || {
+            // Until the listener is closed.
+            while let Ok(accepted) = accepting.accept(rt.now() + Duration::from_secs(20)) {
+                let Some(connection) = accepted else { return };
+                let (of, path) = (rt.clone(), path.clone());
+                let serve = move || hostile(&*connection, &of, passes, &path);
+                rt.spawn("a hostile connection", serve).unwrap();
+            }
+        };
+        let accepting = runtime.spawn("a hostile device", accept).unwrap();
+        let folder = FolderWanted::Named {
+            name: "db".into(),
+            create: true,
+        };
+        let device = Device::connect(&runtime, network, address, folder, impatient()).unwrap();
+        let error = device.storage().open_finished("table").err().unwrap();
+        assert_eq!(error.kind, kind, "{passes:?}: {error}");
+        assert!(error.to_string().contains(says), "{passes:?}: {error}");
+        device.close();
+        listener.close();
+        accepting.join().unwrap();
     }
 }
 

@@ -12,7 +12,8 @@ use common::address;
 use jobs::{Content, a_job, files, table_input};
 use proptest::prelude::*;
 use siltstone_device::{
-    ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, Server, ServerOptions,
+    ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, SeparatedExecutor,
+    Server, ServerOptions,
 };
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::{Epoch, FileStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
@@ -178,6 +179,19 @@ fn timeless(outcome: &Outcome) -> Outcome {
     outcome
 }
 
+/// What an outcome says about its tables and what was dropped. What was read differs, because
+/// columns may be read twice, and blocks without survivors once.
+fn made(outcome: &Outcome) -> Outcome {
+    let mut outcome = timeless(outcome);
+    outcome.counters.bytes_read = 0;
+    outcome.output.attempt = 0;
+    outcome
+        .tables
+        .iter_mut()
+        .for_each(|table| table.name.clear());
+    outcome
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 25,
@@ -218,6 +232,26 @@ proptest! {
         let beats = &context.progress.tables;
         let tables = beats.load(std::sync::atomic::Ordering::Relaxed);
         prop_assert_eq!(tables as usize, held.tables.len());
+
+        // Separated: the host decides, and the device makes the tables.
+        let mut separated_job = held_job.clone();
+        separated_job.output.attempt = 2;
+        let separated = SeparatedExecutor::new(&session)
+            .always()
+            .cut_into(1 + case.runs[0].entries.len() % 40, 200);
+        let context = ExecContext {
+            max_parallel: 1 + case.runs.len() % 3,
+            progress: Arc::default(),
+            ..context
+        };
+        let outcome = separated.run(&separated_job, &context).unwrap();
+        prop_assert_eq!(made(&outcome), made(&expected));
+        prop_assert_eq!(&files(&*storage, &outcome), &expected_files);
+        prop_assert_eq!(&files(&*below, &outcome), &expected_files);
+        let entries = context.progress.entries.load(std::sync::atomic::Ordering::Relaxed);
+        prop_assert_eq!(entries, expected.counters.entries_read);
+        prop_assert_eq!(separated.stats().job_count, 1);
+        prop_assert_eq!(context.progress.buffer_bytes.load(std::sync::atomic::Ordering::Relaxed), 0);
         drop(lease);
         session.close();
 

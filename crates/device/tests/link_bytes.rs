@@ -60,6 +60,8 @@ fn placement() -> Placement {
     Placement {
         client: ClientOptions {
             time_limit: Duration::from_secs(5),
+            // Reads by descriptor do not cross the link.
+            descriptors: false,
             ..ClientOptions::default()
         },
         ..Placement::default()

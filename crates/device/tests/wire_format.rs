@@ -9,6 +9,7 @@ use siltstone_device::wire::hello::{ClientHello, FolderWanted, Refusal, ServerHe
 use siltstone_device::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place};
 use siltstone_device::wire::machine::{Machine, MergeRate};
 use siltstone_device::wire::request::{FileChange, NamesChange, Request};
+use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_storage::{ObjectMeta, StorageError, StorageErrorKind};
 
 const PAGE: &str = include_str!("../../../docs/format/wire.md");
@@ -285,6 +286,16 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             "text=db u64=4 u32=5",
         ),
         (
+            Request::Survivors(SurvivorsPiece {
+                attempt: 1,
+                subjob: 2,
+                number: 3,
+                ends_chunk: true,
+            }),
+            19,
+            "u64=1 u32=2 u64=3 flag=1",
+        ),
+        (
             names(
                 5,
                 NamesChange::Create {
@@ -360,8 +371,13 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
         (names(5, NamesChange::SyncDir), 40, "u64=5 u64=9"),
         (names(5, NamesChange::SyncParents), 41, "u64=5 u64=9"),
         (
-            names(5, NamesChange::BeginJob(order)),
+            names(5, NamesChange::BeginJob(order.clone())),
             42,
+            "u64=5 u64=9 u64=1 id=0123456789abcdef u8=1 text=db u64=2 u32=3 u64=4 u64=5",
+        ),
+        (
+            names(5, NamesChange::BeginRebuild(order)),
+            43,
             "u64=5 u64=9 u64=1 id=0123456789abcdef u8=1 text=db u64=2 u32=3 u64=4 u64=5",
         ),
         (
@@ -465,6 +481,7 @@ fn answers() -> Vec<(Answer, u16, &'static str)> {
             0x800a,
             "id=0123456789abcdef",
         ),
+        (Answer::Later, 0x800b, ""),
         (
             Answer::Machine(Machine {
                 cores: 1,

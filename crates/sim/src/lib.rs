@@ -18,6 +18,7 @@
 //! - [`fuzzing`]: every parser of bytes, as functions of bytes.
 //! - [`pipelined`]: a storage whose appends return before it has taken them.
 //! - [`reduce`]: leaves out everything that a failure does not need.
+//! - [`remote`]: a device and its hosts as processes of a run, and the link between them.
 //! - [`trials`]: option sets, power loss, every storage call, storage errors.
 //! - [`process`]: real processes on real files, which are killed, run out of space, or get errors.
 //!   Only this part of the crate does not run on the simulated runtime.
@@ -36,6 +37,7 @@ pub mod observe;
 pub mod pipelined;
 pub mod process;
 pub mod reduce;
+pub mod remote;
 pub mod rng;
 pub mod settings;
 pub mod trials;

@@ -19,6 +19,7 @@ mod prng;
 mod sigbus;
 pub mod storage;
 pub mod token_bucket;
+pub mod wrapped;
 
 pub use direct::DirectStorage;
 pub use error::{Result, StorageError, StorageErrorKind};

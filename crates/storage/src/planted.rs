@@ -266,6 +266,25 @@ bugs! {
     191 OutageFailsNames "a sync of names that did not reach the storage poisons the store";
     192 UnreachableAppendCounts
         "a group whose append did not reach the storage gets numbers and a position";
+    // A device across a link (RFC 9).
+    220 LaneTakesTwice "a request whose number was taken is executed again";
+    221 EndedStateWrites "requests of a session that has ended are executed";
+    222 TailIsNotWrittenAgain
+        "what was answered and not synced is not written again when the device was started again";
+    223 IncompleteTailGoesOn
+        "a file goes on after a power loss of the device although its tail is incomplete";
+    224 NamesSyncIsRepeated
+        "a sync of names during which the device was killed is repeated and believed";
+    225 OutputGoesAfterTheEnd
+        "a device deletes the tables of an attempt after it has told the host of its end";
+    226 TakenNameIsDeleted "an attempt that fails deletes a file whose name was taken before it";
+    227 LeaseOfTheLiving "a lease is given to another host although its holder is not silent";
+    228 EpochGivenTwice "a lease is given with the epoch of the one before it";
+    229 AgainAfterOthers
+        "a host gets its lease again although somebody opened the folder in between";
+    230 FailedTablesAreAdopted "tables of an attempt with a failed sync are left to the next one";
+    231 JobOutlivesItsLease "a lease is given while jobs of the last holder still run";
+    232 FencedRead "a host whose lease was taken over still reads";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

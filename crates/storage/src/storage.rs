@@ -116,6 +116,8 @@ pub enum ReadPurpose {
     Lookup,
     /// A compaction of this process.
     Compaction,
+    /// A compaction that reads columns only, and decides by them what is kept.
+    Columns,
     /// The verification of what an executor made.
     Verify,
 }

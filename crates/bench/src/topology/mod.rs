@@ -92,7 +92,10 @@ impl Standing {
             _own: None,
             topology,
         };
-        for cores in [&standing.topology.host_cores, &standing.topology.device_cores] {
+        for cores in [
+            &standing.topology.host_cores,
+            &standing.topology.device_cores,
+        ] {
             has_cores(cores).map_err(|error| TopologyError::System(error.to_string()))?;
         }
         if !standing.topology.has_device() {

@@ -76,14 +76,30 @@ impl DeviceExecutor {
         self.lent.close();
     }
 
+    /// The session of the job's tables, if this device holds them.
+    pub(super) fn held(&self, ctx: &ExecContext) -> Option<Arc<Client>> {
+        let storage = ctx.outputs.base()?.downcast_ref::<DeviceStorage>()?;
+        let device = |client: &Client| client.session.welcome().map(|w| w.device);
+        let is_held = device(&storage.client) == device(&self.device.client);
+        is_held.then(|| Arc::clone(&storage.client))
+    }
+
+    /// The epoch of the lease of a session.
+    pub(super) fn epoch_of(client: &Client) -> Result<u64, ExecError> {
+        let epoch = client.session.writer_epoch().ok_or_else(|| {
+            let detail = "the store's session does not have the lease any more";
+            let kind = StorageErrorKind::Fenced;
+            let name = client.session.describe();
+            TableError::from(StorageError::new(kind, "run a job", name, detail))
+        })?;
+        Ok(epoch.0)
+    }
+
     fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {
         let base = ctx.outputs.base();
         let session = &self.device.client.session;
-        if let Some(storage) = base.and_then(|base| base.downcast_ref::<DeviceStorage>()) {
-            let device = |client: &Client| client.session.welcome().map(|w| w.device);
-            if device(&storage.client) == device(&self.device.client) {
-                return Ok(Shape::Held(Arc::clone(&storage.client)));
-            }
+        if let Some(client) = self.held(ctx) {
+            return Ok(Shape::Held(client));
         }
         if base.is_some_and(|base| base.is::<FileStorage>()) {
             let path = ctx.outputs.location();
@@ -131,7 +147,13 @@ impl DeviceExecutor {
         }
     }
 
-    fn order(&self, client: &Client, ctx: &ExecContext, place: Place, epoch: u64) -> JobOrder {
+    pub(super) fn order(
+        &self,
+        client: &Client,
+        ctx: &ExecContext,
+        place: Place,
+        epoch: u64,
+    ) -> JobOrder {
         JobOrder {
             attempt: client.new_attempt(),
             store: ctx.store,
@@ -159,59 +181,54 @@ impl DeviceExecutor {
             return Ok(outcome);
         }
         let synced = match is_held {
-            true => self.sync_made(client, &outcome, &boot, ctx),
-            false => self.sync_shared(client, &boot, ctx),
+            true => sync_made(client, &outcome, &boot, ctx),
+            false => sync_shared(client, &boot, ctx),
         };
-        if synced.is_err() {
-            // Nobody refers to the tables.
-            for table in &outcome.tables {
-                let _ = ctx.outputs.delete(ctx.epoch, &table.name);
-            }
-        }
-        synced?;
+        synced.inspect_err(|_| delete_made(&outcome, ctx))?;
         Ok(outcome)
     }
+}
 
-    /// Makes the names of a job in the session's folder durable. Until then they are unsynced names
-    /// of the session, which knows if the device's machine may have lost them.
-    fn sync_made(
-        &self,
-        client: &Client,
-        outcome: &Outcome,
-        boot: &[u8],
-        ctx: &ExecContext,
-    ) -> Result<(), ExecError> {
-        let session = &client.session;
-        let made: BTreeSet<String> = outcome.tables.iter().map(|t| t.name.clone()).collect();
-        if !client
-            .names
-            .note_made(session, &made, boot, &session.limit())?
-        {
-            return Err(was_started_again(client));
-        }
-        let synced = ctx.outputs.sync_dir(ctx.epoch);
-        let are_there = client
-            .names
-            .made_are_there(session, &made, &session.limit())?;
-        synced?;
-        match are_there {
-            true => Ok(()),
-            false => Err(was_started_again(client)),
-        }
+/// Makes the names of a job in the session's folder durable. Until then they are unsynced names
+/// of the session, which knows if the device's machine may have lost them.
+pub(super) fn sync_made(
+    client: &Client,
+    outcome: &Outcome,
+    boot: &[u8],
+    ctx: &ExecContext,
+) -> Result<(), ExecError> {
+    let session = &client.session;
+    let made: BTreeSet<String> = outcome.tables.iter().map(|t| t.name.clone()).collect();
+    if !client
+        .names
+        .note_made(session, &made, boot, &session.limit())?
+    {
+        return Err(was_started_again(client));
     }
+    let synced = ctx.outputs.sync_dir(ctx.epoch);
+    let are_there = client
+        .names
+        .made_are_there(session, &made, &session.limit())?;
+    synced?;
+    match are_there {
+        true => Ok(()),
+        false => Err(was_started_again(client)),
+    }
+}
 
-    /// The same for a folder that both sides see.
-    fn sync_shared(
-        &self,
-        client: &Client,
-        boot: &[u8],
-        ctx: &ExecContext,
-    ) -> Result<(), ExecError> {
-        ctx.outputs.sync_dir(ctx.epoch)?;
-        match client.session.welcome().is_some_and(|w| w.boot == boot) {
-            true => Ok(()),
-            false => Err(was_started_again(client)),
-        }
+/// The same for a folder that both sides see.
+fn sync_shared(client: &Client, boot: &[u8], ctx: &ExecContext) -> Result<(), ExecError> {
+    ctx.outputs.sync_dir(ctx.epoch)?;
+    match client.session.welcome().is_some_and(|w| w.boot == boot) {
+        true => Ok(()),
+        false => Err(was_started_again(client)),
+    }
+}
+
+/// Deletes the tables of a job whose names may be lost. Nobody refers to them.
+pub(super) fn delete_made(outcome: &Outcome, ctx: &ExecContext) {
+    for table in &outcome.tables {
+        let _ = ctx.outputs.delete(ctx.epoch, &table.name);
     }
 }
 
@@ -279,13 +296,8 @@ impl Executor for DeviceExecutor {
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         match self.shape(ctx, job)? {
             Shape::Held(client) => {
-                let epoch = client.session.writer_epoch().ok_or_else(|| {
-                    let detail = "the store's session does not have the lease any more";
-                    let kind = StorageErrorKind::Fenced;
-                    let name = client.session.describe();
-                    TableError::from(StorageError::new(kind, "run a job", name, detail))
-                })?;
-                let outcome = self.run_there(&client, Place::Session, epoch.0, job, ctx)?;
+                let epoch = DeviceExecutor::epoch_of(&client)?;
+                let outcome = self.run_there(&client, Place::Session, epoch, job, ctx)?;
                 let read = job.inputs.iter().map(|input| input.len_bytes);
                 let made = outcome.tables.iter().map(|table| table.file_bytes);
                 let spared = read.chain(made).sum();

@@ -53,6 +53,41 @@ fn failed(error: StorageError) -> ExecError {
     ExecError::Failed(TableError::Storage(error))
 }
 
+/// What the host does for an attempt while the device runs it.
+pub(super) trait Beside {
+    /// The attempt has begun.
+    fn begin(&self, attempt: u64);
+
+    /// Whether it has failed, so that the attempt is to end.
+    fn has_failed(&self) -> bool;
+
+    /// Shows the counts of the device, with its own, as those of the attempt.
+    fn show(&self, counts: &JobCounts, progress: &Progress);
+
+    /// The attempt has ended, or nobody waits for it any more. Returns when nothing runs any more,
+    /// with the failure if there was one.
+    fn end(&self) -> Option<ExecError>;
+}
+
+/// Nothing is done beside.
+struct Nothing;
+
+impl Beside for Nothing {
+    fn begin(&self, _: u64) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn show(&self, counts: &JobCounts, progress: &Progress) {
+        show(counts, progress);
+    }
+
+    fn end(&self) -> Option<ExecError> {
+        None
+    }
+}
+
 impl Client {
     /// A number for an attempt, which rises within the session.
     pub(super) fn new_attempt(&self) -> u64 {
@@ -66,6 +101,20 @@ impl Client {
         job: &Job,
         order: JobOrder,
         ctx: &ExecContext,
+    ) -> std::result::Result<JobRun, ExecError> {
+        let (attempt, epoch) = (order.attempt, order.epoch);
+        let change = NamesChange::BeginJob(order);
+        self.run_attempt(job, (attempt, epoch, change), ctx, &Nothing)
+    }
+
+    /// Has the device begin an attempt of a job, and waits for its end. The attempt has this number
+    /// and the epoch of this lease.
+    pub(super) fn run_attempt(
+        &self,
+        job: &Job,
+        (attempt, epoch, change): (u64, u64, NamesChange),
+        ctx: &ExecContext,
+        beside: &dyn Beside,
     ) -> std::result::Result<JobRun, ExecError> {
         let identity = job.identity();
         let bytes = job.encode();
@@ -83,9 +132,7 @@ impl Client {
             .collect();
         let (work, count) = put_work(&bytes, &parts, BULK_MAX);
         finished.keep_first(count, ctx);
-        let attempt = order.attempt;
-        let epoch = order.epoch;
-        let begun = self.begin_job(order, epoch, &work);
+        let begun = self.begin_job(change, epoch, &work);
         let boot = match begun {
             Ok(boot) => boot,
             Err(error) => {
@@ -99,7 +146,9 @@ impl Client {
                 return Err(failed(error));
             }
         };
-        let ended = self.wait_for(attempt, job, ctx, &mut finished);
+        beside.begin(attempt);
+        let mut ended = self.wait_for(attempt, job, ctx, beside, &mut finished);
+        let failed_beside = beside.end();
         if ended.is_err() && finished.may_be_adopted {
             finished.leave(job, ctx);
         } else if ended.is_err() && finished.has_ended {
@@ -109,15 +158,20 @@ impl Client {
             Err(_) if !finished.has_ended => self.leave_attempt(attempt),
             _ => self.forget_attempt(attempt),
         }
+        // What failed on the host is why the attempt was cancelled.
+        if let (Err(ExecError::Cancelled), Some(error)) = (&ended, failed_beside)
+            && !ctx.cancel.is_cancelled()
+        {
+            ended = Err(error);
+        }
         ended.map(|outcome| JobRun { outcome, boot })
     }
 
     /// Begins a job, and returns the boot of the device's machine in which it runs.
-    fn begin_job(&self, order: JobOrder, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
+    fn begin_job(&self, change: NamesChange, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
         let limit = self.session.limit_of(DOWN_LIMIT);
         // The device reads what this session wrote.
         self.drain_all(&limit, OP)?;
-        let change = NamesChange::BeginJob(order);
         let names = &self.names;
         let changed = names.change(&self.session, OP, epoch, change, work, &limit);
         changed.map(|(changed, _)| changed.boot)
@@ -129,13 +183,15 @@ impl Client {
         attempt: u64,
         job: &Job,
         ctx: &ExecContext,
+        beside: &dyn Beside,
         finished: &mut Finished,
     ) -> std::result::Result<Outcome, ExecError> {
         let session = &self.session;
         let mut cancelled = None;
         let mut paid_bytes = 0;
         loop {
-            if ctx.cancel.is_cancelled() {
+            let is_over = ctx.cancel.is_cancelled() || beside.has_failed();
+            if is_over {
                 let now = session.runtime.now();
                 let since = *cancelled.get_or_insert_with(|| {
                     self.cancel_attempt(attempt);
@@ -165,7 +221,7 @@ impl Client {
                     return Err(failed(error));
                 }
             };
-            show(&status.counts, &ctx.progress);
+            beside.show(&status.counts, &ctx.progress);
             finished.take(&status, job, ctx);
             let spent = status.counts.spent_bytes.saturating_sub(paid_bytes);
             if let Some(throttle) = &ctx.throttle
@@ -186,7 +242,7 @@ impl Client {
                     return self.read_outcome(attempt, outcome_bytes).map_err(failed);
                 }
                 Some(JobEnd::Declined(reason)) => return Err(ExecError::Declined { reason }),
-                Some(JobEnd::Cancelled) if ctx.cancel.is_cancelled() => {
+                Some(JobEnd::Cancelled) if is_over => {
                     return Err(ExecError::Cancelled);
                 }
                 Some(JobEnd::Cancelled) => {

@@ -185,7 +185,7 @@ impl NamesLane {
         let Some(mut names) = self.names.lock().take() else {
             return;
         };
-        let close = names.unclaimed.to_close(session.runtime.now());
+        let close = names.unclaimed.take_open(session.runtime.now());
         *self.names.lock() = Some(names);
         self.changed.notify_one();
         for (at, file) in close.iter().enumerate() {
@@ -207,7 +207,13 @@ impl NamesLane {
         match pending {
             // Somebody has the lane.
             None => true,
-            Some(pending) => pending.is_some_and(|p| matches!(p.change, NamesChange::BeginJob(_))),
+            Some(pending) => pending.is_some_and(|p| {
+                let change = &p.change;
+                matches!(
+                    change,
+                    NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_)
+                )
+            }),
         }
     }
 
@@ -562,7 +568,7 @@ impl Names {
                 let detail = "the device was started again during the import; delete the object";
                 return Ok(lost(StorageErrorKind::Io, "import", name, detail));
             }
-            NamesChange::BeginJob(order) => {
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => {
                 let detail = "the device was started again when the job began";
                 let name = format!("attempt {}", order.attempt);
                 let kind = StorageErrorKind::Unreachable;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use siltstone_storage::Runtime;
 use siltstone_storage::link::Connection;
 
+use super::link_rate::LinkRate;
 use super::purpose::{Awaited, LinkPurpose, Traffic};
 use crate::frames::{ConnectionError, Frames, Next, Outgoing, send_frames};
 use crate::wire::answer::WORKING;
@@ -39,6 +40,7 @@ pub(super) struct Vital {
     pub(super) ahead_bytes: AtomicU64,
     /// Objects that were opened by the descriptor that the device passed.
     pub(super) passed_count: AtomicU64,
+    pub(super) rate: LinkRate,
 }
 
 impl Vital {
@@ -59,12 +61,16 @@ pub(super) struct Receiver {
 impl Receiver {
     /// Waits for the next answer. The frame has its bulk bytes.
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
+        let begun = self.vital.runtime.now();
         loop {
             let deadline = self.vital.runtime.now() + self.vital.silence;
             match self.frames.next(deadline)? {
                 Next::Nothing => return Err(ConnectionError::Silent),
                 Next::Piece => self.vital.heard(),
                 Next::Frame(frame) => {
+                    let took = self.vital.runtime.now().since(begun);
+                    let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
+                    self.vital.rate.note(len as u64, took);
                     if let Some(answer) = self.answer_of(frame)? {
                         return Ok(answer);
                     }

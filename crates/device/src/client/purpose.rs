@@ -100,6 +100,7 @@ impl LinkPurpose {
         match (LinkPurpose::of_name(name), purpose) {
             (LinkPurpose::Table, ReadPurpose::Lookup) => LinkPurpose::Read,
             (LinkPurpose::Table, ReadPurpose::Compaction) => LinkPurpose::Compaction,
+            (LinkPurpose::Table, ReadPurpose::Columns) => LinkPurpose::Columns,
             (LinkPurpose::Table, ReadPurpose::Verify) => LinkPurpose::Verify,
             (other, _) => other,
         }
@@ -116,6 +117,7 @@ impl LinkPurpose {
             | Request::Echo { .. }
             | Request::MeasureMerge { .. } => LinkPurpose::Session,
             Request::Read { .. } | Request::File { .. } => object,
+            Request::Survivors(_) => LinkPurpose::Survivors,
             Request::ReadSmall { name } => LinkPurpose::of_read(name, ReadPurpose::Lookup),
             Request::Reopen { .. }
             | Request::Close { .. }
@@ -133,7 +135,7 @@ impl LinkPurpose {
                 NamesChange::Publish { name } | NamesChange::Replace { name } => {
                     LinkPurpose::of_name(name)
                 }
-                NamesChange::BeginJob(_) => LinkPurpose::Jobs,
+                NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_) => LinkPurpose::Jobs,
                 _ => LinkPurpose::Names,
             },
         }

@@ -163,6 +163,7 @@ impl Session {
             joined_count: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
             passed_count: AtomicU64::new(0),
+            rate: Default::default(),
         });
         Session {
             runtime: runtime.clone(),
@@ -439,7 +440,11 @@ impl Session {
         if !matches!(result, Tried::Answered(Some(_))) {
             let mut pool = self.pool.lock();
             pool.count -= 1;
-            self.changed.notify_one();
+            // While the device is down, callers that woke each other by their failures would try
+            // again without a pause.
+            if !matches!(result, Tried::Lost(_)) {
+                self.changed.notify_one();
+            }
         }
         result
     }

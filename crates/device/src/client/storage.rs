@@ -116,11 +116,10 @@ impl DeviceStorage {
                     session.runtime.sleep(LEASE_PAUSE);
                 }
                 Err(error) => {
-                    if error.kind == StorageErrorKind::Unreachable {
-                        // It may be given later.
-                        self.client.add_lease(id, Arc::new(AtomicBool::new(true)));
-                        self.client.drops.fetch_add(1, Ordering::AcqRel);
-                    }
+                    // It may be given later, also after a refusal: a request that was sent twice
+                    // may still be under way. The keeper gives it back.
+                    self.client.add_lease(id, Arc::new(AtomicBool::new(true)));
+                    self.client.drops.fetch_add(1, Ordering::AcqRel);
                     return Err(error);
                 }
             }

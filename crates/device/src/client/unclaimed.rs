@@ -104,7 +104,7 @@ impl Unclaimed {
     }
 
     /// The objects to close now.
-    pub(super) fn to_close(&mut self, now: Instant) -> Vec<u64> {
+    pub(super) fn take_open(&mut self, now: Instant) -> Vec<u64> {
         let mut close = std::mem::take(&mut self.stale);
         for old in &mut self.answers {
             if now.since(old.since) >= OPEN_TIME {
@@ -131,7 +131,10 @@ pub(super) fn names_of(change: &NamesChange) -> Vec<&str> {
         | NamesChange::Replace { name }
         | NamesChange::Import { name, .. } => vec![name],
         NamesChange::Recycle { old, new, .. } | NamesChange::Rename { old, new } => vec![old, new],
-        NamesChange::SyncDir | NamesChange::SyncParents | NamesChange::BeginJob(_) => Vec::new(),
+        NamesChange::SyncDir
+        | NamesChange::SyncParents
+        | NamesChange::BeginJob(_)
+        | NamesChange::BeginRebuild(_) => Vec::new(),
     }
 }
 

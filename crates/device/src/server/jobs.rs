@@ -18,22 +18,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::planted;
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadFile, Runtime, Storage, StorageError, StorageErrorKind,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::part::Part;
+use siltstone_table::exec::separated::RebuildExecutor;
 use siltstone_table::exec::{
     CancelToken, CpuExecutor, ExecContext, ExecError, Executor, Handover, Inputs, PartListener,
-    Progress, StreamSource, Throttle,
+    Progress, StreamSource, SubjobOrder, Throttle,
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
 use super::Inner;
 use super::names_kept::NamesKept;
+use super::rebuild::{ChunkSource, Chunks};
 use super::session::SessionState;
 use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, get_work};
+use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Frame};
 
 /// The longest time that an answer about a job is held back.
@@ -58,6 +62,8 @@ struct Told {
 }
 
 struct Attempt {
+    /// The survivors that the host sends, if it decides what is kept.
+    chunks: Option<Arc<Chunks>>,
     progress: Arc<Progress>,
     limit: Arc<Limit>,
     cancel: CancelToken,
@@ -123,6 +129,25 @@ impl Jobs {
         self.attempts.lock().values().cloned().collect()
     }
 
+    /// Takes a piece of survivors, or says that there is no room for it now.
+    pub(super) fn survivors(
+        &self,
+        piece: &SurvivorsPiece,
+        crc: u32,
+        bytes: &[u8],
+    ) -> Result<Answer, StorageError> {
+        let attempt = self.attempt(piece.attempt)?;
+        match &attempt.chunks {
+            Some(chunks) => chunks.take(piece, crc, bytes),
+            None => {
+                let detail = "the device decides what this job keeps, and takes no survivors";
+                let name = format!("attempt {}", piece.attempt);
+                let kind = StorageErrorKind::InvalidInput;
+                Err(StorageError::new(kind, "run a job", name, detail))
+            }
+        }
+    }
+
     fn attempt(&self, number: u64) -> Result<Arc<Attempt>, StorageError> {
         let attempts = self.attempts.lock();
         attempts
@@ -143,7 +168,7 @@ impl Jobs {
         all.iter().for_each(|attempt| attempt.cancel.cancel());
         for attempt in all {
             let mut told = attempt.told.lock();
-            while told.end.is_none() {
+            while told.end.is_none() && !planted!(JobOutlivesItsLease) {
                 told = attempt.changed.wait(told);
             }
             drop(told);
@@ -209,6 +234,9 @@ impl Jobs {
         wait_ms: u32,
     ) -> Result<Answer, StorageError> {
         let attempt = self.attempt(number)?;
+        if let Some(chunks) = &attempt.chunks {
+            chunks.asked();
+        }
         let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
         let until = self.runtime.now() + wait;
         let known = parts_known as usize;
@@ -246,7 +274,7 @@ impl Jobs {
                 spent_bytes: load(&attempt.limit.spent),
             },
             parts,
-            parts_hold: !told.parts_are_lost,
+            parts_hold: !told.parts_are_lost || planted!(FailedTablesAreAdopted),
             end,
         }))
     }
@@ -377,11 +405,21 @@ fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
     Ok(part)
 }
 
+/// Who decides what a job keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decides {
+    /// The device, which runs the whole job.
+    Device,
+    /// The host, which sends survivors.
+    Host,
+}
+
 /// Begins a job. The caller has the lane of names.
 pub(super) fn begin(
     inner: &Arc<Inner>,
     session: &Arc<SessionState>,
     order: JobOrder,
+    decides: Decides,
     frame: &Frame,
 ) -> Result<Answer, StorageError> {
     const OP: &str = "run a job";
@@ -406,12 +444,16 @@ pub(super) fn begin(
         Place::Shared { path } => (inner.shared_folder(session, path)?, Epoch(order.epoch)),
     };
     let runtime = &inner.runtime;
+    let silence = Duration::from_millis(order.silence_ms.max(1000));
+    let chunks =
+        (decides == Decides::Host).then(|| Chunks::new(runtime, order.attempt, &job, silence));
     let progress = Arc::default();
     let attempt = Arc::new(Attempt {
+        chunks,
         limit: Arc::new(Limit::new(runtime, &progress, order.bytes_per_s)),
         progress,
         cancel: CancelToken::new(),
-        silence: Duration::from_millis(order.silence_ms.max(1000)),
+        silence,
         job: job.identity(),
         outputs: Arc::clone(&storage),
         epoch,
@@ -444,6 +486,11 @@ pub(super) fn begin(
         store: order.store,
         handover: Some(Arc::new(handover)),
         part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
+        // A host that decides goes through the subjobs in the order of their keys, too.
+        subjob_order: match decides {
+            Decides::Device => SubjobOrder::default(),
+            Decides::Host => SubjobOrder::Keys,
+        },
         ..ExecContext::new(
             runtime.clone(),
             Arc::new(StorageInputs(Arc::clone(&storage))),
@@ -471,9 +518,16 @@ pub(super) fn begin(
 /// Runs a job to its end, and notes the end.
 fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     let begun = context.runtime.task_cpu_ns();
-    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        CpuExecutor.run(job, context)
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match &attempt.chunks {
+        None => CpuExecutor.run(job, context),
+        Some(chunks) => {
+            let source = Arc::new(ChunkSource(Arc::clone(chunks)));
+            RebuildExecutor::new(source).run(job, context)
+        }
     }));
+    if let Some(chunks) = &attempt.chunks {
+        chunks.end();
+    }
     let used = context.runtime.task_cpu_ns().saturating_sub(begun);
     let progress = &attempt.progress;
     progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);

@@ -19,6 +19,7 @@ mod measure;
 mod names_kept;
 mod notes;
 mod options;
+mod rebuild;
 mod requests;
 mod session;
 
@@ -29,6 +30,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::{Address, Connection, LinkError, Listener, Network};
+use siltstone_storage::planted;
 use siltstone_storage::{
     Condvar, Epoch, Instant, JoinHandle, Lease, Mutex, Result, Runtime, Storage, StorageError,
     StorageErrorKind,
@@ -52,6 +54,10 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// If the clock task is this late, the server was paused, and nobody was silent.
 const PAUSED: Duration = Duration::from_secs(3);
+
+/// How long a session must be silent before it makes room for another one. Its host makes a request
+/// each second.
+const IDLE: Duration = Duration::from_secs(3);
 
 /// The number of events of sessions that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
@@ -211,7 +217,7 @@ impl Inner {
         if let Some(session) = state.sessions.get(&token_hash) {
             return own(Arc::clone(session));
         }
-        if state.sessions.len() >= self.options.sessions_max {
+        if state.sessions.len() >= self.options.sessions_max && !self.make_room(&mut state) {
             let reason = format!("the device has {} sessions already", state.sessions.len());
             let kind = StorageErrorKind::TooManyOpen;
             return Err(Refusal { kind, reason });
@@ -228,6 +234,24 @@ impl Inner {
         state.note(&session, false);
         tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         Ok(session)
+    }
+
+    /// Ends the session that was silent for the longest time, if there is one that would lose
+    /// nothing: it has no lease and no job. Without this, strangers who say hello and nothing else
+    /// would keep hosts out until their states end. Says whether there is room.
+    fn make_room(&self, state: &mut State) -> bool {
+        let sessions = state.sessions.values();
+        let idle = sessions.filter(|session| {
+            session.silent_for() >= IDLE
+                && session.leases.lock().held.is_empty()
+                && session.jobs.running() == 0
+        });
+        let Some(session) = idle.max_by_key(|session| session.silent_for()).cloned() else {
+            return false;
+        };
+        session.end(Duration::ZERO);
+        state.forget_ended();
+        true
     }
 
     fn open_folder(&self, name: &str, create: bool) -> Result<Arc<Folder>> {
@@ -348,7 +372,8 @@ impl Inner {
             let mut has_ended = false;
             for holder in holders {
                 let silent = holder.silent_for();
-                if holder.is_ended() || silent >= self.options.lease_silence {
+                let is_silent = silent >= self.options.lease_silence || planted!(LeaseOfTheLiving);
+                if holder.is_ended() || is_silent {
                     if !holder.end(self.options.end_limit) {
                         let detail = format!(
                             "{} held it and is silent, but its last requests have not ended yet",

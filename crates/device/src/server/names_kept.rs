@@ -13,6 +13,7 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use siltstone_storage::planted;
 use siltstone_storage::{
     Capabilities, Epoch, Lease, Mutex, ObjectMeta, ReadFile, Result, Runtime, SharedLease, Storage,
     StorageError, StorageErrorKind, WriteFile,
@@ -49,7 +50,8 @@ impl NamesKept {
     }
 
     fn check_own(&self, op: &'static str, name: &str) -> Result<()> {
-        match self.created.lock().contains(name) {
+        let is_own = self.created.lock().contains(name) || planted!(TakenNameIsDeleted);
+        match is_own {
             true => Ok(()),
             false => self.refused(op, name),
         }

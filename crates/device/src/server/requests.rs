@@ -7,10 +7,12 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::planted;
 use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile};
 
 use super::Inner;
 use super::bounded::Taken;
+use super::jobs::Decides;
 use super::leases::{self, Wanted};
 use super::session::{Object, Reading, SessionState, Turn, Written};
 use crate::secret::token_hash;
@@ -60,7 +62,7 @@ pub(super) fn execute(
     frame: &Frame,
     passes_descriptors: bool,
 ) -> Executed {
-    if session.is_ended() {
+    if session.is_ended() && !planted!(FencedRead) {
         return Executed::Answer(Answer::Ended, Vec::new());
     }
     match request {
@@ -167,6 +169,10 @@ pub(super) fn execute(
             session.jobs.forget(attempt);
             Ok(Answer::Done).into()
         }
+        Request::Survivors(piece) => {
+            let crc = frame.header.body_crc;
+            session.jobs.survivors(&piece, crc, frame.bulk()).into()
+        }
     }
 }
 
@@ -191,7 +197,12 @@ fn change_names(
     }
     let failed = &mut names.1;
     let result = match (change, &session.folder) {
-        (NamesChange::BeginJob(order), _) => super::jobs::begin(inner, session, order, frame),
+        (NamesChange::BeginJob(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Device, frame)
+        }
+        (NamesChange::BeginRebuild(order), _) => {
+            super::jobs::begin(inner, session, order, Decides::Host, frame)
+        }
         (_, None) => Err(no_folder("change")),
         (change, Some(folder)) => {
             let storage = &*folder.storage;
@@ -289,7 +300,9 @@ fn make_change(
             done(synced)
         }
         NamesChange::SyncParents => done(storage.sync_parents(local("sync_parents")?)),
-        NamesChange::BeginJob(_) => unreachable!("jobs are begun by the caller"),
+        NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_) => {
+            unreachable!("jobs are begun by the caller")
+        }
     })
 }
 

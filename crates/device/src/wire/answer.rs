@@ -50,6 +50,8 @@ pub enum Answer {
     Job(JobStatus),
     /// The proof of a shared folder: a hash of the object's bytes and the salt.
     Proof([u8; 16]),
+    /// There is no room for what the request brought. The host makes it again.
+    Later,
     /// What the device's machine has.
     Machine(Machine),
     /// How fast a merge was.
@@ -68,6 +70,7 @@ mod kind {
     pub const FREE_BYTES: u16 = 0x8008;
     pub const JOB: u16 = 0x8009;
     pub const PROOF: u16 = 0x800a;
+    pub const LATER: u16 = 0x800b;
     pub const MACHINE: u16 = 0x8010;
     pub const MERGED: u16 = 0x8011;
 }
@@ -86,6 +89,7 @@ impl Answer {
             Answer::FreeBytes(_) => kind::FREE_BYTES,
             Answer::Job(_) => kind::JOB,
             Answer::Proof(_) => kind::PROOF,
+            Answer::Later => kind::LATER,
             Answer::Machine(_) => kind::MACHINE,
             Answer::Merged(_) => kind::MERGED,
         }
@@ -96,7 +100,7 @@ impl Answer {
         let mut out = FieldWriter::new();
         let o = &mut out;
         match self {
-            Answer::Done | Answer::Ended | Answer::Bytes => {}
+            Answer::Done | Answer::Ended | Answer::Bytes | Answer::Later => {}
             Answer::Failed(error) => put_error(o, error),
             Answer::Leased { epoch } => o.u64(*epoch),
             Answer::Opened { len } => o.u64(*len),
@@ -130,6 +134,7 @@ impl Answer {
             kind::DONE => Answer::Done,
             kind::FAILED => Answer::Failed(get_error(i)?),
             kind::ENDED => Answer::Ended,
+            kind::LATER => Answer::Later,
             kind::LEASED => Answer::Leased {
                 epoch: i.u64("epoch")?,
             },

@@ -13,6 +13,7 @@ pub mod hello;
 pub mod job;
 pub mod machine;
 pub mod request;
+pub mod survivors;
 
 pub use answer::Answer;
 pub use frame::{Frame, FrameHeader, FrameReader};

@@ -12,6 +12,7 @@ use siltstone_table::Damage;
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
 use super::job::JobOrder;
+use super::survivors::SurvivorsPiece;
 
 /// The most ranges of one read.
 pub const RANGES_MAX: usize = 1024;
@@ -135,6 +136,8 @@ pub enum Request {
         /// The attempt.
         attempt: u64,
     },
+    /// Brings a piece of the survivors of a subjob, whose bytes are the bulk bytes.
+    Survivors(SurvivorsPiece),
     /// Asks what the device's machine has.
     Describe,
     /// Sends bulk bytes that are thrown away, and asks for as many bytes as this. It measures the
@@ -237,6 +240,9 @@ pub enum NamesChange {
     SyncParents,
     /// Begins a job, whose bytes are the bulk bytes.
     BeginJob(JobOrder),
+    /// Begins a job, whose bytes are the bulk bytes, of which the host decides what is kept
+    /// ([`Request::Survivors`]) and the device makes the tables.
+    BeginRebuild(JobOrder),
 }
 
 /// A change of a file that is written.
@@ -278,6 +284,7 @@ mod kind {
     pub const READ_OUTCOME: u16 = 16;
     pub const FORGET_JOB: u16 = 17;
     pub const OPEN_FINISHED: u16 = 18;
+    pub const SURVIVORS: u16 = 19;
     pub const DESCRIBE: u16 = 24;
     pub const ECHO: u16 = 25;
     pub const MEASURE_MERGE: u16 = 26;
@@ -292,6 +299,7 @@ mod kind {
     pub const SYNC_DIR: u16 = 40;
     pub const SYNC_PARENTS: u16 = 41;
     pub const BEGIN_JOB: u16 = 42;
+    pub const BEGIN_REBUILD: u16 = 43;
     pub const APPEND: u16 = 64;
     pub const RESERVE: u16 = 65;
     pub const TRUNCATE: u16 = 66;
@@ -330,6 +338,7 @@ impl NamesChange {
             NamesChange::SyncDir => kind::SYNC_DIR,
             NamesChange::SyncParents => kind::SYNC_PARENTS,
             NamesChange::BeginJob(_) => kind::BEGIN_JOB,
+            NamesChange::BeginRebuild(_) => kind::BEGIN_REBUILD,
         }
     }
 
@@ -366,7 +375,7 @@ impl NamesChange {
                 put_name(out, from_name);
             }
             NamesChange::SyncDir | NamesChange::SyncParents => {}
-            NamesChange::BeginJob(order) => order.put(out),
+            NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => order.put(out),
         }
     }
 
@@ -407,6 +416,7 @@ impl NamesChange {
             kind::SYNC_DIR => NamesChange::SyncDir,
             kind::SYNC_PARENTS => NamesChange::SyncParents,
             kind::BEGIN_JOB => NamesChange::BeginJob(JobOrder::get(i)?),
+            kind::BEGIN_REBUILD => NamesChange::BeginRebuild(JobOrder::get(i)?),
             other => return Err(Damage::new("kind of request", 16, 0, other.into())),
         })
     }
@@ -434,6 +444,7 @@ impl Request {
             Request::CancelJob { .. } => kind::CANCEL_JOB,
             Request::ReadOutcome { .. } => kind::READ_OUTCOME,
             Request::ForgetJob { .. } => kind::FORGET_JOB,
+            Request::Survivors(_) => kind::SURVIVORS,
             Request::Describe => kind::DESCRIBE,
             Request::Echo { .. } => kind::ECHO,
             Request::MeasureMerge { .. } => kind::MEASURE_MERGE,
@@ -533,6 +544,7 @@ impl Request {
                 o.u64(*attempt);
                 o.u64(*offset);
             }
+            Request::Survivors(piece) => piece.put(o),
             Request::Names {
                 number,
                 epoch,
@@ -634,6 +646,7 @@ impl Request {
             kind::FORGET_JOB => Request::ForgetJob {
                 attempt: i.u64("attempt")?,
             },
+            kind::SURVIVORS => Request::Survivors(SurvivorsPiece::get(i)?),
             kind::DESCRIBE => Request::Describe,
             kind::ECHO => Request::Echo {
                 len: i.u32("bytes of the answer")?,
@@ -643,7 +656,7 @@ impl Request {
                 level: i.u8("level")?,
                 value_bytes: i.u32("bytes of a value")?,
             },
-            kind::CREATE..=kind::BEGIN_JOB => Request::Names {
+            kind::CREATE..=kind::BEGIN_REBUILD => Request::Names {
                 number: i.u64("number")?,
                 epoch: i.u64("epoch")?,
                 change: NamesChange::get(found, i)?,

@@ -18,6 +18,7 @@ use crate::background::Background;
 use crate::catalog::Catalog;
 use crate::commit::write::{WriteOptions, write};
 use crate::formats::directories::{self, Storages};
+use crate::jobs::runner::Executors;
 use crate::services::parts::Parts;
 use crate::services::recovery::{Purpose, ReplayBudget};
 use crate::stats::Stats;
@@ -52,6 +53,12 @@ pub struct Components {
     /// expected to finish it first. If that side declines or fails, the host's cores run it. A
     /// store that is opened for reading runs no jobs.
     pub executors: Vec<Arc<dyn Executor>>,
+    /// An executor that may run compactions in the place of the host's cores, such as one that
+    /// leaves values on the device that has the tables. It uses a worker of the host. What it
+    /// declines, the host's cores run, and so they do with work that it failed with. What it makes
+    /// is verified as that of other executors. It is used if the option `schedule` has the switch
+    /// `separated-transfer`.
+    pub separated: Option<Arc<dyn Executor>>,
     /// The listener that receives the store's events. A store that is opened for reading emits
     /// none.
     pub listener: Option<Arc<dyn EventListener>>,
@@ -83,6 +90,7 @@ impl Components {
             tables: storages.tables,
             runtime,
             executors: Vec::new(),
+            separated: None,
             listener: None,
         }
     }
@@ -248,7 +256,10 @@ impl Store {
         let opened = crate::services::recovery::open(
             &storages,
             components.runtime,
-            components.executors,
+            Executors {
+                others: components.executors,
+                separated: components.separated,
+            },
             events.clone(),
             options,
             Purpose::Writing,
@@ -308,7 +319,7 @@ impl Store {
         let parts = crate::services::recovery::open(
             &storages,
             components.runtime,
-            Vec::new(),
+            Executors::default(),
             events,
             options,
             Purpose::Reading(budget, below),

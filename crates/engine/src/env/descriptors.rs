@@ -22,10 +22,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Instant, Mutex, Result, Runtime, Storage, StorageErrorKind};
 
 use crate::env::table_files::TableFile;
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 
 /// The bound on the descriptors of tables never falls below this.
 const LEAST: usize = 4;

@@ -26,10 +26,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Epoch, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind};
 
 use crate::env::health::Health;
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 use crate::formats::directories::Storages;
 use crate::types::error::Error;
 use siltstone_storage::planted;

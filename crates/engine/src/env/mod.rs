@@ -15,7 +15,6 @@ pub(crate) mod reading_for;
 pub(crate) mod repeating;
 pub(crate) mod session;
 pub(crate) mod table_files;
-pub(crate) mod wrapped_storage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,11 +8,10 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Access, Map, ReadFile, ReadPurpose, ReadRange, Result, Storage};
 use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
-
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 
 /// Inputs of a job that are read for this purpose.
 pub(crate) fn inputs_for(purpose: ReadPurpose, inputs: Arc<dyn Inputs>) -> Arc<dyn Inputs> {

@@ -20,6 +20,7 @@
 use std::sync::Arc;
 
 use siltstone_storage::storage::InjectedFault;
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{
     Access, Map, ReadFile, ReadPurpose, ReadRange, Result, Storage, StorageErrorKind, WriteFile,
 };
@@ -27,7 +28,6 @@ use siltstone_table::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
 
 use crate::env::outage::{CallError, CallKind, Outage};
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 use crate::formats::directories::Storages;
 
 /// These storages, with calls that wait.

@@ -28,6 +28,7 @@ use crate::jobs::gate::Gate;
 use crate::jobs::rate::Spender;
 use crate::jobs::runner::JobRunner;
 use crate::jobs::sides::{SideId, guarded};
+use crate::jobs::work::RemarkCell;
 use crate::tree::memtable::Memtable;
 use crate::types::error::{self, Error, ErrorKind};
 use crate::types::limits::KeyspaceId;
@@ -43,7 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) output: OutputPrefix,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
-    /// What stands between an executor that is not the host's own and the store.
+    /// What stands between an executor that is not the host's own and the store. Side `host` has
+    /// one if another executor runs the job in the place of the host's cores.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Tables that earlier attempts of the job took over.
     pub(crate) adopted_before: u64,
@@ -109,13 +111,42 @@ impl JobRunner {
 
     /// Executes a job and verifies its outcome.
     pub(crate) fn run_attempt(&self, attempt: &Attempt, begun: &Begun) -> Result<Outcome, Ended> {
-        let outcome = self.prepare(attempt, begun).execute()?;
+        let outcome = self.prepare(attempt, begun, &Arc::default()).execute()?;
         self.verify(attempt, begun, &outcome, None)?;
         Ok(outcome)
     }
 
+    /// The executor that may run a job in the place of the host's cores. Flushes have none.
+    pub(crate) fn separated_for(&self, begun: &Begun) -> Option<&Arc<dyn Executor>> {
+        let separated = self.separated.as_ref();
+        separated.filter(|_| begun.compared.is_none())
+    }
+
+    /// Whether the host's own cores run the attempt.
+    pub(crate) fn is_host(&self, attempt: &Attempt) -> bool {
+        attempt.side == self.sides.host() && attempt.gate.is_none()
+    }
+
+    /// The executor of an attempt, and its name.
+    fn executor_of(&self, attempt: &Attempt) -> (&Arc<dyn Executor>, &str) {
+        match &self.separated {
+            Some(executor) if attempt.side == self.sides.host() && attempt.gate.is_some() => {
+                (executor, "separated")
+            }
+            _ => (
+                self.sides.executor(attempt.side),
+                self.sides.name(attempt.side),
+            ),
+        }
+    }
+
     /// Prepares an attempt of a job.
-    pub(crate) fn prepare(&self, attempt: &Attempt, begun: &Begun) -> PreparedJob {
+    pub(crate) fn prepare(
+        &self,
+        attempt: &Attempt,
+        begun: &Begun,
+        remarks: &Arc<RemarkCell>,
+    ) -> PreparedJob {
         let (inputs, outputs) = match &attempt.gate {
             Some(gate) => (gate.inputs(), gate.outputs(self.outputs_elsewhere())),
             None => (
@@ -124,6 +155,7 @@ impl JobRunner {
             ),
         };
         let inputs = inputs_for(ReadPurpose::Compaction, inputs);
+        let is_host = self.is_host(attempt);
         let context = ExecContext {
             runtime: self.runtime.clone(),
             inputs,
@@ -141,21 +173,18 @@ impl JobRunner {
             })),
             handover: begun.handover.clone(),
             part_listener: None,
+            remarks: Some(remarks.clone()),
             subjob_order: self.subjob_order,
-            columns_first: false,
+            columns_first: self.columns_first && is_host,
         };
+        let (executor, name) = self.executor_of(attempt);
         PreparedJob {
-            executor: self.sides.executor(attempt.side).clone(),
-            name: self.sides.name(attempt.side).to_string(),
-            is_host: attempt.side == self.sides.host(),
+            executor: executor.clone(),
+            name: name.to_string(),
+            is_host,
             job: begun.attempt(attempt.output.clone()),
             context,
         }
-    }
-
-    /// Whether tables of the outcome come from an executor that is not the host's own.
-    pub(crate) fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
-        attempt.side != self.sides.host() || begun.is_foreign()
     }
 
     /// Verifies an outcome, whose tables are opened through `carry_over` if it is foreign. The
@@ -168,7 +197,7 @@ impl JobRunner {
         carry_over: Option<&CarryOver>,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
-        let is_whole = self.checks_whole(attempt.side);
+        let is_whole = self.is_foreign(attempt, begun) && self.checks_whole(attempt.side);
         let carried = carry_over.map(CarryOver::storage);
         let to_verify = storage_for(ReadPurpose::Verify, self.outputs().clone());
         let outputs = carried.unwrap_or(&*to_verify);
@@ -203,10 +232,7 @@ impl JobRunner {
         (outputs, is_whole): (&dyn Storage, bool),
     ) -> Result<(), Ended> {
         let mut verified = verify_outcome(job, outcome);
-        // The host's own executor syncs and checks what it writes.
-        let is_from_outside = attempt.side != self.sides.host()
-            || begun.is_foreign() && !planted!(ForeignTablesAreBelieved);
-        if verified.is_ok() && is_from_outside {
+        if verified.is_ok() && self.is_foreign(attempt, begun) {
             verified = self.check_foreign(attempt, begun, job, outcome, (outputs, is_whole))?;
         }
         if let Some((stream, sample)) = &begun.compared
@@ -223,9 +249,15 @@ impl JobRunner {
             })?;
         }
         verified.map_err(|rejected| {
-            let executor = self.sides.name(attempt.side);
+            let (_, executor) = self.executor_of(attempt);
             Ended::Rejected(rejection(&rejected.reason, executor))
         })
+    }
+
+    /// Whether an executor made tables that is not the host's own, which syncs and checks what it
+    /// writes.
+    pub(crate) fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
+        !self.is_host(attempt) || begun.is_foreign() && !planted!(ForeignTablesAreBelieved)
     }
 
     /// Checks tables that an executor other than the host's own made: that they are synced, some

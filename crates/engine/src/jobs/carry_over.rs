@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Mutex, ReadFile, ReadPurpose, Result, Runtime, Storage};
 use siltstone_table::reader::TableReader;
 
@@ -19,7 +20,7 @@ use crate::env::outage::Outage;
 use crate::env::reading_for::file_for;
 use crate::env::repeating::repeating_reader;
 use crate::env::table_files::TableFile;
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
+
 use crate::formats::version::TableMeta;
 use crate::tree::tables::TableSet;
 use crate::tree::tables::early::{Sections, WithSections};

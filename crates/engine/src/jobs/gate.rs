@@ -13,13 +13,12 @@
 
 use std::sync::Arc;
 
+use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{
     Condvar, Mutex, ReadFile, Result, Runtime, Storage, StorageError, StorageErrorKind, WriteFile,
 };
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{Inputs, StreamSource};
-
-use crate::env::wrapped_storage::{Call, Wrapped, Wrapper};
 
 struct State {
     is_shut: bool,

@@ -14,6 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use siltstone_storage::Instant;
+use siltstone_table::exec::RemarkListener;
 use siltstone_table::job::outcome::{Counters, Outcome};
 
 use crate::env::Env;
@@ -57,8 +58,11 @@ impl Jobs {
         let start = self.env.now();
         let outcome = match self.begin(work) {
             None => Outcome::default(),
-            Some(attempt) => {
-                let executed = self.prepare(work, &attempt).execute();
+            Some(mut attempt) => {
+                let executed = match self.execute_separated(work, &mut attempt) {
+                    Some(executed) => executed,
+                    None => self.prepare(work, &attempt).execute(),
+                };
                 self.judge(work, &attempt, executed, start)?
             }
         };
@@ -110,7 +114,34 @@ impl Jobs {
 
     fn prepare(&self, work: &Work, attempt: &Attempt) -> PreparedJob {
         let begun = work.begun.as_ref().expect("an attempt has a job");
-        self.runner.prepare(attempt, begun)
+        self.runner.prepare(attempt, begun, &work.remark)
+    }
+
+    /// Has the executor run the job that stands in the place of the host's cores. Returns `None` if
+    /// there is none, or if it declines.
+    fn execute_separated(
+        &self,
+        work: &Work,
+        attempt: &mut Attempt,
+    ) -> Option<std::result::Result<Outcome, Ended>> {
+        let begun = work.begun.as_ref().filter(|_| !work.is_whole)?;
+        self.runner.separated_for(begun)?;
+        let gate = Gate::new(self.env.runtime(), begun.inputs.clone());
+        attempt.gate = Some(gate.clone());
+        let executed = self.prepare(work, attempt).execute();
+        gate.shut();
+        gate.wait_idle();
+        match executed {
+            Err(Ended::Declined(reason)) => {
+                work.remark.remark(&reason);
+                // It may have begun.
+                work.progress.entries.store(0, Ordering::Relaxed);
+                work.progress.bytes_in.store(0, Ordering::Relaxed);
+                attempt.gate = None;
+                None
+            }
+            executed => Some(executed),
+        }
     }
 
     /// What carries over the tables of a foreign outcome. Past the page cache they are verified as
@@ -185,7 +216,8 @@ impl Jobs {
             }
             Err(ended) => ended,
         };
-        let is_host = attempt.side == sides.host();
+        let is_host = runner.is_host(attempt);
+        let is_separated = !is_host && attempt.side == sides.host();
         if let Some(gate) = &attempt.gate {
             work.unbelieved.push(Leftover {
                 gate: gate.clone(),
@@ -198,6 +230,14 @@ impl Jobs {
         }
         let ended = ended.unless_unasked(is_host);
         sides.count_ended(attempt.side, &ended);
+        if is_separated {
+            tracing::warn!(error = %ended, "a separated compaction failed; it runs whole");
+            sides.count_fallback();
+            work.is_whole = true;
+            work.remark
+                .remark("whole: the attempt without values failed");
+            return Err(Stopped::Elsewhere);
+        }
         if !is_host {
             if !self.env.options().schedule.fallback {
                 // Nobody else will show whose fault it was. A side that fails again and again gets

@@ -34,7 +34,7 @@ impl Jobs {
                 in_bytes: work.bytes(),
                 executor,
                 side,
-                placement: work.placed.reason.clone(),
+                placement: work.placement(),
             }
         });
     }
@@ -147,7 +147,7 @@ impl Jobs {
                 duration_us: took.as_micros() as u64,
                 executor,
                 side,
-                placement: work.placed.reason.clone(),
+                placement: work.placement(),
             }
         });
     }

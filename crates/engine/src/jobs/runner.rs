@@ -48,6 +48,15 @@ pub(crate) struct Checked {
     pub(crate) bytes: Counter,
 }
 
+/// The executors that a store is given.
+#[derive(Default)]
+pub(crate) struct Executors {
+    /// Other sides than the host.
+    pub(crate) others: Vec<Arc<dyn Executor>>,
+    /// What may run compactions in the place of the host's cores.
+    pub(crate) separated: Option<Arc<dyn Executor>>,
+}
+
 /// See the module.
 pub(crate) struct JobRunner {
     pub(super) runtime: Runtime,
@@ -70,6 +79,10 @@ pub(crate) struct JobRunner {
     /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
+    /// What may run compactions in the place of the host's cores, if the policy allows it.
+    pub(super) separated: Option<Arc<dyn Executor>>,
+    /// Compactions of the host read columns first.
+    pub(super) columns_first: bool,
     /// For each side, whether its next outcome is checked whole.
     checks_whole: Vec<AtomicBool>,
     /// What was compared with the inputs of jobs.
@@ -99,9 +112,17 @@ impl JobRunner {
         epoch: Epoch,
         open_number: u64,
         options: &Options,
-        executors: Vec<Arc<dyn Executor>>,
+        executors: Executors,
         events: &Arc<Events>,
     ) -> JobRunner {
+        let Executors {
+            others: executors,
+            separated,
+        } = executors;
+        // Tables that lie behind a link are not read in this way: blocks of which something is kept
+        // would cross it twice.
+        let columns_first = options.schedule.columns_first && separated.is_none();
+        let separated = separated.filter(|_| options.schedule.separated_transfer);
         let outputs = |tables: &Arc<dyn Storage>| -> Arc<dyn Storage> {
             match options.direct_io {
                 DirectIo::None => tables.clone(),
@@ -144,6 +165,8 @@ impl JobRunner {
             carried_over: CarriedOver::default(),
             carry_over_bytes: AtomicU64::new(options.carry_over_bytes),
             sides,
+            separated,
+            columns_first,
             rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
     }
@@ -178,6 +201,8 @@ impl JobRunner {
             carried_over: CarriedOver::default(),
             carry_over_bytes: AtomicU64::new(0),
             sides,
+            separated: None,
+            columns_first: false,
             rate: self.rate.clone(),
         }
     }

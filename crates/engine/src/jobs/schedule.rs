@@ -30,7 +30,7 @@ use crate::jobs::ended::cancelled;
 use crate::jobs::sides::SideId;
 use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
-use crate::jobs::work::{Described, Placed, Reserved, Stage, StageCell, What, Work};
+use crate::jobs::work::{Described, Placed, RemarkCell, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
 use crate::tree::pick::{self, Deletes, ManualRange, Overlaps, Reservation};
 use crate::tree::tables::TableHandle;
@@ -57,6 +57,7 @@ pub(super) struct Running {
     read: u64,
     read_at: Instant,
     pub(super) stage: Arc<StageCell>,
+    pub(super) remark: Arc<RemarkCell>,
     cancel: CancelToken,
 }
 
@@ -236,6 +237,7 @@ impl Schedule {
             waits: None,
             progress: work.progress.clone(),
             stage: work.stage.clone(),
+            remark: work.remark.clone(),
             cancel: work.cancel.clone(),
         });
     }
@@ -454,7 +456,10 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
 /// any side, or without fallback on any side but the host.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
-    if let Some(answer) = work.answers.get_mut(side) {
+    // The host can do it in another way.
+    if side != jobs.runner.sides.host()
+        && let Some(answer) = work.answers.get_mut(side)
+    {
         *answer = Answer::Failed;
     }
     if !jobs.env.options().schedule.fallback {

@@ -391,6 +391,11 @@ impl Sides {
         });
     }
 
+    /// Counts work with which an executor failed that stood in the place of the host's cores.
+    pub(crate) fn count_fallback(&self) {
+        self.fallbacks.add(1);
+    }
+
     pub(crate) fn declined_count(&self) -> u64 {
         self.ends.iter().map(|ends| ends.declined.get()).sum()
     }

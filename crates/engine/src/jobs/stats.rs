@@ -171,7 +171,7 @@ fn shown(running: &Running, now: Instant) -> Shown {
     }
     let at = Waits {
         side: Some(placed.side),
-        placement: placed.reason.clone(),
+        placement: running.remark.after(&placed.reason),
     };
     Shown {
         stats,

@@ -6,8 +6,9 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
+use arc_swap::ArcSwapOption;
 use siltstone_storage::Instant;
-use siltstone_table::exec::{CancelToken, Progress};
+use siltstone_table::exec::{CancelToken, Progress, RemarkListener};
 use siltstone_table::job::OutputPrefix;
 
 use crate::env::failures::JobKind;
@@ -28,6 +29,8 @@ pub(crate) struct Work {
     pub(crate) progress: Arc<Progress>,
     /// For statistics.
     pub(crate) stage: Arc<StageCell>,
+    /// What the executor says about how it runs the job, for people.
+    pub(crate) remark: Arc<RemarkCell>,
     pub(crate) cancel: CancelToken,
     /// Set by the first attempt. Those that follow run the same job, if there is anything to
     /// resume.
@@ -44,6 +47,8 @@ pub(crate) struct Work {
     pub(crate) is_kept_off_host: bool,
     /// Attempts elsewhere whose outcomes were not believed.
     pub(crate) unbelieved: Vec<Leftover>,
+    /// An attempt that left the values on a device has failed, so the host's cores run it.
+    pub(crate) is_whole: bool,
 }
 
 /// Where an attempt runs, and why there.
@@ -101,6 +106,27 @@ impl StageCell {
 
     pub(crate) fn get(&self) -> Stage {
         Stage::ALL[usize::from(self.0.load(Ordering::Relaxed)) % Stage::ALL.len()]
+    }
+}
+
+/// The last remark of an executor about a piece of work, which statistics read meanwhile.
+#[derive(Default)]
+pub(crate) struct RemarkCell(ArcSwapOption<String>);
+
+impl RemarkListener for RemarkCell {
+    fn remark(&self, text: &str) {
+        self.0.store(Some(Arc::new(text.to_string())));
+    }
+}
+
+impl RemarkCell {
+    /// Why a side was chosen, and what was said since, as text.
+    pub(crate) fn after(&self, placement: &str) -> String {
+        match &*self.0.load() {
+            None => placement.to_string(),
+            Some(remark) if placement.is_empty() => remark.to_string(),
+            Some(remark) => format!("{placement}; {remark}"),
+        }
     }
 }
 
@@ -176,6 +202,7 @@ impl Work {
             what,
             progress: Arc::default(),
             stage: Arc::default(),
+            remark: Arc::default(),
             cancel: CancelToken::new(),
             begun: None,
             placed: Placed::default(),
@@ -184,6 +211,7 @@ impl Work {
             is_kept_off_host: false,
             last_output: None,
             unbelieved: Vec::new(),
+            is_whole: false,
         }
     }
 
@@ -244,6 +272,11 @@ impl Work {
                 What::Compaction(_) => Weak::new(),
             },
         }
+    }
+
+    /// Why its side was chosen, and how it runs the job, for people.
+    pub(crate) fn placement(&self) -> String {
+        self.remark.after(&self.placed.reason)
     }
 
     /// For people.

@@ -93,7 +93,7 @@ impl Shared {
         match &self.how {
             How::Whole => subjob::run(job, subjob, inputs, ctx, stop, created, part),
             How::ColumnsFirst => {
-                let mut planner = Planner::new(job, number, inputs, &part.next, ctx)?;
+                let mut planner = Planner::new(job, number, inputs, &part.next, ctx, None)?;
                 rebuild::run(job, subjob, inputs, &mut planner, ctx, stop, created, part)
             }
             How::Survivors(source) => {

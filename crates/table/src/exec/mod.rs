@@ -312,6 +312,14 @@ pub trait PartListener: Send + Sync {
     fn sync_failed(&self) {}
 }
 
+/// Receives what an executor has to say about how it runs a job, for people.
+///
+/// Threading: any task of the job calls it. It must not panic.
+pub trait RemarkListener: Send + Sync {
+    /// A remark of a few words, which replaces the last one.
+    fn remark(&self, text: &str);
+}
+
 /// The environment in which a job runs.
 #[derive(Clone)]
 pub struct ExecContext {
@@ -338,6 +346,8 @@ pub struct ExecContext {
     pub handover: Option<Arc<Handover>>,
     /// Receives each finished table, if it is set.
     pub part_listener: Option<Arc<dyn PartListener>>,
+    /// Receives remarks, if it is set.
+    pub remarks: Option<Arc<dyn RemarkListener>>,
     /// The order in which the tasks of the job take its subjobs.
     pub subjob_order: SubjobOrder,
     /// Whether the host's executor reads the columns of the inputs first, and then only the blocks
@@ -366,8 +376,16 @@ impl ExecContext {
             throttle: None,
             handover: None,
             part_listener: None,
+            remarks: None,
             subjob_order: SubjobOrder::default(),
             columns_first: false,
+        }
+    }
+
+    /// Says how the job is run, if anybody listens.
+    pub fn remark(&self, text: &str) {
+        if let Some(remarks) = &self.remarks {
+            remarks.remark(text);
         }
     }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use siltstone_storage::planted;
 use siltstone_storage::{Mutex, Runtime, StorageError, StorageErrorKind, WriteFile};
 
 use super::part::{Part, Point};
@@ -156,7 +157,7 @@ impl<'a> Output<'a> {
         // was taken, the object is somebody else's, perhaps a table that the store refers to: it
         // must not be deleted with the outputs of this run.
         let is_taken = |error: &StorageError| error.kind == StorageErrorKind::AlreadyExists;
-        if !created.as_ref().is_err_and(is_taken) {
+        if !created.as_ref().is_err_and(is_taken) || planted!(TakenNameIsDeleted) {
             self.created.note(&name);
         }
         let file = created?;

@@ -12,6 +12,7 @@
 //!
 //! Threading: [`Plans`] is immutable and shared; each planner has one owner.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::inputs::JobInputs;
@@ -25,6 +26,7 @@ use crate::job::outcome::Counters;
 use crate::key::raw_bytes;
 use crate::layout::Layout;
 use crate::merge::Merge;
+pub use crate::merge::ahead::ColumnsAhead;
 use crate::merge::input_run::Reads;
 use crate::retain::{Retain, Verdict};
 
@@ -78,7 +80,23 @@ impl Plans {
         next: &Point,
         ctx: &'a ExecContext,
     ) -> Result<Planner<'a>, ExecError> {
-        Planner::new(job, subjob, &self.inputs, next, ctx)
+        Planner::new(job, subjob, &self.inputs, next, ctx, None)
+    }
+
+    /// As [`Plans::subjob`], for inputs behind a link: `reader` reads pieces of columns ahead. It
+    /// belongs to this planner alone, and the caller has a task that runs it.
+    ///
+    /// # Errors
+    /// As [`Plans::subjob`].
+    pub fn subjob_ahead<'a>(
+        &self,
+        job: &'a Job,
+        subjob: u32,
+        next: &Point,
+        ctx: &'a ExecContext,
+        reader: &Arc<ColumnsAhead>,
+    ) -> Result<Planner<'a>, ExecError> {
+        Planner::new(job, subjob, &self.inputs, next, ctx, Some(reader))
     }
 }
 
@@ -112,6 +130,7 @@ impl<'a> Planner<'a> {
         inputs: &JobInputs,
         next: &Point,
         ctx: &'a ExecContext,
+        reader: Option<&Arc<ColumnsAhead>>,
     ) -> Result<Planner<'a>, ExecError> {
         if subjob as usize >= job.subjobs() {
             return Err(ExecError::declined("the job does not have this subjob"));
@@ -124,14 +143,20 @@ impl<'a> Planner<'a> {
                 retain,
                 layout,
                 ..
-            }) => Some(State {
-                counters,
-                merge: Merge::new(restricted.into_runs(job.format.verify, Reads::Columns))?,
-                retain,
-                layout,
-                in_table: false,
-                dropped: (0, 0, 0),
-            }),
+            }) => {
+                let mut runs = restricted.into_runs(job.format.verify, Reads::Columns);
+                if let Some(reader) = reader {
+                    runs.iter_mut().for_each(|run| run.read_ahead(reader));
+                }
+                Some(State {
+                    counters,
+                    merge: Merge::new(runs)?,
+                    retain,
+                    layout,
+                    in_table: false,
+                    dropped: (0, 0, 0),
+                })
+            }
         };
         Ok(Planner {
             ctx,

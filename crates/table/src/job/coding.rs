@@ -98,6 +98,9 @@ fn get_output(i: &mut FieldReader<'_>) -> Decoded<OutputPrefix> {
     })
 }
 
+/// The least bytes of an encoded input, whose name is empty.
+const INPUT_BYTES_MIN: usize = 51;
+
 fn put_input(out: &mut FieldWriter, x: &Input) {
     out.u8(x.kind as u8);
     out.u32(x.location);
@@ -206,7 +209,9 @@ impl Job {
             layout_version: i.field(tag::LAYOUT_VERSION, "layout version", |i| {
                 i.u16("layout version")
             })?,
-            inputs: i.field(tag::INPUTS, "inputs", |i| i.list("inputs", 55, get_input))?,
+            inputs: i.field(tag::INPUTS, "inputs", |i| {
+                i.list("inputs", INPUT_BYTES_MIN, get_input)
+            })?,
             bounds: i.field(tag::BOUNDS, "bounds", |i| get_bounds(i, "bounds"))?,
             hard_cuts: i.field(tag::HARD_CUTS, "hard cuts", |i| {
                 i.list("hard cuts", 4, |i| Ok(i.bytes("hard cut")?.to_vec()))

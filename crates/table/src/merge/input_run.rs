@@ -17,8 +17,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use siltstone_storage::{Access, ReadRange};
+use siltstone_storage::{Access, ReadPurpose, ReadRange};
 
+use super::ahead::ColumnsAhead;
 use super::table::InputTable;
 use super::tree::{EXHAUSTED, HEAD_KEY_BYTES, Head};
 use crate::block::{Decoded, open_columns, open_stored};
@@ -110,12 +111,79 @@ pub(crate) struct InputRun {
     heads: Vec<Head>,
     pos: usize,
     end: usize,
+    /// Who reads pieces of columns ahead, if anybody does.
+    ahead: Option<ReadAhead>,
     /// The number of entries that were read since the counters were last taken.
     pub entries_read: u64,
     /// Their raw bytes.
     pub raw_bytes_read: u64,
     /// The bytes that were read from tables since the counters were last taken.
     pub bytes_read: u64,
+}
+
+/// A run's share of a [`ColumnsAhead`].
+struct ReadAhead {
+    reader: Arc<ColumnsAhead>,
+    /// The piece that was asked for: its ticket, its length, the number of its input, its blocks.
+    asked: Option<(u64, u64, u32, Range<usize>)>,
+    /// The buffer of the piece before the one in memory.
+    spare: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// Asks for a piece.
+    fn ask(&mut self, input: u32, table: &Arc<InputTable>, (blocks, len): (Range<usize>, u64)) {
+        let spare = std::mem::take(&mut self.spare);
+        let ticket = self.reader.want(table, blocks.clone(), len, spare);
+        self.asked = Some((ticket, len, input, blocks));
+    }
+
+    /// Takes the piece that was asked for, if it is this one.
+    fn take(
+        &mut self,
+        input: u32,
+        blocks: &Range<usize>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<bool, ExecError> {
+        let Some((ticket, _, of, asked)) = self.asked.take() else {
+            return Ok(false);
+        };
+        let read = self.reader.take(ticket)?;
+        let is_it = of == input && asked == *blocks;
+        self.spare = match is_it {
+            true => std::mem::replace(buffer, read),
+            false => read,
+        };
+        Ok(is_it)
+    }
+
+    fn buffer_bytes(&self) -> u64 {
+        let asked = self.asked.as_ref().map_or(0, |(_, len, ..)| *len);
+        asked.max(self.spare.capacity() as u64)
+    }
+}
+
+/// The bytes that are read of a block.
+fn size_of_block(place: Place, reads: Reads) -> u64 {
+    match reads {
+        Reads::All => place.stored_bytes(),
+        Reads::Columns => place.end - place.anchor,
+    }
+}
+
+/// The blocks from `block` on that are read at once, and their bytes. There is one at least.
+fn piece_at(table: &InputTable, reads: Reads, block: usize, end: usize) -> (Range<usize>, u64) {
+    let size = |block| size_of_block(table.place(block), reads);
+    let mut len = size(block);
+    let mut next = block + 1;
+    while next < end && len + size(next) <= PIECE_BYTES {
+        len += size(next);
+        next += 1;
+        if reads == Reads::Columns && next - block >= COLUMNS_AT_ONCE {
+            break;
+        }
+    }
+    (block..next, len)
 }
 
 impl InputRun {
@@ -137,9 +205,43 @@ impl InputRun {
             heads: Vec::new(),
             pos: 0,
             end: 0,
+            ahead: None,
             entries_read: 0,
             raw_bytes_read: 0,
             bytes_read: 0,
+        }
+    }
+
+    /// Has pieces of columns read ahead by `reader`, and asks for the first one.
+    pub fn read_ahead(&mut self, reader: &Arc<ColumnsAhead>) {
+        self.ahead = Some(ReadAhead {
+            reader: Arc::clone(reader),
+            asked: None,
+            spare: Vec::new(),
+        });
+        self.ask_for(None);
+    }
+
+    /// Asks for the piece that begins at a block of the current input, if there is one, and for the
+    /// first one of the next input otherwise.
+    fn ask_for(&mut self, rest: Option<(u32, &Arc<InputTable>, Range<usize>)>) {
+        let Some(ahead) = &mut self.ahead else {
+            return;
+        };
+        if let Some((input, table, blocks)) = rest
+            && !blocks.is_empty()
+        {
+            let piece = piece_at(table, self.reads, blocks.start, blocks.end);
+            return ahead.ask(input, table, piece);
+        }
+        if let Some(next) = self.inputs.as_slice().first()
+            && let Origin::Table(table) = &next.origin
+        {
+            let blocks = table.blocks_of(&next.bounds);
+            if !blocks.is_empty() {
+                let piece = piece_at(table, self.reads, blocks.start, blocks.end);
+                ahead.ask(next.number, table, piece);
+            }
         }
     }
 
@@ -255,51 +357,32 @@ impl InputRun {
     /// Decodes the next block of the table. Returns false at its end.
     fn load_block(&mut self) -> Result<bool, ExecError> {
         let State::Table {
-            table,
             block,
             end,
             piece_end,
+            ..
+        } = &self.state
+        else {
+            return Ok(false);
+        };
+        if block >= end {
+            return Ok(false);
+        }
+        if block == piece_end {
+            self.load_piece()?;
+        }
+        let State::Table {
+            table,
+            block,
             piece_at,
+            ..
         } = &mut self.state
         else {
             return Ok(false);
         };
-        if *block >= *end {
-            return Ok(false);
-        }
-        let size = |place: Place| match self.reads {
-            Reads::All => place.stored_bytes(),
-            Reads::Columns => place.end - place.anchor,
-        };
-        if *block == *piece_end {
-            let mut len = size(table.place(*block));
-            let mut next = *block + 1;
-            while next < *end && len + size(table.place(next)) <= PIECE_BYTES {
-                len += size(table.place(next));
-                next += 1;
-                if self.reads == Reads::Columns && next - *block >= COLUMNS_AT_ONCE {
-                    break;
-                }
-            }
-            self.buffer.resize(len as usize, 0);
-            match self.reads {
-                Reads::All => {
-                    let first = table.place(*block).start;
-                    table.file().read_at(first, &mut self.buffer)?;
-                    let ahead = table.place(*end - 1).end - (first + len);
-                    if ahead > 0 {
-                        let ahead = ahead.min(2 * PIECE_BYTES);
-                        table.file().advise(Access::WillNeed, first + len, ahead);
-                    }
-                }
-                Reads::Columns => read_columns(table, *block..next, &mut self.buffer)?,
-            }
-            self.bytes_read += len;
-            (*piece_at, *piece_end) = (0, next);
-        }
         let place = table.place(*block);
         let start = *piece_at;
-        *piece_at += size(place) as usize;
+        *piece_at += size_of_block(place, self.reads) as usize;
         let stored = &self.buffer[start..*piece_at];
         let anchor = (place.anchor - place.start) as usize;
         let scratch = &mut self.scratch;
@@ -321,6 +404,48 @@ impl InputRun {
         self.block = *block as u32;
         *block += 1;
         Ok(true)
+    }
+
+    /// Reads the piece that begins with the next block of the table.
+    fn load_piece(&mut self) -> Result<(), ExecError> {
+        let State::Table {
+            table,
+            block,
+            end,
+            piece_end,
+            piece_at: at,
+        } = &mut self.state
+        else {
+            return Ok(());
+        };
+        let (blocks, len) = piece_at(table, self.reads, *block, *end);
+        let input = self.input.as_ref().map_or(0, |input| input.number);
+        let is_here = match &mut self.ahead {
+            Some(ahead) => ahead.take(input, &blocks, &mut self.buffer)?,
+            None => false,
+        };
+        if !is_here {
+            self.buffer.resize(len as usize, 0);
+            match self.reads {
+                Reads::All => {
+                    let first = table.place(*block).start;
+                    table.file().read_at(first, &mut self.buffer)?;
+                    let ahead = table.place(*end - 1).end - (first + len);
+                    if ahead > 0 {
+                        let ahead = ahead.min(2 * PIECE_BYTES);
+                        table.file().advise(Access::WillNeed, first + len, ahead);
+                    }
+                }
+                Reads::Columns => read_columns(table, blocks.clone(), &mut self.buffer)?,
+            }
+        }
+        self.bytes_read += len;
+        (*at, *piece_end) = (0, blocks.end);
+        if self.ahead.is_some() {
+            let (table, rest) = (table.clone(), blocks.end..*end);
+            self.ask_for(Some((input, &table, rest)));
+        }
+        Ok(())
     }
 
     /// Copies the next entries of the stream. Returns false at its end.
@@ -358,7 +483,8 @@ impl InputRun {
             + 4 * (e.key_ends.capacity() + e.value_ends.capacity())
             + 8 * e.trailers.capacity();
         let heads = size_of::<Head>() * self.heads.capacity();
-        (self.buffer.capacity() + self.scratch.capacity() + decoded + heads) as u64
+        let ahead = self.ahead.as_ref().map_or(0, ReadAhead::buffer_bytes);
+        (self.buffer.capacity() + self.scratch.capacity() + decoded + heads) as u64 + ahead
     }
 
     /// The number of entries in memory from the current one on, and their raw bytes.
@@ -437,7 +563,7 @@ impl InputRun {
 
 /// Reads header and columns of these blocks, one after the other, into `buffer`, which has their
 /// length.
-fn read_columns(
+pub(super) fn read_columns(
     table: &InputTable,
     blocks: Range<usize>,
     buffer: &mut [u8],
@@ -453,7 +579,8 @@ fn read_columns(
             buf,
         });
     }
-    Ok(table.file().read_ranges(&mut ranges)?)
+    let file = table.file();
+    Ok(file.read_ranges_for(ReadPurpose::Columns, &mut ranges)?)
 }
 
 /// Checks that kinds and sequence numbers of a block are those that the job allows for the input,

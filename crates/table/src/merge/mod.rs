@@ -9,6 +9,7 @@
 //!
 //! Threading: each merge has one owner.
 
+pub mod ahead;
 pub(crate) mod input_run;
 pub mod table;
 pub mod tree;

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 
 use siltstone_storage::{Epoch, Lease, Runtime};
-use siltstone_table::exec::Executor;
 
 use super::orphans::{next_open_number, refuse_missing_tables, refuse_other_formats};
 use super::replay::ReplayBudget;
@@ -21,7 +20,7 @@ use crate::env::repeating::repeating;
 use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
-use crate::jobs::runner::JobRunner;
+use crate::jobs::runner::{Executors, JobRunner};
 use crate::tree::settings::Arenas;
 use crate::types::error::{Error, Result};
 use crate::types::event::Events;
@@ -78,7 +77,7 @@ impl Opening {
 pub(super) fn claim(
     storages: &Storages,
     runtime: Runtime,
-    executors: Vec<Arc<dyn Executor>>,
+    executors: Executors,
     events: Arc<Events>,
     options: Options,
     purpose: Purpose,

@@ -30,7 +30,6 @@ use assemble::assemble;
 use claim::Opening;
 use siltstone_storage::Runtime;
 use siltstone_storage::planted;
-use siltstone_table::exec::Executor;
 
 use crate::catalog::obsolete::delete_old_manifests;
 use crate::catalog::{Catalog, reserve};
@@ -41,6 +40,7 @@ use crate::formats::log::{
     LogConfig, LogOptions, LogWriter, Position, ReplayOptions, ReplayReport, SkippedDamage,
 };
 use crate::formats::names::LOG_RESERVE;
+use crate::jobs::runner::Executors;
 use crate::services::parts::Parts;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::{Event, Events};
@@ -61,7 +61,7 @@ use unflushed::Unflushed;
 pub(crate) fn open(
     storages: &Storages,
     runtime: Runtime,
-    executors: Vec<Arc<dyn Executor>>,
+    executors: Executors,
     events: Arc<Events>,
     options: Options,
     purpose: Purpose,
@@ -76,7 +76,7 @@ pub(crate) fn open(
 fn open_now(
     storages: &Storages,
     runtime: Runtime,
-    executors: Vec<Arc<dyn Executor>>,
+    executors: Executors,
     events: Arc<Events>,
     options: Options,
     purpose: Purpose,

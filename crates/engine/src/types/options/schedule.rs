@@ -51,6 +51,12 @@ pub struct ScheduleOptions {
     /// waits for another executor, or for the same one, however long that takes. This is for
     /// trials, which would not see a fault of an executor otherwise.
     pub fallback: bool,
+    /// Compactions of the host whose tables lie on a device may leave the values there, if the
+    /// store has an executor for it (`Components::separated`) and it expects to gain by that.
+    pub separated_transfer: bool,
+    /// Compactions of the host on local tables read columns first, and then only the blocks of
+    /// which something is kept.
+    pub columns_first: bool,
 }
 
 const DEFAULT: ScheduleOptions = ScheduleOptions {
@@ -61,6 +67,8 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     three_levels: false,
     multi_threading: true,
     fallback: true,
+    separated_transfer: false,
+    columns_first: false,
 };
 
 /// All scores off, and one job at a time.
@@ -80,6 +88,8 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
             third_score: ThirdScore::Ends,
             fourth_score: true,
             three_levels: true,
+            separated_transfer: true,
+            columns_first: true,
             ..DEFAULT
         },
     ),
@@ -114,13 +124,15 @@ const THIRD_SCORES: [(&str, ThirdScore); 5] = [
 type Switch = fn(&mut ScheduleOptions) -> &mut bool;
 
 /// The switches that are on or off, by name.
-const SWITCHES: [(&str, Switch); 6] = [
+const SWITCHES: [(&str, Switch); 8] = [
     ("first-score", |o| &mut o.first_score),
     ("second-score", |o| &mut o.second_score),
     ("fourth-score", |o| &mut o.fourth_score),
     ("three-levels", |o| &mut o.three_levels),
     ("multi-threading", |o| &mut o.multi_threading),
     ("fallback", |o| &mut o.fallback),
+    ("separated-transfer", |o| &mut o.separated_transfer),
+    ("columns-first", |o| &mut o.columns_first),
 ];
 
 const THIRD: &str = "third-score";
@@ -279,6 +291,7 @@ mod tests {
         assert_eq!(set("default").unwrap(), ScheduleOptions::default());
         let near = set("near-data").unwrap();
         assert!(near.three_levels && near.third_score == ThirdScore::Ends);
+        assert!(near.separated_transfer && near.columns_first);
         let single = set("async-single").unwrap();
         assert!(!single.multi_threading && !single.second_score && !single.first_score);
         let host = set("host-only").unwrap();

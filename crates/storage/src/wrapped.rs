@@ -1,23 +1,22 @@
 //! A storage around another one.
 //!
 //! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
-//! something before and after it: [`crate::env::guard`] remembers what failed, and
-//! [`crate::env::descriptors`] repeats a call that found no descriptor, and
-//! [`crate::env::repeating`] one that did not reach the storage. So each call is forwarded in one
-//! place, and a new call of [`Storage`] is given its [`Call`] here.
+//! something before and after it: remember what failed, repeat a call, refuse it, or write down that
+//! it was made. So calls are forwarded in one place, and a new call of [`Storage`] is given its
+//! [`Call`] here.
 //!
 //! Threading: as the wrapper.
 
 use std::any::Any;
 use std::sync::Arc;
 
-use siltstone_storage::{
+use crate::{
     Capabilities, Epoch, Lease, ObjectMeta, ReadFile, Result, SharedLease, Storage, WriteFile,
 };
 
 /// What a call does, as far as wrappers distinguish it.
 #[derive(Clone, Copy)]
-pub(crate) enum Call<'a> {
+pub enum Call<'a> {
     /// It opens a file or a folder that exists, perhaps only for the duration of the call.
     Open,
     /// It opens a new file, which gets this name.
@@ -33,14 +32,20 @@ pub(crate) enum Call<'a> {
 }
 
 /// What is done around the calls to a storage.
-pub(crate) trait Wrapper: Send + Sync + 'static {
+pub trait Wrapper: Send + Sync + 'static {
     /// The storage below.
     fn inner(&self) -> &dyn Storage;
 
     /// Makes a call to the storage below, which is `run`.
+    ///
+    /// # Errors
+    /// Those of the call, and those of the wrapper.
     fn make<T>(&self, call: Call<'_>, run: impl FnMut() -> Result<T>) -> Result<T>;
 
     /// Makes a call to the storage below that removes a name.
+    ///
+    /// # Errors
+    /// Those of the call, and those of the wrapper.
     fn remove(&self, call: Call<'_>, run: impl FnMut() -> Result<()>) -> Result<()> {
         self.make(call, run)
     }
@@ -53,6 +58,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
     /// Called after a lease with this epoch was taken.
     fn leased(&self, _epoch: Epoch) {}
 
+    /// Gives a lease that was taken, as the caller gets it.
+    fn given(&self, lease: Box<dyn Lease>) -> Box<dyn Lease> {
+        lease
+    }
+
     /// Gives the file that a call opened for writing, as the caller gets it.
     fn opened(&self, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
         file
@@ -63,6 +73,11 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
         None
     }
 
+    /// Gives the file that a call with this epoch opened for writing, as the caller gets it.
+    fn opened_under(&self, _epoch: Epoch, file: Arc<dyn WriteFile>) -> Arc<dyn WriteFile> {
+        self.opened(file)
+    }
+
     /// Gives the file that a call opened for reading, as the caller gets it.
     fn opened_to_read(&self, file: Arc<dyn ReadFile>) -> Arc<dyn ReadFile> {
         file
@@ -70,7 +85,10 @@ pub(crate) trait Wrapper: Send + Sync + 'static {
 }
 
 /// A storage whose calls go through a wrapper.
-pub(crate) struct Wrapped<W>(pub(crate) W);
+pub struct Wrapped<W>(
+    /// The wrapper.
+    pub W,
+);
 
 impl<W: Wrapper> Wrapped<W> {
     /// Forwards a call that opens what exists and changes nothing.
@@ -101,7 +119,7 @@ impl<W: Wrapper> Storage for Wrapped<W> {
         self.0.inner().capabilities()
     }
     fn lease(&self, name: &str) -> Result<Box<dyn Lease>> {
-        let lease = self.open_with(|s| s.lease(name))?;
+        let lease = self.0.given(self.open_with(|s| s.lease(name))?);
         self.0.leased(lease.epoch());
         Ok(lease)
     }
@@ -110,19 +128,19 @@ impl<W: Wrapper> Storage for Wrapped<W> {
     }
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.change(Call::Create(name), epoch, |s, e| s.create(e, name))?;
-        Ok(self.0.opened(file))
+        Ok(self.0.opened_under(epoch, file))
     }
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.change(Call::Create(name), epoch, |s, e| s.create_direct(e, name))?;
-        Ok(self.0.opened(file))
+        Ok(self.0.opened_under(epoch, file))
     }
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
         let file = self.change(Call::Create(new), epoch, |s, e| s.recycle(e, old, new))?;
-        Ok(self.0.opened(file))
+        Ok(self.0.opened_under(epoch, file))
     }
     fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {
         let file = self.change(Call::Open, epoch, |s, e| s.reopen(e, name, position))?;
-        Ok(self.0.opened(file))
+        Ok(self.0.opened_under(epoch, file))
     }
     fn sync_object(&self, epoch: Epoch, name: &str) -> Result<()> {
         self.change(Call::Open, epoch, |s, e| s.sync_object(e, name))

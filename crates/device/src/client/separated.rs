@@ -1,0 +1,641 @@
+//! The host's half of separated transfer ([RFC 11](../../../../docs/rfc/0011-separated.md), sections
+//! 10 to 14): compactions that the host runs while the tables lie on a device, without their values
+//! on the link.
+//!
+//! The host reads columns, merges them, and sends what survives; the device makes the tables. Three
+//! tasks of a subjob overlap: the reader, the planner, the sender.
+//!
+//! Invariants:
+//! - E1 to E4 of executors. The device's half is an attempt like any other of it (`jobs.rs`).
+//! - Of a subjob there are two pieces of columns of each run, and three chunks.
+//! - When [`Executor::run`] returns, none of its tasks runs any more.
+//! - What it makes comes from a device, so it is to be verified like every table from outside.
+//!
+//! Threading: shared. No lock is held over a request.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use siltstone_storage::{Condvar, JoinHandle, Mutex, Runtime, StorageError};
+use siltstone_table::TableError;
+use siltstone_table::exec::part::Point;
+use siltstone_table::exec::planner::{ColumnsAhead, Plans};
+use siltstone_table::exec::separated::SurvivorStream;
+use siltstone_table::exec::{
+    CancelToken, ExecContext, ExecError, Executor, ExecutorState, Progress, Side,
+};
+use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{InputKind, Job};
+
+use super::executor::{delete_made, sync_made};
+use super::jobs::Beside;
+use super::transfer_cost::{Measured, Ran, TransferBytes, choose};
+use super::{Client, Device, DeviceExecutor};
+use crate::wire::frame::BULK_MAX;
+use crate::wire::job::{JobCounts, Place};
+use crate::wire::request::NamesChange;
+use crate::wire::survivors::SurvivorsPiece;
+use crate::wire::{Answer, Request};
+
+/// The number of chunks that wait to be sent.
+const CHUNKS_MAX: usize = 2;
+
+/// How often a task that waits looks whether the job has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the device may be unreachable before the job fails.
+const DOWN_LIMIT: Duration = Duration::from_secs(10);
+
+const OP: &str = "run a job";
+
+/// What separated transfer did and saved, since the executor exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeparatedStats {
+    /// Jobs that were done.
+    pub job_count: u64,
+    /// Jobs that were left to the host's cores, because whole blocks are cheaper or the job cannot
+    /// be divided.
+    pub declined_count: u64,
+    /// Jobs that failed.
+    pub failed_count: u64,
+    /// The bytes of columns that were read.
+    pub columns_bytes: u64,
+    /// The bytes of survivors that were sent.
+    pub survivor_bytes: u64,
+    /// The bytes of blocks and tables that would have crossed the link, less those that did.
+    pub saved_bytes: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    jobs: AtomicU64,
+    declined: AtomicU64,
+    failed: AtomicU64,
+    columns: AtomicU64,
+    survivors: AtomicU64,
+    saved: AtomicU64,
+}
+
+/// See the module.
+pub struct SeparatedExecutor {
+    device: DeviceExecutor,
+    measured: Mutex<Measured>,
+    counts: Counts,
+    /// Whether every job that can be divided is, whatever it costs.
+    always: bool,
+    sizes: Sizes,
+}
+
+/// How survivors are cut.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// The extents of a chunk; `None` for as many as planners make.
+    chunk_extents: Option<usize>,
+    /// The bytes of a piece.
+    piece_bytes: usize,
+}
+
+impl SeparatedExecutor {
+    /// An executor for a device that holds the tables.
+    pub fn new(device: &Arc<Device>) -> SeparatedExecutor {
+        let runtime = &device.client.session.runtime;
+        SeparatedExecutor {
+            device: DeviceExecutor::new("separated", device),
+            measured: runtime.mutex(Measured::default()),
+            counts: Counts::default(),
+            always: false,
+            sizes: Sizes {
+                chunk_extents: None,
+                piece_bytes: BULK_MAX,
+            },
+        }
+    }
+
+    /// Has every job that can be divided run in this way, for tests and measurements. Otherwise the
+    /// cost model chooses.
+    #[must_use]
+    pub fn always(mut self) -> SeparatedExecutor {
+        self.always = true;
+        self
+    }
+
+    /// Cuts survivors into chunks of so many extents and pieces of so many bytes, for tests with
+    /// small jobs.
+    #[must_use]
+    pub fn cut_into(mut self, chunk_extents: usize, piece_bytes: usize) -> SeparatedExecutor {
+        self.sizes = Sizes {
+            chunk_extents: Some(chunk_extents),
+            piece_bytes: piece_bytes.clamp(1, BULK_MAX),
+        };
+        self
+    }
+
+    /// What it did and saved.
+    pub fn stats(&self) -> SeparatedStats {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        SeparatedStats {
+            job_count: load(&counts.jobs),
+            declined_count: load(&counts.declined),
+            failed_count: load(&counts.failed),
+            columns_bytes: load(&counts.columns),
+            survivor_bytes: load(&counts.survivors),
+            saved_bytes: load(&counts.saved),
+        }
+    }
+
+    /// The context of the planners: their own progress and token, and the rest as the job's.
+    fn context_of(ctx: &ExecContext) -> ExecContext {
+        ExecContext {
+            progress: Arc::default(),
+            cancel: CancelToken::new(),
+            handover: None,
+            part_listener: None,
+            ..ctx.clone()
+        }
+    }
+
+    fn run_if_it_pays(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        self.accepts(job).map_err(ExecError::declined)?;
+        let client = self.device.held(ctx);
+        let client = client
+            .ok_or_else(|| ExecError::declined("whole: the tables do not lie on this device"))?;
+        if let ExecutorState::Down(why) = self.device.state() {
+            return Err(ExecError::declined(format!(
+                "whole: the device is down: {why}"
+            )));
+        }
+        if ctx.handover.as_ref().is_some_and(|h| h.left_count() > 0) {
+            let reason = "whole: it goes on after the tables of an earlier attempt";
+            return Err(ExecError::declined(reason));
+        }
+        let epoch = DeviceExecutor::epoch_of(&client)?;
+        let own = SeparatedExecutor::context_of(ctx);
+        let plans = Plans::open(job, &own)?;
+        let (blocks, columns) = plans.bytes(job);
+        let device_parallel = client.session.welcome().map_or(1, |w| w.slots.1 as usize);
+        let parallel = ctx
+            .max_parallel
+            .min(device_parallel)
+            .min(job.subjobs())
+            .max(1);
+        let bytes = TransferBytes {
+            blocks,
+            columns,
+            parallel: parallel as u32,
+        };
+        let choice = {
+            let mut measured = self.measured.lock();
+            measured.link_ns_per_byte = client.session.vital.rate.ns_per_byte();
+            let choice = choose(&bytes, &measured);
+            measured.note_choice(&choice);
+            choice
+        };
+        let reason = match self.always && !choice.separated {
+            true => "separated, as always".to_string(),
+            false => choice.reason,
+        };
+        if !choice.separated && !self.always {
+            return Err(ExecError::declined(reason));
+        }
+        ctx.remark(&reason);
+        let halves = Arc::new(Halves::new(
+            &client,
+            job,
+            plans,
+            own,
+            ctx,
+            (parallel, self.sizes),
+        ));
+        let outcome = self.run_there(&client, job, epoch, &halves, ctx);
+        let ran = halves.ran(blocks);
+        self.count(&ran, &halves, outcome.as_ref().ok());
+        outcome
+    }
+
+    /// Has the device rebuild what this host decides, and makes the names of the tables durable.
+    fn run_there(
+        &self,
+        client: &Arc<Client>,
+        job: &Job,
+        epoch: u64,
+        halves: &Arc<Halves>,
+        ctx: &ExecContext,
+    ) -> Result<Outcome, ExecError> {
+        let mut order = self.device.order(client, ctx, Place::Session, epoch);
+        order.max_parallel = halves.parallel as u32;
+        let attempt = order.attempt;
+        let change = NamesChange::BeginRebuild(order);
+        let beside = Running(Arc::clone(halves));
+        let ran = client.run_attempt(job, (attempt, epoch, change), ctx, &beside)?;
+        let outcome = ran.outcome;
+        if !outcome.tables.is_empty() {
+            let synced = sync_made(client, &outcome, &ran.boot, ctx);
+            synced.inspect_err(|_| delete_made(&outcome, ctx))?;
+        }
+        Ok(outcome)
+    }
+
+    fn count(&self, ran: &Ran, halves: &Halves, outcome: Option<&Outcome>) {
+        let add = |count: &AtomicU64, n: u64| count.fetch_add(n, Ordering::Relaxed);
+        let counts = &self.counts;
+        let survivors = halves.sent_bytes.load(Ordering::Relaxed);
+        add(&counts.columns, ran.columns);
+        add(&counts.survivors, survivors);
+        let Some(outcome) = outcome else { return };
+        let tables = outcome.tables.iter().map(|table| table.file_bytes).sum();
+        let ran = Ran { tables, ..*ran };
+        self.measured.lock().note(&ran);
+        add(&counts.jobs, 1);
+        let whole = ran.blocks.saturating_add(tables);
+        let crossed = ran.columns.saturating_add(survivors);
+        add(&counts.saved, whole.saturating_sub(crossed));
+    }
+}
+
+impl Executor for SeparatedExecutor {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn side(&self) -> Side {
+        Side::Host
+    }
+
+    fn accepts(&self, job: &Job) -> Result<(), String> {
+        match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
+            true => Err("whole: a stream has no columns to read".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn state(&self) -> ExecutorState {
+        self.device.state()
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let result = self.run_if_it_pays(job, ctx);
+        let count = match &result {
+            Err(ExecError::Declined { .. }) => &self.counts.declined,
+            Err(ExecError::Failed(_)) => &self.counts.failed,
+            _ => return result,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+}
+
+/// Chunks of one subjob on their way to the device.
+struct Outbox {
+    state: Mutex<OutboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct OutboxState {
+    chunks: VecDeque<Vec<u8>>,
+    /// No chunk follows.
+    is_complete: bool,
+    /// Nothing is sent any more.
+    is_closed: bool,
+}
+
+impl Outbox {
+    fn new(runtime: &Runtime) -> Arc<Outbox> {
+        Arc::new(Outbox {
+            state: runtime.mutex(OutboxState::default()),
+            changed: runtime.condvar(),
+        })
+    }
+
+    /// Adds a chunk when there is room.
+    fn push(&self, chunk: Vec<u8>, cancel: &CancelToken) -> Result<(), ExecError> {
+        let mut state = self.state.lock();
+        while state.chunks.len() >= CHUNKS_MAX {
+            if state.is_closed || cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
+            state = self.changed.wait_timeout(state, LOOK).0;
+        }
+        state.chunks.push_back(chunk);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The next chunk, or `None` if none follows.
+    fn next(&self, cancel: &CancelToken) -> Result<Option<Vec<u8>>, ExecError> {
+        let mut state = self.state.lock();
+        loop {
+            if cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
+            if let Some(chunk) = state.chunks.pop_front() {
+                drop(state);
+                self.changed.notify_all();
+                return Ok(Some(chunk));
+            }
+            if state.is_complete {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, LOOK).0;
+        }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut OutboxState)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// The host's tasks of one attempt.
+struct Halves {
+    client: Arc<Client>,
+    job: Job,
+    plans: Plans,
+    /// The context of the planners.
+    ctx: ExecContext,
+    /// The progress of the whole job.
+    all: Arc<Progress>,
+    parallel: usize,
+    sizes: Sizes,
+    attempt: AtomicU64,
+    next_subjob: AtomicU32,
+    failed: Mutex<Option<ExecError>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    sent_bytes: AtomicU64,
+    plan_cpu_ns: AtomicU64,
+    /// The device's last counts.
+    there: Mutex<JobCounts>,
+}
+
+/// The memory of a planner, as a part of the job's.
+struct PlannerMemory<'a> {
+    all: &'a AtomicU64,
+    own: u64,
+}
+
+impl PlannerMemory<'_> {
+    fn set(&mut self, bytes: u64) {
+        let more = bytes.wrapping_sub(self.own);
+        self.all.fetch_add(more, Ordering::Relaxed);
+        self.own = bytes;
+    }
+}
+
+impl Drop for PlannerMemory<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Halves {
+    fn new(
+        client: &Arc<Client>,
+        job: &Job,
+        plans: Plans,
+        own: ExecContext,
+        ctx: &ExecContext,
+        (parallel, sizes): (usize, Sizes),
+    ) -> Halves {
+        let runtime = &ctx.runtime;
+        Halves {
+            client: Arc::clone(client),
+            job: job.clone(),
+            plans,
+            ctx: own,
+            all: Arc::clone(&ctx.progress),
+            parallel,
+            sizes,
+            attempt: AtomicU64::new(0),
+            next_subjob: AtomicU32::new(0),
+            failed: runtime.mutex(None),
+            tasks: runtime.mutex(Vec::new()),
+            sent_bytes: AtomicU64::new(0),
+            plan_cpu_ns: AtomicU64::new(0),
+            there: runtime.mutex(JobCounts::default()),
+        }
+    }
+
+    /// What the attempt showed, without its tables.
+    fn ran(&self, blocks: u64) -> Ran {
+        let there = *self.there.lock();
+        Ran {
+            columns: self.ctx.progress.bytes_in.load(Ordering::Relaxed),
+            plan_cpu_ns: self.plan_cpu_ns.load(Ordering::Relaxed),
+            blocks_read: there.bytes_in,
+            blocks,
+            tables: 0,
+            rebuild_cpu_ns: there.cpu_ns,
+        }
+    }
+
+    /// Notes a failure, and ends the other tasks.
+    fn fail(&self, error: ExecError) {
+        if self.ctx.cancel.is_cancelled() {
+            return;
+        }
+        self.failed.lock().get_or_insert(error);
+        self.ctx.cancel.cancel();
+    }
+
+    /// A task that plans subjobs until none is left.
+    fn plan_all(self: &Arc<Halves>) {
+        loop {
+            let subjob = self.next_subjob.fetch_add(1, Ordering::Relaxed);
+            if subjob as usize >= self.job.subjobs() || self.ctx.cancel.is_cancelled() {
+                break;
+            }
+            if let Err(error) = self.plan(subjob) {
+                self.fail(error);
+                break;
+            }
+        }
+        let used = self.ctx.runtime.task_cpu_ns();
+        self.plan_cpu_ns.fetch_add(used, Ordering::Relaxed);
+        self.add_cpu(used);
+    }
+
+    fn add_cpu(&self, ns: u64) {
+        self.all.helpers_cpu_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn spawn(
+        self: &Arc<Halves>,
+        name: &str,
+        run: impl FnOnce(&Halves) + Send + 'static,
+    ) -> Result<JoinHandle<()>, ExecError> {
+        let halves = Arc::clone(self);
+        let task = move || {
+            run(&halves);
+            halves.add_cpu(halves.ctx.runtime.task_cpu_ns());
+        };
+        let spawned = self.ctx.runtime.spawn(name, task);
+        let failed = |e| StorageError::from_io(OP, self.client.session.describe(), &e);
+        spawned.map_err(|e| failed(e).into())
+    }
+
+    /// Plans a subjob, with a task that reads ahead and one that sends.
+    fn plan(self: &Arc<Halves>, subjob: u32) -> Result<(), ExecError> {
+        let runtime = &self.ctx.runtime;
+        let reader = ColumnsAhead::new(runtime, &self.ctx.cancel);
+        let outbox = Outbox::new(runtime);
+        let reading = {
+            let reader = Arc::clone(&reader);
+            self.spawn("columns", move |_| reader.run())?
+        };
+        let sending = {
+            let outbox = Arc::clone(&outbox);
+            self.spawn("survivors", move |halves| {
+                if let Err(error) = halves.send(subjob, &outbox) {
+                    outbox.set(|state| state.is_closed = true);
+                    halves.fail(error);
+                }
+            })
+        };
+        let planned = match &sending {
+            Ok(_) => self.merge(subjob, &reader, &outbox),
+            Err(error) => Err(error.clone()),
+        };
+        reader.close();
+        match &planned {
+            Ok(()) => outbox.set(|state| state.is_complete = true),
+            // The sender ends without the rest.
+            Err(error) => self.fail(error.clone()),
+        }
+        let reading = reading.join();
+        let sending = sending.map_or(Ok(()), JoinHandle::join);
+        if reading.is_err() || sending.is_err() {
+            let what = "a task of a separated job panicked; its job failed";
+            return Err(TableError::Misuse(what).into());
+        }
+        planned
+    }
+
+    fn merge(
+        &self,
+        subjob: u32,
+        reader: &Arc<ColumnsAhead>,
+        outbox: &Outbox,
+    ) -> Result<(), ExecError> {
+        let identity = self.job.identity();
+        let mut memory = PlannerMemory {
+            all: &self.all.buffer_bytes,
+            own: 0,
+        };
+        let (job, ctx) = (&self.job, &self.ctx);
+        let mut planner = self
+            .plans
+            .subjob_ahead(job, subjob, &Point::Start, ctx, reader)?;
+        if let Some(extents) = self.sizes.chunk_extents {
+            planner.set_chunk_extents(extents);
+        }
+        while let Some(chunk) = planner.next_chunk()? {
+            let bytes = chunk.encode(identity);
+            // The chunks that wait are about as large as this one.
+            memory.set(planner.buffer_bytes() + (CHUNKS_MAX as u64 + 1) * bytes.len() as u64);
+            outbox.push(bytes, &ctx.cancel)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the chunks of a subjob.
+    fn send(&self, subjob: u32, outbox: &Outbox) -> Result<(), ExecError> {
+        let mut number = 0;
+        while let Some(chunk) = outbox.next(&self.ctx.cancel)? {
+            let mut pieces = chunk.chunks(self.sizes.piece_bytes).peekable();
+            while let Some(bytes) = pieces.next() {
+                number += 1;
+                let piece = SurvivorsPiece {
+                    attempt: self.attempt.load(Ordering::Relaxed),
+                    subjob,
+                    number,
+                    ends_chunk: pieces.peek().is_none(),
+                };
+                self.send_piece(piece, bytes)?;
+                let sent = &self.sent_bytes;
+                sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a piece until the device has taken it.
+    fn send_piece(&self, piece: SurvivorsPiece, bytes: &[u8]) -> Result<(), ExecError> {
+        let session = &self.client.session;
+        let request = Request::Survivors(piece);
+        let name = session.describe();
+        loop {
+            if self.ctx.cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
+            let limit = session.limit_of(DOWN_LIMIT);
+            match session.ask(&limit, OP, &name, &request, &[bytes])?.0 {
+                Answer::Done => return Ok(()),
+                // There is no room, so the device is the slowest stage.
+                Answer::Later => self.ctx.progress.beat(),
+                _ => return Err(session.wrong_answer(OP, &name).into()),
+            }
+        }
+    }
+}
+
+/// The host's tasks, as the attempt sees them.
+struct Running(Arc<Halves>);
+
+impl Beside for Running {
+    fn begin(&self, attempt: u64) {
+        let halves = &self.0;
+        halves.attempt.store(attempt, Ordering::Relaxed);
+        for i in 0..halves.parallel {
+            let task_halves = Arc::clone(halves);
+            let task = move || task_halves.plan_all();
+            match halves.ctx.runtime.spawn(&format!("plan-{i}"), task) {
+                Ok(task) => halves.tasks.lock().push(task),
+                // The tasks that there are do its work.
+                Err(_) if i > 0 => break,
+                Err(e) => {
+                    let name = halves.client.session.describe();
+                    return halves.fail(StorageError::from_io(OP, name, &e).into());
+                }
+            }
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.0.failed.lock().is_some()
+    }
+
+    fn show(&self, counts: &JobCounts, progress: &Progress) {
+        let halves = &self.0;
+        *halves.there.lock() = *counts;
+        let own = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let planned = &halves.ctx.progress;
+        let set = |count: &AtomicU64, n: u64| count.store(n, Ordering::Relaxed);
+        set(&progress.entries, own(&planned.entries));
+        let read = own(&planned.bytes_in).saturating_add(counts.bytes_in);
+        set(&progress.bytes_in, read);
+        set(&progress.bytes_out, counts.bytes_out);
+        set(&progress.tables, counts.tables);
+        let beats = own(&planned.beats).saturating_add(counts.beats);
+        set(&progress.beats, beats);
+    }
+
+    fn end(&self) -> Option<ExecError> {
+        let halves = &self.0;
+        let failed = halves.failed.lock().clone();
+        halves.ctx.cancel.cancel();
+        let tasks = std::mem::take(&mut *halves.tasks.lock());
+        let mut has_panicked = false;
+        for task in tasks {
+            has_panicked |= task.join().is_err();
+        }
+        if has_panicked {
+            let what = "a task of a separated job panicked; its job failed";
+            return Some(TableError::Misuse(what).into());
+        }
+        failed
+    }
+}

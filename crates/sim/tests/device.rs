@@ -1,0 +1,205 @@
+//! Rows 9 and 10 of `docs/reliability.md`: a device and its hosts as processes of simulated runs.
+//! Either side is killed at any message, the device's machine loses power, links are slow, are cut
+//! and freeze, and requests arrive twice or long after their answers.
+
+#[path = "device/calls.rs"]
+mod calls;
+#[path = "../../storage/tests/common/fences.rs"]
+mod fence_model;
+#[path = "device/fences.rs"]
+mod fences;
+#[path = "device/jobs.rs"]
+mod jobs;
+#[path = "../../storage/tests/common/operations.rs"]
+mod operations;
+#[path = "device/stores.rs"]
+mod stores;
+#[path = "../../table/tests/common/mod.rs"]
+mod tables;
+#[path = "device/takeovers.rs"]
+mod takeovers;
+
+use std::time::Duration;
+
+use siltstone_sim::coverage::Coverage;
+use siltstone_sim::rng::Rng;
+use siltstone_sim::trials::seeds;
+use siltstone_storage::Runtime;
+use siltstone_storage::link::LinkFaults;
+use siltstone_storage::sim::{self, SimConfig};
+
+/// Runs a trial as the first task of a simulated run.
+fn simulated(
+    seed: u64,
+    max_steps: u64,
+    trial: impl FnOnce(Runtime) -> Coverage + Send + 'static,
+) -> Coverage {
+    let config = SimConfig {
+        max_steps,
+        stack_bytes: 1 << 20,
+        ..SimConfig::new(seed)
+    };
+    let outcome = sim::run(config, trial);
+    match outcome.result {
+        Ok(coverage) => coverage,
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+/// A link without faults, which takes some time.
+fn good_link() -> LinkFaults {
+    LinkFaults {
+        delay: Duration::from_micros(200),
+        jitter: Duration::from_micros(300),
+        ..LinkFaults::default()
+    }
+}
+
+/// A link that is cut, freezes and stalls.
+fn bad_link(rng: &mut Rng) -> LinkFaults {
+    let mut chance = |most: u16| rng.below(most.into()) as u16;
+    LinkFaults {
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_millis(2),
+        cut: chance(3000),
+        freeze: chance(400),
+        stall_chance: chance(400),
+        stall: Duration::from_secs(2),
+        ..LinkFaults::default()
+    }
+}
+
+/// The requests at whose moments the device is killed and connections are cut, in every row that
+/// makes calls of a storage.
+const CALLS: [&str; 17] = [
+    "append", "close", "create", "delete", "hello", "import", "lease", "open", "publish", "read",
+    "recycle", "rename", "reserve", "sync", "sync_dir", "replace", "truncate",
+];
+
+/// The names of an act at each of these requests, and at each moment.
+fn wanted(act: &str, names: &[&str]) -> Vec<String> {
+    let moments = [
+        "BeforeRequest",
+        "AfterRequest",
+        "BeforeAnswer",
+        "AfterAnswer",
+    ];
+    let moments = moments.iter().map(|moment| format!("link.{act}.{moment}"));
+    let names = names.iter().map(|name| format!("link.{act}.at.{name}"));
+    moments.chain(names).collect()
+}
+
+fn texts(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+/// Random calls of a storage on a device that is killed at any message and started again. (Row 9)
+#[test]
+fn device_kills() {
+    let wanted = wanted("KillDevice", &CALLS);
+    seeds("device_kills", 1, 400, &texts(&wanted), calls::killed_trial);
+}
+
+/// The same on a machine that loses power, with files whose tails are too short. (Row 9)
+#[test]
+fn device_power() {
+    let wanted = [
+        "calls.power",
+        "calls.incomplete_tail_failed",
+        "calls.tail_rewritten",
+    ];
+    seeds("device_power", 1, 300, &wanted, calls::power_trial);
+}
+
+/// Random calls over links that are slow, are cut in the middle of a frame, freeze, and carry
+/// requests twice or late. (Row 10)
+#[test]
+fn device_links() {
+    let mut wanted = wanted(
+        "Cut",
+        &["append", "create", "hello", "lease", "open", "sync"],
+    );
+    wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeRequest")));
+    wanted.extend(["CutWithin", "Double"].map(|act| format!("link.{act}.BeforeAnswer")));
+    wanted.push("ghost.answered".to_string());
+    wanted.push("calls.bad_link".to_string());
+    seeds("device_links", 1, 200, &texts(&wanted), calls::links_trial);
+}
+
+/// Whole stores on a device. The host is killed, the device is killed, its machine loses power, and
+/// the link has faults. (Rows 9 and 10)
+#[test]
+fn device_stores() {
+    let wanted = [
+        "stores.device_killed",
+        "stores.power_lost",
+        "stores.host_killed",
+        "stores.bad_link",
+        "stores.job_done",
+        "stores.job_without_fallback",
+        "stores.separated_job",
+        "stores.separated_failed",
+        "stores.quiet_life",
+        "stores.poisoned",
+        "stores.no_orphans",
+        "link.KillHost.BeforeRequest",
+        "link.KillHost.AfterAnswer",
+        "ghost.answered",
+    ];
+    seeds("device_stores", 1, 60, &wanted, stores::trial);
+}
+
+/// Several hosts want the lease of one folder. They are cut off and come back, the device is killed,
+/// and somebody opens the folder locally. (Row 9)
+#[test]
+fn device_takeovers() {
+    let wanted = [
+        "takeovers.taken_over",
+        "takeovers.refused",
+        "takeovers.fenced",
+        "takeovers.fenced_read",
+        "takeovers.again",
+        "takeovers.opened_locally",
+        "takeovers.epochs_forgotten",
+        "takeovers.job",
+        "takeovers.paused",
+        "link.arrived_late",
+    ];
+    seeds("device_takeovers", 1, 150, &wanted, takeovers::trial);
+}
+
+/// Jobs on a device whose storage fails, whose names are taken, and that is killed. (Row 9)
+#[test]
+fn device_jobs() {
+    let wanted = [
+        "jobs.done",
+        "jobs.name_was_taken",
+        "jobs.sync_failed",
+        "jobs.left_tables",
+        "jobs.killed",
+        "jobs.cancelled",
+        "jobs.went_on",
+        "link.KillDevice.at.begin_job",
+        "link.KillDevice.at.forget_job",
+        "link.KillDevice.at.read_outcome",
+        "link.KillDevice.at.wait_job",
+    ];
+    seeds("device_jobs", 1, 150, &wanted, jobs::trial);
+}
+
+/// The model of leases and epochs on hosts of a device. (Row 9)
+#[test]
+fn device_fences() {
+    let wanted = ["fences.fenced", "fences.taken_over", "fences.refused"];
+    seeds("device_fences", 1, 200, &wanted, fences::trial);
+}
+
+/// Seeds that once failed, each because of a fault of the device that is fixed. `device_links`: a
+/// request for a lease that was refused arrived a second time, when the lease was free, and nobody
+/// gave back what it got.
+#[test]
+fn seeds_that_failed() {
+    for seed in [231, 273, 394, 733] {
+        calls::links_trial(seed);
+    }
+}
