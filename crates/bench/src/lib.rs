@@ -3,8 +3,9 @@
 //! The design is `docs/rfc/0008-bench.md`. The layers, lower to higher: [`generate`] (numbers,
 //! keys, values, distributions), [`settings`] (what a run does), [`engine`] (the traits of engines,
 //! and the drivers that every build has), [`measure`] (latencies, a series by second, readings of
-//! the machine), [`record`] (what a run found), [`run`] (workloads and threads), [`experiment`]
-//! (files with the runs of a paper's figure), [`compare`] (several engines in interleaved rounds), [`topology`] (host and device as processes of their own),
+//! the machine), [`record`] (what a run found), [`topology`] (host and device as processes of their
+//! own), [`run`] (workloads and threads), [`experiment`] (files with the runs of a paper's figure),
+//! [`compare`] (several engines in interleaved rounds),
 //! [`draw`] (axes, plots and HTML, which know nothing of the others), [`page`] (a page with charts)
 //! and [`command`] (the command line).
 

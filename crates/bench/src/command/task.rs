@@ -6,10 +6,10 @@ use std::io::{self, Write};
 
 use super::runs::Runner;
 use super::{CommandError, Program, Result};
-use crate::engine::{Driver, PlacedDriver, SiltstoneDriver};
+use crate::engine::{Driver, SiltstoneDriver};
 use crate::record::Context;
 use crate::run::RunError;
-use crate::topology::{Outcome, Task, carry_out};
+use crate::topology::{Outcome, PlacedDriver, Task, carry_out};
 
 /// Reads a task from standard input, carries it out, and writes the answer to `out`.
 ///

@@ -10,8 +10,7 @@
 //! Threading: a `Driver` and an `Engine` are shared between threads. A `Session` belongs to one.
 
 mod null;
-mod placed;
-mod siltstone;
+pub(crate) mod siltstone;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,6 @@ use crate::settings::EngineSettings;
 
 pub use crate::settings::{Abilities, Promise};
 pub use null::NullDriver;
-pub use placed::PlacedDriver;
 pub use siltstone::SiltstoneDriver;
 
 /// The name under which [`Driver::settings`] says why an engine refuses its settings.

@@ -23,7 +23,7 @@ use crate::settings::{Compression, EngineSettings};
 pub struct SiltstoneDriver;
 
 /// An open store, which a device may have a part in.
-pub(super) enum Opened {
+pub(crate) enum Opened {
     /// No device has.
     Local(Store),
     /// One has.
@@ -51,18 +51,18 @@ impl Opened {
 }
 
 /// What is counted beside the store's own counters.
-pub(super) trait Beside: Send + Sync {
+pub(crate) trait Beside: Send + Sync {
     /// Counters by name, since the open.
     fn counters(&self, store: &Opened, stats: &Stats) -> Vec<(String, u64)>;
 }
 
 /// The error of a call of the store.
-pub(super) fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
+pub(crate) fn failed(during: &'static str) -> impl FnOnce(siltstone::Error) -> EngineError {
     move |error| EngineError::new(during, error)
 }
 
 /// The options of a store with these settings.
-pub(super) fn options_of(settings: &EngineSettings) -> Result<Options> {
+pub(crate) fn options_of(settings: &EngineSettings) -> Result<Options> {
     let mut text = String::new();
     for (name, value) in &settings.own {
         let is_plain = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
@@ -152,7 +152,7 @@ impl Driver for SiltstoneDriver {
     }
 }
 
-pub(super) struct Siltstone {
+pub(crate) struct Siltstone {
     store: Opened,
     keyspace: Keyspace,
     beside: Option<Box<dyn Beside>>,
@@ -162,7 +162,7 @@ pub(super) struct Siltstone {
 
 impl Siltstone {
     /// A store that is open, whose files are in `folder` as far as they are local.
-    pub(super) fn of(
+    pub(crate) fn of(
         store: Opened,
         folder: &Path,
         beside: Option<Box<dyn Beside>>,

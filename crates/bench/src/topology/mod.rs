@@ -3,7 +3,7 @@
 //! [`Standing`] starts what a [`Topology`] asks for: two network namespaces with a shaped link, and
 //! a device. A run is then carried out by a child of this program ([`Standing::run`]), which gets a
 //! [`Task`] and answers with an [`Outcome`]; the engine in it opens its store on the device
-//! (`engine/placed.rs`).
+//! (`placed.rs`).
 //!
 //! Invariants: whatever stands is taken down when [`Standing`] is dropped, in the order child,
 //! device, namespaces. If namespaces cannot be made, a limiter in the client stands in, and the
@@ -13,6 +13,7 @@
 
 mod device;
 mod namespaces;
+mod placed;
 mod process;
 mod task;
 
@@ -22,7 +23,8 @@ use crate::settings::{Settings, Topology};
 
 pub use device::DeviceProcess;
 pub use namespaces::{Namespaces, NoNamespaces, bytes_of};
-pub use process::{WithinArgs, cpu_us_of, keep_to, nice_threads, within};
+pub use placed::PlacedDriver;
+pub use process::{WithinArgs, cpu_us_of, has_cores, keep_to, nice_threads, within};
 pub use task::{Outcome, Placed, Task, carry_out};
 
 /// Why a topology does not stand, or a run on it failed.
@@ -92,6 +94,12 @@ impl Standing {
             _own: None,
             topology,
         };
+        for cores in [
+            &standing.topology.host_cores,
+            &standing.topology.device_cores,
+        ] {
+            has_cores(cores).map_err(|error| TopologyError::System(error.to_string()))?;
+        }
         if !standing.topology.has_device() {
             return Ok(standing);
         }

@@ -75,6 +75,7 @@ fn end_with(_parent: i32) -> io::Result<()> {
 /// If the machine has none of them, or one of them is missing.
 #[cfg(target_os = "linux")]
 pub fn keep_to(cores: &Cores) -> io::Result<()> {
+    has_cores(cores)?;
     let Cores::Only(cores) = cores else {
         return Ok(());
     };
@@ -83,13 +84,30 @@ pub fn keep_to(cores: &Cores) -> io::Result<()> {
         set.set(*core as usize);
     }
     rustix::thread::sched_setaffinity(None, &set)?;
-    let allowed = rustix::thread::sched_getaffinity(None)?;
-    match cores.iter().find(|core| !allowed.is_set(**core as usize)) {
-        None => Ok(()),
-        Some(core) => Err(io::Error::other(format!(
-            "this process cannot use core {core}; give cores that the machine has"
-        ))),
+    Ok(())
+}
+
+/// Whether this process can use all of these cores.
+///
+/// # Errors
+/// The first one that it cannot use.
+pub fn has_cores(cores: &Cores) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if let Cores::Only(cores) = cores {
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let missing = cores.iter().find(|core| {
+            let core = **core as usize;
+            core >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(core)
+        });
+        if let Some(core) = missing {
+            return Err(io::Error::other(format!(
+                "this process cannot use core {core}; give cores that the machine has"
+            )));
+        }
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = cores;
+    Ok(())
 }
 
 /// Threads cannot be kept to cores here.

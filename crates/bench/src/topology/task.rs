@@ -117,6 +117,9 @@ impl Standing {
         self.wait(&mut child, stopped)?;
         let text = answer.and_then(|answer| answer.join().ok()?.ok());
         let text = text.unwrap_or_default();
+        if text.trim().is_empty() {
+            return Err(failed("it ended without an answer".into()));
+        }
         let outcome: Outcome = serde_json::from_str(text.trim())
             .map_err(|error| failed(format!("it answered `{}`: {error}", head(&text))))?;
         match outcome {

@@ -172,15 +172,17 @@ mod tests {
         let least = Duration::from_secs_f64((BYTES as f64 / RATE as f64) * 0.9);
         for to_peer in [true, false] {
             let begun = runtime.now();
-            let got = std::thread::scope(|scope| {
-                let (from, to) = match to_peer {
-                    true => (&connection, &peer),
-                    false => (&peer, &connection),
-                };
-                let (half, rest) = bytes.split_at(BYTES / 3);
-                scope.spawn(move || from.send(&[half, rest], far).unwrap());
-                receive(&**to)
+            let (from, to) = match to_peer {
+                true => (&connection, &peer),
+                false => (&peer, &connection),
+            };
+            let (from, sent) = (Arc::clone(from), bytes.clone());
+            let sender = runtime.spawn("sender", move || {
+                let (part, rest) = sent.split_at(BYTES / 3);
+                from.send(&[part, rest], far).unwrap();
             });
+            let got = receive(&**to);
+            sender.unwrap().join().unwrap();
             assert!(got == bytes, "to_peer {to_peer}");
             assert!(runtime.now().since(begun) >= least, "to_peer {to_peer}");
         }

@@ -160,7 +160,7 @@ impl Compared {
 pub fn text(name: &str, value: f64) -> String {
     let metric = name.rsplit('.').next().unwrap_or(name);
     let text = match metric {
-        name if name.starts_with("bytes_per_s") => number::scaled(
+        name if name.contains("bytes_per_s") => number::scaled(
             value,
             &[
                 (1.0, " B/s"),
@@ -331,6 +331,8 @@ mod tests {
     fn figures_have_the_units_of_their_names() {
         for (name, value, expected) in [
             ("bytes_per_s", 2.33e6, "2.33 MB/s"),
+            ("host_compaction_bytes_per_s", 2e7, "20.0 MB/s"),
+            ("host_cpu", 0.5, "0.50 cores"),
             ("ops_per_s_until_idle", 45_100.0, "45.1 kops/s"),
             ("get.p99_us", 5.5, "5.50us"),
             ("stall_s", 3.0, "3.00 s"),

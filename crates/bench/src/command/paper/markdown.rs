@@ -116,9 +116,7 @@ struct Page {
 
 /// A cell: without what would end it.
 fn cell(text: &str) -> String {
-    text.replace('|', "/")
-        .replace('\u{a0}', " ")
-        .replace('\n', " ")
+    text.replace('|', "/").replace(['\u{a0}', '\n'], " ")
 }
 
 impl Page {

@@ -210,8 +210,9 @@ fn find(figure: &str) -> Result<Vec<Experiment>> {
     found.map_err(|error| CommandError::Usage(error.to_string()))
 }
 
-/// Names with their numbers in order: `fig9` comes before `fig10`.
-fn in_order(name: &str) -> (String, u64, String) {
+/// Figures come first, and names have their numbers in order: `fig9` comes before `fig10`.
+fn in_order(name: &str) -> (bool, String, u64, String) {
+    let is_other = !name.contains("-fig");
     let start = name
         .find(|c: char| c.is_ascii_digit())
         .unwrap_or(name.len());
@@ -220,7 +221,12 @@ fn in_order(name: &str) -> (String, u64, String) {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(rest.len());
     let (digits, rest) = rest.split_at(end);
-    (word.into(), digits.parse().unwrap_or(0), rest.into())
+    (
+        is_other,
+        word.into(),
+        digits.parse().unwrap_or(0),
+        rest.into(),
+    )
 }
 
 /// Refuses what the engine cannot carry out, before the first run.

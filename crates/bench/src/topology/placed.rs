@@ -3,7 +3,7 @@
 //!
 //! Invariant: the sessions with the device end after the store that uses them.
 //!
-//! Threading: as [`super::SiltstoneDriver`].
+//! Threading: as [`SiltstoneDriver`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use siltstone_device::url::url_of;
 use siltstone_device::{ClientOptions, Placement};
 use siltstone_storage::link::Address;
 
-use super::siltstone::{Beside, Opened, Siltstone, SiltstoneDriver, failed, options_of};
-use super::{Abilities, Driver, Engine, EngineError, Result, ThreadClass};
+use super::{Placed, bytes_of, cpu_us_of, nice_threads};
+use crate::engine::siltstone::{Beside, Opened, Siltstone, failed, options_of};
+use crate::engine::{Abilities, Driver, Engine, EngineError, Result, SiltstoneDriver, ThreadClass};
 use crate::settings::{EngineSettings, Files, Topology};
-use crate::topology::{Placed, bytes_of, cpu_us_of, nice_threads};
 
 /// What the names of the engine's workers begin with.
 const WORKERS: &str = "silt-";
