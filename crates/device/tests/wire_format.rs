@@ -265,17 +265,6 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             "u64=1 u64=2",
         ),
         (Request::ForgetJob { attempt: 1 }, 17, "u64=1"),
-        (Request::Describe, 24, ""),
-        (Request::Echo { len: 5 }, 25, "u32=5"),
-        (
-            Request::MeasureMerge {
-                codec: 2,
-                level: 3,
-                value_bytes: 4,
-            },
-            26,
-            "u8=2 u8=3 u32=4",
-        ),
         (
             Request::OpenFinished {
                 name: name(),
@@ -295,6 +284,17 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             }),
             19,
             "u64=1 u32=2 u64=3 flag=1",
+        ),
+        (Request::Describe, 24, ""),
+        (Request::Echo { len: 5 }, 25, "u32=5"),
+        (
+            Request::MeasureMerge {
+                codec: 2,
+                level: 3,
+                value_bytes: 4,
+            },
+            26,
+            "u8=2 u8=3 u32=4",
         ),
         (
             names(

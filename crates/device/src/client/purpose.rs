@@ -118,11 +118,13 @@ impl LinkPurpose {
             | Request::MeasureMerge { .. } => LinkPurpose::Session,
             Request::Read { .. } | Request::File { .. } => object,
             Request::Survivors(_) => LinkPurpose::Survivors,
-            Request::ReadSmall { name } => LinkPurpose::of_read(name, ReadPurpose::Lookup),
+            // The answer has the end of the object.
+            Request::OpenFinished { name, .. } | Request::ReadSmall { name } => {
+                LinkPurpose::of_read(name, ReadPurpose::Lookup)
+            }
             Request::Reopen { .. }
             | Request::Close { .. }
             | Request::Open { .. }
-            | Request::OpenFinished { .. }
             | Request::List { .. }
             | Request::FreeBytes
             | Request::CheckDirect => LinkPurpose::Names,
