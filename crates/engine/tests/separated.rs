@@ -1,6 +1,6 @@
 //! An executor in the place of the host's cores (`Components::separated`): what it declines and
 //! what it fails with, the host's cores run; what it makes is verified as from outside; and the
-//! option `schedule` decides whether it is asked at all.
+//! option `schedule` decides whether it is asked at all. And what its switch `columns-first` does.
 
 mod common;
 
@@ -260,5 +260,43 @@ impl siltstone::EventListener for Listener {
         if let siltstone::Event::Compacted { placement, .. } = event {
             self.0.lock().push(placement.clone());
         }
+    }
+}
+
+/// With `columns-first`, a compaction on local tables does not read the values of dropped entries: a
+/// damaged one does not keep it from going on. Otherwise every block is read, and the damage found.
+#[test]
+fn columns_first_leaves_dropped_values_unread() {
+    simulate(|rt| columns_first(&rt, true));
+    simulate(|rt| columns_first(&rt, false));
+}
+
+fn columns_first(rt: &Runtime, switched_on: bool) {
+    let disk = Disk::new(rt);
+    let mut options = small();
+    options.schedule.columns_first = switched_on;
+    let store = disk.open_with(options);
+    let hooks = store.test_hooks();
+    hooks.pause_compaction(true);
+    let keyspace = store.default_keyspace().unwrap();
+    let put = |round: u8| {
+        for i in 0..40 {
+            keyspace.put(key(i), [round; 3000]).unwrap();
+        }
+        store.flush().unwrap();
+    };
+    put(1);
+    let name = disk.names(".tbl").pop().expect("the flush made a table");
+    put(2);
+    let damaged = disk.memory.damage(&name, |bytes| {
+        let value = bytes.windows(100).position(|w| w == [1; 100]);
+        bytes[value.expect("a value of the first round") + 50] ^= 1;
+    });
+    damaged.unwrap();
+    hooks.pause_compaction(false);
+    let compacted = keyspace.compact_range(None, None);
+    assert_eq!(compacted.is_ok(), switched_on, "{compacted:?}");
+    for i in 0..40 {
+        assert_eq!(keyspace.get(key(i)).unwrap().unwrap(), [2; 3000]);
     }
 }
