@@ -20,7 +20,9 @@ use siltstone_storage::link::{
     Address, Connection, LinkFaults, LinkResult, Listener, Network, Received, SocketNetwork,
 };
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{Access, Epoch, Instant, ReadFile, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{
+    Access, Epoch, FileStorage, Instant, ReadFile, Runtime, Storage, StorageErrorKind,
+};
 
 /// Bytes that differ from place to place.
 fn pattern(len: usize, salt: u8) -> Vec<u8> {
@@ -444,6 +446,49 @@ fn finished_objects_come_as_descriptors_and_outlive_names_and_devices() {
     assert!(read_in_pieces(&*file, 1 << 20) == bytes);
     let unreachable = storage.open_finished("table").err().unwrap();
     assert_eq!(unreachable.kind, StorageErrorKind::Unreachable);
+    device.close();
+}
+
+/// D2 of RFC 9: every request of a fenced host fails. A finished object that it has open needs no
+/// request, and its bytes are right for ever.
+#[test]
+fn a_fenced_host_reads_what_it_has_open_and_nothing_else() {
+    let mut world = World::new();
+    let device = world.connect(ClientOptions {
+        time_limit: Duration::from_secs(20),
+        ..ClientOptions::default()
+    });
+    let storage = device.storage();
+    let lease = storage.lease("store").unwrap();
+    let bytes = pattern(300_000, 6);
+    create(&*storage, lease.epoch(), "table", &bytes);
+    create(&*storage, lease.epoch(), "manifest", b"what is true");
+    storage.sync_dir(lease.epoch()).unwrap();
+    let table = storage.open_finished("table").unwrap();
+    let manifest = storage.open("manifest").unwrap();
+    assert_eq!(read_in_pieces(&*manifest, 100), b"what is true");
+
+    // Somebody else opens the folder while the device is down.
+    world.stop();
+    let folder = FileStorage::open_existing(world.dir.path().join("data").join("db")).unwrap();
+    let other = folder.lease("store").unwrap();
+    folder.delete(other.epoch(), "table").unwrap();
+    drop(other);
+    world.start();
+
+    let fenced = storage.list().unwrap_err();
+    assert_eq!(fenced.kind, StorageErrorKind::Fenced, "{fenced}");
+    assert!(read_in_pieces(&*table, 50_000) == bytes);
+    let mut buf = [0; 4];
+    for refused in [
+        manifest.read_at(0, &mut buf).err(),
+        storage.open("manifest").err(),
+        storage.open_finished("table").err(),
+        storage.create(lease.epoch(), "more").err(),
+    ] {
+        let refused = refused.expect("a request of a fenced host");
+        assert_eq!(refused.kind, StorageErrorKind::Fenced, "{refused}");
+    }
     device.close();
 }
 

@@ -381,8 +381,8 @@ impl Session {
     }
 
     /// Takes an idle pipe of this state of the server to read ahead on it, unless others may need
-    /// it. A read does not wait for a new connection only to read ahead. Whoever gives the pipe back
-    /// takes it out of the count in [`Session::ahead`].
+    /// it. A read does not wait for a new connection only to read ahead. Whoever gives the pipe
+    /// back takes it out of the count in [`Session::ahead`].
     pub(super) fn take_to_read_ahead(&self, state: [u8; 16]) -> Option<Pipe> {
         let most = self.options.connections_max / 4;
         let mut pool = self.pool.lock();

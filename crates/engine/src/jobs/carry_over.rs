@@ -1,8 +1,8 @@
 //! What an outcome that was verified leaves for the tables when they are installed: their filters
 //! and indexes, which the verification has read, and blocks in the block cache for those of the
 //! inputs that were there. So reads of users find after a compaction elsewhere what they found
-//! before, although none of its bytes were on the host ([RFC 9](../../../../docs/rfc/0009-device.md),
-//! section 10).
+//! before, although none of its bytes were on the host
+//! ([RFC 9](../../../../docs/rfc/0009-device.md), section 10).
 //!
 //! Invariants: nothing is carried over of an outcome that was not believed. A failure to carry over
 //! is none of the job.

@@ -1,9 +1,10 @@
 //! Tables that are opened before they are installed, because their job's outcome is verified.
 //!
 //! Verification opens each table several times, and reads filter, index, range deletes and
-//! properties each time; and a reader of the installed table would read them once more. [`Sections`]
-//! keeps what was read of them, so that they are read once. [`TableSet::open_early`] gives the file,
-//! [`TableSet::keep_early`] the reader, which the table's handle takes when the table is installed.
+//! properties each time; and a reader of the installed table would read them once more.
+//! [`Sections`] keeps what was read of them, so that they are read once. [`TableSet::open_early`]
+//! gives the file, [`TableSet::keep_early`] the reader, which the table's handle takes when the
+//! table is installed.
 //!
 //! [`TableSet::warm`] reads blocks of such tables into the block cache, where blocks of the inputs
 //! are cached that the table replaces.

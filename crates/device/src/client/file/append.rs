@@ -1,0 +1,165 @@
+//! Appends to a file that a client writes, which are joined if they are small.
+//!
+//! While [`HELD_AT`] requests are under way, small appends are held back and joined into one
+//! request. Whatever waits for an answer, or reads the object, sends them, as does the append that
+//! finds fewer requests under way or makes the joined one large, and at last the keeper. An append
+//! that finds few requests under way is sent at once.
+//!
+//! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
+//! it is sent again as it was.
+//!
+//! Threading: as the parent module.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use siltstone_storage::Result;
+
+use super::{ChangeKind, FileShared, Goal, Guard, Inner};
+use crate::client::session::Limit;
+use crate::frames::ConnectionError;
+use crate::wire::Answer;
+use crate::wire::frame::BULK_MAX;
+
+/// While so many requests of one file are under way, small appends are held back and joined.
+const HELD_AT: usize = 4;
+
+/// The most bytes of appends that are joined into one request.
+const JOINED_MAX: usize = 64 << 10;
+
+/// While appends are held back, the answers that have come are taken after so many bytes, and after
+/// so much time. Each look is a call of the system.
+const LOOK_AFTER: (usize, Duration) = (4 << 10, Duration::from_millis(1));
+
+impl FileShared {
+    /// As [`WriteFile::append`](siltstone_storage::WriteFile::append).
+    pub(super) fn append(&self, parts: &[&[u8]]) -> Result<()> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let limit = self.session.limit();
+        let inner = self.inner.lock();
+        let mut inner = self.work_until(inner, Goal::Room(total), &limit, "append")?;
+        if total == 0 {
+            return Ok(());
+        }
+        if self.join(&mut inner, parts, total) {
+            return self.appended(inner, &limit);
+        }
+        let mut position = inner.position;
+        let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
+        for part in parts {
+            let mut part = *part;
+            while !part.is_empty() {
+                let take = part.len().min(BULK_MAX - bytes.len());
+                bytes.extend_from_slice(&part[..take]);
+                part = &part[take..];
+                if bytes.len() == BULK_MAX {
+                    let len = bytes.len() as u64;
+                    let bytes = std::mem::take(&mut bytes);
+                    self.push(&mut inner, ChangeKind::Append { position, bytes });
+                    position += len;
+                }
+            }
+        }
+        if !bytes.is_empty() {
+            let len = bytes.len() as u64;
+            self.push(&mut inner, ChangeKind::Append { position, bytes });
+            position += len;
+        }
+        inner.position = position;
+        inner.len = inner.len.max(position);
+        self.appended(inner, &limit)
+    }
+
+    /// Adds the bytes to the last append of the tail, if it was not sent yet and they fit.
+    fn join(&self, inner: &mut Inner, parts: &[&[u8]], total: usize) -> bool {
+        let position = inner.position;
+        let Some(last) = inner.tail.back_mut().filter(|last| last.number == 0) else {
+            return false;
+        };
+        let ChangeKind::Append {
+            position: begin,
+            bytes,
+        } = &mut last.kind
+        else {
+            return false;
+        };
+        if *begin + bytes.len() as u64 != position || bytes.len() + total > JOINED_MAX {
+            return false;
+        }
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        inner.tail_bytes += total;
+        inner.unanswered_bytes += total;
+        inner.position += total as u64;
+        inner.len = inner.len.max(inner.position);
+        self.session
+            .vital
+            .joined_count
+            .fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends what was appended if that needs no wait for the device; otherwise a later call or the
+    /// keeper sends it.
+    fn appended<'a>(&'a self, mut inner: Guard<'a>, limit: &Limit) -> Result<()> {
+        if inner.pipe.is_none() {
+            drop(inner);
+            let Some(pipe) = self.session.take_now() else {
+                return Ok(());
+            };
+            inner = self.inner.lock();
+            self.adopt(&mut inner, pipe);
+        }
+        if is_held(&inner) && self.looks_again(&mut inner) {
+            self.take_answers(&mut inner);
+        }
+        if !is_held(&inner) {
+            self.send_some(&mut inner);
+        }
+        if self.session.is_crowded() {
+            // Others wait for a connection, so this file does not keep one.
+            let goal = Goal::Answered(inner.last_serial);
+            drop(self.work_until(inner, goal, limit, "append")?);
+        }
+        Ok(())
+    }
+
+    /// Whether it is time to take the answers that have come.
+    fn looks_again(&self, inner: &mut Inner) -> bool {
+        let (now, held) = (self.session.runtime.now(), held_bytes(inner));
+        let (then, held_then) = inner.looked;
+        // Fewer bytes than before: they were sent meanwhile, and these are others.
+        let is_due =
+            held < held_then || held - held_then >= LOOK_AFTER.0 || now.since(then) >= LOOK_AFTER.1;
+        if is_due {
+            inner.looked = (now, held);
+        }
+        is_due
+    }
+
+    /// Takes the answers that have come already.
+    fn take_answers(&self, inner: &mut Inner) {
+        while inner.sent > inner.answered {
+            let receiver = inner.pipe.as_mut().and_then(|pipe| pipe.receiver.as_mut());
+            let Some(receiver) = receiver else {
+                return;
+            };
+            match receiver.receive_now() {
+                Ok(None) => return,
+                Ok(Some((Answer::Ended, _))) => self.lost(inner, &ConnectionError::End),
+                Ok(Some((answer, _))) => self.answered(inner, answer),
+                Err(error) => self.lost(inner, &error),
+            }
+        }
+    }
+}
+
+/// The bytes that were not sent yet.
+fn held_bytes(inner: &Inner) -> usize {
+    let waiting = inner.tail.range(inner.sent..);
+    waiting.map(|change| change.kind.len()).sum()
+}
+
+/// Whether what was not sent yet waits for more that is joined to it.
+fn is_held(inner: &Inner) -> bool {
+    inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 2
+}
