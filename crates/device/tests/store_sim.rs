@@ -155,11 +155,13 @@ fn open(
         Err(error) => {
             device.close();
             match error.kind() {
-                // `Closed`: a file that the open had made is gone, because the power was lost.
+                // `Closed`, `NotFound`: a file that the open had made is gone, because the power was
+                // lost. If the store had lost it, the last open would not find it either.
                 ErrorKind::Unreachable
                 | ErrorKind::Locked
                 | ErrorKind::Poisoned
                 | ErrorKind::Closed
+                | ErrorKind::NotFound
                 | ErrorKind::Io => Err(error.to_string()),
                 _ => panic!("the open found {error}"),
             }
