@@ -256,7 +256,9 @@ proptest! {
         session.close();
 
         // Shared: the folder is one of this machine.
-        let path = world.dir.path().join("shared");
+        // A folder below the one that the device shares.
+        let path = world.dir.path().join("shared").join("store");
+        std::fs::create_dir_all(&path).unwrap();
         let shared = Arc::new(FileStorage::open_existing(path).unwrap());
         let (shared_job, inputs) = prepare(&case, &shared);
         let inputs = Arc::new(inputs);

@@ -240,9 +240,10 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             Request::ProveFolder {
                 name: name(),
                 salt: id,
+                path: "/p".into(),
             },
             13,
-            "text=db id=0123456789abcdef",
+            "text=db id=0123456789abcdef text=/p",
         ),
         (
             Request::WaitJob {

@@ -107,7 +107,7 @@ impl DeviceExecutor {
             let is_seen = match known {
                 Some((_, is_seen)) => is_seen,
                 None => {
-                    let is_seen = self.proves(ctx, job)?;
+                    let is_seen = self.proves(ctx, job, &path)?;
                     self.seen.lock().push((path.clone(), is_seen));
                     is_seen
                 }
@@ -127,7 +127,7 @@ impl DeviceExecutor {
 
     /// Whether the device sees the folder of the job's tables: it reads an object there that nobody
     /// else knows.
-    fn proves(&self, ctx: &ExecContext, job: &Job) -> Result<bool, ExecError> {
+    fn proves(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<bool, ExecError> {
         let session = &self.device.client.session;
         // The name is one of this attempt's outputs, so an open deletes it if nobody else does.
         let name = job.table_name(9999, 99_999);
@@ -137,6 +137,7 @@ impl DeviceExecutor {
         let request = Request::ProveFolder {
             name: name.clone(),
             salt,
+            path: path.to_string(),
         };
         let answer = session.ask(&session.limit(), "share", &name, &request, &[]);
         ctx.outputs.delete(ctx.epoch, &name)?;

@@ -316,20 +316,17 @@ impl Inner {
         self.folders.open_shared(path)
     }
 
-    /// Looks for an object in the shared folders, and proves that its bytes can be read.
-    fn prove_folder(&self, session: &SessionState, name: &str, salt: &[u8; 16]) -> Result<Answer> {
-        for shared in &self.options.shared {
-            let path = shared.display().to_string();
-            let Ok(storage) = self.shared_folder(session, &path) else {
-                continue;
-            };
-            if let Ok(bytes) = storage.read_small(name) {
-                return Ok(Answer::Proof(proof_of(&bytes, salt)));
-            }
-        }
-        let detail = "no folder that the device shares has this object";
-        let kind = StorageErrorKind::NotFound;
-        Err(StorageError::new(kind, "open", name, detail))
+    /// Looks for an object in a folder at or below a shared one, and proves that its bytes can be
+    /// read.
+    fn prove_folder(
+        &self,
+        session: &SessionState,
+        path: &str,
+        name: &str,
+        salt: &[u8; 16],
+    ) -> Result<Answer> {
+        let bytes = self.shared_folder(session, path)?.read_small(name)?;
+        Ok(Answer::Proof(proof_of(&bytes, salt)))
     }
 
     /// Whether a lease was given since the server's start.

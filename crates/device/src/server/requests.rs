@@ -125,7 +125,9 @@ pub(super) fn execute(
             let checked = folder.map(|folder| folder.storage.check_direct());
             Ok(done(checked.unwrap_or(Err(no_folder("check_direct"))))).into()
         }
-        Request::ProveFolder { name, salt } => inner.prove_folder(session, &name, &salt).into(),
+        Request::ProveFolder { name, salt, path } => {
+            inner.prove_folder(session, &path, &name, &salt).into()
+        }
         Request::Describe => Ok(Answer::Machine(inner.machine())).into(),
         Request::Echo { len } if len as usize > BULK_MAX => {
             let detail = format!("{len} bytes are more than a frame has");

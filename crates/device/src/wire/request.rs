@@ -106,6 +106,8 @@ pub enum Request {
         name: String,
         /// Random bytes of the host.
         salt: [u8; 16],
+        /// The absolute path of the folder, as the host knows it.
+        path: String,
     },
     /// Asks how a job goes on. The answer comes when there is something new, or after the time.
     WaitJob {
@@ -530,9 +532,10 @@ impl Request {
             }
             Request::ReadSmall { name } => put_name(o, name),
             Request::List { after } => put_name(o, after),
-            Request::ProveFolder { name, salt } => {
+            Request::ProveFolder { name, salt, path } => {
                 put_name(o, name);
                 put_id(o, salt);
+                o.bytes(path.as_bytes());
             }
             Request::WaitJob {
                 attempt,
@@ -637,6 +640,7 @@ impl Request {
             kind::PROVE_FOLDER => Request::ProveFolder {
                 name: i.text("name")?,
                 salt: get_id(i, "salt")?,
+                path: i.text("path")?,
             },
             kind::WAIT_JOB => Request::WaitJob {
                 attempt: i.u64("attempt")?,
