@@ -126,4 +126,7 @@ stories! {
     a_close_does_not_wait_for_the_storage
     a_job_waits_for_the_storage_and_does_not_fail
     an_unreachable_storage_is_never_taken_for_damage
+    a_stalled_writer_gives_up_and_writes_go_on_later
+    a_stalled_writer_goes_on_when_the_storage_answers
+    cancelled_stalls_end_at_once
 }

@@ -476,14 +476,22 @@ impl Store {
     /// # Errors
     /// `InvalidArgument` for a batch of another store, or of an earlier open of this one (see
     /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself
-    /// when there is room); `Unreachable` (nothing was written; repeat it); `Unsynced` (it was
-    /// written and is visible, but is not known to be durable: do not repeat it); `Poisoned`, or
-    /// I/O. After `Poisoned` or I/O the batch may or may not be
-    /// there when the store is opened again.
+    /// when there is room); `Unreachable` (nothing was written; repeat it), also after a stall of
+    /// 30 s during which the storage did not answer; `Unsynced` (it was written and is visible, but
+    /// is not known to be durable: do not repeat it); `Closed`, also after [`Store::cancel_stalls`];
+    /// `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be there when the store
+    /// is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.parts().env.check_open()?;
         let body = batch.body_for(&self.parts().env)?;
         write(&self.parts().commit, Cow::Borrowed(body), options)
+    }
+
+    /// Ends the waits of stalled writes, for a program that is asked to end. From now on until the
+    /// store is closed, a write or an ingest that is stalled, or would be, fails with `Closed`, and
+    /// nothing of it is written. Writes that are not stalled go on. A close also ends these waits.
+    pub fn cancel_stalls(&self) {
+        self.parts().commit.stalls().cancel();
     }
 
     /// The options in force now, including those that were set for single keyspaces. Written by

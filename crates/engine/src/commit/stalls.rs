@@ -9,13 +9,15 @@
 //! nobody else (RFC 1, P4). Everything that can lower a load (a flush or a compaction was
 //! installed, there is space again, the store closes) wakes the writers that wait, and they ask
 //! again. A delay is counted once, under the cause that it began with. Each keyspace is slowed down
-//! by itself.
+//! by itself. Who waits gives up when its caller says so: the store closes, background work fails
+//! for good, or has waited too long for a storage that does not answer
+//! (`Outage::stalled_too_long`). After [`Stalls::cancel`] nobody waits.
 //!
 //! Threading: one runtime mutex, which is not held while a writer waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use litemap::LiteMap;
@@ -82,6 +84,7 @@ pub(crate) struct Stalls {
     /// Notified by everything that may lower a load or let the next writer go on.
     pressure: Arc<Notify>,
     waiting: AtomicUsize,
+    is_cancelled: AtomicBool,
 }
 
 impl Stalls {
@@ -99,7 +102,19 @@ impl Stalls {
             }),
             pressure,
             waiting: AtomicUsize::new(0),
+            is_cancelled: AtomicBool::new(false),
         }
+    }
+
+    /// From now on nobody waits: who does, and who would have to, gives up.
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+        self.pressure.notify();
+    }
+
+    /// Whether [`Stalls::cancel`] was called.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
     }
 
     /// The number of writers that wait now.
@@ -125,7 +140,7 @@ impl Stalls {
     }
 
     /// Waits until `decide` lets a batch of `bytes` join the queue, and returns true. Returns false
-    /// if `give_up` says that waiting is pointless.
+    /// if `give_up` says that waiting is pointless, or after [`Stalls::cancel`].
     pub(crate) fn wait_for(
         &self,
         (keyspace, name): (KeyspaceId, &str),
@@ -141,7 +156,7 @@ impl Stalls {
             if decision == Decision::Pass {
                 break true;
             }
-            if give_up() {
+            if give_up() || self.is_cancelled() {
                 break false;
             }
             let (cause, limit, wait) = match decision {

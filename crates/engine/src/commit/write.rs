@@ -15,10 +15,10 @@
 //!   two memtables of a keyspace (RFC 1, V1).
 //! - **W4** A writer is stalled before it joins the queue. In the queue it waits for nothing but
 //!   the I/O of leaders.
-//!
 //! - **W5** While the storage cannot be reached, a group either is in the log and is applied
 //!   and published, with its sync in doubt (`Unsynced`), or has no numbers (`Unreachable`). Neither
-//!   poisons the store.
+//!   poisons the store. A writer that is stalled meanwhile gives up (`Unreachable`) after the time
+//!   limit of `Outage::stalled_too_long`.
 //!
 //! Threading: that of [`queue`].
 
@@ -243,17 +243,29 @@ pub(crate) fn wait_for_keyspace(
     commit.env.work().notify();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
-    commit.stalls.wait_for(whose, bytes(), decide, || {
+    let env = &commit.env;
+    let began = env.now();
+    let passed = commit.stalls.wait_for(whose, bytes(), decide, || {
         // A writer that is only slowed down is still admitted.
         failing = match decide().0 {
-            pressure::Decision::Stop { .. } => commit.env.failures().failing_for_good(),
+            pressure::Decision::Stop { .. } => {
+                let failing = env.failures().failing_for_good();
+                failing.or_else(|| env.outage().stalled_too_long(began))
+            }
             _ => None,
         };
         failing.is_some() || commit.env.health().check().is_err() || keyspace.is_dropped()
     });
     commit.env.health().check()?;
     keyspace.check()?;
-    failing.map_or(Ok(()), Err)
+    match failing {
+        Some(error) => Err(error),
+        None if !passed && commit.stalls.is_cancelled() => Err(Error::new(
+            ErrorKind::Closed,
+            "nothing was written: the write was stalled, and such waits were cancelled",
+        )),
+        None => Ok(()),
+    }
 }
 
 #[inline]

@@ -12,6 +12,11 @@
 //! changes nothing more and the close is bounded. A read that would have waited fails alone,
 //! because a close needs none. Before the open is complete, nothing waits either.
 //!
+//! A writer that is stalled waits for work that waits here. It gives up after [`STALL_LIMIT`]
+//! ([`Outage::stalled_too_long`]). What counts for that is a call that waits now, not the last
+//! call that was noted: a store may have parts on storages that answer, whose calls succeed
+//! meanwhile.
+//!
 //! Invariants:
 //! - **U1** A call is repeated only if it failed as unreachable.
 //! - **U2** Once a change was given up, no call that goes through here is made.
@@ -40,6 +45,11 @@ const GIVEN_UP: u8 = 3;
 
 /// The pause before a call is made again. The storage's time limit is the longer part of a wait.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a stalled writer waits for work that itself waits for the storage. It is the default
+/// time limit of a call of a storage across a link. A wait begins when a call has failed after that
+/// limit, so a writer gets its error after about two limits without an answer.
+pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a call is, as far as an outage distinguishes it.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +93,37 @@ fn unreachable(error: &impl CallError) -> Option<&StorageError> {
     cause.filter(|cause| cause.kind == StorageErrorKind::Unreachable)
 }
 
+/// A call that waits until the storage can be reached.
+struct Wait {
+    id: u64,
+    /// When it began: on the runtime's clock, and in microseconds since 1970.
+    began: (Instant, u64),
+    /// Why its first try failed.
+    cause: StorageError,
+}
+
+/// The calls that wait, oldest first.
+#[derive(Default)]
+struct Waits {
+    next: u64,
+    present: Vec<Wait>,
+}
+
+/// A wait in [`Waits`], until it is dropped.
+struct Waiting<'a> {
+    outage: &'a Outage,
+    id: u64,
+    /// Up to when the wait is in the counter.
+    counted: Instant,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.outage.waits.lock();
+        waits.present.retain(|wait| wait.id != self.id);
+    }
+}
+
 /// See the module.
 pub(crate) struct Outage {
     runtime: Runtime,
@@ -94,6 +135,7 @@ pub(crate) struct Outage {
     /// Since when, if so: on the runtime's clock, and in microseconds since 1970. Changes together
     /// with `is_unreachable`.
     since: Mutex<Option<(Instant, u64)>>,
+    waits: Mutex<Waits>,
     /// Notified when the waits must end.
     ended: Notify,
     /// How many times the storage became unreachable.
@@ -112,6 +154,7 @@ impl Outage {
             given_up: runtime.mutex(None),
             is_unreachable: AtomicBool::new(false),
             since: runtime.mutex(None),
+            waits: runtime.mutex(Waits::default()),
             ended: Notify::new(runtime),
             count: Counter::default(),
             wait_count: Counter::default(),
@@ -176,13 +219,14 @@ impl Outage {
         {
             return Err(error.into());
         }
-        let mut waiting: Option<Instant> = None;
+        let mut waiting: Option<Waiting<'_>> = None;
         loop {
             let result = call();
-            if let Some(since) = &mut waiting {
+            if let Some(waiting) = &mut waiting {
                 let now = self.runtime.now();
-                self.wait_us.add(now.since(*since).as_micros() as u64);
-                *since = now;
+                let took = now.since(waiting.counted);
+                self.wait_us.add(took.as_micros() as u64);
+                waiting.counted = now;
             }
             let Some(cause) = result.as_ref().err().and_then(unreachable) else {
                 self.count_success();
@@ -200,11 +244,45 @@ impl Outage {
                 _ => return result,
             }
             if waiting.is_none() {
-                waiting = Some(self.runtime.now());
-                self.wait_count.add(1);
+                waiting = Some(self.begin_wait(cause));
             }
             self.ended.wait_past(seen, PAUSE);
         }
+    }
+
+    #[cold]
+    fn begin_wait(&self, cause: &StorageError) -> Waiting<'_> {
+        self.wait_count.add(1);
+        let began = (self.runtime.now(), self.runtime.unix_micros());
+        let mut waits = self.waits.lock();
+        let id = waits.next;
+        waits.next += 1;
+        let cause = cause.clone();
+        waits.present.push(Wait { id, began, cause });
+        Waiting {
+            outage: self,
+            id,
+            counted: began.0,
+        }
+    }
+
+    /// The error of a writer that is stalled since `stalled`, if it has waited for [`STALL_LIMIT`]
+    /// while a call of the background waits for the storage.
+    pub(crate) fn stalled_too_long(&self, stalled: Instant) -> Option<Error> {
+        let waits = self.waits.lock();
+        let oldest = waits.present.first()?;
+        let now = self.runtime.now();
+        let away = now.since(oldest.began.0);
+        if away.min(now.since(stalled)) < STALL_LIMIT {
+            return None;
+        }
+        let cause = oldest.cause.clone();
+        drop(waits);
+        Some(Error::from(cause).context(format!(
+            "nothing was written: writes wait for background work, and that has waited for \
+             more than {} s for a storage",
+            away.as_secs()
+        )))
     }
 
     /// Notes the failure of a call that is not repeated here, if it is that the storage cannot be
@@ -229,8 +307,12 @@ impl Outage {
         self.is_unreachable.load(Ordering::Acquire)
     }
 
-    /// Since when the storage cannot be reached, in microseconds since 1970; `None` if it can.
+    /// Since when the storage cannot be reached, in microseconds since 1970; `None` if it can. If
+    /// some call waits, then since it does, whatever calls of other storages have succeeded.
     pub(crate) fn since_unix_us(&self) -> Option<u64> {
+        if let Some(oldest) = self.waits.lock().present.first() {
+            return Some(oldest.began.1);
+        }
         let since = *self.since.lock();
         since.map(|(_, unix_us)| unix_us)
     }

@@ -48,7 +48,25 @@ pub const ALL: &[Story] = &[
         1,
         an_unreachable_storage_is_never_taken_for_damage,
     ),
+    (
+        "a_stalled_writer_gives_up_and_writes_go_on_later",
+        4,
+        a_stalled_writer_gives_up_and_writes_go_on_later,
+    ),
+    (
+        "a_stalled_writer_goes_on_when_the_storage_answers",
+        4,
+        a_stalled_writer_goes_on_when_the_storage_answers,
+    ),
+    (
+        "cancelled_stalls_end_at_once",
+        4,
+        cancelled_stalls_end_at_once,
+    ),
 ];
+
+/// How long a stalled writer waits while the storage does not answer (`Store::write`).
+const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The time limit of a call.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -356,6 +374,109 @@ fn a_job_waits_for_the_storage_and_does_not_fail(rt: Runtime, seed: u64) {
     is_good(&store);
     assert_eq!(prefix_len(&ks), 2000);
     drop(ks);
+    store.close().unwrap();
+}
+
+/// Fails all changes of tables. The log and the manifest answer, as if they were local.
+fn cut_tables(disk: &Disk, seed: u64, end: Option<Instant>) {
+    let calls = |fault| Rule::on_changes(fault).ending(".tbl");
+    cut(disk, calls, Effect::Drawn(seed), end);
+}
+
+/// Writes from `from` on until a write fails. Returns the number of the first record that is not
+/// written, and the error.
+fn put_until_refused(store: &Store, from: u64) -> (u64, Error) {
+    let keyspace = store.default_keyspace().unwrap();
+    for n in from.. {
+        if let Err(error) = keyspace.put(key(n), [7; 2000]) {
+            return (n, error);
+        }
+    }
+    unreachable!("the numbers do not end")
+}
+
+/// The storage of the tables does not answer, and flushes wait. A writer that is stalled fails after
+/// the limit, as does each later one. When the storage answers again, writes go on.
+fn a_stalled_writer_gives_up_and_writes_go_on_later(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    cut_tables(&disk, seed, None);
+    let mut written = 0;
+    for _ in 0..2 {
+        let began = rt.now();
+        let (next, error) = put_until_refused(&store, written);
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("nothing was written") && text.contains(".tbl"),
+            "{text}"
+        );
+        let took = rt.now().since(began);
+        // The flush's call fails first, and a recheck comes a moment later.
+        let most = STALL_LIMIT + LIMIT * 3;
+        assert!(took >= STALL_LIMIT && took <= most, "{took:?}: {text}");
+        written = next;
+    }
+    assert!(store.stats().unreachable_since_us.is_some());
+    assert_eq!(prefix_len(&store.default_keyspace().unwrap()), written);
+    is_good(&store);
+    disk.faults.clear();
+    let keyspace = store.default_keyspace().unwrap();
+    for n in written..written + 500 {
+        keyspace.put(key(n), [7; 2000]).unwrap();
+    }
+    store.flush().unwrap();
+    assert_eq!(prefix_len(&keyspace), written + 500);
+    let stats = store.stats();
+    assert_eq!(stats.counter("job_failed_count"), 0, "{stats:?}");
+    drop(keyspace);
+    store.close().unwrap();
+    let again = disk.lose_power().open();
+    let keyspace = again.default_keyspace().unwrap();
+    assert_eq!(prefix_len(&keyspace), written + 500);
+}
+
+/// The outage is shorter than the limit of a stalled writer: no write fails.
+fn a_stalled_writer_goes_on_when_the_storage_answers(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    let end = in_secs(&rt, 20);
+    cut_tables(&disk, seed, end);
+    let keyspace = store.default_keyspace().unwrap();
+    for n in 0..1500 {
+        keyspace.put(key(n), [7; 2000]).unwrap();
+    }
+    assert!(rt.now() >= end.unwrap(), "no writer was stalled");
+    assert_eq!(prefix_len(&keyspace), 1500);
+    is_good(&store);
+    drop(keyspace);
+    store.close().unwrap();
+}
+
+/// A program that ends cancels the waits of its stalled writers during an outage.
+fn cancelled_stalls_end_at_once(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open();
+    cut_tables(&disk, seed, None);
+    let writer = {
+        let store = store.clone();
+        let write = move || put_until_refused(&store, 0);
+        rt.spawn("writer", write).unwrap()
+    };
+    rt.sleep(Duration::from_secs(10));
+    let cancelled = rt.now();
+    store.cancel_stalls();
+    let (written, error) = writer.join().unwrap();
+    assert!(rt.now().since(cancelled) < LIMIT);
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    let (next, error) = put_until_refused(&store, written);
+    assert_eq!((next, error.kind()), (written, ErrorKind::Closed));
+    assert_eq!(prefix_len(&store.default_keyspace().unwrap()), written);
+    disk.faults.clear();
+    store.flush().unwrap();
+    // Nothing is stalled any more.
+    put(&store, written, NO_SYNC).unwrap();
+    assert_eq!(prefix_len(&store.default_keyspace().unwrap()), written + 1);
     store.close().unwrap();
 }
 
