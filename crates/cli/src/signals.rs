@@ -68,6 +68,18 @@ impl Signals {
         })
     }
 
+    /// Receives the same signals, for another thread.
+    ///
+    /// # Errors
+    /// The pipe cannot be used twice.
+    pub fn try_clone(&self) -> io::Result<Signals> {
+        Ok(Signals {
+            came: self.came.clone(),
+            woken: self.woken.try_clone()?,
+            waker: self.waker.try_clone()?,
+        })
+    }
+
     /// From now on the first signal is recorded and the second one ends the process at once.
     ///
     /// # Errors

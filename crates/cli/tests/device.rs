@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use common::{Ended, SILT, files, numbered, silt, silt_with};
 use device::{TestDevice, ended, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Whether a file of the folder with this ending has the text.
 fn has(folder: &Path, suffix: &str, text: &str) -> bool {
@@ -125,6 +125,36 @@ fn a_load_goes_on_after_its_device_was_started_again() {
     for (n, found) in scanned.lines().enumerate() {
         assert_eq!(found, format!("{:012}\tkey {n:06}", n + 1));
     }
+    silt(["check", &url]).fine();
+}
+
+#[test]
+fn a_signal_ends_a_load_whose_device_does_not_answer() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("lines");
+    let input = numbered(5_000);
+    let named = [&url[..], "--input-name", "lines"];
+    let (child, mut stdin) = begun(&named);
+    let line = "key 000000\n".len();
+    stdin.write_all(&input[..2_500 * line]).unwrap();
+    let folder = device.path("data/lines");
+    wait_until("a batch", || has(&folder, ".log", "000000002000"));
+    device.send(Signal::STOP);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let said = result(child);
+    device.send(Signal::CONT);
+    drop(stdin);
+    assert_eq!(said.code, Some(143), "{said:?}");
+    assert!(said.err.contains("stopped by SIGTERM"), "{said:?}");
+    assert!(said.err.contains("the store was not closed"), "{said:?}");
+    // The batch that the device had is there, and the same command goes on.
+    let (child, mut stdin) = begun(&named);
+    stdin.write_all(&input).unwrap();
+    drop(stdin);
+    let said = result(child);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(said.err.contains("stopped after 2,"), "{said:?}");
+    assert_eq!(silt(["count", &url]).fine(), "5000\n");
     silt(["check", &url]).fine();
 }
 

@@ -97,8 +97,9 @@ pub enum Format {
     position has changed, the load is refused; --restart loads it from the start. A load of \
     standard input can be resumed if --input-name gives it a name.\n\n\
     SIGINT and SIGTERM end a load between two records: the records that were read are written, the \
-    store is closed, and the exit code is 130 or 143. A second signal ends it at once, like kill \
-    -9.")]
+    store is closed, and the exit code is 130 or 143. A write that is stalled ends after 2 s. If \
+    devices have a part in the store and one does not answer, the load ends after 5 s without a \
+    close, like kill -9. A second signal ends it at once, like kill -9.")]
 pub struct LoadArgs {
     /// Store and keyspace, both created if they do not exist.
     #[command(flatten)]

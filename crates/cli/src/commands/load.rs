@@ -2,9 +2,10 @@
 //!
 //! Invariants: when a later record is bad or the disk is full, the records that were written stay,
 //! and the message says how many they are. Each batch of records also holds the offset at which the
-//! next load has to continue.
+//! next load has to continue. After a signal it ends soon (`ending.rs`).
 
 mod advice;
+mod ending;
 pub mod input;
 pub mod readers;
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
-use siltstone::{Keyspace, Options, Store, WriteOptions};
+use siltstone::{ErrorKind, Keyspace, Options, Store, WriteOptions};
 use siltstone_device::Placement;
 
 use super::opened::Opened;
@@ -27,6 +28,7 @@ use crate::load::source::Source;
 use crate::load::{LeftOut, MultiLine, Pair, Records, Step, Tally};
 use crate::output::{Out, bytes, duration, outln, plural, rate};
 use crate::signals::Signals;
+use ending::Running;
 use input::{Guess, GuessedFrom, Input};
 use readers::Flags;
 
@@ -56,8 +58,13 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
         create_if_missing: true,
         ..super::options_of(&args.store.store)?
     };
+    // It is dropped after the store.
+    let mut running = Running::new();
     let store = super::open_placed(&args.store.store, options, &placement(args)?)?;
     signals.watch().map_err(signal_failure)?;
+    running
+        .watch(&signals, &store, &bar)
+        .map_err(|e| Failure::io("a thread that watches for signals", &e))?;
     let keyspace = super::keyspace_or_new(&store, &args.store.keyspace, args.json)?;
     let how = flags.describe(args, reader.format);
     let resume = find_resume(args, &input, &store, &keyspace, how)?;
@@ -473,8 +480,14 @@ impl Load<'_> {
             _ => {}
         }
         if !self.batch.is_empty() {
-            self.store
-                .write(&self.batch, WriteOptions { sync: self.sync })?;
+            let options = WriteOptions { sync: self.sync };
+            let written = self.store.write(&self.batch, options);
+            written.map_err(|error| match self.signals.came() {
+                Some(signal) if error.kind() == ErrorKind::Closed => {
+                    Failure::Stopped(signal, format!("{signal} while a write was stalled"))
+                }
+                _ => Failure::Store(error),
+            })?;
             self.batch.clear();
         }
         self.done += std::mem::take(&mut self.batched);

@@ -41,6 +41,11 @@ impl From<DeviceStore> for Opened {
 }
 
 impl Opened {
+    /// Whether parts of the store are on devices, or its compactions are lent to some.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.0, Some(Inner::Device(_)))
+    }
+
     /// Closes the store.
     ///
     /// # Errors

@@ -104,6 +104,12 @@ impl TestDevice {
         first.expect("the device does not start");
     }
 
+    /// Sends the process a signal that does not end it.
+    pub fn send(&self, signal: Signal) {
+        let (child, _) = self.running.as_ref().expect("it runs");
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
     fn signal(&mut self, signal: Signal) -> (ExitStatus, String) {
         let (mut child, lines) = self.running.take().expect("it runs");
         kill_process(Pid::from_child(&child), signal).unwrap();
