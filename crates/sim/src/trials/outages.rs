@@ -177,6 +177,18 @@ impl OutageRun {
         Ok(lock(&self.run.history).acked)
     }
 
+    /// Closes the store when an outage has just ended. A change may still wait for the answer to a
+    /// call of the outage, and the close gives it up then.
+    fn close_at_the_end(&mut self, world: &World, what: &str) -> Check {
+        match self.run.close(world) {
+            Err(e) if e.kind() == ErrorKind::Unreachable => {
+                self.run.coverage.add("outage.closed_at_its_end");
+                Ok(())
+            }
+            closed => closed.map_err(|e| format!("{what}: {e}")),
+        }
+    }
+
     /// Closes the store during an outage that does not end, beside clients. Returns what the folder
     /// holds then, and the least number that must be there.
     fn close_unreachable(&mut self, world: &Arc<World>) -> Result<(MemoryStorage, u64), String> {
@@ -211,7 +223,7 @@ impl OutageRun {
         Run::join(clients)?;
         link.join().map_err(|_| "the link's task failed")?;
         self.faults.clear();
-        self.run.close(world).map_err(|e| format!("close: {e}"))?;
+        self.close_at_the_end(world, "close after a crash")?;
         self.run.coverage.add("outage.crashed");
         Ok(crashed)
     }
@@ -239,7 +251,7 @@ impl OutageRun {
             .crash_in(&self.run.runtime, CrashPolicy::LoseUnsynced);
         let synced = lock(&self.run.history).synced;
         self.faults.clear();
-        self.run.close(world).map_err(|e| format!("close: {e}"))?;
+        self.close_at_the_end(world, "close after a crash in doubt")?;
         self.run.coverage.add("outage.crashed_in_doubt");
         Ok((image.0, synced))
     }
@@ -295,13 +307,7 @@ impl OutageRun {
             match self.open() {
                 Ok(world) => {
                     self.faults.clear();
-                    match self.run.close(&world) {
-                        // A change may still wait for the answer to a call of the outage.
-                        Err(e) if e.kind() == ErrorKind::Unreachable => {
-                            self.run.coverage.add("outage.closed_at_its_end");
-                        }
-                        closed => closed.map_err(|e| format!("close after an open: {e}"))?,
-                    }
+                    self.close_at_the_end(&world, "close after an open")?;
                 }
                 Err(e) if e.kind() == ErrorKind::Unreachable => {
                     self.run.coverage.add("outage.open_refused");
