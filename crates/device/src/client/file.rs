@@ -13,6 +13,8 @@
 //!   server.
 //! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
 //!   nothing.
+//! - While the tail is incomplete, a sync is sent when everything before it is answered: if it went
+//!   out on a connection that had ended, its result would be unknown, and the file would fail.
 //! - A change that was sent in this state of the server is sent again as it was, so nothing is
 //!   joined to it.
 //! - `failed` is set once, and every later call gets it.
@@ -316,8 +318,12 @@ impl FileShared {
         while end < inner.tail.len() && end - inner.answered < UNANSWERED_MAX {
             let is_behind_reserve =
                 end > inner.answered && matches!(inner.tail[end - 1].kind, ChangeKind::Reserve(_));
+            // See the invariants. The result of this sync must not become unknown without need.
+            let is_early_sync = inner.is_incomplete
+                && end > inner.answered
+                && matches!(inner.tail[end].kind, ChangeKind::Sync);
             bytes += inner.tail[end].kind.len();
-            if is_behind_reserve || (end > inner.sent && bytes > BULK_MAX) {
+            if is_behind_reserve || is_early_sync || (end > inner.sent && bytes > BULK_MAX) {
                 break;
             }
             if inner.tail[end].number == 0 {

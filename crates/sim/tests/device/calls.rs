@@ -18,7 +18,7 @@ use siltstone_sim::rng::Rng;
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
 use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind, WriteFile};
 
-use super::operations::{Answer, Op, Side, op};
+use super::operations::{Answer, NAMES, Op, Side, op};
 use super::{bad_link, good_link, simulated};
 
 /// What happens in a run.
@@ -44,6 +44,20 @@ fn operations(seed: u64, count: usize) -> Vec<Op> {
     let one = op();
     let mut new = || one.new_tree(&mut runner).expect("an operation").current();
     (0..count).map(|_| new()).collect()
+}
+
+/// The operations with many reads between them, which are rare otherwise.
+fn with_reads(operations: Vec<Op>, seed: u64) -> Vec<Op> {
+    let mut rng = Rng::new(seed ^ 0x4EAD);
+    let mut all = Vec::new();
+    for op in operations {
+        all.push(op);
+        if rng.chance(40) {
+            let name = rng.index(NAMES.len());
+            all.extend([Op::Open(name), Op::Read(rng.index(4), 0, 64)]);
+        }
+    }
+    all
 }
 
 /// Starts a session on a folder.
@@ -178,7 +192,11 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
     let mut remote = Side::new(devices[0].storage(), devices[1].storage());
     let memory = || Arc::new(MemoryStorage::new(runtime));
     let mut local = Side::new(memory(), memory());
-    for (i, op) in operations(plan.seed, plan.operations).iter().enumerate() {
+    let mut all = operations(plan.seed, plan.operations);
+    if kills && plan.seed % 2 == 0 {
+        all = with_reads(all, plan.seed);
+    }
+    for (i, op) in all.iter().enumerate() {
         // A lease that is taken at the moment of a kill may be kept for its last holder. An object
         // that shares its bytes with an imported one must not be written.
         let is_kept = kills && matches!(op, Op::Lease(_));

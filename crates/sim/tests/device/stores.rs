@@ -5,8 +5,9 @@
 //! was acknowledged as synced, nor above the last one that was tried. An outage alone never poisons
 //! a store, and at the end, without faults, a new open finds everything, the store is sound, and no
 //! file is left over. In some runs the host decides what is kept and the device makes the tables,
-//! and in others no job that the device fails with is given to the host. In some lives nothing is synced for long, and some hosts keep so little of
-//! what was not synced that they cannot write it again.
+//! and in others no job that the device fails with is given to the host. In some lives nothing is
+//! synced for long, and some hosts keep so little of what was not synced that they cannot write it
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -376,8 +376,7 @@ fn without_fallback_failed_work_waits_for_a_device() {
             assert_eq!(fallbacks > 0, text == "default", "{fallbacks}");
             *of.lock().unwrap() = (kept.len(), failed.unwrap_or(0));
         });
-        let counts = *counts.lock().unwrap();
-        counts
+        *counts.lock().unwrap()
     };
     let (kept, failed) = count("default, fallback=off");
     assert!(kept > 0 && failed > 0, "{kept} of {failed}");

@@ -36,7 +36,7 @@ pub enum Op {
 }
 
 /// The last two names are for imports from the other storage, which must not be written.
-const NAMES: [&str; 8] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c", "x", "y"];
+pub const NAMES: [&str; 8] = ["a", "b", "000001.log", "LOCK.x", "bad name", "c", "x", "y"];
 
 /// The objects that can be imported, by name and length.
 const OTHER: [(&str, usize); 3] = [("a", 0), ("b", 300), ("c", 9000)];
