@@ -193,7 +193,7 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
     let memory = || Arc::new(MemoryStorage::new(runtime));
     let mut local = Side::new(memory(), memory());
     let mut all = operations(plan.seed, plan.operations);
-    if kills && plan.seed % 2 == 0 {
+    if kills && plan.seed.is_multiple_of(2) {
         all = with_reads(all, plan.seed);
     }
     for (i, op) in all.iter().enumerate() {
