@@ -6,7 +6,8 @@
 //! ```
 //! The device is a process of its own on this machine. Compactions run on the host's cores, so that
 //! all their bytes go through the client, except with a name that ends in `-jobs`: there the device
-//! runs them. With a name that ends in `-link`, no descriptors are passed. Times of a busy machine say little; the counts and the processor time do.
+//! runs them. With a name that ends in `-link`, no descriptors are passed. Times of a busy machine
+//! say little; the counts and the processor time do.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -321,8 +321,8 @@ fn a_cancelled_job_ends_on_both_sides() {
     }
 }
 
-/// A device has as many slots for rebuilds as for whole jobs. What is beyond them is declined at once,
-/// and its whole jobs find the slots that it told.
+/// A device has as many slots for rebuilds as for whole jobs. What is beyond them is declined at
+/// once, and its whole jobs find the slots that it told.
 #[test]
 fn rebuilds_take_no_slot_of_whole_jobs() {
     simulated(5, |runtime| {

@@ -1,8 +1,9 @@
 //! All settings by name, with what they mean and how their texts are read and written.
 //!
 //! Settings of the engine begin with `engine.` here and in TOML files. On the command line they do
-//! not: `--memtable-bytes 64MiB`. Those of the topology begin with `topology.`: `--topology-files`. An engine's own settings are `engine.own.NAME`, or
-//! `engine.own.ENGINE.NAME` if only that engine gets them; their names are known to the engine only.
+//! not: `--memtable-bytes 64MiB`. Those of the topology begin with `topology.`: `--topology-files`.
+//! An engine's own settings are `engine.own.NAME`, or `engine.own.ENGINE.NAME` if only that engine
+//! gets them; their names are known to the engine only.
 //!
 //! Invariant: each field of [`Settings`] and `EngineSettings` has one entry, under the name that
 //! serde gives it.

@@ -1,8 +1,8 @@
 //! A small merge in memory, which shows how fast a core merges tables of a format.
 //!
-//! Two runs with half of their keys in common are merged, so a quarter of the entries is shadowed. Values are half
-//! random, so that a codec finds as much as it does in common data. The time of making the inputs
-//! does not count.
+//! Two runs with half of their keys in common are merged, so a quarter of the entries is shadowed.
+//! Values are half random, so that a codec finds as much as it does in common data. The time of
+//! making the inputs does not count.
 //!
 //! Invariants: the size of the merge is bounded, whatever a peer asks for.
 //!

@@ -1,5 +1,5 @@
-//! Hosts that want the lease of one folder. They are cut off or paused for a while and come back, the device
-//! is killed and started again, and somebody opens the folder locally meanwhile.
+//! Hosts that want the lease of one folder. They are cut off or paused for a while and come back,
+//! the device is killed and started again, and somebody opens the folder locally meanwhile.
 //!
 //! A host that works has nothing to fear: nobody else gets its lease. Once somebody else has it, no
 //! call of the first host succeeds, reads too, no request of it changes anything, however late it
