@@ -11,7 +11,7 @@
 //! again. A delay is counted once, under the cause that it began with. Each keyspace is slowed down
 //! by itself. Who waits gives up when its caller says so: the store closes, background work fails
 //! for good, or has waited too long for a storage that does not answer
-//! (`Outage::stalled_too_long`). After [`Stalls::cancel`] nobody waits.
+//! (`Outage::stalled_too_long`). After `Stalls::cancel` nobody waits.
 //!
 //! Threading: one runtime mutex, which is not held while a writer waits.
 
@@ -112,7 +112,7 @@ impl Stalls {
         self.pressure.notify();
     }
 
-    /// Whether [`Stalls::cancel`] was called.
+    /// Whether `Stalls::cancel` was called.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
     }
@@ -140,7 +140,7 @@ impl Stalls {
     }
 
     /// Waits until `decide` lets a batch of `bytes` join the queue, and returns true. Returns false
-    /// if `give_up` says that waiting is pointless, or after [`Stalls::cancel`].
+    /// if `give_up` says that waiting is pointless, or after `Stalls::cancel`.
     pub(crate) fn wait_for(
         &self,
         (keyspace, name): (KeyspaceId, &str),
