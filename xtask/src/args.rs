@@ -58,7 +58,8 @@ pub enum Bench {
         /// The command and its arguments.
         words: Vec<String>,
     },
-    /// The comparison of a paper: all its experiments, their records and their page in `docs/papers`.
+    /// The comparison of a paper: all its experiments, their records and their page in
+    /// `docs/papers`.
     Paper {
         /// The name of the paper's system.
         name: String,

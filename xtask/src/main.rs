@@ -4,8 +4,8 @@
 //! [`args`] parses the command line into an [`args::Command`], [`steps`] turns it into processes to
 //! start (by a pure function that can be tested), and this file starts them and prints each exactly
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
-//! trials with faults that they must find, [`cross`] checks the code for the other architecture, and
-//! [`fuzz`] runs libFuzzer on the parsers.
+//! trials with faults that they must find, [`cross`] checks the code for the other architecture,
+//! and [`fuzz`] runs libFuzzer on the parsers.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.

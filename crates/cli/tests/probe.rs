@@ -1,4 +1,5 @@
-//! `silt device probe`, what a device says of its machine, and the figures of links in `silt stats`.
+//! `silt device probe`, what a device says of its machine, and the figures of links in `silt
+//! stats`.
 
 mod common;
 #[allow(dead_code)]

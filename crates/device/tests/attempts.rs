@@ -573,8 +573,8 @@ fn names_of_a_job_that_a_power_loss_takes_do_not_count() {
     }
 }
 
-/// A host that is killed while it has work sent: its job ends, what it sent is removed, and nothing
-/// of it is left on the device half a minute later.
+/// A host is killed while a job with tables that it sent runs on the device. The job ends, and half
+/// a minute later nothing of it is left there.
 #[test]
 fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
     for seed in 0..12u64 {

@@ -666,7 +666,7 @@ fn wrong_survivors_are_refused() {
             assert!(matches!(begun, Some(Answer::Done)), "{begun:?}");
             let answer = ask_alone(setup, 1, &Request::Survivors(piece), &bytes);
             let is_refused = matches!(&answer, Some(Answer::Failed(e)) if e.detail.contains(said));
-            // What does not show before it is decoded fails the job.
+            // A fault that only decoding finds is not refused at once, and fails the job instead.
             assert!(is_refused || case > 3, "{answer:?}");
             setup.runtime.sleep(Duration::from_secs(1));
             let wait = Request::WaitJob {

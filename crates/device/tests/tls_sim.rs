@@ -18,8 +18,9 @@ use tls_common::{Authority, Tap};
 
 const SEEDS: u64 = 600;
 
-/// The deadline of each call, and the time by which a simulated call may miss it.
+/// The deadline of each call.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How late a simulated call may return after its deadline.
 const SLACK: Duration = Duration::from_millis(200);
 
 fn below(runtime: &Runtime, bound: u64) -> u64 {

@@ -263,8 +263,9 @@ impl siltstone::EventListener for Listener {
     }
 }
 
-/// With `columns-first`, a compaction on local tables does not read the values of dropped entries: a
-/// damaged one does not keep it from going on. Otherwise every block is read, and the damage found.
+/// With `columns-first`, a compaction on local tables does not read the values of dropped entries:
+/// a damaged one does not keep it from going on. Otherwise every block is read, and the damage
+/// found.
 #[test]
 fn columns_first_leaves_dropped_values_unread() {
     simulate(|rt| columns_first(&rt, true));

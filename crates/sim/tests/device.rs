@@ -149,8 +149,8 @@ fn device_stores() {
     seeds("device_stores", 1, 60, &wanted, stores::trial);
 }
 
-/// Several hosts want the lease of one folder. They are cut off and come back, the device is killed,
-/// and somebody opens the folder locally. (Row 9)
+/// Several hosts want the lease of one folder. They are cut off and come back, the device is
+/// killed, and somebody opens the folder locally. (Row 9)
 #[test]
 fn device_takeovers() {
     let wanted = [

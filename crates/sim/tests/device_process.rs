@@ -1,6 +1,6 @@
 //! Rows 9, 10 and 13 with a real process of a device: it is killed while a host works, the sockets
-//! between them are cut by a proxy, and hostile peers connect to it. `SILT_SEEDS=N` scales them to N
-//! percent, `SILT_SEED=K` runs one seed.
+//! between them are cut by a proxy, and hostile peers connect to it. `SILT_SEEDS=N` scales them to
+//! N percent, `SILT_SEED=K` runs one seed.
 
 #![cfg(target_os = "linux")]
 

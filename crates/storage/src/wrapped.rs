@@ -1,9 +1,9 @@
 //! A storage around another one.
 //!
 //! [`Wrapped`] forwards each call to the storage below through a [`Wrapper`], which may do
-//! something before and after it: remember what failed, repeat a call, refuse it, or write down that
-//! it was made. So calls are forwarded in one place, and a new call of [`Storage`] is given its
-//! [`Call`] here.
+//! something before and after it: remember what failed, repeat a call, refuse it, or write down
+//! that it was made. So calls are forwarded in one place, and a new call of [`Storage`] is given
+//! its [`Call`] here.
 //!
 //! Threading: as the wrapper.
 

@@ -212,8 +212,8 @@ fn scaled(settings: &Settings, scale: f64) -> Settings {
     }
 }
 
-/// The sizes of the engine that are scaled, with the smallest that still makes sense: an entry of 64
-/// KiB has to fit in a memtable several times, and level 1 has several tables. All are given in
+/// The sizes of the engine that are scaled, with the smallest that still makes sense: an entry of
+/// 64 KiB has to fit in a memtable several times, and level 1 has several tables. All are given in
 /// files by these names.
 const SCALED_SIZES: [(&str, u64); 4] = [
     ("engine.memtable_bytes", 512 << 10),

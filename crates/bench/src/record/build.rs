@@ -93,8 +93,8 @@ impl Context {
 }
 
 impl Record {
-    /// The record of a run of these settings that ended now. The record has them with the workload's
-    /// own filled in, as they were carried out.
+    /// The record of a run of these settings that ended now. The record has them with the
+    /// workload's own filled in, as they were carried out.
     pub fn of(
         driver: &dyn Driver,
         settings: &Settings,

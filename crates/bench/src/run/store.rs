@@ -8,8 +8,8 @@
 //! writes, the file is missing, so a run that was cut off leaves a store that no later run takes
 //! for a known one.
 //!
-//! Invariants: a folder is deleted only if a benchmark made it, which a marker beside it says; every
-//! workload that writes gives its values a version that the last 15 ones did not use.
+//! Invariants: a folder is deleted only if a benchmark made it, which a marker beside it says;
+//! every workload that writes gives its values a version that the last 15 ones did not use.
 //!
 //! Threading: one thread opens and closes; the population and the engine are shared.
 

@@ -1,6 +1,6 @@
-//! The host's half of separated transfer ([RFC 11](../../../../docs/rfc/0011-separated.md), sections
-//! 10 to 14): compactions that the host runs while the tables lie on a device, without their values
-//! on the link.
+//! The host's half of separated transfer ([RFC 11](../../../../docs/rfc/0011-separated.md),
+//! sections 10 to 14): compactions that the host runs while the tables lie on a device, without
+//! their values on the link.
 //!
 //! The host reads columns, merges them, and sends what survives; the device makes the tables. Three
 //! tasks of a subjob overlap: the reader, the planner, the sender.

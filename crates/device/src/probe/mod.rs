@@ -1,6 +1,6 @@
 //! Whether a device pays: what a host can measure of it, and what follows.
 //!
-//! [`merge::measure`] merges in memory, here and there by the same code. The client's `probe.rs`
+//! [`merge::measure`] merges tables in memory; host and device both call it. The client's `probe.rs`
 //! measures the link. [`predict`](predict::predict) turns the figures into one answer for each
 //! shape, and is a pure function.
 //!

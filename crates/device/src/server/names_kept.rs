@@ -26,7 +26,8 @@ pub(super) struct NamesKept {
 }
 
 impl NamesKept {
-    /// A job's view of a folder. `handed_over` are objects that the host gives to the job.
+    /// The storage that a job gets. `handed_over` has the names of the tables that earlier attempts
+    /// left, which the host passes on to this one.
     pub(super) fn new(
         runtime: &Runtime,
         inner: Arc<dyn Storage>,

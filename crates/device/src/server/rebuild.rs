@@ -405,7 +405,8 @@ mod tests {
         }
     }
 
-    /// A host that sends all it can has bounded memory on the device, and is never held up for long.
+    /// A host that sends all it can has bounded memory on the device, and is never held up for
+    /// long.
     #[test]
     fn memory_is_bounded() {
         with_chunks(2, |rt, chunks| {

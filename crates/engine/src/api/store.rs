@@ -478,9 +478,9 @@ impl Store {
     /// [`Batch`]); `KeyspaceDropped`; `NoSpace` (nothing was written; writing resumes by itself
     /// when there is room); `Unreachable` (nothing was written; repeat it), also after a stall of
     /// 30 s during which the storage did not answer; `Unsynced` (it was written and is visible, but
-    /// is not known to be durable: do not repeat it); `Closed`, also after [`Store::cancel_stalls`];
-    /// `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may not be there when the store
-    /// is opened again.
+    /// is not known to be durable: do not repeat it); `Closed`, also after
+    /// [`Store::cancel_stalls`]; `Poisoned`, or I/O. After `Poisoned` or I/O the batch may or may
+    /// not be there when the store is opened again.
     pub fn write(&self, batch: &Batch, options: WriteOptions) -> Result<()> {
         self.parts().env.check_open()?;
         let body = batch.body_for(&self.parts().env)?;

@@ -1,9 +1,9 @@
 //! What each side has done for compactions, what that has cost, and what it has saved the host.
 //!
-//! The processor time of a side is what its executor reports of the attempts that made outcomes. The
-//! host's part of it is measured here: building, verifying, installing, waiting, and attempts that
-//! failed. What the host would have needed for the compactions of another side is estimated from
-//! the processor time that it needs for a byte of its own compactions.
+//! The processor time of a side is what its executor reports of the attempts that made outcomes.
+//! The host's part of it is measured here: building, verifying, installing, waiting, and attempts
+//! that failed. What the host would have needed for the compactions of another side is estimated
+//! from the processor time that it needs for a byte of its own compactions.
 //!
 //! Invariant: sums only rise. Flushes do not count, because hosts run them.
 //!

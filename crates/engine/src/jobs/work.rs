@@ -29,7 +29,7 @@ pub(crate) struct Work {
     pub(crate) progress: Arc<Progress>,
     /// For statistics.
     pub(crate) stage: Arc<StageCell>,
-    /// What the executor says about how it runs the job, for people.
+    /// A sentence of the executor on how it runs the job, which is shown to users.
     pub(crate) remark: Arc<RemarkCell>,
     pub(crate) cancel: CancelToken,
     /// Set by the first attempt. Those that follow run the same job, if there is anything to

@@ -395,8 +395,8 @@ fn put_until_refused(store: &Store, from: u64) -> (u64, Error) {
     unreachable!("the numbers do not end")
 }
 
-/// The storage of the tables does not answer, and flushes wait. A writer that is stalled fails after
-/// the limit, as does each later one. When the storage answers again, writes go on.
+/// The storage of the tables does not answer, and flushes wait. A writer that is stalled fails
+/// after the limit, as does each later one. When the storage answers again, writes go on.
 fn a_stalled_writer_gives_up_and_writes_go_on_later(rt: Runtime, seed: u64) {
     let disk = Disk::new(&rt);
     let store = disk.open();

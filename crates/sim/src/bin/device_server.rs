@@ -1,6 +1,6 @@
-//! A device as a process of its own, which trials kill, cut off and flood:
-//! `device_server DATA ADDRESS [CA CERTIFICATE KEY]`. It prints the address at which it listens, and
-//! ends with its standard input.
+//! A device as a process of its own, which trials kill, cut off and flood: `device_server DATA
+//! ADDRESS [CA CERTIFICATE KEY]`. It prints the address at which it listens, and ends with its
+//! standard input.
 
 use std::io::Read;
 use std::sync::Arc;

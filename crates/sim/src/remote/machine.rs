@@ -81,8 +81,8 @@ impl Machine {
         self.runtime.is_group_alive(self.process.group())
     }
 
-    /// Kills the device's process, if it lives. If `is_power`, the machine loses power: what was not
-    /// synced is gone.
+    /// Kills the device's process, if it lives. If `is_power`, the machine loses power: what was
+    /// not synced is gone.
     pub fn kill(&mut self, is_power: bool) {
         if self.is_alive() {
             self.runtime.kill_group(self.process.group());

@@ -254,7 +254,8 @@ impl Tap {
         }
     }
 
-    /// From now on every call of a host stops, as if its process were stopped. Its connections stay.
+    /// From now on every call of a host stops, as if its process were stopped. Its connections
+    /// stay.
     pub fn pause(&self) {
         self.inner.is_paused.store(true, Ordering::SeqCst);
     }

@@ -1,8 +1,9 @@
 //! Folders of a device whose changes are watched.
 //!
-//! Local files check no epoch, so nothing but the device keeps a late request from changing a folder
-//! that another host has. [`Watch`] counts the leases of each folder, and notes every change that is
-//! made under one that is not held any more. A right device makes none (D2 and D3 of RFC 9).
+//! Local files check no epoch, so nothing but the device keeps a late request from changing a
+//! folder that another host has. [`Watch`] counts the leases of each folder, and notes every change
+//! that is made under one that is not held any more. A right device makes none (D2 and D3 of RFC
+//! 9).
 //!
 //! A lock file ignores a full disk, so epochs may be given again after a power loss.
 //! [`Watch::forget_epochs`] does that: the epochs of the folders' own leases begin again.

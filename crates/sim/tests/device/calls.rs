@@ -1,10 +1,10 @@
 //! Random operations on a device's folder, each compared with the same one on a local storage.
 //!
-//! While only the device's process is killed, or only the link has faults, the host must not notice:
-//! every answer is the one of a local storage. What cannot hide a kill ends the run: a sync of names
-//! whose result is not known, which then must have failed, and an import that was under way. If the
-//! machine loses power, what was synced is there, and a file that lost anything else says so at its
-//! next sync at the latest.
+//! While only the device's process is killed, or only the link has faults, the host must not
+//! notice: every answer is the one of a local storage. What cannot hide a kill ends the run: a sync
+//! of names whose result is not known, which then must have failed, and an import that was under
+//! way. If the machine loses power, what was synced is there, and a file that lost anything else
+//! says so at its next sync at the latest.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The model of leases and epochs (`crates/storage/tests/fence_model.rs`) on hosts of a device. A
-//! holder that is paused is a host whose link carries nothing; its lease expires when the device has
-//! heard nothing of it for ten seconds. Each seed plays one interleaving.
+//! holder that is paused is a host whose link carries nothing; its lease expires when the device
+//! has heard nothing of it for ten seconds. Each seed plays one interleaving.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Jobs on a device whose storage fails, whose outputs have names that are taken, that is killed in
-//! the middle, or that is asked to stop. Whatever happens, the job's tables are those of the host in
-//! the end, and nothing is left over that belongs to nobody.
+//! the middle, or that is asked to stop. Whatever happens, the job's tables are those of the host
+//! in the end, and nothing is left over that belongs to nobody.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

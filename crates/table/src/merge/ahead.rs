@@ -1,11 +1,11 @@
 //! Reads pieces of columns ahead of a merge.
 //!
 //! Where the inputs lie behind a link, a merge that reads a piece only when it needs it waits for
-//! the link each time. A [`ColumnsAhead`] has a task of its own ([`ColumnsAhead::run`]), which reads
-//! the next piece of each run while the merge works on the present one.
+//! the link each time. A [`ColumnsAhead`] has a task of its own ([`ColumnsAhead::run`]), which
+//! reads the next piece of each run while the merge works on the present one.
 //!
-//! Invariants: a run asks for one piece at a time, so there are two of a run in memory at most. What
-//! was read is verified by whoever takes it. After [`ColumnsAhead::close`] nobody waits.
+//! Invariants: a run asks for one piece at a time, so there are two of a run in memory at most.
+//! What was read is verified by whoever takes it. After [`ColumnsAhead::close`] nobody waits.
 //!
 //! Threading: shared by the merge and the reading task. The lock is not held over a read.
 
@@ -98,8 +98,8 @@ impl ColumnsAhead {
         self.changed.notify_all();
     }
 
-    /// Asks for the columns of these blocks, which have `len` bytes. Returns the ticket to take them
-    /// with.
+    /// Asks for the columns of these blocks, which have `len` bytes. Returns the ticket to take
+    /// them with.
     pub(super) fn want(
         &self,
         table: &Arc<InputTable>,

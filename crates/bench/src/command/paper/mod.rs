@@ -2,8 +2,8 @@
 //!
 //! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
 //! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
-//! prints it, and `tables` is its part of the page of charts. `archive` keeps all records in a file,
-//! from which `markdown` makes the page of the documentation.
+//! prints it, and `tables` is its part of the page of charts. `archive` keeps all records in a
+//! file, from which `markdown` makes the page of the documentation.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not
