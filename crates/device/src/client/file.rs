@@ -137,6 +137,8 @@ struct Inner {
     unanswered_bytes: usize,
     /// When the answers that had come were taken last, and how many bytes were held back then.
     looked: (Instant, usize),
+    /// The link had no room for what is held back, and this was not asked again since.
+    is_full: bool,
     next_number: u64,
     last_serial: u64,
     /// Every change up to this serial is durable.
@@ -201,6 +203,7 @@ impl FileShared {
             answered: 0,
             unanswered_bytes: 0,
             looked: (session.runtime.now(), 0),
+            is_full: false,
             next_number: 1,
             last_serial: 0,
             synced_serial: 0,

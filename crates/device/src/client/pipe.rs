@@ -203,6 +203,11 @@ impl Pipe {
         send_frames(&*self.connection, &frames, deadline)
     }
 
+    /// Whether a request of a few tens of KiB could probably be sent without a wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.connection.has_room()
+    }
+
     /// Sends a request and waits for its answer. There is no other one without an answer.
     pub(super) fn exchange(
         &mut self,

@@ -507,6 +507,8 @@ pub(super) fn begin(
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
     let task = move || {
+        // Requests come first: a host's writer waits for its appends, and nobody for a job.
+        task_inner.runtime.lower_priority();
         execute(&job, &context, &run);
         task_inner.give_slot_back(decides);
     };

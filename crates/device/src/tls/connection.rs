@@ -333,6 +333,10 @@ impl Connection for TlsConnection {
         self.state.lock().peer_hash
     }
 
+    fn has_room(&self) -> bool {
+        self.inner.has_room()
+    }
+
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         const OP: &str = "send to";
         let established = self.establish(self.state.lock(), OP, deadline)?;

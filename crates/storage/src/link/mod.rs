@@ -205,6 +205,11 @@ pub trait Connection: Send + Sync {
     /// [`LinkError`]. A part of the bytes may have been sent, so the connection is over.
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()>;
 
+    /// Whether a send of a few tens of KiB would probably not wait now. True if that is not known.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Whether descriptors of open files can be passed.
     fn passes_descriptors(&self) -> bool {
         false

@@ -249,6 +249,12 @@ impl Connection for SocketConnection {
         self.is_local
     }
 
+    fn has_room(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+        // An error is shown by the send that follows.
+        !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+    }
+
     fn passes_descriptors(&self) -> bool {
         descriptors::PASSES && matches!(self.socket, Socket::Unix(_))
     }

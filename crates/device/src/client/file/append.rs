@@ -1,9 +1,11 @@
 //! Appends to a file that a client writes, which are joined if they are small.
 //!
-//! While [`HELD_AT`] requests are under way, small appends are held back and joined into one
-//! request. Whatever waits for an answer, or reads the object, sends them, as does the append that
-//! finds fewer requests under way or makes the joined one large, and at last the keeper. An append
-//! that finds few requests under way is sent at once.
+//! While a request is under way, small appends are held back and joined into one request, because
+//! each request costs two calls of the system and wakes a task of the device. Whatever waits for an
+//! answer, or reads the object, sends them, as does the append that finds no request under way or
+//! makes the joined one large, and at last the keeper. An append that finds no request under way is
+//! sent at once, unless the link has no room: a writer does not wait for a device that is busy
+//! until as many bytes are unanswered as may be.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
 //! it is sent again as it was.
@@ -22,14 +24,14 @@ use crate::wire::Answer;
 use crate::wire::frame::BULK_MAX;
 
 /// While so many requests of one file are under way, small appends are held back and joined.
-const HELD_AT: usize = 4;
+const HELD_AT: usize = 1;
 
 /// The most bytes of appends that are joined into one request.
 const JOINED_MAX: usize = 64 << 10;
 
 /// While appends are held back, the answers that have come are taken after so many bytes, and after
 /// so much time. Each look is a call of the system.
-const LOOK_AFTER: (usize, Duration) = (4 << 10, Duration::from_millis(1));
+const LOOK_AFTER: (usize, Duration) = (16 << 10, Duration::from_millis(1));
 
 impl FileShared {
     /// As [`WriteFile::append`](siltstone_storage::WriteFile::append).
@@ -113,7 +115,12 @@ impl FileShared {
             self.take_answers(&mut inner);
         }
         if !is_held(&inner) {
-            self.send_some(&mut inner);
+            let pipe = inner.pipe.as_ref();
+            inner.is_full = pipe.is_some_and(|pipe| !pipe.has_room());
+            match inner.is_full {
+                true => inner.looked = (self.session.runtime.now(), held_bytes(&inner)),
+                false => _ = self.send_some(&mut inner),
+            }
         }
         if self.session.is_crowded() {
             // Others wait for a connection, so this file does not keep one.
@@ -132,6 +139,7 @@ impl FileShared {
             held < held_then || held - held_then >= LOOK_AFTER.0 || now.since(then) >= LOOK_AFTER.1;
         if is_due {
             inner.looked = (now, held);
+            inner.is_full = false;
         }
         is_due
     }
@@ -161,5 +169,6 @@ fn held_bytes(inner: &Inner) -> usize {
 
 /// Whether what was not sent yet waits for more that is joined to it.
 fn is_held(inner: &Inner) -> bool {
-    inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 2
+    inner.is_full
+        || inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 2
 }
