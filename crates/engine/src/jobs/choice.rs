@@ -69,6 +69,9 @@ pub(crate) struct Ask<'a> {
     pub(crate) may_wait: bool,
     /// The answer of each side.
     pub(crate) answers: &'a [Answer],
+    /// Whether the time of the host's cores counts twice
+    /// ([`spare_host`](crate::types::options::ScheduleOptions::spare_host)).
+    pub(crate) spares_host: bool,
 }
 
 /// An answer of [`choose`].
@@ -155,6 +158,15 @@ fn first_done(
         let _ = match side.speed[ask.kind as usize] {
             Some(_) => write!(reason, "{:.3} s", total / 1e9),
             None => write!(reason, "is not measured yet"),
+        };
+        // Flushes are not spared: a writer may wait for one.
+        let is_doubled = i == host && ask.spares_host && ask.kind == JobKind::Compaction;
+        let total = match is_doubled && total > 0.0 {
+            true => {
+                reason.push_str(" (counts twice)");
+                2.0 * total
+            }
+            false => total,
         };
         if best.is_none_or(|(least, ..)| total < least) {
             best = Some((total, i, wait > 0.0));

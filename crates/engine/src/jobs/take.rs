@@ -133,6 +133,8 @@ struct Round<'a> {
     third_score: ThirdScore,
     /// Each side has one compaction at once.
     is_single: bool,
+    /// The time of the host's cores counts twice.
+    spares_host: bool,
     /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
     /// The state and slots that the executors reported. `None` if the host is the only side.
@@ -162,6 +164,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             taker,
             third_score: policy.third_score,
             is_single: !policy.multi_threading,
+            spares_host: policy.spare_host,
             answers: &answers,
             asked: has_others.then(|| sides.ask_all()),
             sides: None,
@@ -501,6 +504,7 @@ impl Round<'_> {
             bytes: work.bytes(),
             may_wait: work.may_wait(),
             answers,
+            spares_host: self.spares_host,
         };
         let decision = match self.third_score {
             _ if work.is_kept_off_host => match choose_other(&sides, &ask, &self.waiting) {

@@ -31,7 +31,7 @@ const JOINED_MAX: usize = 64 << 10;
 
 /// While appends are held back, the answers that have come are taken after so many bytes, and after
 /// so much time. Each look is a call of the system.
-const LOOK_AFTER: (usize, Duration) = (16 << 10, Duration::from_millis(1));
+const LOOK_AFTER: (usize, Duration) = (32 << 10, Duration::from_millis(1));
 
 impl FileShared {
     /// As [`WriteFile::append`](siltstone_storage::WriteFile::append).
@@ -170,5 +170,5 @@ fn held_bytes(inner: &Inner) -> usize {
 /// Whether what was not sent yet waits for more that is joined to it.
 fn is_held(inner: &Inner) -> bool {
     inner.is_full
-        || inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 2
+        || inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 4 * 3
 }

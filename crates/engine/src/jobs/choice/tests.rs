@@ -31,6 +31,7 @@ fn of(bytes: u64) -> Ask<'static> {
         bytes,
         may_wait: true,
         answers: &[Answer::Accepts; 4],
+        spares_host: false,
     }
 }
 
@@ -65,6 +66,35 @@ fn a_faster_side_does_not_get_every_job() {
     // The faster side has a free slot, so it gets the job.
     let free = [side("gpu0", 2, 1.0, &[9.0]), host];
     assert_eq!(places(&free, &works[..1]), [(0, false)]);
+}
+
+#[test]
+fn a_host_that_is_spared_gets_what_others_take_more_than_twice_as_long_for() {
+    let host = side("host", 1, 1.0, &[]);
+    let spared = Ask {
+        spares_host: true,
+        ..of(100 * MB)
+    };
+    let at =
+        |other: &SideView<'_>, ask: &Ask<'_>| choose(&[other.clone(), host.clone()], ask, &[]).side;
+    for (other, side_unspared, side_spared) in [
+        (side("gpu0", 1, 1.9, &[]), 1, 0),
+        (side("gpu0", 1, 2.1, &[]), 1, 1),
+        // Waiting counts as well.
+        (side("gpu0", 1, 0.9, &[0.10]), 1, 0),
+        (side("gpu0", 1, 0.9, &[0.12]), 1, 1),
+    ] {
+        assert_eq!(at(&other, &of(100 * MB)), side_unspared);
+        assert_eq!(at(&other, &spared), side_spared);
+    }
+    let slow = side("gpu0", 1, 1.9, &[]);
+    let flush = Ask {
+        kind: JobKind::Flush,
+        ..spared
+    };
+    assert_eq!(at(&slow, &flush), 1, "a writer may wait for a flush");
+    let words = choose(&[slow, host], &spared, &[]).reason;
+    assert_eq!(words, "gpu0 0.190 s, host 0.100 s (counts twice)");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::{Found, LEFT_MAX, PickKey, Round, Taker, key_of};
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::jobs::choice::ends::{EndSide, Order, PASSED_MAX, Queued, Taken, take_end};
-use crate::jobs::choice::{Answer, SideView};
+use crate::jobs::choice::{Answer, Ask, SideView, choose};
 use crate::jobs::schedule::{Left, Schedule, Waits};
 use crate::jobs::work::{Described, Placed, Reason, Work};
 use crate::tree::pick;
@@ -140,6 +140,7 @@ impl Round<'_> {
         let all = queues.iter().flat_map(|queue| &queue.entries);
         schedule.queues.note(all.map(|entry| entry.key));
         let sides = self.end_sides();
+        let host = self.jobs.runner.sides.host();
         let freezes = self.third_score == ThirdScore::EndsFrozen;
         let order = schedule.queues.order.take();
         let order = order
@@ -147,12 +148,23 @@ impl Round<'_> {
             .compared(&sides, freezes);
         let small = order.small_end(&sides);
         schedule.queues.small_end = small;
-        let able = self.able(schedule);
         let all: Vec<_> = queues
             .iter()
             .map(|queue| queue.queued(&schedule.queues))
             .collect();
-        let taken = take_end(&order, small, &able, &all);
+        let mut able = self.able(schedule);
+        let host_is_able = able[host];
+        able[host] &= !self.spares_host;
+        let mut taken = take_end(&order, small, &able, &all);
+        if taken.is_none() && self.spares_host && host_is_able {
+            // No other side can begin a job. The host does not begin one that another side will
+            // have done soon enough.
+            let only_host: Vec<bool> = (0..able.len()).map(|side| side == host).collect();
+            taken = take_end(&order, small, &only_host, &all).filter(|taken| {
+                let entry = &queues[taken.queue].entries[taken.position];
+                self.is_for_host(schedule, entry)
+            });
+        }
         schedule.queues.order = Some(order);
         match taken {
             Some(taken) => Some(self.start_taken(schedule, queues, taken, small)),
@@ -276,6 +288,22 @@ impl Round<'_> {
             has_room && !self.is_occupied(schedule, id)
         };
         self.sides.iter().flatten().enumerate().map(of).collect()
+    }
+
+    /// Whether the host will have done a work first, although its time counts twice.
+    fn is_for_host(&self, schedule: &Schedule, entry: &Entry) -> bool {
+        let Some(sides) = &self.sides else {
+            return true;
+        };
+        let sides = self.with_running(schedule, sides, JobKind::Compaction);
+        let ask = Ask {
+            kind: JobKind::Compaction,
+            bytes: entry.work.bytes(),
+            may_wait: true,
+            answers: &entry.answers,
+            spares_host: true,
+        };
+        choose(&sides, &ask, &self.waiting).side == self.jobs.runner.sides.host()
     }
 
     /// Starts the work that a side takes from its end.

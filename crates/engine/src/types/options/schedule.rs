@@ -57,6 +57,10 @@ pub struct ScheduleOptions {
     /// Compactions of the host on local tables read columns first, and then only the blocks of
     /// which something is kept.
     pub columns_first: bool,
+    /// The time of the host's cores counts twice when the side of a compaction is chosen, because
+    /// writers and readers need these cores. So the host takes a compaction if any other executor
+    /// would take more than twice as long, waiting included.
+    pub spare_host: bool,
 }
 
 const DEFAULT: ScheduleOptions = ScheduleOptions {
@@ -69,6 +73,7 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     fallback: true,
     separated_transfer: false,
     columns_first: false,
+    spare_host: false,
 };
 
 /// All scores off, and one job at a time.
@@ -90,6 +95,7 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
             three_levels: true,
             separated_transfer: true,
             columns_first: true,
+            spare_host: true,
             ..DEFAULT
         },
     ),
@@ -124,7 +130,7 @@ const THIRD_SCORES: [(&str, ThirdScore); 5] = [
 type Switch = fn(&mut ScheduleOptions) -> &mut bool;
 
 /// The switches that are on or off, by name.
-const SWITCHES: [(&str, Switch); 8] = [
+const SWITCHES: [(&str, Switch); 9] = [
     ("first-score", |o| &mut o.first_score),
     ("second-score", |o| &mut o.second_score),
     ("fourth-score", |o| &mut o.fourth_score),
@@ -133,6 +139,7 @@ const SWITCHES: [(&str, Switch); 8] = [
     ("fallback", |o| &mut o.fallback),
     ("separated-transfer", |o| &mut o.separated_transfer),
     ("columns-first", |o| &mut o.columns_first),
+    ("spare-host", |o| &mut o.spare_host),
 ];
 
 const THIRD: &str = "third-score";
