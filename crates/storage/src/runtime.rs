@@ -213,7 +213,7 @@ impl Runtime {
     }
 
     /// Lets the calling task, and the tasks that it starts from now on, yield to other tasks: its
-    /// nice value is raised by 5, so that it has a third of the processor time of a task that it
+    /// nice value is raised by 10, so that it has a tenth of the processor time of a task that it
     /// competes with, and all of what nobody else wants.
     ///
     /// This does nothing in simulation, and outside Linux, where a task has no nice value of its
@@ -224,7 +224,7 @@ impl Runtime {
         }
         // On Linux these calls without a process mean the calling thread.
         if let Ok(nice) = rustix::process::getpriority_process(None) {
-            let _ = rustix::process::setpriority_process(None, (nice + 5).min(19));
+            let _ = rustix::process::setpriority_process(None, (nice + 10).min(19));
         }
     }
 }

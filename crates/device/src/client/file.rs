@@ -315,8 +315,9 @@ impl FileShared {
         inner.last_serial
     }
 
-    /// Gives numbers to the changes that are sent together next, and returns the end of them.
-    fn number_some(&self, inner: &mut Inner) -> usize {
+    /// Gives numbers to the changes that are sent together next, and returns the end of them. They
+    /// have at most `most` bytes, unless one alone has more.
+    fn number_some(&self, inner: &mut Inner, most: usize) -> usize {
         let (mut end, mut bytes) = (inner.sent, 0);
         while end < inner.tail.len() && end - inner.answered < UNANSWERED_MAX {
             let is_behind_reserve =
@@ -326,7 +327,7 @@ impl FileShared {
                 && end > inner.answered
                 && matches!(inner.tail[end].kind, ChangeKind::Sync);
             bytes += inner.tail[end].kind.len();
-            if is_behind_reserve || is_early_sync || (end > inner.sent && bytes > BULK_MAX) {
+            if is_behind_reserve || is_early_sync || (end > inner.sent && bytes > most) {
                 break;
             }
             if inner.tail[end].number == 0 {
@@ -340,12 +341,18 @@ impl FileShared {
 
     /// Sends what may be sent. Returns false if there is no pipe.
     fn send_some(&self, inner: &mut Inner) -> bool {
+        self.send_while(inner, BULK_MAX, |_| true)
+    }
+
+    /// As [`FileShared::send_some`], in calls with at most `most` bytes, and ends before a call that
+    /// `goes_on` refuses.
+    fn send_while(&self, inner: &mut Inner, most: usize, goes_on: impl Fn(&Pipe) -> bool) -> bool {
         let Some(mut pipe) = inner.pipe.take() else {
             return false;
         };
         let mut lost = None;
-        loop {
-            let end = self.number_some(inner);
+        while goes_on(&pipe) {
+            let end = self.number_some(inner, most);
             if end == inner.sent {
                 break;
             }

@@ -330,7 +330,8 @@ fn the_host_alone_runs_all_jobs() {
     });
 }
 
-/// With `near-data`, jobs go over three levels on both sides, and all data is there afterwards.
+/// With the switches of `near-data`, jobs go over three levels on both sides, and all data is there
+/// afterwards. The host is not spared, or it would get few of them.
 #[test]
 fn jobs_go_over_three_levels_on_both_sides() {
     let count = |seed: u64, text: &str| {
@@ -352,7 +353,7 @@ fn jobs_go_over_three_levels_on_both_sides() {
     // Which side gets such a job depends on what else is due at that moment.
     let mut all = BTreeSet::new();
     for seed in 7..15 {
-        let (with, sides) = count(seed, "near-data");
+        let (with, sides) = count(seed, "near-data, spare-host=off");
         assert!(with > 0, "seed {seed}: {sides:?}");
         all.extend(sides);
         if all.len() == 2 {
@@ -361,6 +362,24 @@ fn jobs_go_over_three_levels_on_both_sides() {
     }
     assert_eq!(all.len(), 2, "{all:?}");
     assert_eq!(count(7, "near-data, three-levels=off").0, 0);
+}
+
+/// With `near-data` the host runs fewer compactions than without `spare-host`.
+#[test]
+fn a_spared_host_runs_fewer_compactions() {
+    let on_host = |text: &'static str| {
+        let count = Arc::new(std::sync::Mutex::new(0));
+        let out = count.clone();
+        simulated(move |world| {
+            let device = world.device(timed(1, 500));
+            let seen = write_much(&world, &[&device], text);
+            *out.lock().unwrap() = seen.done.iter().filter(|d| d.executor == "cpu").count();
+        });
+        let count = count.lock().unwrap();
+        *count
+    };
+    let (spared, not_spared) = (on_host("near-data"), on_host("near-data, spare-host=off"));
+    assert!(spared < not_spared, "{spared} of {not_spared}");
 }
 
 /// Without fallback, what a device has failed with waits for that device, and the host does none of

@@ -12,6 +12,7 @@
 //!
 //! Threading: as the parent module.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -115,11 +116,14 @@ impl FileShared {
             self.take_answers(&mut inner);
         }
         if !is_held(&inner) {
-            let pipe = inner.pipe.as_ref();
-            inner.is_full = pipe.is_some_and(|pipe| !pipe.has_room());
-            match inner.is_full {
-                true => inner.looked = (self.session.runtime.now(), held_bytes(&inner)),
-                false => _ = self.send_some(&mut inner),
+            let is_full = Cell::new(false);
+            self.send_while(&mut inner, JOINED_MAX, |pipe| {
+                is_full.set(!pipe.has_room());
+                !is_full.get()
+            });
+            inner.is_full = is_full.get() && held_bytes(&inner) > 0;
+            if inner.is_full {
+                inner.looked = (self.session.runtime.now(), held_bytes(&inner));
             }
         }
         if self.session.is_crowded() {
