@@ -475,6 +475,43 @@ fn the_host_goes_on_after_the_tables_of_a_device() {
     device.close();
 }
 
+/// A subjob with so many tables that its part fits into no answer ends as any other. The host
+/// asked for such a part again and again, and the job never ended.
+#[test]
+fn a_subjob_may_have_more_tables_than_an_answer_holds() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    let entries = (0..20_000u16).map(|n| (n.to_be_bytes().to_vec(), 9 << 8 | 1, vec![1; 100]));
+    let content = Content {
+        entries: entries.collect(),
+        ..Content::default()
+    };
+    let case = Case {
+        runs: vec![content],
+        ..a_case()
+    };
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, inputs) = prepare(&case, &shared);
+    let handover = Arc::new(Handover::new(&world.runtime));
+    let context = ExecContext {
+        handover: Some(handover),
+        ..ExecContext::new(
+            world.runtime.clone(),
+            Arc::new(inputs),
+            shared.clone(),
+            Epoch(3),
+        )
+    };
+    let outcome = executor.run(&job, &context).unwrap();
+    assert!(outcome.tables.len() > 400, "{}", outcome.tables.len());
+    let mut again = job.clone();
+    again.output.attempt = 2;
+    let expected = CpuExecutor.run(&again, &context).unwrap();
+    assert_eq!(files(&*shared, &outcome), files(&*shared, &expected));
+    device.close();
+}
+
 /// A job that is cancelled ends within two seconds, and so does one whose device is gone.
 #[test]
 fn a_cancelled_job_ends_and_leaves_nothing() {

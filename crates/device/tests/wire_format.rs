@@ -286,6 +286,15 @@ fn requests() -> Vec<(Request, u16, &'static str)> {
             19,
             "u64=1 u32=2 u64=3 flag=1",
         ),
+        (
+            Request::ReadPart {
+                attempt: 1,
+                index: 2,
+                offset: 3,
+            },
+            20,
+            "u64=1 u32=2 u64=3",
+        ),
         (Request::Describe, 24, ""),
         (Request::Echo { len: 5 }, 25, "u32=5"),
         (

@@ -209,7 +209,12 @@ impl Client {
                 bytes_per_s: ctx.throttle.as_ref().map_or(0, |t| t.bytes_per_s()),
                 bytes: paid_bytes,
             };
-            let status = match self.ask_status(attempt, finished.known, paid, &limit) {
+            let asked = self.ask_status(attempt, finished.known, paid, &limit);
+            let status = asked.and_then(|mut status| {
+                self.read_large_parts(attempt, finished.known, &mut status)?;
+                Ok(status)
+            });
+            let status = match status {
                 Ok(status) => status,
                 Err(error) => {
                     // A device that does not know the attempt was started again, or has ended the
@@ -282,6 +287,33 @@ impl Client {
             (Answer::Job(status), _) => Ok(status),
             _ => Err(self.session.wrong_answer(OP, &name)),
         }
+    }
+
+    /// Reads the parts for which the status had no room.
+    fn read_large_parts(&self, attempt: u64, known: u32, status: &mut JobStatus) -> Result<()> {
+        let session = &self.session;
+        let empty = |part: &(u32, &mut Vec<u8>)| part.1.is_empty();
+        for (index, part) in (known..).zip(&mut status.parts).filter(empty) {
+            loop {
+                let request = Request::ReadPart {
+                    attempt,
+                    index,
+                    offset: part.len() as u64,
+                };
+                let limit = session.limit_of(DOWN_LIMIT);
+                match session.ask(&limit, OP, &session.describe(), &request, &[])? {
+                    (Answer::Bytes, frame) if frame.bulk().is_empty() => break,
+                    (Answer::Bytes, frame) if part.len() as u64 <= OUTCOME_MAX => {
+                        part.extend_from_slice(frame.bulk());
+                        if frame.bulk().len() < BULK_MAX {
+                            break;
+                        }
+                    }
+                    _ => return Err(self.job_error(attempt, "a part of it could not be read")),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn read_outcome(&self, attempt: u64, len: u64) -> Result<Outcome> {

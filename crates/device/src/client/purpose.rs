@@ -132,6 +132,7 @@ impl LinkPurpose {
             | Request::WaitJob { .. }
             | Request::CancelJob { .. }
             | Request::ReadOutcome { .. }
+            | Request::ReadPart { .. }
             | Request::ForgetJob { .. } => LinkPurpose::Jobs,
             Request::Names { change, .. } => match change {
                 NamesChange::Publish { name } | NamesChange::Replace { name } => {

@@ -250,13 +250,19 @@ impl Jobs {
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = &attempt.progress;
-        // Parts are small, but a frame has limits: the host asks again for what did not fit.
-        let mut bytes = 0;
-        let parts = told.parts.iter().skip(known).take_while(|part| {
-            bytes += part.len() + 4;
-            bytes <= crate::wire::frame::FIELDS_MAX / 2
+        // A frame has limits: the host asks again for the parts that did not fit. One that never
+        // fits is left empty, and the host reads it by itself.
+        let most = crate::wire::frame::FIELDS_MAX / 2;
+        let new = told.parts.iter().skip(known).map(|part| match part.len() {
+            len if len + 4 <= most => part.clone(),
+            _ => Vec::new(),
         });
-        let parts: Vec<Vec<u8>> = parts.cloned().collect();
+        let mut bytes = 0;
+        let parts = new.take_while(|part| {
+            bytes += part.len() + 4;
+            bytes <= most
+        });
+        let parts: Vec<Vec<u8>> = parts.collect();
         let is_complete = known + parts.len() >= told.parts.len();
         let end = told.end.clone().filter(|_| is_complete);
         if end.is_some() {
@@ -277,6 +283,29 @@ impl Jobs {
             parts_hold: !told.parts_are_lost || planted!(FailedTablesAreAdopted),
             end,
         }))
+    }
+
+    /// A piece of a part of an attempt, which is empty behind its end.
+    pub(super) fn read_part(
+        &self,
+        number: u64,
+        index: u32,
+        offset: u64,
+        most: usize,
+    ) -> Result<Vec<u8>, StorageError> {
+        let attempt = self.attempt(number)?;
+        let told = attempt.told.lock();
+        let Some(part) = told.parts.get(index as usize) else {
+            let detail = format!("the attempt has {} parts", told.parts.len());
+            let name = format!("part {index} of attempt {number}");
+            let kind = StorageErrorKind::NotFound;
+            return Err(StorageError::new(kind, "run a job", name, detail));
+        };
+        let from = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(part.len());
+        let to = part.len().min(from.saturating_add(most));
+        Ok(part[from..to].to_vec())
     }
 
     /// A part of the bytes of an outcome.

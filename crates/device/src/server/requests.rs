@@ -173,6 +173,14 @@ pub(super) fn execute(
                 Err(error) => Err(error).into(),
             }
         }
+        Request::ReadPart {
+            attempt,
+            index,
+            offset,
+        } => match session.jobs.read_part(attempt, index, offset, BULK_MAX) {
+            Ok(bytes) => Executed::Answer(Answer::Bytes, bytes),
+            Err(error) => Err(error).into(),
+        },
         Request::ForgetJob { attempt } => {
             session.jobs.forget(attempt);
             Ok(Answer::Done).into()

@@ -135,6 +135,16 @@ pub enum Request {
         /// The offset in the outcome's bytes.
         offset: u64,
     },
+    /// Reads a piece of a finished part of an attempt, for which an answer about the job had no room
+    /// (it has an empty part in its place).
+    ReadPart {
+        /// The attempt.
+        attempt: u64,
+        /// How many parts come before it.
+        index: u32,
+        /// The offset in the part's bytes.
+        offset: u64,
+    },
     /// The host needs an ended attempt no longer.
     ForgetJob {
         /// The attempt.
@@ -289,6 +299,7 @@ mod kind {
     pub const FORGET_JOB: u16 = 17;
     pub const OPEN_FINISHED: u16 = 18;
     pub const SURVIVORS: u16 = 19;
+    pub const READ_PART: u16 = 20;
     pub const DESCRIBE: u16 = 24;
     pub const ECHO: u16 = 25;
     pub const MEASURE_MERGE: u16 = 26;
@@ -447,6 +458,7 @@ impl Request {
             Request::WaitJob { .. } => kind::WAIT_JOB,
             Request::CancelJob { .. } => kind::CANCEL_JOB,
             Request::ReadOutcome { .. } => kind::READ_OUTCOME,
+            Request::ReadPart { .. } => kind::READ_PART,
             Request::ForgetJob { .. } => kind::FORGET_JOB,
             Request::Survivors(_) => kind::SURVIVORS,
             Request::Describe => kind::DESCRIBE,
@@ -555,6 +567,15 @@ impl Request {
                 o.u64(*attempt);
                 o.u64(*offset);
             }
+            Request::ReadPart {
+                attempt,
+                index,
+                offset,
+            } => {
+                o.u64(*attempt);
+                o.u32(*index);
+                o.u64(*offset);
+            }
             Request::Survivors(piece) => piece.put(o),
             Request::Names {
                 number,
@@ -654,6 +675,11 @@ impl Request {
             },
             kind::READ_OUTCOME => Request::ReadOutcome {
                 attempt: i.u64("attempt")?,
+                offset: i.u64("offset")?,
+            },
+            kind::READ_PART => Request::ReadPart {
+                attempt: i.u64("attempt")?,
+                index: i.u32("number of the part")?,
                 offset: i.u64("offset")?,
             },
             kind::FORGET_JOB => Request::ForgetJob {

@@ -72,6 +72,7 @@ pub fn name_of(request: &Request) -> &'static str {
         Request::WaitJob { .. } => "wait_job",
         Request::CancelJob { .. } => "cancel_job",
         Request::ReadOutcome { .. } => "read_outcome",
+        Request::ReadPart { .. } => "read_part",
         Request::ForgetJob { .. } => "forget_job",
         Request::Survivors(_) => "survivors",
         Request::Names { change, .. } => match change {
