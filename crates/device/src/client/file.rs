@@ -344,7 +344,7 @@ impl FileShared {
         self.send_while(inner, BULK_MAX, |_| true)
     }
 
-    /// As [`FileShared::send_some`], in calls with at most `most` bytes, and ends before a call that
+    /// As [`FileShared::send_some`], in calls with at most `most` bytes. Ends before a call that
     /// `goes_on` refuses.
     fn send_while(&self, inner: &mut Inner, most: usize, goes_on: impl Fn(&Pipe) -> bool) -> bool {
         let Some(mut pipe) = inner.pipe.take() else {

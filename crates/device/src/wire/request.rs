@@ -135,8 +135,8 @@ pub enum Request {
         /// The offset in the outcome's bytes.
         offset: u64,
     },
-    /// Reads a piece of a finished part of an attempt, for which an answer about the job had no room
-    /// (it has an empty part in its place).
+    /// Reads a piece of a finished part of an attempt. Answers about the job have an empty part in
+    /// its place, because they have no room for it.
     ReadPart {
         /// The attempt.
         attempt: u64,
