@@ -43,6 +43,14 @@ use crate::wire::{Answer, Frame};
 /// The longest time that an answer about a job is held back.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
+/// A part with more than [`SMALL_PART`] bytes is told only when so much time has passed since the
+/// host began to wait. A part has all tables of its subjob, so telling each table at once would cost
+/// a request and more and more bytes for each.
+const PARTS_PAUSE: Duration = Duration::from_millis(100);
+
+/// The most bytes of a part that is told at once.
+const SMALL_PART: usize = 4 << 10;
+
 /// The most attempts of a session that are known, most of which have ended. A host forgets an
 /// attempt when it has its end.
 const ATTEMPTS_MAX: usize = 256;
@@ -51,8 +59,13 @@ const ATTEMPTS_MAX: usize = 256;
 #[derive(Default)]
 struct Told {
     /// Finished parts, in the order in which they were finished. A later one of a subjob has all
-    /// tables of the earlier ones.
+    /// tables of the earlier ones, and takes the place of one that the host was not told of, except
+    /// of the subjob's first one: that may be what the attempt began with.
     parts: Vec<Vec<u8>>,
+    /// The host was told of so many parts.
+    told_count: usize,
+    /// For each subjob that has several parts, where its last one is.
+    last: BTreeMap<u32, Option<usize>>,
     /// A sync failed, or the executor deleted its tables.
     parts_are_lost: bool,
     end: Option<JobEnd>,
@@ -96,7 +109,16 @@ impl Attempt {
 
 impl PartListener for Attempt {
     fn finished(&self, part: &Part) {
-        self.told.lock().parts.push(part.encode(self.job));
+        let bytes = part.encode(self.job);
+        let mut told = self.told.lock();
+        let end = told.parts.len();
+        match told.last.get(&part.subjob).copied() {
+            Some(Some(last)) if last >= told.told_count => told.parts[last] = bytes,
+            before => {
+                told.last.insert(part.subjob, before.map(|_| end));
+                told.parts.push(bytes);
+            }
+        }
         self.changed.notify_all();
     }
 
@@ -238,10 +260,15 @@ impl Jobs {
             chunks.asked();
         }
         let wait = Duration::from_millis(wait_ms.into()).min(WAIT_MAX);
-        let until = self.runtime.now() + wait;
+        let begun = self.runtime.now();
         let known = parts_known as usize;
         let mut told = attempt.told.lock();
-        while told.end.is_none() && told.parts.len() <= known {
+        while told.end.is_none() {
+            let until = match told.parts.get(known) {
+                None => begun + wait,
+                Some(part) if part.len() > SMALL_PART => begun + wait.min(PARTS_PAUSE),
+                Some(_) => break,
+            };
             let now = self.runtime.now();
             if now >= until {
                 break;
@@ -263,6 +290,7 @@ impl Jobs {
             bytes <= most
         });
         let parts: Vec<Vec<u8>> = parts.collect();
+        told.told_count = told.told_count.max(known + parts.len());
         let is_complete = known + parts.len() >= told.parts.len();
         let end = told.end.clone().filter(|_| is_complete);
         if end.is_some() {
