@@ -44,8 +44,8 @@ use crate::wire::{Answer, Frame};
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// A part with more than [`SMALL_PART`] bytes is told only when so much time has passed since the
-/// host began to wait. A part has all tables of its subjob, so telling each table at once would cost
-/// a request and more and more bytes for each.
+/// host began to wait. A part has all tables of its subjob, so telling each table at once would
+/// cost a request and more and more bytes for each.
 const PARTS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The most bytes of a part that is told at once.
