@@ -159,7 +159,7 @@ fn first_done(
             Some(_) => write!(reason, "{:.3} s", total / 1e9),
             None => write!(reason, "is not measured yet"),
         };
-        // Flushes are not spared: a writer may wait for one.
+        // The time of a flush counts once, because a writer may wait for the flush.
         let is_doubled = i == host && ask.spares_host && ask.kind == JobKind::Compaction;
         let total = match is_doubled && total > 0.0 {
             true => {

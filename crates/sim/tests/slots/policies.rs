@@ -331,7 +331,7 @@ fn the_host_alone_runs_all_jobs() {
 }
 
 /// With the switches of `near-data`, jobs go over three levels on both sides, and all data is there
-/// afterwards. The host is not spared, or it would get few of them.
+/// afterwards. `spare-host` is off, because with it the host would get few of them.
 #[test]
 fn jobs_go_over_three_levels_on_both_sides() {
     let count = |seed: u64, text: &str| {

@@ -251,7 +251,7 @@ impl Connection for SocketConnection {
 
     fn has_room(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
-        // An error is shown by the send that follows.
+        // If the connection has failed, the send that follows returns the error.
         !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
     }
 

@@ -4,8 +4,8 @@
 //! each request costs two calls of the system and wakes a task of the device. Whatever waits for an
 //! answer, or reads the object, sends them, as does the append that finds no request under way or
 //! makes the joined one large, and at last the keeper. An append that finds no request under way is
-//! sent at once, unless the link has no room: a writer does not wait for a device that is busy
-//! until as many bytes are unanswered as may be.
+//! sent at once, unless the link has no room. So a writer waits for a busy device only when the
+//! limit of bytes without an answer is reached.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
 //! it is sent again as it was.

@@ -290,7 +290,7 @@ impl Round<'_> {
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
 
-    /// Whether the host will have done a work first, although its time counts twice.
+    /// Whether the host is expected to finish a work first when its time counts twice.
     fn is_for_host(&self, schedule: &Schedule, entry: &Entry) -> bool {
         let Some(sides) = &self.sides else {
             return true;
