@@ -237,10 +237,13 @@ pub(crate) fn wait_for_keyspace(
         let limits = keyspace.settings().limits;
         (pressure::decide(&load, &limits), load, limits)
     };
-    if decide().0 == pressure::Decision::Pass {
-        return Ok(());
+    match decide().0 {
+        pressure::Decision::Pass => return Ok(()),
+        pressure::Decision::Stop { .. } => commit.env.work().notify(),
+        // Each write of a slowed writer comes here, and workers that are woken look through all
+        // work that is due. What is due was announced when it became due.
+        pressure::Decision::Slow { .. } => {}
     }
-    commit.env.work().notify();
     let mut failing = None;
     let whose = (keyspace.id, &keyspace.name[..]);
     let env = &commit.env;
