@@ -30,15 +30,16 @@ use crate::formats::version::{
 use crate::types::limits::{BOTTOM_LEVEL, LEVEL_COUNT};
 
 /// The tables and key ranges that a compaction keeps from other picks until it has ended: while its
-/// job runs, and while it waits for another attempt.
+/// job runs, and while it waits for another attempt. A clone shares them, because each pick gets
+/// all reservations of its keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// The input tables.
-    pub tables: BTreeSet<u64>,
+    /// The ids of the input tables, ascending.
+    pub tables: Arc<[u64]>,
     /// Key ranges by level within which the job takes, makes or passes tables. It makes them on the
     /// deepest of these levels. Only a merge within level 0 has a range there: its outputs may lie
     /// anywhere in it, in the slot of the inputs.
-    pub spans: Vec<(u8, KeyRange)>,
+    pub spans: Arc<[(u8, KeyRange)]>,
 }
 
 /// The input of [`pick`].
@@ -163,7 +164,8 @@ impl Choice {
     /// The reservation of the choice until its work has ended (C4). The outputs will lie beneath
     /// the levels that inputs pass, so no job may put tables there.
     pub fn reservation(&self) -> Reservation {
-        let tables = self.tables().map(|t| t.id).collect();
+        let mut tables: Vec<u64> = self.tables().map(|t| t.id).collect();
+        tables.sort_unstable();
         let mut spans = Vec::new();
         for level in self.from.max(1)..self.to {
             // What passes or leaves this level. All levels below level 0 are passed by outputs of
@@ -178,7 +180,10 @@ impl Choice {
             spans.extend(range.map(|range| (level, range)));
         }
         spans.push((self.to, self.range.clone()));
-        Reservation { tables, spans }
+        Reservation {
+            tables: tables.into(),
+            spans: spans.into(),
+        }
     }
 }
 
@@ -236,6 +241,9 @@ impl Ranges {
         let from = self
             .ranges
             .partition_point(|r| !r.end.reaches(&range.start));
+        if self.ranges.get(from).is_some_and(|r| r.includes(range)) {
+            return;
+        }
         let to = from + self.ranges[from..].partition_point(|r| range.end.reaches(&r.start));
         let union = self.ranges[from..to]
             .iter()
@@ -255,7 +263,36 @@ impl Ranges {
 struct Picker<'a> {
     input: &'a PickInput<'a>,
     targets: Targets,
-    reserved: BTreeSet<u64>,
+    reserved: ReservedTables,
+}
+
+/// The tables of all reservations. A pick asks for each table of the keyspace, and most are free,
+/// so a bit for a part of the id answers first.
+struct ReservedTables {
+    /// The bit `id % 1024` is set for each id.
+    bits: [u64; 16],
+    /// Ascending.
+    ids: Vec<u64>,
+}
+
+impl ReservedTables {
+    fn of(jobs: &[Reservation]) -> ReservedTables {
+        let mut ids: Vec<u64> = jobs.iter().flat_map(|job| &*job.tables).copied().collect();
+        ids.sort_unstable();
+        let mut bits = [0; 16];
+        for id in &ids {
+            bits[Self::word(*id)] |= 1 << (id % 64);
+        }
+        ReservedTables { bits, ids }
+    }
+
+    fn word(id: u64) -> usize {
+        (id / 64 % 16) as usize
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.bits[Self::word(id)] & 1 << (id % 64) != 0 && self.ids.binary_search(&id).is_ok()
+    }
 }
 
 impl<'a> Picker<'a> {
@@ -263,17 +300,12 @@ impl<'a> Picker<'a> {
         Picker {
             input,
             targets: targets(input.version, input.options, input.jobs),
-            reserved: input
-                .jobs
-                .iter()
-                .flat_map(|job| &job.tables)
-                .copied()
-                .collect(),
+            reserved: ReservedTables::of(input.jobs),
         }
     }
 
     fn is_reserved(&self, table: &TableMeta) -> bool {
-        self.reserved.contains(&table.id)
+        self.reserved.contains(table.id)
     }
 
     /// Whether a job takes or makes tables in this range of this level.
@@ -281,7 +313,7 @@ impl<'a> Picker<'a> {
         self.input
             .jobs
             .iter()
-            .flat_map(|job| &job.spans)
+            .flat_map(|job| &*job.spans)
             .any(|(l, r)| *l == level && r.overlaps(range))
     }
 
@@ -292,7 +324,7 @@ impl<'a> Picker<'a> {
             .input
             .jobs
             .iter()
-            .find(|job| job.tables.contains(&table.id))?;
+            .find(|job| job.tables.binary_search(&table.id).is_ok())?;
         job.spans
             .iter()
             .find(|(level, _)| *level == 0)
@@ -381,7 +413,7 @@ impl<'a> Picker<'a> {
         let newest_settled = settled.last()?;
         // No table may come down where jobs work on the base level or on a level that it passes ...
         let mut walls = Ranges::default();
-        for (level, range) in self.input.jobs.iter().flat_map(|job| &job.spans) {
+        for (level, range) in self.input.jobs.iter().flat_map(|job| &*job.spans) {
             if (1..=base).contains(level) {
                 walls.add(range);
             }
@@ -712,7 +744,7 @@ pub fn pick_manual(input: &PickInput<'_>, manual: &ManualRange) -> ManualStep {
     if input
         .jobs
         .iter()
-        .flat_map(|job| &job.spans)
+        .flat_map(|job| &*job.spans)
         .any(|(_, range)| range.overlaps(&manual.range))
     {
         return ManualStep::Wait;

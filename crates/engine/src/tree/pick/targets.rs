@@ -14,7 +14,8 @@ pub struct PickOptions {
     /// The number of level-0 runs at which a compaction is due.
     pub l0_trigger_count: usize,
     /// The number of level-0 runs at which newer runs are merged with each other while older ones
-    /// cannot move down.
+    /// cannot move down. Such a merge writes its tables once more than necessary, so it waits until
+    /// writers are slowed down.
     pub l0_intra_count: usize,
     /// The minimum number of runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
@@ -65,8 +66,10 @@ impl Default for PickOptions {
 impl PickOptions {
     /// The settings for a keyspace.
     pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
+        let trigger = settings.l0_trigger_count as usize;
         PickOptions {
-            l0_trigger_count: settings.l0_trigger_count as usize,
+            l0_trigger_count: trigger,
+            l0_intra_count: l0_intra_count(trigger, settings.l0_slowdown_count as usize),
             level1_bytes: settings.level1_bytes,
             level_factor: settings.level_factor.into(),
             table_bytes: settings.table_bytes,
@@ -91,6 +94,11 @@ impl PickOptions {
             ),
         }
     }
+}
+
+/// The number of runs at which writers are slowed down.
+fn l0_intra_count(trigger: usize, slowdown: usize) -> usize {
+    slowdown.max(trigger + 2)
 }
 
 /// The level into which level 0 is merged, and the targets of the levels.
@@ -156,5 +164,16 @@ pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reserva
         base,
         first_needed,
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_merge_within_level_0_when_writers_are_slowed_down() {
+        assert_eq!(l0_intra_count(4, 20), 20);
+        assert_eq!(l0_intra_count(4, 5), 6);
     }
 }

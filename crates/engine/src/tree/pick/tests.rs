@@ -128,20 +128,20 @@ fn draw(text: &str) -> Drawing {
             }
             "unsettled" => unsettled.push(draw_seqs(words[1])),
             "reserved" => {
-                let tables = words[1..]
+                let tables: BTreeSet<u64> = words[1..]
                     .iter()
                     .map(|id| id.parse().expect(line))
                     .collect();
                 jobs.push(Reservation {
-                    tables,
-                    spans: Vec::new(),
+                    tables: tables.into_iter().collect(),
+                    ..Reservation::default()
                 });
             }
             "span" => {
-                let spans = vec![(number(1) as u8, draw_range(words[2]))];
+                let spans = [(number(1) as u8, draw_range(words[2]))];
                 jobs.push(Reservation {
-                    tables: BTreeSet::new(),
-                    spans,
+                    spans: spans.into(),
+                    ..Reservation::default()
                 });
             }
             "trigger" => options.l0_trigger_count = number(1) as usize,

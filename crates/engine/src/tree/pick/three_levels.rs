@@ -36,6 +36,12 @@ impl Picker<'_> {
         if below.is_empty() || below.iter().any(|table| self.is_reserved(table)) {
             return None;
         }
+        // The job saves one writing of the choice's tables and writes those of the lower level. If
+        // there are more of these, it holds the tables of three levels for long, and other jobs,
+        // most of all those of level 0, wait.
+        if file_bytes(below) > choice.input_bytes {
+            return None;
+        }
         let mut inputs = choice.inputs.clone();
         inputs.push(LevelInput {
             level: to,

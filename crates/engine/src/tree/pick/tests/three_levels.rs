@@ -35,6 +35,16 @@ fn a_job_goes_through_a_level_that_is_due() {
 }
 
 #[test]
+fn a_job_takes_no_more_of_the_lowest_level_than_of_the_others() {
+    let at_most = DUE.replace("20[e..g]*10", "20[c..d]*40 22[e..g]*40");
+    picks("merge L1->L3: L1 1 L2 10 L3 20+22 [a..g]", &at_most);
+    picks(
+        "merge L1->L2: L1 1 L2 10 [a..f]",
+        &at_most.replace("20[c..d]*40", "20[c..d]*41"),
+    );
+}
+
+#[test]
 fn a_job_over_three_levels_gives_way_to_others() {
     let two = "merge L1->L2: L1 1 L2 10 [a..f]";
     for line in ["reserved 20", "span 3 [g..h]", "max 89"] {
