@@ -213,18 +213,20 @@ impl Runtime {
     }
 
     /// Lets the calling task, and the tasks that it starts from now on, yield to other tasks: its
-    /// nice value is raised by 10, so that it has a tenth of the processor time of a task that it
-    /// competes with, and all of what nobody else wants.
+    /// nice value is raised by `by`. It still has all of the processor time that nobody else wants.
+    /// Of what it competes for with a task that was not lowered, it has about a third with 3 and a
+    /// tenth with 10.
     ///
     /// This does nothing in simulation, and outside Linux, where a task has no nice value of its
     /// own. A system that refuses is ignored.
-    pub fn lower_priority(&self) {
+    pub fn lower_priority(&self, by: i32) {
         if self.is_simulated() || !cfg!(target_os = "linux") {
             return;
         }
         // On Linux these calls without a process mean the calling thread.
         if let Ok(nice) = rustix::process::getpriority_process(None) {
-            let _ = rustix::process::setpriority_process(None, (nice + 10).min(19));
+            let _ =
+                rustix::process::setpriority_process(None, nice.saturating_add(by).clamp(-20, 19));
         }
     }
 }

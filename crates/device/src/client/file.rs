@@ -137,6 +137,8 @@ struct Inner {
     unanswered_bytes: usize,
     /// When the answers that had come were taken last, and how many bytes were held back then.
     looked: (Instant, usize),
+    /// With so many bytes held back, the clock is read again.
+    clock_at: usize,
     /// The link had no room for what is held back, and this was not asked again since.
     is_full: bool,
     next_number: u64,
@@ -203,6 +205,7 @@ impl FileShared {
             answered: 0,
             unanswered_bytes: 0,
             looked: (session.runtime.now(), 0),
+            clock_at: 0,
             is_full: false,
             next_number: 1,
             last_serial: 0,

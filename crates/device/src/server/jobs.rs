@@ -13,7 +13,7 @@
 //!
 //! Threading: shared. An attempt's lock is never held over a call of a storage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -563,9 +563,9 @@ pub(super) fn begin(
     );
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
+    let lowered_by = lowered_by(&job);
     let task = move || {
-        // Requests come first: a host's writer waits for its appends, and nobody for a job.
-        task_inner.runtime.lower_priority();
+        task_inner.runtime.lower_priority(lowered_by);
         execute(&job, &context, &run);
         task_inner.give_slot_back(decides);
     };
@@ -576,6 +576,17 @@ pub(super) fn begin(
     }
     attempts.insert(order.attempt, attempt);
     Ok(Answer::Done)
+}
+
+/// By how much the priority of a job's tasks is lowered. Requests come first, because a host's
+/// writer waits for its appends. Then come jobs from level 0, for which writers wait if level 0
+/// grows. They are known by their many runs: other jobs merge the tables of two levels.
+fn lowered_by(job: &Job) -> i32 {
+    let runs: BTreeSet<u32> = job.inputs.iter().map(|input| input.run).collect();
+    match runs.len() {
+        0..=2 => 10,
+        _ => 3,
+    }
 }
 
 /// Runs a job to its end, and notes the end.
