@@ -17,6 +17,9 @@ use std::time::Duration;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 
+/// How often the time of the host's cores counts if the host is spared.
+const HOST_WEIGHT: u32 = 4;
+
 /// A job that a side runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningJob {
@@ -69,7 +72,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) may_wait: bool,
     /// The answer of each side.
     pub(crate) answers: &'a [Answer],
-    /// Whether the time of the host's cores counts twice
+    /// Whether the time of the host's cores counts [`HOST_WEIGHT`] times
     /// ([`spare_host`](crate::types::options::ScheduleOptions::spare_host)).
     pub(crate) spares_host: bool,
 }
@@ -160,11 +163,11 @@ fn first_done(
             None => write!(reason, "is not measured yet"),
         };
         // The time of a flush counts once, because a writer may wait for the flush.
-        let is_doubled = i == host && ask.spares_host && ask.kind == JobKind::Compaction;
-        let total = match is_doubled && total > 0.0 {
+        let is_spared = i == host && ask.spares_host && ask.kind == JobKind::Compaction;
+        let total = match is_spared && total > 0.0 {
             true => {
-                reason.push_str(" (counts twice)");
-                2.0 * total
+                let _ = write!(reason, " (counts {HOST_WEIGHT} times)");
+                f64::from(HOST_WEIGHT) * total
             }
             false => total,
         };

@@ -266,7 +266,9 @@ impl Jobs {
         work.stage.set(Stage::Finishing);
         // This comes before the installation, which wakes those who wait for the job, so that they
         // do not find its memory still held.
-        give_back_memory(&self.env, &outcome.counters);
+        if work.placed.side == self.runner.sides.host() {
+            give_back_memory(&self.env, &outcome.counters);
+        }
         if let What::Flush(source) = &work.what {
             self.sync_log_of(source)?;
         }

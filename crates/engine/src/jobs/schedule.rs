@@ -129,7 +129,12 @@ pub(crate) struct Schedule {
     overlaps: LiteMap<KeyspaceId, Overlaps>,
     /// What is remembered of the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
+    /// The number of writes and reads when it was last seen to have changed, and the time of that.
+    callers: Option<(u64, Instant)>,
 }
+
+/// After this time without a write or a read, nobody needs the host's cores.
+const QUIET_AFTER: Duration = Duration::from_millis(100);
 
 impl Schedule {
     /// Whether a job of this kind runs.
@@ -150,6 +155,18 @@ impl Schedule {
             paused: false,
             overlaps: LiteMap::new(),
             queues: Memory::default(),
+            callers: None,
+        }
+    }
+
+    /// Whether there was no write or read for a while. `count` is the number of both so far.
+    pub(super) fn is_quiet(&mut self, count: u64, now: Instant) -> bool {
+        match &self.callers {
+            Some((before, since)) if *before == count => now.since(*since) >= QUIET_AFTER,
+            _ => {
+                self.callers = Some((count, now));
+                false
+            }
         }
     }
 
@@ -534,4 +551,21 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
             && pick::pick_deletes(&state.input(None), &deletes(&jobs.tree, &schedule, view))
                 .is_none()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_are_quiet_after_a_while_without_a_call() {
+        let mut schedule = Schedule::new();
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        assert!(!schedule.is_quiet(5, at(1000)), "nothing is known yet");
+        assert!(!schedule.is_quiet(5, at(1099)));
+        assert!(schedule.is_quiet(5, at(1100)));
+        assert!(!schedule.is_quiet(6, at(1101)), "there was a call");
+        assert!(!schedule.is_quiet(6, at(1200)));
+        assert!(schedule.is_quiet(6, at(1201)));
+    }
 }

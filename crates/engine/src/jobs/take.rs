@@ -133,7 +133,7 @@ struct Round<'a> {
     third_score: ThirdScore,
     /// Each side has one compaction at once.
     is_single: bool,
-    /// The time of the host's cores counts twice.
+    /// The time of the host's cores counts several times.
     spares_host: bool,
     /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
@@ -198,6 +198,15 @@ impl Round<'_> {
         let mut schedule = jobs.schedule.lock();
         schedule.keep_overlaps(&map);
         self.look_at_sides(&mut schedule);
+        let metrics = jobs.env.metrics();
+        let calls = [
+            &metrics.batch_count,
+            &metrics.get_count,
+            &metrics.seek_count,
+        ];
+        let call_count = calls.iter().map(|counter| counter.get()).sum();
+        let is_quiet = schedule.is_quiet(call_count, jobs.env.now());
+        self.spares_host &= !is_quiet;
         // This is checked under the lock. A job that poisons the store does so before it leaves the
         // schedule, so its work is not begun again.
         if jobs.env.health().check_manifest().is_err() {

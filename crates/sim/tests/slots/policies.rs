@@ -371,7 +371,7 @@ fn a_spared_host_runs_fewer_compactions() {
         let count = Arc::new(std::sync::Mutex::new(0));
         let out = count.clone();
         simulated(move |world| {
-            let device = world.device(timed(1, 500));
+            let device = world.device(timed(2, 50));
             let seen = write_much(&world, &[&device], text);
             *out.lock().unwrap() = seen.done.iter().filter(|d| d.executor == "cpu").count();
         });

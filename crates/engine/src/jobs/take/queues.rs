@@ -119,15 +119,15 @@ impl Round<'_> {
     /// Places due compactions: level 0 of each keyspace as without queues, and then the works of
     /// the other levels, each side from its end.
     pub(super) fn queued(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
+        let mut later = Vec::new();
         for keyspace in super::in_turn(map, schedule.turn) {
-            let pick = |schedule: &Schedule, state: &super::PickState| {
-                pick::pick_of(&state.input(schedule.overlaps(keyspace.id)), 0..1)
-            };
-            let found = self.compactions(schedule, keyspace, Reason::Due, pick);
-            if found.is_some() {
-                return found;
+            if !self.is_level0_first(schedule, keyspace) {
+                later.push(keyspace);
+            } else if let Some(found) = self.level0(schedule, keyspace) {
+                return Some(found);
             }
         }
+        let left_count = self.left.len();
         let mut queues = match self.list(schedule, map) {
             Ok(queues) => queues,
             Err(found) => return Some(found),
@@ -166,13 +166,32 @@ impl Round<'_> {
             });
         }
         schedule.queues.order = Some(order);
-        match taken {
-            Some(taken) => Some(self.start_taken(schedule, queues, taken, small)),
-            None => {
-                self.show(queues);
-                None
-            }
+        if let Some(taken) = taken {
+            return Some(self.start_taken(schedule, queues, taken, small));
         }
+        self.show(queues);
+        // Nobody begins what was listed now, so it does not keep its tables from level 0.
+        self.left.truncate(left_count);
+        later
+            .into_iter()
+            .find_map(|keyspace| self.level0(schedule, keyspace))
+    }
+
+    /// Whether level 0 of a keyspace is at least as urgent as its other levels. If it always came
+    /// first, its jobs would follow each other and reserve all of the level below, which would grow
+    /// without a limit, and these jobs with it.
+    fn is_level0_first(&self, schedule: &Schedule, keyspace: &Arc<KeyspaceCore>) -> bool {
+        let state = self.pick_state(schedule, keyspace);
+        let scores = pick::scores(&state.input(None));
+        scores[1..].iter().all(|score| *score <= scores[0])
+    }
+
+    /// Places the compactions of level 0 of a keyspace that are due.
+    fn level0(&mut self, schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<Found> {
+        let pick = |schedule: &Schedule, state: &super::PickState| {
+            pick::pick_of(&state.input(schedule.overlaps(keyspace.id)), 0..1)
+        };
+        self.compactions(schedule, keyspace, Reason::Due, pick)
     }
 
     /// The compactions below level 0 that are due, as many as all sides could begin. Work that is
@@ -283,14 +302,18 @@ impl Round<'_> {
             let count = schedule.running_count(id);
             let has_room = match id == host {
                 true => matches!(self.taker, Taker::Worker { .. }),
-                false => side.slots > count && (count == 0 || !side.is_on_trial),
+                // One of several slots is kept for level 0, for which writers wait first.
+                false => {
+                    let slots = side.slots.saturating_sub(1).max(side.slots.min(1));
+                    slots > count && (count == 0 || !side.is_on_trial)
+                }
             };
             has_room && !self.is_occupied(schedule, id)
         };
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
 
-    /// Whether the host is expected to finish a work first when its time counts twice.
+    /// Whether the host is expected to finish a work first although its time counts several times.
     fn is_for_host(&self, schedule: &Schedule, entry: &Entry) -> bool {
         let Some(sides) = &self.sides else {
             return true;

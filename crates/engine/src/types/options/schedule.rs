@@ -57,9 +57,10 @@ pub struct ScheduleOptions {
     /// Compactions of the host on local tables read columns first, and then only the blocks of
     /// which something is kept.
     pub columns_first: bool,
-    /// The time of the host's cores counts twice when the side of a compaction is chosen, because
-    /// writers and readers need these cores. So the host takes a compaction if any other executor
-    /// would take more than twice as long, waiting included.
+    /// The time of the host's cores counts four times when the side of a compaction is chosen,
+    /// because writers and readers need these cores. So the host takes a compaction only if every
+    /// other executor would take more than four times as long, waiting included. If nobody has
+    /// written or read for a tenth of a second, the host's time counts once.
     pub spare_host: bool,
 }
 
