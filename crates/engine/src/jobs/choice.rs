@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 
-/// How often the time of the host's cores counts if the host is spared.
+/// The factor by which the time of the host's cores is multiplied if the host is spared.
 const HOST_WEIGHT: u32 = 4;
 
 /// A job that a side runs.

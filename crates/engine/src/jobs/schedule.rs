@@ -129,7 +129,8 @@ pub(crate) struct Schedule {
     overlaps: LiteMap<KeyspaceId, Overlaps>,
     /// What is remembered of the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
-    /// The number of writes and reads when it was last seen to have changed, and the time of that.
+    /// The number of writes and reads in the last search that found it changed, and the time of
+    /// that search.
     callers: Option<(u64, Instant)>,
 }
 

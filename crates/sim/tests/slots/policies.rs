@@ -382,6 +382,20 @@ fn a_spared_host_runs_fewer_compactions() {
     assert!(spared < not_spared, "{spared} of {not_spared}");
 }
 
+/// Level 0 is due nearly all the time, and level 1 goes down nevertheless, because level 0 comes
+/// first only while no other level is more urgent. Otherwise each job from level 0 would keep
+/// level 1 from going down, and would be larger than the one before.
+#[test]
+fn level_1_goes_down_while_level_0_is_due() {
+    simulated(|world| {
+        let device = world.device(timed(2, 500));
+        let seen = write_much(&world, &[&device], "near-data");
+        let levels = seen.stats.iter().map(|stats| &stats.keyspaces[0].levels);
+        let most = levels.map(|levels| levels[1].file_bytes).max().unwrap();
+        assert!(most < 10 * (64 << 10), "{most}");
+    });
+}
+
 /// Without fallback, what a device has failed with waits for that device, and the host does none of
 /// it. With fallback the host does some.
 #[test]

@@ -34,8 +34,8 @@ const JOINED_MAX: usize = 64 << 10;
 /// so much time. Each look is a call of the system.
 const LOOK_AFTER: (usize, Duration) = (32 << 10, Duration::from_millis(1));
 
-/// While appends are held back, the clock is read after so many bytes. Most appends of a log are
-/// records of a hundred bytes, for which a look at the clock takes longer than their copy.
+/// While appends are held back, the clock is read once for so many bytes. Most appends to a log are
+/// records of about a hundred bytes, and reading the clock takes longer than copying one.
 const CLOCK_AFTER: usize = 2 << 10;
 
 impl FileShared {
@@ -182,7 +182,7 @@ fn held_bytes(inner: &Inner) -> usize {
     waiting.map(|change| change.kind.len()).sum()
 }
 
-/// Whether so many bytes more are only joined to what waits, without a look at the clock.
+/// Whether an append of so many bytes only joins what is held back, without a look at the clock.
 fn waits_quietly(inner: &Inner, more: usize) -> bool {
     let held = held_bytes(inner);
     is_held(inner) && held >= inner.looked.1 && held + more < inner.clock_at

@@ -266,8 +266,8 @@ struct Picker<'a> {
     reserved: ReservedTables,
 }
 
-/// The tables of all reservations. A pick asks for each table of the keyspace, and most are free,
-/// so a bit for a part of the id answers first.
+/// The tables of all reservations. A pick asks about each table of the keyspace, and most tables
+/// are free. One bit, which the table's id selects, answers for most of these without a search.
 struct ReservedTables {
     /// The bit `id % 1024` is set for each id.
     bits: [u64; 16],
@@ -527,7 +527,11 @@ impl<'a> Picker<'a> {
     /// Merges newer neighbouring runs while the older ones cannot move down (C5).
     fn within_level0(&self, score: f64) -> Option<Choice> {
         let options = self.input.options;
-        if self.free_runs().count() < options.l0_intra_count {
+        let count = match self.input.jobs.is_empty() {
+            true => options.l0_intra_count,
+            false => options.l0_intra_count.max(options.l0_intra_busy_count),
+        };
+        if self.free_runs().count() < count {
             return None;
         }
         let runs = self.input.version.runs();

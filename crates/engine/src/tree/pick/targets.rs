@@ -14,9 +14,11 @@ pub struct PickOptions {
     /// The number of level-0 runs at which a compaction is due.
     pub l0_trigger_count: usize,
     /// The number of level-0 runs at which newer runs are merged with each other while older ones
-    /// cannot move down. Such a merge writes its tables once more than necessary, so it waits until
-    /// writers are slowed down.
+    /// cannot move down.
     pub l0_intra_count: usize,
+    /// As `l0_intra_count`, while the keyspace has other work, if it is larger. Such a merge writes
+    /// its tables once more than necessary, and the way down may be free when that work ends.
+    pub l0_intra_busy_count: usize,
     /// The minimum number of runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
     /// The target size of level 1.
@@ -48,6 +50,7 @@ impl Default for PickOptions {
         PickOptions {
             l0_trigger_count: 4,
             l0_intra_count: 6,
+            l0_intra_busy_count: 0,
             l0_intra_min_count: 3,
             level1_bytes: 256 << 20,
             level_factor: 10,
@@ -66,10 +69,10 @@ impl Default for PickOptions {
 impl PickOptions {
     /// The settings for a keyspace.
     pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
-        let trigger = settings.l0_trigger_count as usize;
         PickOptions {
-            l0_trigger_count: trigger,
-            l0_intra_count: l0_intra_count(trigger, settings.l0_slowdown_count as usize),
+            l0_trigger_count: settings.l0_trigger_count as usize,
+            // Until writers are slowed down.
+            l0_intra_busy_count: settings.l0_slowdown_count as usize,
             level1_bytes: settings.level1_bytes,
             level_factor: settings.level_factor.into(),
             table_bytes: settings.table_bytes,
@@ -94,11 +97,6 @@ impl PickOptions {
             ),
         }
     }
-}
-
-/// The number of runs at which writers are slowed down.
-fn l0_intra_count(trigger: usize, slowdown: usize) -> usize {
-    slowdown.max(trigger + 2)
 }
 
 /// The level into which level 0 is merged, and the targets of the levels.
@@ -164,16 +162,5 @@ pub fn targets(version: &KeyspaceVersion, options: &PickOptions, jobs: &[Reserva
         base,
         first_needed,
         bytes,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_merge_within_level_0_when_writers_are_slowed_down() {
-        assert_eq!(l0_intra_count(4, 20), 20);
-        assert_eq!(l0_intra_count(4, 5), 6);
     }
 }

@@ -4,8 +4,8 @@
 //! `L2: tables` a level. A table is `id[first..last]`, with `)` for a table that only has a range
 //! delete. It may be followed by `*MiB`, `!` (every entry is a delete), `%n` (n of a hundred are)
 //! and `^` (it needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`,
-//! `span level [a..b]`, `trigger n`, `intra n min`, `level1 MiB`, `factor n`, `max MiB`, `dynamic`,
-//! `read number` (the oldest that a reader needs), `unproductive id id`, `three levels`,
+//! `span level [a..b]`, `trigger n`, `intra n min busy`, `level1 MiB`, `factor n`, `max MiB`,
+//! `dynamic`, `read number` (the oldest that a reader needs), `unproductive id id`, `three levels`,
 //! `without first` and `without second` (the switches of these scores).
 
 use std::fmt::Write as _;
@@ -147,7 +147,10 @@ fn draw(text: &str) -> Drawing {
             "trigger" => options.l0_trigger_count = number(1) as usize,
             "intra" => {
                 (options.l0_intra_count, options.l0_intra_min_count) =
-                    (number(1) as usize, number(2) as usize)
+                    (number(1) as usize, number(2) as usize);
+                if words.len() > 3 {
+                    options.l0_intra_busy_count = number(3) as usize;
+                }
             }
             "level1" => options.level1_bytes = number(1) * MIB,
             "dynamic" => options.level_targets = LevelTargets::Dynamic,
@@ -681,6 +684,15 @@ fn newer_runs_merge_while_older_ones_move_down() {
     picks(
         "intra L0->L0: L0 7 L0 6 L0 5 L0 4 L0 3 [a..m] (20, 70]",
         &format!("{runs} intra 5 3"),
+    );
+    // While there is other work, as here, the larger number counts.
+    picks("nothing", &format!("{runs} intra 5 3 6"));
+    let free = runs
+        .replace("reserved 1 2", "unsettled (0,10]")
+        .replace("L0 (0,10]: 1[a..m]", "");
+    picks(
+        "intra L0->L0: L0 7 L0 6 L0 5 L0 4 L0 3 L0 2 [a..m] (10, 70]",
+        &format!("{free} intra 5 3 9"),
     );
     // A large run is not read again for the sake of small ones.
     picks(

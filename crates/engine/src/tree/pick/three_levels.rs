@@ -36,9 +36,9 @@ impl Picker<'_> {
         if below.is_empty() || below.iter().any(|table| self.is_reserved(table)) {
             return None;
         }
-        // The job saves one writing of the choice's tables and writes those of the lower level. If
-        // there are more of these, it holds the tables of three levels for long, and other jobs,
-        // most of all those of level 0, wait.
+        // The job writes the tables of the lowest level to save one writing of the others. If the
+        // lowest level has more bytes than the others, the job takes long, and keeps the tables of
+        // three levels from other jobs, above all from those of level 0.
         if file_bytes(below) > choice.input_bytes {
             return None;
         }
