@@ -388,11 +388,12 @@ fn a_spared_host_runs_fewer_compactions() {
 #[test]
 fn level_1_goes_down_while_level_0_is_due() {
     simulated(|world| {
-        let device = world.device(timed(2, 500));
+        let device = world.device(timed(2, 1000));
         let seen = write_much(&world, &[&device], "near-data");
         let levels = seen.stats.iter().map(|stats| &stats.keyspaces[0].levels);
         let most = levels.map(|levels| levels[1].file_bytes).max().unwrap();
-        assert!(most < 10 * (64 << 10), "{most}");
+        // It reaches five times its target, and more than eight times if level 0 comes first.
+        assert!(most < 7 * (64 << 10), "{most}");
     });
 }
 
