@@ -213,9 +213,9 @@ impl Runtime {
     }
 
     /// Lets the calling task, and the tasks that it starts from now on, yield to other tasks: its
-    /// nice value is raised by `by`. It still has all of the processor time that nobody else wants.
-    /// Of what it competes for with a task that was not lowered, it has about a third with 3 and a
-    /// tenth with 10.
+    /// nice value is raised by `by`. It still gets all processor time that no other task wants. If
+    /// a task whose priority was not lowered wants the same core, the calling task gets half as
+    /// much time as that task with 3, and a tenth as much with 10.
     ///
     /// This does nothing in simulation, and outside Linux, where a task has no nice value of its
     /// own. A system that refuses is ignored.

@@ -137,7 +137,7 @@ struct Inner {
     unanswered_bytes: usize,
     /// When the answers that had come were taken last, and how many bytes were held back then.
     looked: (Instant, usize),
-    /// The clock is read again once so many bytes are held back.
+    /// The clock is read again when at least this many bytes are held back.
     clock_at: usize,
     /// The link had no room for what is held back, and this was not asked again since.
     is_full: bool,

@@ -58,9 +58,9 @@ const ATTEMPTS_MAX: usize = 256;
 /// What the host is told of an attempt.
 #[derive(Default)]
 struct Told {
-    /// Finished parts, in the order in which they were finished. A later one of a subjob has all
-    /// tables of the earlier ones, and takes the place of one that the host was not told of, except
-    /// of the subjob's first one: that may be what the attempt began with.
+    /// Finished parts, in the order in which they were finished. A later part of a subjob has all
+    /// tables of its earlier parts. It replaces an earlier part of which the host was not told yet,
+    /// unless that is the first part of the subjob, because the attempt may have begun with it.
     parts: Vec<Vec<u8>>,
     /// The host was told of so many parts.
     told_count: usize,
@@ -578,9 +578,10 @@ pub(super) fn begin(
     Ok(Answer::Done)
 }
 
-/// By how much the priority of a job's tasks is lowered. Requests come first, because a host's
-/// writer waits for its appends. Then come jobs from level 0, for which writers wait if level 0
-/// grows. They are known by their many runs: other jobs merge the tables of two levels.
+/// By how much the priority of a job's tasks is lowered. Requests come first, because a writer of
+/// the host may wait for the answer to an append. Jobs from level 0 come next, because writers are
+/// slowed down when level 0 grows. The device recognises them by their number of runs: most other
+/// jobs merge the tables of two levels, which are two runs.
 fn lowered_by(job: &Job) -> i32 {
     let runs: BTreeSet<u32> = job.inputs.iter().map(|input| input.run).collect();
     match runs.len() {

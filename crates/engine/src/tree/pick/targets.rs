@@ -16,8 +16,9 @@ pub struct PickOptions {
     /// The number of level-0 runs at which newer runs are merged with each other while older ones
     /// cannot move down.
     pub l0_intra_count: usize,
-    /// As `l0_intra_count`, while the keyspace has other work, if it is larger. Such a merge writes
-    /// its tables once more than necessary, and the way down may be free when that work ends.
+    /// The number that takes the place of `l0_intra_count`, if it is larger, while the keyspace has
+    /// other work. A merge within level 0 writes its tables one more time than necessary, and the
+    /// older runs may be able to move down as soon as that work ends.
     pub l0_intra_busy_count: usize,
     /// The minimum number of runs that a merge within level 0 takes.
     pub l0_intra_min_count: usize,
