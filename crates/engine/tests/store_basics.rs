@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use siltstone::{
     Batch, Components, ErrorKind, IterOptions, Options, Store, SyncMode, WriteOptions,
@@ -320,4 +321,37 @@ fn processor_time_of_flushes_and_compactions_is_counted() {
 fn simulated_work_takes_no_processor_time() {
     let outcome = sim::run(SimConfig::new(1), |runtime| processor_time(&runtime));
     assert_eq!(outcome.unwrap(), (0, 0));
+}
+
+/// A write that is only slowed down wakes no background task. Each of them would look through all
+/// work that is due, at every write.
+#[test]
+fn a_slowed_write_wakes_nobody() {
+    let story = |runtime: Runtime| {
+        let storage: Arc<dyn Storage> = Arc::new(MemoryStorage::new(&runtime));
+        let options = Options {
+            l0_slowdown_count: 4,
+            ..small()
+        };
+        let store = open(&runtime, &storage, options);
+        store.test_hooks().pause_compaction(true);
+        let ks = store.default_keyspace().unwrap();
+        for i in 0..4 {
+            ks.put(&key(i), b"run").unwrap();
+            store.flush().unwrap();
+        }
+        runtime.sleep(Duration::from_secs(3));
+        let woken = store.test_hooks().woken_count();
+        for i in 0..50 {
+            ks.put(&key(i), &[1; 1000]).unwrap();
+        }
+        let delays = store.stats().delay_totals;
+        assert!(
+            delays.iter().any(|(_, total)| total.count > 0),
+            "{delays:?}"
+        );
+        assert_eq!(store.test_hooks().woken_count(), woken);
+        store.close().unwrap();
+    };
+    sim::run(SimConfig::new(1), story).result.unwrap();
 }

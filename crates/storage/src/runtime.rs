@@ -476,3 +476,38 @@ impl Condvar {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)] // real threads
+mod tests {
+    use super::*;
+
+    fn nice() -> i32 {
+        rustix::process::getpriority_process(None).unwrap()
+    }
+
+    /// Only the calling task and those that it starts get a lower priority, and simulated tasks,
+    /// which are threads as well, keep theirs.
+    #[test]
+    fn a_lower_priority_is_inherited_and_of_one_task_only() {
+        let (runtime, before) = (Runtime::threads(), nice());
+        let lowered = {
+            let runtime = runtime.clone();
+            move || {
+                runtime.lower_priority(3);
+                runtime.lower_priority(4);
+                let child = runtime.spawn("child", nice).unwrap();
+                (nice(), child.join().unwrap())
+            }
+        };
+        let lowered = runtime.spawn("lowered", lowered).unwrap().join().unwrap();
+        let expected = (before + 7).min(19);
+        assert_eq!((lowered, nice()), ((expected, expected), before));
+        let simulated = |runtime: Runtime| {
+            runtime.lower_priority(5);
+            nice()
+        };
+        let config = crate::sim::SimConfig::new(1);
+        assert_eq!(crate::sim::run(config, simulated).unwrap(), before);
+    }
+}

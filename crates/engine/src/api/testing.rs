@@ -63,6 +63,11 @@ impl TestHooks {
         self.parts.jobs.set_paused(paused);
     }
 
+    /// How often background tasks were woken so far, to look for work.
+    pub fn woken_count(&self) -> u64 {
+        self.parts.env.work().count()
+    }
+
     /// Refuses memory for memtables of this many bytes or more.
     pub fn refuse_arenas_from(&self, bytes: usize) {
         self.parts.tree.arenas().refuse_from(bytes);

@@ -110,7 +110,7 @@ impl Slots {
             return false;
         }
         self.watch(jobs.env().health().check_manifest().is_ok());
-        // Each write that is slowed down notifies this task too, so it does not look each time.
+        // Each write that is stopped notifies this task too, so it does not look each time.
         let now = jobs.env().now();
         let anyway = now.since(*looked) >= LOOK_AGAIN;
         if anyway {

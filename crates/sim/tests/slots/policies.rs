@@ -397,6 +397,27 @@ fn level_1_goes_down_while_level_0_is_due() {
     });
 }
 
+/// Of the two slots of a device, compactions below level 0 get one, so that a job from level 0 need
+/// not wait for one of them to end.
+#[test]
+fn one_of_several_slots_is_kept_for_level_0() {
+    simulated(|world| {
+        let device = world.device(timed(2, 1000));
+        let seen = write_much(&world, &[&device], "near-data");
+        let (mut below, mut both) = (0, 0);
+        for stats in &seen.stats {
+            let jobs = stats.jobs.iter();
+            let on_device = jobs.filter(|job| job.executor == "device" && job.is_under_way());
+            let levels: Vec<_> = on_device.map(|job| job.from_level).collect();
+            let count = levels.iter().filter(|level| **level > Some(0)).count();
+            assert!(count <= 1, "{levels:?}");
+            below += count;
+            both += usize::from(levels.len() == 2);
+        }
+        assert!(below > 0 && both > 0, "{below} and {both}");
+    });
+}
+
 /// Without fallback, what a device has failed with waits for that device, and the host does none of
 /// it. With fallback the host does some.
 #[test]
