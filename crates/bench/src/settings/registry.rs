@@ -310,7 +310,7 @@ static SETTINGS: [Setting; 31] = [
     count!(
         "topology.nice",
         topology.nice,
-        "The nice value of the device, or without one of the engine's workers."
+        "The nice value of the device and of the engine's workers."
     ),
 ];
 

@@ -156,8 +156,8 @@ pub struct Topology {
     /// Threads of one compaction on the device.
     #[serde(deserialize_with = "text::count")]
     pub parallelism: u32,
-    /// How far the processor prefers others to the device, or without a device to the engine's own
-    /// workers: the `nice` of Linux, from 0 to 19.
+    /// How far the processor prefers others to the device and to the engine's own workers: the
+    /// `nice` of Linux, from 0 to 19.
     #[serde(deserialize_with = "text::count")]
     pub nice: u32,
 }

@@ -126,7 +126,7 @@ impl Driver for PlacedDriver {
 
     fn open(&self, folder: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let store = self.open_store(folder, settings)?;
-        if !self.topology.has_device() && self.topology.nice > 0 {
+        if self.topology.nice > 0 {
             nice_threads(WORKERS, self.topology.nice)
                 .map_err(|error| EngineError::new("give the workers a nice value", error))?;
         }

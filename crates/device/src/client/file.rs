@@ -139,7 +139,7 @@ struct Inner {
     looked: (Instant, usize),
     /// The clock is read again when at least this many bytes are held back.
     clock_at: usize,
-    /// The link had no room for what is held back, and this was not asked again since.
+    /// When it was last asked, the link had no room for what is held back.
     is_full: bool,
     next_number: u64,
     last_serial: u64,

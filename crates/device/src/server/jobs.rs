@@ -62,7 +62,7 @@ struct Told {
     /// tables of its earlier parts. It replaces an earlier part of which the host was not told yet,
     /// unless that is the first part of the subjob, because the attempt may have begun with it.
     parts: Vec<Vec<u8>>,
-    /// The host was told of so many parts.
+    /// The number of parts that the host was told of.
     told_count: usize,
     /// For each subjob that has several parts, where its last one is.
     last: BTreeMap<u32, Option<usize>>,
@@ -313,7 +313,7 @@ impl Jobs {
         }))
     }
 
-    /// A piece of a part of an attempt, which is empty behind its end.
+    /// A piece of a part of an attempt. It is empty if it begins behind the end of the part.
     pub(super) fn read_part(
         &self,
         number: u64,

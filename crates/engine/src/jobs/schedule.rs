@@ -129,8 +129,7 @@ pub(crate) struct Schedule {
     overlaps: LiteMap<KeyspaceId, Overlaps>,
     /// What is remembered of the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
-    /// The number of writes and reads in the last search that found it changed, and the time of
-    /// that search.
+    /// The number of writes and reads so far, and when a search first found this number.
     callers: Option<(u64, Instant)>,
 }
 

@@ -34,8 +34,9 @@ const JOINED_MAX: usize = 64 << 10;
 /// so much time. Each look is a call of the system.
 const LOOK_AFTER: (usize, Duration) = (32 << 10, Duration::from_millis(1));
 
-/// While appends are held back, the clock is read once for so many bytes. Most appends to a log are
-/// records of about a hundred bytes, and reading the clock takes longer than copying one.
+/// While appends are held back, the clock is read each time that this many bytes were added. Most
+/// appends to a log are records of about a hundred bytes, and reading the clock takes longer than
+/// copying one.
 const CLOCK_AFTER: usize = 2 << 10;
 
 impl FileShared {

@@ -170,7 +170,8 @@ impl Round<'_> {
             return Some(self.start_taken(schedule, queues, taken, small));
         }
         self.show(queues);
-        // Nobody begins what was listed now, so it does not keep its tables from level 0.
+        // Nobody can begin the works that were listed, so they need not keep their tables from
+        // level 0.
         self.left.truncate(left_count);
         later
             .into_iter()

@@ -72,7 +72,7 @@ impl PickOptions {
     pub fn of(settings: &KeyspaceSettings, schedule: &ScheduleOptions) -> PickOptions {
         PickOptions {
             l0_trigger_count: settings.l0_trigger_count as usize,
-            // Until writers are slowed down.
+            // The number of runs at which writers are slowed down.
             l0_intra_busy_count: settings.l0_slowdown_count as usize,
             level1_bytes: settings.level1_bytes,
             level_factor: settings.level_factor.into(),
