@@ -138,11 +138,19 @@ impl Drop for DeviceStore {
 /// Opens a store at a path, or at the address of a folder on a device (`silt://HOST:PORT/FOLDER`).
 /// Its compactions run on the device that has its tables, and on those of `placement`.
 ///
+/// The policy `near-data` of the option `schedule` is made for such stores: the device gets the
+/// compactions, and the host's cores are left to writers and readers. The policy `default` treats
+/// the host as any other side.
+///
 /// ```no_run
-/// use siltstone::Options;
+/// use siltstone::{Options, ScheduleOptions};
 /// use siltstone_device::{Placement, open};
 ///
-/// let store = open("silt://127.0.0.1:4400/birds", Options::default(), &Placement::default())?;
+/// let options = Options {
+///     schedule: ScheduleOptions::policy("near-data").expect("it is a policy"),
+///     ..Options::default()
+/// };
+/// let store = open("silt://127.0.0.1:4400/birds", options, &Placement::default())?;
 /// store.default_keyspace()?.put("wren", "9 g")?;
 /// store.close()?;
 /// # siltstone::Result::Ok(())

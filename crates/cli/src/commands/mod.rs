@@ -276,7 +276,8 @@ fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
     open_placed(path, options, &place::placement())
 }
 
-/// As [`open`], for a store whose parts may be on these devices.
+/// As [`open`], for a store whose parts may be on these devices. If a device has a part in it, and
+/// its `OPTIONS.toml` sets no schedule, the policy is `near-data`.
 ///
 /// # Errors
 /// As [`open`], and [`siltstone_device::open`].
@@ -291,6 +292,11 @@ fn open_placed(path: &Path, options: Options, placed: &Placement) -> Result<Open
         }));
     }
     let text = text_of(path)?;
+    let sets_schedule = OptionsFile::read(path)?.names().contains(&"schedule");
+    let options = match sets_schedule {
+        true => options,
+        false => place::near_data(options),
+    };
     // The device of an address was asked for the settings already.
     if place::url(path)?.is_none() {
         place::reach_devices(path, placed)?;

@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone::{Error, ErrorKind, StatsFile, Storages, read_stats_file, read_stats_file_from};
+use siltstone::{
+    Error, ErrorKind, Options, ScheduleOptions, StatsFile, Storages, read_stats_file,
+    read_stats_file_from,
+};
 use siltstone_device::url::is_url;
 use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TlsFiles};
 use siltstone_storage::link::Address;
@@ -42,6 +45,15 @@ pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
     };
     parsed(text)?;
     Ok(Some(text))
+}
+
+/// The options with the policy for a store that a device has a part in. For the policy `default`
+/// the host is a side like others, and takes compactions while its writers need its cores.
+pub fn near_data(options: Options) -> Options {
+    Options {
+        schedule: ScheduleOptions::policy("near-data").unwrap_or_default(),
+        ..options
+    }
 }
 
 /// Whether the path is meant as the address of a folder on a device, complete or not.

@@ -116,6 +116,7 @@ impl DemoDevice {
             devices: vec![self.address()?],
             ..place::placement()
         };
+        let options = place::near_data(options);
         Ok(siltstone_device::open(place, options, &placement)?)
     }
 }

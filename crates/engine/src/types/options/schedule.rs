@@ -59,8 +59,8 @@ pub struct ScheduleOptions {
     pub columns_first: bool,
     /// The time of the host's cores counts four times when the side of a compaction is chosen,
     /// because writers and readers need these cores. So the host takes a compaction only if every
-    /// other executor would take more than four times as long, waiting included. If nobody has
-    /// written or read for a tenth of a second, the host's time counts once.
+    /// other executor would take more than four times as long, waiting included. If there was no
+    /// write, no get and no seek of a cursor for a tenth of a second, the host's time counts once.
     pub spare_host: bool,
 }
 
