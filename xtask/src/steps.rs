@@ -140,12 +140,17 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
             is_full,
             words,
         } => {
-            let size = match is_full {
-                true => "--within 3h",
-                false => "--quick --within 10min",
+            let (size, within) = match is_full {
+                true => ("", " --within 3h"),
+                false => (" --quick", " --within 10min"),
+            };
+            // Another time may be given.
+            let within = match words.iter().any(|word| word.starts_with("--within")) {
+                true => "",
+                false => within,
             };
             let mut step = Step::new(&format!(
-                "cargo run --release -p siltstone-cli -- bench paper {name} {size} --record \
+                "cargo run --release -p siltstone-cli -- bench paper {name}{size}{within} --record \
                  docs/papers/{name}.jsonl.zst --page docs/papers/{name}.md"
             ));
             step.args.extend(words.iter().cloned());
@@ -338,18 +343,27 @@ mod tests {
 
     #[test]
     fn a_papers_comparison_writes_its_records_and_its_page() {
-        let paper = |is_full| Bench::Paper {
-            name: "prockstore".into(),
-            is_full,
-            words: vec!["--rounds".into(), "2".into()],
+        let line = |is_full, words: [&str; 2]| {
+            let paper = Bench::Paper {
+                name: "prockstore".into(),
+                is_full,
+                words: words.map(String::from).into(),
+            };
+            bench(&paper, false)[0].to_string()
         };
-        let line = |is_full| bench(&paper(is_full), false)[0].to_string();
+        let rounds = ["--rounds", "2"];
         assert_eq!(
-            line(false),
+            line(false, rounds),
             "cargo run --release -p siltstone-cli -- bench paper prockstore --quick --within 10min \
              --record docs/papers/prockstore.jsonl.zst --page docs/papers/prockstore.md --rounds 2"
         );
-        assert!(line(true).contains(" --within 3h ") && !line(true).contains("--quick"));
+        let full = line(true, rounds);
+        assert!(
+            full.contains(" --within 3h ") && !full.contains("--quick"),
+            "{full}"
+        );
+        let shorter = line(true, ["--within", "2h"]);
+        assert_eq!(shorter.matches("--within").count(), 1, "{shorter}");
     }
 
     #[test]
