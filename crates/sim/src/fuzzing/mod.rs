@@ -18,6 +18,7 @@ mod fixup;
 pub mod replay;
 mod store;
 mod table;
+mod wire;
 
 /// A parser, and the function that calls it.
 #[derive(Clone, Copy)]
@@ -36,18 +37,21 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 26] = [
+pub const TARGETS: [Target; 29] = [
     target("batch", engine::batch),
     target("block", table::block),
     target("directories", store::directories),
     target("edit", engine::edit),
     target("filter", table::filter),
     target("footer", table::footer),
+    target("frames", wire::frames),
+    target("hello", wire::hello),
     target("index", table::index),
     target("job", table::job),
     target("log_chain", engine::log_chain),
     target("log_segment", engine::log_segment),
     target("manifest", engine::manifest),
+    target("message", wire::message),
     target("names", engine::names),
     target("options", engine::options),
     target("outcome", table::outcome),
