@@ -214,8 +214,8 @@ impl Runtime {
 
     /// Lets the calling task, and the tasks that it starts from now on, yield to other tasks: its
     /// nice value is raised by `by`. It still gets all processor time that no other task wants. If
-    /// a task whose priority was not lowered wants the same core, the calling task gets half as
-    /// much time as that task with 3, and a tenth as much with 10.
+    /// it competes for a core with a task whose priority was not lowered, it gets half of that
+    /// task's time if `by` is 3, and a tenth if `by` is 10.
     ///
     /// This does nothing in simulation, and outside Linux, where a task has no nice value of its
     /// own. A system that refuses is ignored.

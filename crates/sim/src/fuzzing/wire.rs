@@ -91,7 +91,8 @@ fn received(bytes: &[u8], most: usize) -> Received {
     }
 }
 
-/// The bytes with right checksums of the frames, as far as these can be followed.
+/// The same bytes, in which the checksums of all frames are right, as far as the lengths of the
+/// frames can be followed.
 fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let (mut out, mut at) = (bytes.to_vec(), 0);
     while let Some(header) = out.get(at..at + HEADER_BYTES) {

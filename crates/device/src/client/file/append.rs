@@ -183,7 +183,7 @@ fn held_bytes(inner: &Inner) -> usize {
     waiting.map(|change| change.kind.len()).sum()
 }
 
-/// Whether an append of so many bytes only joins what is held back, without a look at the clock.
+/// Whether an append of `more` bytes is only added to what is held back, without reading the clock.
 fn waits_quietly(inner: &Inner, more: usize) -> bool {
     let held = held_bytes(inner);
     is_held(inner) && held >= inner.looked.1 && held + more < inner.clock_at

@@ -685,7 +685,7 @@ fn newer_runs_merge_while_older_ones_move_down() {
         "intra L0->L0: L0 7 L0 6 L0 5 L0 4 L0 3 [a..m] (20, 70]",
         &format!("{runs} intra 5 3"),
     );
-    // While there is other work, as here, the larger number counts.
+    // A job runs, so the second count, six, decides, and five runs are not merged.
     picks("nothing", &format!("{runs} intra 5 3 6"));
     let free = runs
         .replace("reserved 1 2", "unsettled (0,10]")

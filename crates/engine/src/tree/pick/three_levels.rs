@@ -36,9 +36,10 @@ impl Picker<'_> {
         if below.is_empty() || below.iter().any(|table| self.is_reserved(table)) {
             return None;
         }
-        // The job writes the tables of the lowest level to save one writing of the others. If the
-        // lowest level has more bytes than the others, the job takes long, and keeps the tables of
-        // three levels from other jobs, above all from those of level 0.
+        // The job rewrites the tables of the lowest level, and saves that the others are written
+        // once more. If the lowest level has more bytes than the others, that costs more than it
+        // saves. The job also takes long, and other jobs, above all those of level 0, have to wait
+        // for the tables of all three levels.
         if file_bytes(below) > choice.input_bytes {
             return None;
         }
