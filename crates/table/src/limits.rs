@@ -34,6 +34,9 @@ pub const MAX_BLOCKS: u64 = u32::MAX as u64;
 /// The largest table file: 1 TiB.
 pub const MAX_TABLE_BYTES: u64 = 1 << 40;
 
+/// The largest count in the record of a table: of its bytes, entries and range deletes.
+pub const MAX_TABLE_COUNT: u64 = 1 << 44;
+
 /// The largest number of filter bits per user key.
 pub const MAX_BITS_PER_KEY: u8 = 20;
 

@@ -3,14 +3,17 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::forged::*;
 use common::*;
 use proptest::prelude::*;
-use siltstone_storage::{MemoryStorage, Storage, StorageError};
+use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageError};
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side, SplitExecutor};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{Sample, Synced, TrustSyncs, verify_outcome, verify_tables};
-use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange};
+use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputPrefix};
 use siltstone_table::retain::RangeDelete;
 
 #[test]
@@ -47,6 +50,9 @@ fn lies_about_structure_are_found_without_reading() {
         ("more dropped", |o| o.counters.shadowed += 1),
         ("more written", |o| o.counters.entries_written += 1),
         ("fewer bytes", |o| o.counters.bytes_written -= 1),
+        ("more bytes than the manifest takes", |o| {
+            o.tables[0].raw_bytes = 1 << 45
+        }),
         ("raw bytes below the entries", |o| {
             o.tables[0].raw_bytes = 11
         }),
@@ -370,5 +376,56 @@ proptest! {
         }
         prop_assert!(Job::decode(&whole[..cut.index(whole.len())]).is_err());
         prop_assert!(Outcome::decode(&whole).is_err());
+    }
+}
+
+/// An executor whose outcomes name another table than the first one that it made.
+struct NamesAnother(CpuExecutor);
+
+impl Executor for NamesAnother {
+    fn name(&self) -> &str {
+        "liar"
+    }
+
+    fn side(&self) -> Side {
+        Side::Host
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let mut outcome = self.0.run(job, ctx)?;
+        outcome.tables[0].name = "in-0.tbl".into();
+        Ok(outcome)
+    }
+}
+
+/// The parts of a divided job are checked before a table is renamed or deleted.
+#[test]
+fn a_divided_job_touches_no_file_that_a_lie_names() {
+    for liar in 0..2 {
+        let h = honest();
+        let side = |side| -> Arc<dyn Executor> {
+            match side == liar {
+                true => Arc::new(NamesAnother(CpuExecutor::new())),
+                false => Arc::new(CpuExecutor::new()),
+            }
+        };
+        let runtime = Runtime::threads();
+        let split = SplitExecutor::new(&runtime, "split", side(0), side(1));
+        let mut job = h.job.clone();
+        job.output.attempt = 90;
+        let inputs = Arc::new(h.inputs.clone());
+        let ctx = ExecContext::new(runtime, inputs, h.storage.clone(), epoch());
+        let before = h.storage.list().unwrap();
+        let outcome = split.run(&job, &ctx).unwrap();
+        verify_outcome(&job, &outcome).unwrap_err();
+        let after = h.storage.list().unwrap();
+        assert!(before.iter().all(|object| after.contains(object)));
+        // The tables of the honest part are gone.
+        let honest = OutputPrefix {
+            attempt: 90 | u64::from(liar == 0) << 31,
+            ..job.output.clone()
+        };
+        let left = after.iter().filter(|o| o.name.starts_with(&honest.text()));
+        assert_eq!(left.count(), 0);
     }
 }

@@ -62,6 +62,13 @@ impl Handover {
         self.left.lock().parts.iter().map(|p| p.tables.len()).sum()
     }
 
+    /// The names of the tables that the last attempt left.
+    pub fn left_names(&self) -> Vec<String> {
+        let left = self.left.lock();
+        let tables = left.parts.iter().flat_map(|part| &part.tables);
+        tables.map(|table| table.name.clone()).collect()
+    }
+
     /// The number of tables that attempts took over from earlier ones.
     pub fn adopted_count(&self) -> u64 {
         self.left.lock().adopted

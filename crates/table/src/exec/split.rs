@@ -27,6 +27,7 @@ use super::{
 };
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
+use crate::job::verify::verify_outcome;
 use crate::job::{Job, OutputPrefix};
 
 /// How often the calling task looks at the parts.
@@ -38,10 +39,6 @@ const MEASURED_JOBS: usize = 5;
 /// The number of subjobs that jobs for this executor should have, so that the share of each side
 /// can be chosen in small steps.
 const SUBJOBS: usize = 16;
-
-/// The bit of an attempt's number that tells the second part's tables from the first one's. An open
-/// of a store makes fewer attempts.
-const SECOND_PART: u64 = 1 << 31;
 
 /// Nanoseconds per byte of each side, of its last jobs.
 type Speeds = [VecDeque<f64>; 2];
@@ -147,10 +144,11 @@ fn show(parts: [&Progress; 2], whole: &Progress) {
     sum(|p| &p.helpers_cpu_ns);
 }
 
-/// Deletes the tables of an outcome that does not count.
-fn delete(outcome: &Outcome, ctx: &ExecContext) {
-    for table in &outcome.tables {
-        let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+/// Deletes the tables of a part's outcome that does not count. An outcome that lies must not make
+/// the host delete other files, so only names that the part gives count.
+fn delete(outcome: &Outcome, part: &Part, ctx: &ExecContext) {
+    for name in outcome.names_of(&part.job.output) {
+        let _ = ctx.outputs.delete(ctx.epoch, name);
     }
 }
 
@@ -201,10 +199,7 @@ impl Executor for SplitExecutor {
             return self.sides[side].run(job, &context);
         }
         let share = self.first_share(subjobs);
-        let second_output = OutputPrefix {
-            attempt: job.output.attempt | SECOND_PART,
-            ..job.output.clone()
-        };
+        let second_output = job.output.second_part();
         let part = |from, to, output| {
             Arc::new(Part {
                 job: part_of(job, from, to, output),
@@ -229,12 +224,26 @@ impl Executor for SplitExecutor {
         }
         let [(first, _), (second, _)] = ended;
         match (first, second) {
-            (Ok(first), Ok(second)) => join(job, ctx, share, first, second),
+            (Ok(first), Ok(second)) => {
+                let outcomes = [first, second];
+                let is_wrong =
+                    |at: &usize| verify_outcome(&parts[*at].job, &outcomes[*at]).is_err();
+                let Some(wrong) = (0..2).find(is_wrong) else {
+                    let [first, second] = outcomes;
+                    return join(job, ctx, share, first, second);
+                };
+                // Nothing that it names is touched. It is no outcome of the whole job either, so
+                // the store rejects it, and does not trust the side any more.
+                delete(&outcomes[1 - wrong], &parts[1 - wrong], ctx);
+                let [first, second] = outcomes;
+                Ok(if wrong == 0 { first } else { second })
+            }
             (first, second) => {
-                [&first, &second]
-                    .into_iter()
-                    .flatten()
-                    .for_each(|outcome| delete(outcome, ctx));
+                for (outcome, part) in [&first, &second].into_iter().zip(&parts) {
+                    if let Ok(outcome) = outcome {
+                        delete(outcome, part, ctx);
+                    }
+                }
                 // A part that was only cancelled because of the other one does not hide the reason.
                 let errors = [first.err(), second.err()].into_iter().flatten();
                 let reason = errors.reduce(|reason, error| match reason {
@@ -262,9 +271,9 @@ impl SplitExecutor {
                 Ok(task) => tasks.push(task),
                 Err(error) => {
                     parts.iter().for_each(|part| part.context.cancel.cancel());
-                    for task in tasks {
+                    for (task, part) in tasks.into_iter().zip(parts) {
                         if let Ok((Ok(outcome), _)) = task.join() {
-                            delete(&outcome, ctx);
+                            delete(&outcome, part, ctx);
                         }
                     }
                     let reason = format!("a task could not be started: {error}");
@@ -303,9 +312,9 @@ impl SplitExecutor {
         match ended {
             [Some(first), Some(second)] if !has_panicked => Ok([first, second]),
             ended => {
-                for (result, _) in ended.into_iter().flatten() {
-                    if let Ok(outcome) = result {
-                        delete(&outcome, ctx);
+                for (ended, part) in ended.iter().zip(parts) {
+                    if let Some((Ok(outcome), _)) = ended {
+                        delete(outcome, part, ctx);
                     }
                 }
                 Err(TableError::Misuse("an executor panicked; its job failed").into())
@@ -314,7 +323,7 @@ impl SplitExecutor {
     }
 }
 
-/// Joins the outcomes of both parts.
+/// Joins the outcomes of both parts, which were verified: their tables have the parts' names.
 fn join(
     job: &Job,
     ctx: &ExecContext,
@@ -346,8 +355,9 @@ fn join(
         (None, _) => ctx.outputs.sync_dir(ctx.epoch),
     };
     if let Err(error) = synced {
-        delete(&first, ctx);
-        delete(&second, ctx);
+        for table in first.tables.iter().chain(&second.tables) {
+            let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+        }
         return Err(error.into());
     }
     for table in &mut second.tables {

@@ -191,7 +191,19 @@ pub struct OutputPrefix {
     pub attempt: u64,
 }
 
+/// The bit of an attempt's number that tells the second part of a divided job from the first one.
+/// An open of a store makes fewer attempts.
+const SECOND_PART: u64 = 1 << 31;
+
 impl OutputPrefix {
+    /// The prefix of the second part, if the attempt divides its job between two executors.
+    pub fn second_part(&self) -> OutputPrefix {
+        OutputPrefix {
+            attempt: self.attempt | SECOND_PART,
+            ..self.clone()
+        }
+    }
+
     /// The prefix as it appears in names.
     pub fn text(&self) -> String {
         format!("{:08x}-{:08x}", self.epoch, self.attempt)

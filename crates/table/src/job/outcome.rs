@@ -153,3 +153,13 @@ pub struct Outcome {
     /// Always empty so far.
     pub dropped_value_bytes: Vec<(u64, u64)>,
 }
+
+impl Outcome {
+    /// The names of its tables that an attempt with this prefix can have given. An outcome that
+    /// was not verified may name any file, and whoever deletes its tables must not delete others.
+    pub fn names_of(&self, output: &OutputPrefix) -> impl Iterator<Item = &str> {
+        let prefix = output.text() + "-";
+        let names = self.tables.iter().map(|table| table.name.as_str());
+        names.filter(move |name| name.starts_with(&prefix))
+    }
+}

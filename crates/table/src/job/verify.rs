@@ -28,6 +28,7 @@ use crate::error::TableError;
 use crate::exec::{CancelToken, ExecError, StreamSource};
 use crate::key::{ENTRY_OVERHEAD_BYTES, hash};
 use crate::layout::Layout;
+use crate::limits::MAX_TABLE_COUNT;
 use crate::reader::{ReaderOptions, TableReader};
 use crate::retain::{KeyRange, RangeEnd};
 
@@ -252,6 +253,15 @@ fn check_table(
         Some(least) => least,
         None => return reject(format!("table {name}: {} entries", t.entries)),
     };
+    // The manifest takes no larger counts.
+    let counts = [t.raw_bytes, t.file_bytes, t.entries, t.fragments];
+    if counts.iter().any(|count| *count > MAX_TABLE_COUNT) {
+        return reject(format!(
+            "table {name} has a count above {MAX_TABLE_COUNT}: {} raw bytes, {} bytes, {} entries \
+             and {} range deletes",
+            t.raw_bytes, t.file_bytes, t.entries, t.fragments
+        ));
+    }
     if t.raw_bytes < least || (t.entries == 0 && t.raw_bytes > 0) || t.file_bytes == 0 {
         return reject(format!(
             "table {name}: {} raw bytes for {} entries",
@@ -363,8 +373,28 @@ pub fn verify_tables(
     synced: &dyn Synced,
     sample: Sample,
 ) -> Result<Result<(), Rejected>, TableError> {
+    match verify_tables_until(job, outcome, storage, synced, sample, &CancelToken::new()) {
+        Ok(verified) => Ok(verified),
+        Err(ExecError::Failed(error)) => Err(error),
+        Err(_) => Err(TableError::Misuse("a private cancel token was cancelled")),
+    }
+}
+
+/// As [`verify_tables`], until `cancel` is cancelled, which is checked before each block.
+///
+/// # Errors
+/// As [`verify_tables`], and `Err` with [`ExecError::Cancelled`].
+pub fn verify_tables_until(
+    job: &Job,
+    outcome: &Outcome,
+    storage: &dyn Storage,
+    synced: &dyn Synced,
+    sample: Sample,
+    cancel: &CancelToken,
+) -> Result<Result<(), Rejected>, ExecError> {
     for record in &outcome.tables {
-        if !synced.is_synced(&record.name, record.file_bytes)? {
+        let is_synced = synced.is_synced(&record.name, record.file_bytes);
+        if !is_synced.map_err(TableError::from)? {
             return Ok(reject(format!("table {} is not synced", record.name)));
         }
     }
@@ -372,13 +402,13 @@ pub fn verify_tables(
         job,
         storage,
         sample,
-        cancel: &CancelToken::new(),
+        cancel,
     };
     match reading.verify(outcome, None) {
         Ok(()) => Ok(Ok(())),
         Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
-        Err(Failure::Table(error)) => Err(error),
-        Err(Failure::Cancelled) => Err(TableError::Misuse("a private cancel token was cancelled")),
+        Err(Failure::Table(error)) => Err(error.into()),
+        Err(Failure::Cancelled) => Err(ExecError::Cancelled),
     }
 }
 
