@@ -25,6 +25,8 @@ enum Does {
     Declines,
     /// Declines when it has read a part.
     DeclinesLate,
+    /// Declines when it has finished tables, which it leaves.
+    DeclinesAfterTables,
     Fails,
     /// Fails when it has finished tables, which it leaves.
     FailsAfterTables,
@@ -66,7 +68,7 @@ impl Executor for Other {
                 Err(ExecError::declined("whole: its device is busy"))
             }
             Does::Fails => Err(ExecError::Failed(TableError::Misuse("its link is down"))),
-            Does::FailsAfterTables => {
+            Does::FailsAfterTables | Does::DeclinesAfterTables => {
                 let whole = CpuExecutor.run(job, ctx)?;
                 let mut parts: BTreeMap<u32, siltstone_table::exec::part::Part> = BTreeMap::new();
                 for table in &whole.tables {
@@ -84,7 +86,10 @@ impl Executor for Other {
                 let handover = ctx.handover.as_ref().expect("a compaction has one");
                 let left = handover.leave(job.identity(), parts.into_values().collect());
                 assert!(left.is_empty());
-                Err(ExecError::Failed(TableError::Misuse("its link is down")))
+                match self.does {
+                    Does::DeclinesAfterTables => Err(ExecError::declined("whole: it is busy now")),
+                    _ => Err(ExecError::Failed(TableError::Misuse("its link is down"))),
+                }
             }
             Does::Lies => {
                 let mut less = job.clone();
@@ -164,6 +169,7 @@ fn without_the_switch_it_is_not_asked() {
 fn what_it_declines_the_host_runs() {
     simulate(|rt| declined(&rt, Does::Declines));
     simulate(|rt| declined(&rt, Does::DeclinesLate));
+    simulate(|rt| declined(&rt, Does::DeclinesAfterTables));
 }
 
 fn declined(rt: &Runtime, does: Does) {
@@ -174,10 +180,18 @@ fn declined(rt: &Runtime, does: Does) {
     for name in [
         "job_fallback_count",
         "job_failed_count",
-        "job_checked_place_count",
         "job_declined_count",
     ] {
         assert_eq!(stats.counter(name), 0, "{name}");
+    }
+    // Only tables that it left are checked as foreign ones.
+    for name in ["adopted_table_count", "job_checked_place_count"] {
+        let is_counted = stats.counter(name) > 0;
+        assert_eq!(
+            is_counted,
+            does == Does::DeclinesAfterTables,
+            "{name}: {does:?}"
+        );
     }
 }
 

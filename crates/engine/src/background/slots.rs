@@ -74,6 +74,9 @@ struct Watched {
     work: Work,
     gate: Arc<Gate>,
     output: OutputPrefix,
+    /// The names of the tables that earlier attempts had left to it. It may have taken them over,
+    /// and not have renamed them.
+    handed_over: Vec<String>,
     progress: Arc<Progress>,
     cancel: CancelToken,
     /// The signs of life when they last changed, and when that was.
@@ -218,10 +221,12 @@ impl Slots {
 
     fn abandon(&self, slot: &Arc<Slot>, mut watched: Watched) {
         watched.gate.shut();
+        let mut names = watched.work.end();
+        names.append(&mut watched.handed_over);
         let left = Leftover {
             gate: watched.gate.clone(),
             output: watched.output.clone(),
-            names: watched.work.end(),
+            names,
         };
         self.jobs.leftovers().add(vec![left]);
         let sides = &self.jobs.runner().sides;
@@ -332,6 +337,10 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     *slot.attempt.lock() = Some(Watched {
         gate: attempt.gate.clone().expect("it runs elsewhere"),
         output: attempt.output.clone(),
+        handed_over: work
+            .begun
+            .as_ref()
+            .map_or_else(Vec::new, |begun| begun.left_names()),
         progress: attempt.progress.clone(),
         cancel: attempt.cancel.clone(),
         signs: attempt.progress.signs_of_life(),

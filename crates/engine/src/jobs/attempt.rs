@@ -14,7 +14,7 @@ use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::ranges::{RangeSample, verify_ranges};
 use siltstone_table::job::verify::{
-    AskStorage, Rejected, Sample, verify_outcome, verify_stream, verify_tables,
+    AskStorage, Rejected, Sample, verify_outcome, verify_stream, verify_tables_until,
 };
 use siltstone_table::job::{Job, OutputPrefix};
 
@@ -215,12 +215,9 @@ impl JobRunner {
         verified
     }
 
-    /// Deletes the tables of an outcome that is not believed. An outcome that lies about names must
-    /// not make the store delete other files, so only names of this attempt's outputs count.
+    /// Deletes the tables of an outcome that is not believed.
     pub(crate) fn discard_outputs(&self, attempt: &Attempt, outcome: &Outcome) {
-        let prefix = attempt.output.text();
-        let names = outcome.tables.iter().map(|table| &table.name);
-        self.discard_names(names.filter(|name| name.starts_with(&prefix)));
+        self.discard_names(outcome.names_of(&attempt.output));
     }
 
     fn check(
@@ -285,7 +282,13 @@ impl JobRunner {
             storage: outputs,
             epoch,
         };
-        let verified = verify_tables(job, outcome, outputs, &synced, sample).map_err(failed)?;
+        let cancel = &attempt.cancel;
+        let ended = |error| match error {
+            ExecError::Failed(error) => failed(error),
+            ExecError::Cancelled | ExecError::Declined { .. } => Ended::Cancelled,
+        };
+        let verified = verify_tables_until(job, outcome, outputs, &synced, sample, cancel);
+        let verified = verified.map_err(ended)?;
         if verified.is_err() {
             return Ok(verified);
         }
@@ -297,15 +300,10 @@ impl JobRunner {
         if verified.is_err() || is_compared && !is_whole {
             return Ok(verified);
         }
-        match verify_ranges(job, outcome, inputs, outputs, ranges, &attempt.cancel) {
-            Ok(Ok(checked)) => {
-                self.checked.place_count.add(checked.places);
-                self.checked.bytes.add(checked.bytes);
-                Ok(Ok(()))
-            }
-            Ok(Err(rejected)) => Ok(Err(rejected)),
-            Err(ExecError::Failed(error)) => Err(failed(error)),
-            Err(ExecError::Cancelled | ExecError::Declined { .. }) => Err(Ended::Cancelled),
-        }
+        let checked = verify_ranges(job, outcome, inputs, outputs, ranges, cancel);
+        Ok(checked.map_err(ended)?.map(|checked| {
+            self.checked.place_count.add(checked.places);
+            self.checked.bytes.add(checked.bytes);
+        }))
     }
 }

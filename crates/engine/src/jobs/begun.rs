@@ -69,6 +69,12 @@ impl Begun {
         self.handover.as_ref().map_or(0, |h| h.left_count())
     }
 
+    /// The names of these tables.
+    pub(crate) fn left_names(&self) -> Vec<String> {
+        let handover = self.handover.as_ref();
+        handover.map_or_else(Vec::new, |handover| handover.left_names())
+    }
+
     /// Whether the last attempt left more tables than there were before. Call this once per
     /// attempt.
     pub(crate) fn has_left_more(&mut self) -> bool {

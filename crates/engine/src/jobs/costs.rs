@@ -3,7 +3,8 @@
 //! The processor time of a side is what its executor reports of the attempts that made outcomes.
 //! The host's part of it is measured here: building, verifying, installing, waiting, and attempts
 //! that failed. What the host would have needed for the compactions of another side is estimated
-//! from the processor time that it needs for a byte of its own compactions.
+//! from the processor time that it needs for a byte of its own compactions, or, while it has run
+//! none, from what the other side needed for these.
 //!
 //! Invariant: sums only rise. Flushes do not count, because hosts run them.
 //!
@@ -19,8 +20,10 @@ pub(super) struct Costs {
     pub(super) compaction_count: Counter,
     pub(super) in_bytes: Counter,
     pub(super) out_bytes: Counter,
-    /// Processor time of the machine that ran them.
+    /// Processor time of the machine that ran them, and the bytes of the inputs of those of which
+    /// it is known.
     pub(super) cpu_ns: Counter,
+    measured_bytes: Counter,
     /// Processor time of the host, that of attempts that failed included.
     pub(super) host_cpu_ns: Counter,
     /// From their begin to their verification.
@@ -31,7 +34,8 @@ pub(super) struct Costs {
 pub(crate) struct Compacted {
     pub(crate) in_bytes: u64,
     pub(crate) out_bytes: u64,
-    pub(crate) cpu_ns: u64,
+    /// Processor time of the machine that ran it. `None` if two of them ran parts of it.
+    pub(crate) cpu_ns: Option<u64>,
     pub(crate) took: Duration,
 }
 
@@ -40,13 +44,16 @@ impl Costs {
         self.compaction_count.add(1);
         self.in_bytes.add(done.in_bytes);
         self.out_bytes.add(done.out_bytes);
-        self.cpu_ns.add(done.cpu_ns);
+        if let Some(cpu_ns) = done.cpu_ns {
+            self.cpu_ns.add(cpu_ns);
+            self.measured_bytes.add(done.in_bytes);
+        }
         self.run_ns.add(done.took.as_nanos() as u64);
     }
 
     /// The processor time for each input byte, in nanoseconds, if it is known.
     pub(super) fn cpu_ns_per_byte(&self) -> Option<f64> {
-        let (bytes, ns) = (self.in_bytes.get(), self.cpu_ns.get());
+        let (bytes, ns) = (self.measured_bytes.get(), self.cpu_ns.get());
         (bytes > 0 && ns > 0).then(|| ns as f64 / bytes as f64)
     }
 
@@ -69,7 +76,7 @@ mod tests {
         let done = |in_bytes, cpu_ns| Compacted {
             in_bytes,
             out_bytes: in_bytes / 2,
-            cpu_ns,
+            cpu_ns: Some(cpu_ns),
             took: Duration::from_micros(7),
         };
         let (host, device) = (Costs::default(), Costs::default());
@@ -77,6 +84,12 @@ mod tests {
         assert_eq!(device.saved_cpu_us(Some(4.0)), None, "nothing was done");
         host.add(&done(1000, 3000));
         host.add(&done(1000, 5000));
+        assert_eq!(host.cpu_ns_per_byte(), Some(4.0));
+        // A compaction that two machines shared says nothing about either.
+        host.add(&Compacted {
+            cpu_ns: None,
+            ..done(0, 0)
+        });
         assert_eq!(host.cpu_ns_per_byte(), Some(4.0));
         device.add(&done(1_000_000, 0));
         device.host_cpu_ns.add(500_000);
@@ -87,8 +100,8 @@ mod tests {
         assert_eq!(device.saved_cpu_us(Some(4.0)), Some(-5500));
         assert_eq!(
             (host.compaction_count.get(), host.out_bytes.get()),
-            (2, 1000)
+            (3, 1000)
         );
-        assert_eq!(host.run_ns.get(), 14_000);
+        assert_eq!(host.run_ns.get(), 21_000);
     }
 }

@@ -58,7 +58,8 @@ impl Leftovers {
         }
         let begins: Vec<_> = idle
             .iter()
-            .map(|l| format!("{}-", l.output.text()))
+            .flat_map(|left| [left.output.text(), left.output.second_part().text()])
+            .map(|prefix| format!("{prefix}-"))
             .collect();
         let names: Vec<_> = idle.iter().flat_map(|left| &left.names).collect();
         let is_left = |name: &String| {

@@ -121,11 +121,12 @@ impl Jobs {
     /// there is none, or if it declines.
     fn execute_separated(
         &self,
-        work: &Work,
+        work: &mut Work,
         attempt: &mut Attempt,
     ) -> Option<std::result::Result<Outcome, Ended>> {
         let begun = work.begun.as_ref().filter(|_| !work.is_whole)?;
         self.runner.separated_for(begun)?;
+        let left_before = begun.left_names();
         let gate = Gate::new(self.env.runtime(), begun.inputs.clone());
         attempt.gate = Some(gate.clone());
         let executed = self.prepare(work, attempt).execute();
@@ -134,9 +135,21 @@ impl Jobs {
         match executed {
             Err(Ended::Declined(reason)) => {
                 work.remark.remark(&reason);
-                // It may have begun.
-                work.progress.entries.store(0, Ordering::Relaxed);
-                work.progress.bytes_in.store(0, Ordering::Relaxed);
+                // It may have begun, and even have left tables, which this attempt will take over.
+                let progress = &work.progress;
+                for count in [
+                    &progress.entries,
+                    &progress.bytes_in,
+                    &progress.bytes_out,
+                    &progress.tables,
+                ] {
+                    count.store(0, Ordering::Relaxed);
+                }
+                if let Some(begun) = &mut work.begun
+                    && begun.left_names() != left_before
+                {
+                    begun.note_foreign_attempt();
+                }
                 attempt.gate = None;
                 None
             }
@@ -170,6 +183,8 @@ impl Jobs {
         metrics.adopted_table_count.add(adopted);
         metrics.resumed_job_count.add(u64::from(adopted > 0));
         let runner = &self.runner;
+        let is_host = runner.is_host(attempt);
+        let is_separated = !is_host && attempt.side == runner.sides.host();
         let carry_over = runner
             .is_foreign(attempt, begun)
             .then(|| self.carry_over())
@@ -200,7 +215,8 @@ impl Jobs {
                     let compacted = Compacted {
                         in_bytes: work.bytes(),
                         out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
-                        cpu_ns: outcome.counters.cpu_ns,
+                        // Of a separated compaction this is what the device used.
+                        cpu_ns: (!is_separated).then_some(outcome.counters.cpu_ns),
                         took: time,
                     };
                     sides.count_compacted(attempt.side, &compacted);
@@ -216,8 +232,6 @@ impl Jobs {
             }
             Err(ended) => ended,
         };
-        let is_host = runner.is_host(attempt);
-        let is_separated = !is_host && attempt.side == sides.host();
         if let Some(gate) = &attempt.gate {
             work.unbelieved.push(Leftover {
                 gate: gate.clone(),

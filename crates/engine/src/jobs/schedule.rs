@@ -473,15 +473,18 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
 /// any side, or without fallback on any side but the host.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
+    let host = jobs.runner.sides.host();
     // The host can do it in another way.
-    if side != jobs.runner.sides.host()
+    if side != host
         && let Some(answer) = work.answers.get_mut(side)
     {
         *answer = Answer::Failed;
     }
-    if !jobs.env.options().schedule.fallback {
+    let others = work.answers.get_mut(..host).unwrap_or_default();
+    // If only the host was asked, nobody else would ever take it.
+    let is_for_others = side != host || others.contains(&Answer::Accepts);
+    if !jobs.env.options().schedule.fallback && is_for_others {
         work.is_kept_off_host = true;
-        let others = &mut work.answers[..jobs.runner.sides.host()];
         if !others.contains(&Answer::Accepts) {
             // All of them have failed, so each gets another chance.
             let failed = others

@@ -468,7 +468,7 @@ impl Sides {
                 host_cpu_us: costs.host_cpu_ns.get() / 1000,
                 saved_cpu_us: match i == self.host() {
                     true => None,
-                    false => costs.saved_cpu_us(host_cpu),
+                    false => costs.saved_cpu_us(host_cpu.or(costs.cpu_ns_per_byte())),
                 },
                 link_bytes: links[i].map(|link| link.bytes),
                 saved_link_bytes: links[i].map(|link| link.spared_bytes),

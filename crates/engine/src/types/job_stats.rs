@@ -129,8 +129,9 @@ pub struct SideStats {
     pub host_cpu_us: u64,
     /// An estimate of the processor time of the host that this side has saved, in microseconds:
     /// what the host would have needed for these compactions, by the bytes and the processor time
-    /// of its own, less what it spent (`host_cpu_us`). Negative if the side costs the host more
-    /// than it saves. `None` for the host, and if the host has run no compaction.
+    /// of its own, less what it spent (`host_cpu_us`). While the host has run none, it is taken to
+    /// need what the side needed. Negative if the side costs the host more than it saves. `None`
+    /// for the host, and if neither is known.
     pub saved_cpu_us: Option<i64>,
     /// Bytes that its jobs put on the link to it, both ways: orders, outcomes, and tables of lent
     /// work. `None` if there is no link. Reads that verify its tables count as

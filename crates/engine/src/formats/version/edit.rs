@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 
+use siltstone_table::limits::MAX_TABLE_COUNT;
+
 pub use crate::formats::version::codec::SEAL_TAG;
 pub use crate::types::fields::MUST_UNDERSTAND;
 use crate::types::fields::malformed;
@@ -33,9 +35,6 @@ pub const MAX_OPEN_NUMBER: u64 = 1 << 48;
 
 /// The largest id of a table or run.
 pub const MAX_TABLE_ID: u64 = (1 << 56) - 1;
-
-/// The most bytes or entries of a table.
-const MAX_TABLE_COUNT: u64 = 1 << 44;
 
 /// The slot of a level-0 run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

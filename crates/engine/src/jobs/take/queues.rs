@@ -304,10 +304,7 @@ impl Round<'_> {
             let has_room = match id == host {
                 true => matches!(self.taker, Taker::Worker { .. }),
                 // One of several slots is kept for level 0, for which writers wait first.
-                false => {
-                    let slots = side.slots.saturating_sub(1).max(side.slots.min(1));
-                    slots > count && (count == 0 || !side.is_on_trial)
-                }
+                false => slots_for_queued(side.slots) > count && (count == 0 || !side.is_on_trial),
             };
             has_room && !self.is_occupied(schedule, id)
         };
@@ -319,7 +316,11 @@ impl Round<'_> {
         let Some(sides) = &self.sides else {
             return true;
         };
-        let sides = self.with_running(schedule, sides, JobKind::Compaction);
+        let host = self.jobs.runner.sides.host();
+        let mut sides = self.with_running(schedule, sides, JobKind::Compaction);
+        for side in &mut sides[..host] {
+            side.slots = slots_for_queued(side.slots);
+        }
         let ask = Ask {
             kind: JobKind::Compaction,
             bytes: entry.work.bytes(),
@@ -327,7 +328,7 @@ impl Round<'_> {
             answers: &entry.answers,
             spares_host: true,
         };
-        choose(&sides, &ask, &self.waiting).side == self.jobs.runner.sides.host()
+        choose(&sides, &ask, &self.waiting).side == host
     }
 
     /// Starts the work that a side takes from its end.
@@ -412,6 +413,11 @@ impl Round<'_> {
             }
         }
     }
+}
+
+/// The slots of an executor that queued work may take. One of several is kept for level 0.
+fn slots_for_queued(slots: usize) -> usize {
+    slots.saturating_sub(1).max(slots.min(1))
 }
 
 #[cfg(test)]

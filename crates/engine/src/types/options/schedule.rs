@@ -36,7 +36,7 @@ pub struct ScheduleOptions {
     /// Tables that jobs have reserved do not make their level due again.
     pub first_score: bool,
     /// Of a level, the table that overlaps the fewest tables of the next level goes first, and not
-    /// the first table.
+    /// the oldest table.
     pub second_score: bool,
     /// How the side of a job is chosen.
     pub third_score: ThirdScore,
@@ -100,7 +100,13 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
             ..DEFAULT
         },
     ),
-    ("async-single", PLAIN),
+    (
+        "async-single",
+        ScheduleOptions {
+            spare_host: true,
+            ..PLAIN
+        },
+    ),
     (
         "sync-split",
         ScheduleOptions {

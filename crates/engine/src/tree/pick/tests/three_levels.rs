@@ -152,7 +152,7 @@ fn without_the_first_score_reserved_tables_count() {
 }
 
 #[test]
-fn without_the_second_score_the_first_free_table_goes() {
+fn without_the_second_score_the_oldest_free_table_goes() {
     let level = "level1 10
         L1: 1[a..c]*9 2[d..f]*9 3[g..i]*9
         L2: 10[a..a] 11[b..b] 12[d..d] 13[e..e] 14[h..h]";
@@ -163,4 +163,10 @@ fn without_the_second_score_the_first_free_table_goes() {
         "merge L1->L2: L1 2 L2 12+13 [d..f]",
         &format!("{without}\nreserved 11"),
     );
+    // A table that was written again goes behind the others.
+    let turned = "level1 10
+        L1: 4[a..c]*9 2[d..f]*9 3[g..i]*9
+        L2: 10[a..a] 11[b..b] 12[d..d] 13[e..e] 14[h..h]
+        without second";
+    picks("merge L1->L2: L1 2 L2 12+13 [d..f]", turned);
 }
