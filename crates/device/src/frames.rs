@@ -83,6 +83,11 @@ impl Frames {
         })
     }
 
+    /// Ends the connection.
+    pub(crate) fn close(&self) {
+        self.connection.close();
+    }
+
     /// The descriptor that came along with a frame.
     pub(crate) fn take_descriptor(&self) -> Option<OwnedFd> {
         self.connection.take_descriptor()

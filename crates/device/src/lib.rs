@@ -20,7 +20,7 @@ pub use client::{
     SeparatedStats,
 };
 pub use frames::ConnectionError;
-pub use open::{DeviceStore, Placement, network, open, open_read_only};
+pub use open::{DeviceStore, Placement, connect, network, open, open_read_only};
 pub use server::{
     Access, AccessError, DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions,
     SessionEvent, SessionReport, StartError,

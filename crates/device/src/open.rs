@@ -207,16 +207,22 @@ fn components(
         return Ok(components);
     }
     let recorded = siltstone::Storages::device_of(Path::new(place))?;
-    if let (Some(recorded), Some(wanted)) = (&recorded, &placement.tables)
+    let wanted = placement.tables.as_deref().map(normal).transpose()?;
+    if let (Some(recorded), Some(wanted)) = (&recorded, &wanted)
         && recorded != wanted
     {
         return Err(Error::invalid_argument(format!(
             "the tables of the store {place} are somewhere else"
         ))
         .expected(recorded.clone())
-        .found(wanted.clone()));
+        .found(wanted.clone())
+        .advice(
+            "leave the address out, because the store knows where its tables are; if the device \
+             has another address now, write it into the file `DIRECTORIES` in the store's folder, \
+             with `crc32c edited` as the last line",
+        ));
     }
-    let Some(tables) = recorded.or_else(|| placement.tables.clone()) else {
+    let Some(tables) = recorded.or(wanted) else {
         return Components::for_path(place, options);
     };
     let device = connect_to(&tables, create, placement)?;
@@ -231,6 +237,13 @@ fn components(
     Ok(components)
 }
 
+/// The normal form of a folder's address, which is how the store records it.
+fn normal(url: &str) -> Result<String> {
+    let parsed = url.parse::<DeviceUrl>();
+    let normal = parsed.and_then(|url| url.normal());
+    normal.map_err(|error| Error::invalid_argument(error.to_string()))
+}
+
 /// Connects to the device of a folder's address.
 fn connect_to(url: &str, create: bool, placement: &Placement) -> Result<Arc<Device>> {
     let url: DeviceUrl = url
@@ -243,7 +256,16 @@ fn connect_to(url: &str, create: bool, placement: &Placement) -> Result<Arc<Devi
     connect(&url.address, folder, placement)
 }
 
-fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Result<Arc<Device>> {
+/// Connects to a device, as [`open`] does with the client options and the certificates of this
+/// placement.
+///
+/// # Errors
+/// As [`open`].
+pub fn connect(
+    address: &Address,
+    folder: FolderWanted,
+    placement: &Placement,
+) -> Result<Arc<Device>> {
     let runtime = Runtime::threads();
     let network = network(&runtime, placement.tls.as_ref())
         .map_err(|error| Error::invalid_argument(error.to_string()))?;
@@ -254,13 +276,17 @@ fn connect(address: &Address, folder: FolderWanted, placement: &Placement) -> Re
     };
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {
-        let is_denied = error.kind == StorageErrorKind::PermissionDenied && placement.tls.is_some();
+        let is_denied = error.kind == StorageErrorKind::PermissionDenied;
         let error = Error::from(error);
         match error.kind() {
             // The general advice is about files of this machine only.
+            _ if is_denied && matches!(address, Address::Unix(_)) => error.advice(
+                "only the user who started the device may use its socket, and the device must be \
+                 able to read and write the folder",
+            ),
             _ if is_denied => error.advice(
-                "check the certificates and the CA files on both sides, and the permissions of the \
-                 folder on the device",
+                "check the certificates and the CA files on both sides, the device's access list, \
+                 and the permissions of the folder on the device",
             ),
             ErrorKind::NotFound => error.advice(
                 "there is no such folder on the device; a command that may create a store makes it",

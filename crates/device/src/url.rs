@@ -44,6 +44,27 @@ pub fn url_of(address: &Address, folder: &str) -> String {
     }
 }
 
+impl DeviceUrl {
+    /// The one text that stands for this folder, wherever it is read: the path of a socket in it
+    /// is absolute.
+    ///
+    /// # Errors
+    /// If the path is relative, and this process has no working directory.
+    pub fn normal(&self) -> Result<String, UrlError> {
+        let address = match &self.address {
+            Address::Unix(path) => std::path::absolute(path).map(Address::Unix),
+            other => Ok(other.clone()),
+        };
+        match address {
+            Ok(address) => Ok(url_of(&address, &self.folder)),
+            Err(error) => Err(UrlError {
+                text: url_of(&self.address, &self.folder),
+                reason: format!("its path cannot be made absolute: {error}"),
+            }),
+        }
+    }
+}
+
 impl std::str::FromStr for DeviceUrl {
     type Err = UrlError;
 
@@ -96,6 +117,11 @@ mod tests {
         }
         let url: DeviceUrl = "silt://a:1/db/".parse().unwrap();
         assert_eq!(url.folder, "db");
+        assert_eq!(url.normal().unwrap(), "silt://a:1/db");
+        let url: DeviceUrl = "silt+unix://a.sock#db".parse().unwrap();
+        let here = std::env::current_dir().unwrap();
+        let normal = format!("silt+unix://{}#db", here.join("a.sock").display());
+        assert_eq!(url.normal().unwrap(), normal);
     }
 
     #[test]

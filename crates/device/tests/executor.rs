@@ -349,6 +349,62 @@ fn lent_tables_are_sent_once() {
     device.close();
 }
 
+/// One of the jobs that begin at once sends a table that they have in common. The others do not
+/// send it a second time, and are declined if it is not there yet.
+#[test]
+fn lent_jobs_with_a_table_in_common_do_not_disturb_each_other() {
+    let world = World::with(|options| ServerOptions {
+        slots: 8,
+        ..options
+    });
+    let (device, executor) = world.executor();
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, inputs) = prepare(&a_case(), &own);
+    let inputs = Arc::new(inputs);
+    let executor = Arc::new(executor);
+    let run = {
+        let (runtime, own, executor) = (world.runtime.clone(), own.clone(), executor.clone());
+        let job = job.clone();
+        move |attempt: u64| {
+            let mut job = job.clone();
+            job.output.attempt = attempt;
+            let inputs = Arc::clone(&inputs) as Arc<_>;
+            let context = ExecContext::new(runtime.clone(), inputs, own.clone(), Epoch(3));
+            executor.run(&job, &context)
+        }
+    };
+    let tasks = (2..10).map(|attempt| {
+        let run = run.clone();
+        let task = move || run(attempt);
+        world.runtime.spawn("lent job", task).unwrap()
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let outcomes: Vec<_> = tasks.into_iter().map(|task| task.join().unwrap()).collect();
+    let expected = files(&*own, &run(1).unwrap());
+    let mut count = 0;
+    for outcome in outcomes {
+        match outcome {
+            Ok(outcome) => {
+                count += 1;
+                assert_eq!(files(&*own, &outcome), expected);
+            }
+            Err(ExecError::Declined { reason }) => {
+                assert!(reason.contains("another job is sending"), "{reason}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(count > 0, "one of them sends the tables");
+    let inputs: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
+    assert_eq!(
+        executor.sent_table_bytes(),
+        inputs,
+        "each table was sent once"
+    );
+    executor.close();
+    device.close();
+}
+
 /// A device keeps no more bytes of sent tables than it may for all sessions together. A job that
 /// does not fit is declined, so the host runs it.
 #[test]

@@ -18,8 +18,8 @@ use siltstone_device::wire::job::{JobOrder, Place, put_work};
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
-use siltstone_device::{ClientOptions, ServerOptions};
-use siltstone_storage::link::{Connection, Network, Received};
+use siltstone_device::{ClientOptions, DataFolder, Folders, Server, ServerOptions};
+use siltstone_storage::link::{Connection, MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind};
 use siltstone_table::exec::InputMap;
@@ -36,9 +36,13 @@ struct Peer {
 
 impl Peer {
     fn connect(setup: &Setup) -> Peer {
-        let runtime = setup.runtime.clone();
+        Peer::over(&setup.runtime, &setup.network)
+    }
+
+    fn over(runtime: &Runtime, network: &dyn Network) -> Peer {
+        let runtime = runtime.clone();
         let deadline = runtime.now() + Duration::from_secs(5);
-        let connection = setup.network.connect(&address(), deadline).unwrap();
+        let connection = network.connect(&address(), deadline).unwrap();
         Peer {
             runtime,
             connection,
@@ -434,6 +438,114 @@ fn a_shared_folder_is_not_left() {
                 "{path}: {said}"
             );
         }
+    });
+}
+
+/// Whoever may write in a shared folder can make a symbolic link there.
+#[test]
+fn a_link_does_not_lead_out_of_a_shared_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    for name in ["share", "share/own", "outside"] {
+        std::fs::create_dir(base.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(base.join("outside"), base.join("share/link")).unwrap();
+    let runtime = Runtime::threads();
+    let network = MemoryNetwork::new(&runtime);
+    let link: Arc<dyn Network> = Arc::new(network.clone());
+    let folders: Arc<dyn Folders> = Arc::new(DataFolder::open(base.join("data")).unwrap());
+    let options = ServerOptions {
+        shared: vec![base.join("share")],
+        ..ServerOptions::default()
+    };
+    let server = Server::start(&runtime, &link, &[address()], folders, options).unwrap();
+    let peer = Peer::over(&runtime, &network);
+    peer.greet([5; 16]);
+    let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
+    let refusals = [("own", false), ("link", true), ("own/../link", true)];
+    for (number, (name, is_refused)) in (1..).zip(refusals) {
+        let path = base.join("share").join(name);
+        let begin = common::jobs::begin_at(number, path.to_str().unwrap());
+        peer.ask(number, &begin, &job);
+        let (said, _) = peer.receive(Duration::from_millis(300));
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let refused = said.contains("symbolic link") || said.contains("does not share this folder");
+        assert_eq!(refused, is_refused, "{name}: {said}");
+    }
+    peer.connection.close();
+    server.stop();
+}
+
+/// A store has two leases, and each is an open file of the device.
+#[test]
+fn leases_of_a_session_are_bounded() {
+    with_device(15, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let mut refused = None;
+        for number in 1..=100u64 {
+            let lease = Request::Lease {
+                id: [number as u8; 16],
+                name: format!("lease-{number}"),
+                shared: true,
+                again: None,
+            };
+            peer.ask(number, &lease, b"");
+            let (said, _) = peer.receive(Duration::from_millis(50));
+            if String::from_utf8_lossy(&said).contains("leases already") {
+                refused = Some(number);
+                break;
+            }
+        }
+        assert_eq!(refused, Some(65));
+    });
+}
+
+/// Nobody can be made to read a large object as a whole for a proof.
+#[test]
+fn a_proof_reads_little() {
+    with_device(16, |setup| {
+        setup.stop();
+        setup.options.shared = vec!["shared".into()];
+        setup.start();
+        let folder = setup.folders.folder("shared");
+        let lease = folder.lease("other").unwrap();
+        for (name, len) in [("small", 16), ("large", 5000)] {
+            folder.publish(lease.epoch(), name, &vec![7; len]).unwrap();
+        }
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        for (number, name) in [(1, "small"), (2, "large")] {
+            let prove = Request::ProveFolder {
+                name: name.into(),
+                salt: [3; 16],
+                path: "shared".into(),
+            };
+            peer.ask(number, &prove, b"");
+            match peer.answer() {
+                Some(Answer::Proof(_)) => assert_eq!(name, "small"),
+                Some(Answer::Failed(error)) => {
+                    assert!(name == "large" && error.detail.contains("4096"), "{error}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    });
+}
+
+/// A session whose state has ended keeps no connection, although its host said nothing.
+#[test]
+fn connections_of_a_silent_host_end_with_its_session() {
+    with_device(17, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        assert_eq!(setup.network.connection_count(), 1);
+        setup
+            .runtime
+            .sleep(setup.options.state_silence + Duration::from_secs(5));
+        assert!(setup.server.as_ref().unwrap().sessions().is_empty());
+        let (_, has_ended) = peer.receive(Duration::from_secs(1));
+        assert!(has_ended, "the connection stays");
     });
 }
 

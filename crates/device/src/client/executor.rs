@@ -37,11 +37,19 @@ const SILENCE: Duration = Duration::from_secs(30);
 pub struct DeviceExecutor {
     name: String,
     device: Arc<Device>,
-    /// Whether the device sees a folder of this machine, by its path.
-    seen: Mutex<Vec<(String, bool)>>,
+    seen: Mutex<Seen>,
     lent: Lent,
     /// Bytes of tables that jobs read and wrote where the device holds them.
     spared_bytes: AtomicU64,
+}
+
+/// Which folders of this machine the device sees.
+#[derive(Default)]
+struct Seen {
+    /// The state of the server that was asked. One that was started again may share other folders.
+    state: [u8; 16],
+    /// What it answered, by the paths of the folders.
+    folders: Vec<(String, bool)>,
 }
 
 /// Where a job's tables lie, as the device sees it.
@@ -58,7 +66,7 @@ impl DeviceExecutor {
         DeviceExecutor {
             name: name.to_string(),
             device: Arc::clone(device),
-            seen: runtime.mutex(Vec::new()),
+            seen: runtime.mutex(Seen::default()),
             lent: Lent::new(device),
             spared_bytes: AtomicU64::new(0),
         }
@@ -103,16 +111,7 @@ impl DeviceExecutor {
         }
         if base.is_some_and(|base| base.is::<FileStorage>()) {
             let path = ctx.outputs.location();
-            let known = self.seen.lock().iter().find(|(p, _)| *p == path).cloned();
-            let is_seen = match known {
-                Some((_, is_seen)) => is_seen,
-                None => {
-                    let is_seen = self.proves(ctx, job, &path)?;
-                    self.seen.lock().push((path.clone(), is_seen));
-                    is_seen
-                }
-            };
-            if is_seen {
+            if self.sees(ctx, job, &path)? {
                 return Ok(Shape::Shared(path));
             }
         }
@@ -125,9 +124,36 @@ impl DeviceExecutor {
         ))
     }
 
-    /// Whether the device sees the folder of the job's tables: it reads an object there that nobody
-    /// else knows.
-    fn proves(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<bool, ExecError> {
+    /// Whether the device sees the folder of the job's tables. It is asked once in each state of
+    /// the server, and again after an answer that settles nothing.
+    fn sees(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<bool, ExecError> {
+        let welcome = self.device.client.session.welcome();
+        let state = welcome.map_or([0; 16], |welcome| welcome.state);
+        {
+            let mut seen = self.seen.lock();
+            if seen.state != state {
+                *seen = Seen {
+                    state,
+                    ..Seen::default()
+                };
+            }
+            if let Some((_, is_seen)) = seen.folders.iter().find(|(known, _)| known == path) {
+                return Ok(*is_seen);
+            }
+        }
+        let proved = self.proves(ctx, job, path)?;
+        let mut seen = self.seen.lock();
+        if let Some(is_seen) = proved
+            && seen.state == state
+        {
+            seen.folders.push((path.to_string(), is_seen));
+        }
+        Ok(proved.unwrap_or(false))
+    }
+
+    /// Whether the device proves that it sees the folder of the job's tables: it reads an object
+    /// there that nobody else knows. `None` if that cannot be told now.
+    fn proves(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<Option<bool>, ExecError> {
         let session = &self.device.client.session;
         // The name is one of this attempt's outputs, so an open deletes it if nobody else does.
         let name = job.table_name(9999, 99_999);
@@ -142,9 +168,20 @@ impl DeviceExecutor {
         let answer = session.ask(&session.limit(), "share", &name, &request, &[]);
         ctx.outputs.delete(ctx.epoch, &name)?;
         match answer {
-            Ok((Answer::Proof(proof), _)) => Ok(proof == proof_of(&bytes, &salt)),
+            Ok((Answer::Proof(proof), _)) => Ok(Some(proof == proof_of(&bytes, &salt))),
             Err(e) if e.kind == StorageErrorKind::Unreachable => Err(e.into()),
-            _ => Ok(false),
+            Err(e)
+                if matches!(
+                    e.kind,
+                    StorageErrorKind::PermissionDenied
+                        | StorageErrorKind::NotFound
+                        | StorageErrorKind::Unsupported
+                        | StorageErrorKind::InvalidInput
+                ) =>
+            {
+                Ok(Some(false))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -185,7 +222,7 @@ impl DeviceExecutor {
             true => sync_made(client, &outcome, &boot, ctx),
             false => sync_shared(client, &boot, ctx),
         };
-        synced.inspect_err(|_| delete_made(&outcome, ctx))?;
+        synced.inspect_err(|_| delete_made(&outcome, job, ctx))?;
         Ok(outcome)
     }
 }
@@ -227,9 +264,9 @@ fn sync_shared(client: &Client, boot: &[u8], ctx: &ExecContext) -> Result<(), Ex
 }
 
 /// Deletes the tables of a job whose names may be lost. Nobody refers to them.
-pub(super) fn delete_made(outcome: &Outcome, ctx: &ExecContext) {
-    for table in &outcome.tables {
-        let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+pub(super) fn delete_made(outcome: &Outcome, job: &Job, ctx: &ExecContext) {
+    for name in outcome.names_of(&job.output) {
+        let _ = ctx.outputs.delete(ctx.epoch, name);
     }
 }
 

@@ -20,7 +20,8 @@
 //! - `failed` is set once, and every later call gets it.
 //!
 //! Threading: shared. `inner` is held while something is sent, and not while an answer is awaited.
-//! One task at a time receives; others wait for it at `changed`.
+//! One task at a time receives; others wait for it at `changed`. The name has a lock of its own,
+//! taken after `inner`, because whoever reads another object looks at it.
 
 mod append;
 
@@ -115,7 +116,6 @@ impl ChangeKind {
 }
 
 struct Inner {
-    name: ObjectName,
     /// The server's state in which the file is open.
     state: [u8; 16],
     /// The boot of the server in which the file was opened, or opened again.
@@ -160,6 +160,7 @@ pub(super) struct FileShared {
     epoch: Epoch,
     first_name: String,
     purpose: LinkPurpose,
+    name: Mutex<ObjectName>,
     inner: Mutex<Inner>,
     changed: Condvar,
     /// Nobody has the handle any more.
@@ -191,7 +192,6 @@ impl FileShared {
     ) -> FileShared {
         let boot = session.welcome().map(|w| w.boot.clone());
         let inner = Inner {
-            name: ObjectName::new(name),
             state,
             boot: boot.unwrap_or_default(),
             pipe: None,
@@ -222,6 +222,7 @@ impl FileShared {
             epoch,
             first_name: name.to_string(),
             purpose: session.purpose_of(name),
+            name: session.runtime.mutex(ObjectName::new(name)),
             inner: session.runtime.mutex(inner),
             changed: session.runtime.condvar(),
             is_dropped: AtomicBool::new(false),
@@ -237,7 +238,12 @@ impl FileShared {
 
     /// Calls a function with the object's name, which it may change.
     pub(super) fn with_name<T>(&self, f: impl FnOnce(&mut ObjectName) -> T) -> T {
-        f(&mut self.inner.lock().name)
+        f(&mut self.name.lock())
+    }
+
+    /// The object's name, for messages.
+    fn shown_name(&self) -> String {
+        self.name.lock().text().to_string()
     }
 
     /// Whether something is without an answer.
@@ -251,12 +257,6 @@ impl FileShared {
         let inner = self.inner.lock();
         let goal = Goal::Answered(inner.last_serial);
         self.work_until(inner, goal, limit, op).map(drop)
-    }
-
-    /// Sends what was not sent, if that needs no wait for the device, and takes answers that are
-    /// due. The keeper calls it.
-    pub(super) fn go_on(&self, limit: &Limit) {
-        let _ = self.drain(limit, "append");
     }
 
     /// Ends the file: its pipe goes back to the pool.
@@ -295,7 +295,7 @@ impl FileShared {
     }
 
     fn lost(&self, inner: &mut Inner, error: &ConnectionError) {
-        tracing::debug!(file = inner.name.text(), %error, "the connection of a file was lost");
+        tracing::debug!(file = self.first_name, %error, "the connection of a file was lost");
         if let Some(pipe) = inner.pipe.take() {
             inner.pipe_count += 1;
             self.session.discard(pipe);
@@ -382,7 +382,7 @@ impl FileShared {
     fn answered(&self, inner: &mut Inner, answer: Answer) {
         let at = inner.answered;
         let Some(change) = inner.tail.get_mut(at).filter(|_| at < inner.sent) else {
-            let error = self.session.wrong_answer("append", inner.name.text());
+            let error = self.session.wrong_answer("append", &self.shown_name());
             return self.fail(inner, error);
         };
         match answer {
@@ -395,7 +395,7 @@ impl FileShared {
             }
             Answer::Failed(error) => return self.fail(inner, error),
             _ => {
-                let error = self.session.wrong_answer("append", inner.name.text());
+                let error = self.session.wrong_answer("append", &self.shown_name());
                 return self.fail(inner, error);
             }
         }
@@ -437,7 +437,7 @@ impl FileShared {
         if inner.is_closed {
             let detail = "the file was closed";
             let kind = StorageErrorKind::Closed;
-            return Err(StorageError::new(kind, op, inner.name.text(), detail));
+            return Err(StorageError::new(kind, op, self.shown_name(), detail));
         }
         Ok(match goal {
             Goal::Room(bytes) => {
@@ -465,14 +465,12 @@ impl FileShared {
                 return Ok(inner);
             }
             if self.session.is_over(limit) {
-                let name = inner.name.text().to_string();
                 drop(inner);
-                return Err(self.session.unreachable(op, &name));
+                return Err(self.session.unreachable(op, &self.shown_name()));
             }
             if inner.pipe.is_none() {
-                let name = inner.name.text().to_string();
                 drop(inner);
-                let pipe = self.session.take(limit, op, &name);
+                let pipe = self.session.take(limit, op, &self.shown_name());
                 inner = self.inner.lock();
                 self.adopt(&mut inner, pipe?);
                 if inner.pipe.is_none() && inner.failed.is_none() {
@@ -549,14 +547,17 @@ impl FileShared {
             // Yet another state began meanwhile.
             return Err(ConnectionError::End);
         };
-        let names = match inner.name.candidates() {
+        // Until the answer is here, nobody may ask for a change of the name: the device could
+        // execute that first.
+        let name = self.name.lock();
+        let names = match name.candidates() {
             Candidates::Names(names) => names,
             Candidates::InDoubt => return Ok(Reopened::Later),
             Candidates::Lost => {
                 let detail = "the device was started again after the object was deleted or \
                               replaced";
                 let kind = StorageErrorKind::Closed;
-                let error = StorageError::new(kind, "append", inner.name.text(), detail);
+                let error = StorageError::new(kind, "append", name.text(), detail);
                 self.fail(inner, error);
                 return Ok(Reopened::Failed);
             }
@@ -567,14 +568,14 @@ impl FileShared {
         if inner.is_incomplete && (boot != inner.boot || syncs) && !planted!(IncompleteTailGoesOn) {
             let detail = "the device was started again, and bytes that were not synced are lost";
             let kind = StorageErrorKind::Io;
-            let error = StorageError::new(kind, "sync", inner.name.text(), detail);
+            let error = StorageError::new(kind, "sync", name.text(), detail);
             self.fail(inner, error);
             return Ok(Reopened::Failed);
         }
         let mut answer = None;
-        for name in names {
+        for candidate in names {
             let request = Request::Reopen {
-                name,
+                name: candidate,
                 file: self.id,
                 epoch: self.epoch.0,
                 position: inner.tail_start,
@@ -600,7 +601,7 @@ impl FileShared {
                 return Ok(Reopened::Failed);
             }
             _ => {
-                let error = self.session.wrong_answer("reopen", inner.name.text());
+                let error = self.session.wrong_answer("reopen", name.text());
                 self.fail(inner, error);
                 return Ok(Reopened::Failed);
             }
@@ -630,6 +631,10 @@ impl FileShared {
 /// Receives one answer.
 fn receive(mut receiver: Receiver) -> (Receiver, std::result::Result<Answer, ConnectionError>) {
     let received = receiver.receive().map(|(answer, _)| answer);
+    if received.is_err() {
+        // This also ends a send on a link that is stuck.
+        receiver.close();
+    }
     (receiver, received)
 }
 

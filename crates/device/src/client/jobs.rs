@@ -34,6 +34,10 @@ const DOWN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a cancelled attempt is waited for.
 const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
 
+/// How long a job on a device may make no progress while the device answers. A device ends such a
+/// job sooner, if it can.
+const STILL_MAX: Duration = Duration::from_secs(120);
+
 /// The longest outcome that is taken from a device, in bytes.
 const OUTCOME_MAX: u64 = 256 << 20;
 
@@ -189,6 +193,7 @@ impl Client {
         let session = &self.session;
         let mut cancelled = None;
         let mut paid_bytes = 0;
+        let mut last = (JobCounts::default(), session.runtime.now());
         loop {
             let is_over = ctx.cancel.is_cancelled() || beside.has_failed();
             if is_over {
@@ -226,6 +231,15 @@ impl Client {
                     return Err(failed(error));
                 }
             };
+            let now = session.runtime.now();
+            if last.0 != status.counts || status.end.is_some() {
+                last = (status.counts, now);
+            } else if now.since(last.1) >= STILL_MAX {
+                // The device ends jobs without progress, but cannot end a call that hangs.
+                let seconds = STILL_MAX.as_secs();
+                let detail = format!("the device answers, and it made no progress for {seconds} s");
+                return Err(failed(self.job_error(attempt, &detail)));
+            }
             beside.show(&status.counts, &ctx.progress);
             finished.take(&status, job, ctx);
             let spent = status.counts.spent_bytes.saturating_sub(paid_bytes);
@@ -289,9 +303,11 @@ impl Client {
         }
     }
 
-    /// Reads the parts for which the status had no room.
+    /// Reads the parts for which the status had no room. Together they have as many bytes as an
+    /// outcome at most.
     fn read_large_parts(&self, attempt: u64, known: u32, status: &mut JobStatus) -> Result<()> {
         let session = &self.session;
+        let mut total = 0;
         let empty = |part: &(u32, &mut Vec<u8>)| part.1.is_empty();
         for (index, part) in (known..).zip(&mut status.parts).filter(empty) {
             loop {
@@ -303,7 +319,8 @@ impl Client {
                 let limit = session.limit_of(DOWN_LIMIT);
                 match session.ask(&limit, OP, &session.describe(), &request, &[])? {
                     (Answer::Bytes, frame) if frame.bulk().is_empty() => break,
-                    (Answer::Bytes, frame) if part.len() as u64 <= OUTCOME_MAX => {
+                    (Answer::Bytes, frame) if total <= OUTCOME_MAX => {
+                        total += frame.bulk().len() as u64;
                         part.extend_from_slice(frame.bulk());
                         if frame.bulk().len() < BULK_MAX {
                             break;
@@ -371,11 +388,14 @@ impl Client {
             if self.names.has_pending_job() {
                 return false;
             }
-            let status = self.ask_status(attempt, 0, Paid::default(), limit);
-            let is_known = status.is_ok_and(|status| status.end.is_none());
-            if !is_known {
-                self.left_attempts.lock().remove(&attempt);
+            match self.ask_status(attempt, 0, Paid::default(), limit) {
+                // It runs on, and is forgotten when it has ended.
+                Ok(status) if status.end.is_none() => continue,
+                Err(error) if error.kind == StorageErrorKind::Unreachable => return false,
+                Ok(_) if !self.tell(&Request::ForgetJob { attempt }, limit) => return false,
+                _ => {}
             }
+            self.left_attempts.lock().remove(&attempt);
         }
         self.left_attempts.lock().is_empty()
     }

@@ -5,8 +5,9 @@
 //! by their digest, so a table that was sent or made once is not sent again while it is kept. What
 //! is kept is bounded by the bytes that the device allows; the least recently used goes first.
 //!
-//! Invariants: tables that a running job needs are not dropped. A fetched table is complete and
-//! synced before its outcome is returned. The session's lease and folder end with the session, so
+//! Invariants: tables that a running job needs are not dropped. No file of this host is made or
+//! deleted before the outcome that names it was verified. A fetched table is complete and synced
+//! before its outcome is returned. The session's lease and folder end with the session, so
 //! nothing is left on the device.
 //!
 //! Threading: shared. The lock is held over no call.
@@ -21,6 +22,7 @@ use siltstone_storage::{
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
 use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::verify::verify_outcome;
 use siltstone_table::job::{Input, Job};
 
 use super::{Client, Device};
@@ -38,6 +40,17 @@ struct Kept {
     last_use: u64,
     /// Whether all its bytes were sent.
     is_complete: bool,
+}
+
+/// What came of the wish to use a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// The device has it.
+    There,
+    /// The caller sends it.
+    New,
+    /// Another job is sending it.
+    Busy,
 }
 
 #[derive(Default)]
@@ -107,7 +120,7 @@ impl Lent {
     fn scratch(&self) -> Result<Arc<Scratch>> {
         let known = self.scratch.lock().clone();
         if let Some(scratch) = known {
-            if scratch.device.client.session.ended().is_none() {
+            if scratch.is_usable() {
                 return Ok(scratch);
             }
             scratch.device.close();
@@ -124,8 +137,20 @@ impl Lent {
             keep_bytes: welcome.map_or(0, |w| w.keep_bytes),
             device,
         });
-        *self.scratch.lock() = Some(Arc::clone(&scratch));
-        Ok(scratch)
+        let sooner = {
+            let mut current = self.scratch.lock();
+            let sooner = current.clone().filter(|other| other.is_usable());
+            if sooner.is_none() {
+                *current = Some(Arc::clone(&scratch));
+            }
+            sooner
+        };
+        let Some(sooner) = sooner else {
+            return Ok(scratch);
+        };
+        // Another job made one meanwhile.
+        scratch.device.close();
+        Ok(sooner)
     }
 
     /// Runs a job: sends inputs, has it run, fetches outputs.
@@ -164,12 +189,22 @@ impl Lent {
             return Err(scratch.error(detail).into());
         }
         outcome.job = job.identity();
+        if verify_outcome(job, &outcome).is_err() {
+            // It may name any file of this host, so nothing is fetched. The store rejects it, and
+            // does not trust the device any more.
+            for name in outcome.names_of(&job.output) {
+                let _ = scratch.storage.delete(scratch.epoch(), name);
+            }
+            return Ok(outcome);
+        }
         let fetched = scratch.fetch(&outcome, ctx);
         drop(in_use);
         if fetched.is_err() {
-            // Nobody refers to what was fetched.
+            // Nobody refers to what was fetched, nor to what lies on the device, where it would
+            // take room that this host counts as free.
             for table in &outcome.tables {
                 let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+                let _ = scratch.storage.delete(scratch.epoch(), &table.name);
             }
         }
         fetched?;
@@ -211,6 +246,11 @@ impl Scratch {
         StorageError::new(StorageErrorKind::Io, "run a job", name, detail)
     }
 
+    /// Whether its session goes on.
+    fn is_usable(&self) -> bool {
+        self.device.client.session.ended().is_none()
+    }
+
     fn epoch(&self) -> Epoch {
         self.lease.epoch()
     }
@@ -237,11 +277,19 @@ impl Scratch {
         self.make_room(total.saturating_mul(2));
         for input in &job.inputs {
             let name = content_name(input.digest, input.len_bytes);
-            if self.claim(&name, input.len_bytes) {
-                in_use.names.push(name);
-                continue;
+            match self.claim(&name, input.len_bytes) {
+                Claim::There => {
+                    in_use.names.push(name);
+                    continue;
+                }
+                Claim::New => in_use.names.push(name.clone()),
+                Claim::Busy => {
+                    return Err(ExecError::declined(format!(
+                        "another job is sending {} to the device now",
+                        input.name
+                    )));
+                }
             }
-            in_use.names.push(name.clone());
             let table = ctx.inputs.table(input.location, &input.name)?;
             let sent = self.send(&*table, &name, ctx).map_err(no_room);
             if let Err(error) = sent {
@@ -257,25 +305,34 @@ impl Scratch {
         Ok(in_use)
     }
 
-    /// Takes a table into use. Returns whether the device has it.
-    fn claim(&self, name: &str, len: u64) -> bool {
+    /// Takes a table into use.
+    fn claim(&self, name: &str, len: u64) -> Claim {
         let mut tables = self.tables.lock();
         tables.clock += 1;
         let clock = tables.clock;
-        if let Some(kept) = tables.kept.get_mut(name).filter(|kept| kept.is_complete) {
-            kept.users += 1;
-            kept.last_use = clock;
-            return true;
+        match tables.kept.get_mut(name) {
+            Some(kept) if !kept.is_complete && kept.users > 0 => Claim::Busy,
+            Some(kept) => {
+                kept.users += 1;
+                kept.last_use = clock;
+                match kept.is_complete {
+                    true => Claim::There,
+                    // Whoever began to send it gave up.
+                    false => Claim::New,
+                }
+            }
+            None => {
+                tables.bytes += len;
+                let kept = Kept {
+                    len,
+                    users: 1,
+                    last_use: clock,
+                    is_complete: false,
+                };
+                tables.kept.insert(name.to_string(), kept);
+                Claim::New
+            }
         }
-        tables.bytes += len;
-        let kept = Kept {
-            len,
-            users: 1,
-            last_use: clock,
-            is_complete: false,
-        };
-        tables.kept.insert(name.to_string(), kept);
-        false
     }
 
     fn forget(&self, name: &str) {
@@ -383,15 +440,19 @@ impl Scratch {
     fn keep_outputs(&self, outcome: &Outcome) {
         for table in &outcome.tables {
             let name = content_name(table.digest, table.file_bytes);
-            if self.claim(&name, table.file_bytes) {
+            let claim = self.claim(&name, table.file_bytes);
+            let rename = || self.storage.rename(self.epoch(), &table.name, &name);
+            let is_kept = claim == Claim::New && rename().is_ok();
+            if !is_kept {
                 let _ = self.storage.delete(self.epoch(), &table.name);
-            } else if self
-                .storage
-                .rename(self.epoch(), &table.name, &name)
-                .is_err()
-            {
-                self.forget(&name);
-                continue;
+            }
+            match claim {
+                Claim::Busy => continue,
+                Claim::New if !is_kept => {
+                    self.forget(&name);
+                    continue;
+                }
+                Claim::New | Claim::There => {}
             }
             if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
                 kept.is_complete = true;

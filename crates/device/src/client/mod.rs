@@ -10,9 +10,9 @@
 //! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
-//! Threading: [`Device`] is shared by whatever uses the session. Its keeper task sends a sign of
-//! life each second, sends what files could not send while the link was down, and closes objects
-//! whose handles were dropped.
+//! Threading: [`Device`] is shared by whatever uses the session. One task gives a sign of
+//! life each second. The keeper task sends what files could not send while the link was down, and
+//! closes objects whose handles were dropped.
 
 mod ahead;
 mod executor;
@@ -59,7 +59,7 @@ use storage::DeviceStorage;
 use crate::wire::Request;
 use crate::wire::hello::{FolderWanted, Welcome};
 
-/// The interval of the keeper's signs of life.
+/// The interval of signs of life, and of the keeper's turns.
 const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one attempt of the keeper to reach the device may take, beyond signs of life.
@@ -92,7 +92,7 @@ pub(crate) struct Client {
 /// A session with a device.
 pub struct Device {
     client: Arc<Client>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// The state of the link to a device.
@@ -117,7 +117,7 @@ pub struct LinkReport {
 }
 
 impl Device {
-    /// Connects to a device for the use of a folder. Begins the keeper task.
+    /// Connects to a device for the use of a folder. Begins the tasks of the session.
     ///
     /// # Errors
     /// `Unreachable` if it does not answer within the time limit; the device's reason if it refuses
@@ -161,12 +161,24 @@ impl Device {
         let name = client.session.describe();
         let pipe = client.session.take(&limit, "connect", &name)?;
         client.session.give_back(pipe);
-        let keeper = Arc::clone(&client);
-        let keeper = runtime.spawn("keeper of a device", move || keep(&keeper));
-        let keeper = keeper.map_err(|e| StorageError::from_io("connect", name, &e))?;
+        let mut tasks = Vec::new();
+        for (what, is_keeper) in [("signs of life", false), ("keeper of a device", true)] {
+            let of_task = Arc::clone(&client);
+            let task = move || match is_keeper {
+                true => keep(&of_task),
+                false => live(&of_task),
+            };
+            match runtime.spawn(what, task) {
+                Ok(task) => tasks.push(task),
+                Err(e) => {
+                    client.is_ending.store(true, Ordering::Release);
+                    return Err(StorageError::from_io("connect", name, &e));
+                }
+            }
+        }
         Ok(Arc::new(Device {
             client,
-            keeper: runtime.mutex(Some(keeper)),
+            tasks: runtime.mutex(tasks),
         }))
     }
 
@@ -217,16 +229,16 @@ impl Device {
             client.is_ending.store(true, Ordering::Release);
             client.ended.notify_all();
         }
-        let keeper = self.keeper.lock().take();
-        if let Some(keeper) = keeper {
-            let _ = keeper.join();
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            let _ = task.join();
         }
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The keeper notices this at its next look. A caller that wants to wait calls `close`.
+        // Its tasks notice this at their next look. A caller that wants to wait calls `close`.
         self.client.is_ending.store(true, Ordering::Release);
     }
 }
@@ -353,6 +365,16 @@ impl Client {
         }
     }
 
+    /// Waits for the next turn of a task that comes again and again. Returns false at the end of
+    /// the client.
+    fn goes_on(&self) -> bool {
+        let ending = self.ending.lock();
+        if !self.is_ending.load(Ordering::Acquire) {
+            drop(self.ended.wait_timeout(ending, KEEPER_INTERVAL));
+        }
+        !self.is_ending.load(Ordering::Acquire)
+    }
+
     fn add_lease(&self, id: [u8; 16], is_over: Arc<AtomicBool>) {
         self.leases.lock().insert(id, is_over);
     }
@@ -389,31 +411,33 @@ impl Named {
     }
 }
 
+/// The task that gives signs of life. It does nothing else, because everything else may wait for a
+/// slow answer, and a host that the device does not hear may lose its lease.
+fn live(client: &Arc<Client>) {
+    let session = &client.session;
+    while client.goes_on() {
+        if session.ended().is_none() {
+            let limit = session.keeper_limit(KEEPER_LIMIT);
+            let _ = session.ask(&limit, "connect", "", &Request::KeepAlive, &[]);
+        }
+    }
+}
+
 /// The keeper task.
 fn keep(client: &Arc<Client>) {
     let session = &client.session;
     let mut swept = 0;
-    loop {
-        {
-            let ending = client.ending.lock();
-            if !client.is_ending.load(Ordering::Acquire) {
-                drop(client.ended.wait_timeout(ending, KEEPER_INTERVAL));
-            }
-        }
-        if client.is_ending.load(Ordering::Acquire) {
-            break;
-        }
+    while client.goes_on() {
         if session.ended().is_some() {
             continue;
         }
-        let limit = session.keeper_limit(KEEPER_LIMIT);
-        let alive = session.ask(&limit, "connect", "", &Request::KeepAlive, &[]);
-        if alive.is_err() {
+        if session.down().is_some() {
             continue;
         }
+        let limit = session.keeper_limit(KEEPER_LIMIT);
         let files: Vec<_> = client.files.lock().values().cloned().collect();
         for file in files.iter().filter(|file| file.is_unanswered()) {
-            file.go_on(&limit);
+            let _ = file.drain(&limit, "append");
         }
         client.names.close_unclaimed(session, &limit);
         let readers: Vec<_> = client.readers.lock().values().cloned().collect();

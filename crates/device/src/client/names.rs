@@ -6,6 +6,8 @@
 //! - A request that gave up is settled before the next one is sent. A caller that makes the same
 //!   call again, while nobody changed its names in between, takes over the request or its answer.
 //!   So a call that is repeated until it succeeds takes effect once.
+//! - A sync covers what was done before the call. So nobody takes over a sync that gave up, nor its
+//!   answer: what it covered may be less. Only its failure counts for later syncs.
 //! - A sync of names that failed, or whose result is not known, makes all later ones fail.
 //! - Names that a job made are synced, or known to be lost, before its outcome counts.
 //!
@@ -244,13 +246,19 @@ impl Names {
     ) -> Result<(Changed, u64)> {
         // A request that gave up comes first, whoever asked for it.
         if let Some(pending) = &self.pending
-            && !(is_same(&pending.change, &change) && pending.bulk == bulk)
+            && (syncs(&pending.change)
+                || !is_same(&pending.change, &change)
+                || pending.bulk != bulk)
         {
             let changed = self.finish(call)?;
             if let Some((pending, changed)) = changed {
-                let now = call.session.runtime.now();
-                self.unclaimed
-                    .push(pending.change, pending.bulk, changed, now);
+                if syncs(&pending.change) {
+                    let _ = self.answered(&pending.change, changed, 0);
+                } else {
+                    let now = call.session.runtime.now();
+                    self.unclaimed
+                        .push(pending.change, pending.bulk, changed, now);
+                }
             }
         }
         if self.pending.is_none() {
@@ -581,6 +589,17 @@ impl Names {
             false => Settled::SendAgain,
         })
     }
+}
+
+/// Whether a change makes durable what was done before it.
+fn syncs(change: &NamesChange) -> bool {
+    matches!(
+        change,
+        NamesChange::SyncDir
+            | NamesChange::SyncParents
+            | NamesChange::SyncObject { .. }
+            | NamesChange::Replace { .. }
+    )
 }
 
 /// What is done with a request that was sent in an earlier state of the server.

@@ -79,6 +79,11 @@ impl Receiver {
         }
     }
 
+    /// Ends the connection.
+    pub(super) fn close(&self) {
+        self.frames.close();
+    }
+
     /// The next answer, if it is there already. What is there of it is received.
     pub(super) fn receive_now(&mut self) -> Result<Option<(Answer, Frame)>, ConnectionError> {
         loop {

@@ -233,7 +233,7 @@ impl SeparatedExecutor {
         let outcome = ran.outcome;
         if !outcome.tables.is_empty() {
             let synced = sync_made(client, &outcome, &ran.boot, ctx);
-            synced.inspect_err(|_| delete_made(&outcome, ctx))?;
+            synced.inspect_err(|_| delete_made(&outcome, job, ctx))?;
         }
         Ok(outcome)
     }
@@ -443,6 +443,7 @@ impl Halves {
 
     /// A task that plans subjobs until none is left.
     fn plan_all(self: &Arc<Halves>) {
+        let _guard = FailOnPanic(self);
         loop {
             let subjob = self.next_subjob.fetch_add(1, Ordering::Relaxed);
             if subjob as usize >= self.job.subjobs() || self.ctx.cancel.is_cancelled() {
@@ -578,6 +579,19 @@ impl Halves {
                 Answer::Later => self.ctx.progress.beat(),
                 _ => return Err(session.wrong_answer(OP, &name).into()),
             }
+        }
+    }
+}
+
+/// Ends the attempt if the task panics. Otherwise the device would wait for survivors that never
+/// come.
+struct FailOnPanic<'a>(&'a Halves);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let what = "a task of a separated job panicked; its job failed";
+            self.0.fail(TableError::Misuse(what).into());
         }
     }
 }

@@ -556,6 +556,13 @@ impl Session {
                     error.detail,
                 ));
             }
+            // Another try ends in the same way, unless the socket is that of a device that has
+            // ended.
+            Err(error) if error.kind == LinkErrorKind::PermissionDenied && !self.was_attached() => {
+                let kind = StorageErrorKind::PermissionDenied;
+                let name = self.address.to_string();
+                return Tried::Failed(StorageError::new(kind, "connect", name, error.detail));
+            }
             Err(error) => return Tried::Lost(error.into()),
         };
         let hello = ClientHello {

@@ -28,6 +28,9 @@ use crate::wire::{Answer, Request};
 /// The pause between two tries to get a lease.
 const LEASE_PAUSE: Duration = Duration::from_millis(500);
 
+/// The most objects of a folder. A device that lists more does not tell the truth.
+const OBJECTS_MAX: usize = 4 << 20;
+
 /// See the module.
 pub(crate) struct DeviceStorage {
     pub(crate) client: Arc<Client>,
@@ -410,6 +413,11 @@ impl Storage for DeviceStorage {
             let request = Request::List { after };
             match session.ask(&limit, "list", &session.describe(), &request, &[])? {
                 (Answer::Objects { objects, more }, _) => {
+                    // A device that repeats names, or never ends, would fill this host's memory.
+                    let names = all.last().into_iter().chain(&objects).map(|o| &o.name);
+                    if !names.is_sorted_by(|a, b| a < b) || all.len() > OBJECTS_MAX {
+                        return Err(session.wrong_answer("list", ""));
+                    }
                     let is_end = !more || objects.is_empty();
                     all.extend(objects);
                     if is_end {

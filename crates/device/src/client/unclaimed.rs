@@ -3,9 +3,9 @@
 //! A creation that is answered late leaves an open object on the device. If nobody claims it for a
 //! minute it is closed there, and whoever claims it later opens it again. It is empty until then.
 //!
-//! Invariants: an answer is given once. A change of the same names forgets an answer. At most
-//! [`UNCLAIMED_MAX`] answers are kept, and every open object that nobody can claim any more is
-//! closed.
+//! Invariants: the answer to a sync is not kept (`names.rs`). An answer is given once. A change of
+//! the same names forgets an answer. At most [`UNCLAIMED_MAX`] answers are kept, and every open
+//! object that nobody can claim any more is closed.
 //!
 //! Threading: plain data of the lane of names.
 

@@ -112,12 +112,14 @@ impl Served {
         }
     }
 
-    /// Tells a client whose request has been executed for a while that the server works on it.
+    /// Tells a client whose request has been executed for a while that the server works on it. A
+    /// client that has not read earlier answers is told nothing, because the send could wait.
     pub(super) fn tell_working(&self, now: Instant) {
         // The connection's task needs this lock before it sends its answer.
         let phase = self.phase.lock();
         if let Phase::Executing(since) = &*phase
             && now.since(*since) >= WORKING_INTERVAL / 2
+            && self.connection.has_room()
         {
             send_working(&*self.connection, now + WORKING_INTERVAL / 10);
         }
@@ -223,7 +225,9 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
                 }
                 continue;
             }
-            Next::Nothing if inner.is_stopping() => return Ok(()),
+            // If the session has ended, the host may be gone without a word. One that lives makes
+            // another connection.
+            Next::Nothing if inner.is_stopping() || session.is_ended() => return Ok(()),
             Next::Nothing => continue,
         };
         session.heard();

@@ -47,6 +47,12 @@ pub trait Folders: Send + Sync {
     /// Those of the storage.
     fn remove_scratch(&self) -> Result<()>;
 
+    /// The path of a folder of this machine with all symbolic links resolved.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such folder, and those of the storage.
+    fn real_path(&self, path: &Path) -> Result<PathBuf>;
+
     /// A folder of this machine, by its path.
     ///
     /// # Errors
@@ -114,6 +120,11 @@ impl Folders for DataFolder {
         remove_all(&self.path.join(SCRATCH))
     }
 
+    fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        let found = std::fs::canonicalize(path);
+        found.map_err(|e| StorageError::from_io("open", path.display().to_string(), &e))
+    }
+
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
         Ok(Arc::new(FileStorage::open_existing(path)?))
     }
@@ -179,6 +190,10 @@ impl Folders for NoFolders {
 
     fn remove_scratch(&self) -> Result<()> {
         self.0.remove_scratch()
+    }
+
+    fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        self.0.real_path(path)
     }
 
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
@@ -265,6 +280,10 @@ impl Folders for MemoryFolders {
         let mut folders = self.folders.lock();
         folders.retain(|name, _| !name.starts_with("scratch-"));
         Ok(())
+    }
+
+    fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        Ok(path.to_path_buf())
     }
 
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {

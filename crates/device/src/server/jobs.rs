@@ -72,6 +72,8 @@ struct Told {
     outcome: Vec<u8>,
     /// The finished tables of an attempt without an outcome, until the host was told of its end.
     left: Vec<String>,
+    /// The host does not wait for the end, so the attempt is forgotten when it has ended.
+    is_forgotten: bool,
 }
 
 struct Attempt {
@@ -81,9 +83,11 @@ struct Attempt {
     limit: Arc<Limit>,
     cancel: CancelToken,
     silence: Duration,
-    /// The job's identity, and where its outputs are.
+    /// The job's identity.
     job: u128,
-    outputs: Arc<dyn Storage>,
+    /// Where its tables are that have to be deleted. `None` once there are none, because the
+    /// storage of a shared folder is an open file.
+    outputs: Mutex<Option<Arc<dyn Storage>>>,
     epoch: Epoch,
     told: Mutex<Told>,
     changed: Condvar,
@@ -99,8 +103,16 @@ impl Attempt {
     /// Deletes the tables of an attempt that has ended, if the host does not know that it did.
     fn delete_left(&self) {
         let left = std::mem::take(&mut self.told.lock().left);
-        for name in left {
-            if let Err(error) = self.outputs.delete(self.epoch, &name) {
+        self.delete(left);
+    }
+
+    /// Deletes tables that nobody will adopt.
+    fn delete(&self, names: Vec<String>) {
+        let Some(outputs) = self.outputs.lock().take() else {
+            return;
+        };
+        for name in names {
+            if let Err(error) = outputs.delete(self.epoch, &name) {
                 tracing::debug!(%error, "a table of an attempt that ended stays");
             }
         }
@@ -234,14 +246,20 @@ impl Jobs {
         }
     }
 
-    /// Forgets an attempt that has ended.
+    /// Forgets an attempt, now or when it has ended.
     pub(super) fn forget(&self, number: u64) {
         let attempt = {
             let mut attempts = self.attempts.lock();
-            match attempts.get(&number).is_some_and(|a| a.has_ended()) {
-                true => attempts.remove(&number),
-                false => None,
+            let Some(attempt) = attempts.get(&number) else {
+                return;
+            };
+            let mut told = attempt.told.lock();
+            if told.end.is_none() {
+                told.is_forgotten = true;
+                return;
             }
+            drop(told);
+            attempts.remove(&number)
         };
         if let Some(attempt) = attempt {
             attempt.delete_left();
@@ -293,7 +311,7 @@ impl Jobs {
         told.told_count = told.told_count.max(known + parts.len());
         let is_complete = known + parts.len() >= told.parts.len();
         let end = told.end.clone().filter(|_| is_complete);
-        if end.is_some() {
+        if end.is_some() && !told.is_forgotten {
             // From here on the host may know the end, and adopt the tables.
             told.left.clear();
         }
@@ -504,19 +522,19 @@ pub(super) fn begin(
     let chunks =
         (decides == Decides::Host).then(|| Chunks::new(runtime, order.attempt, &job, silence));
     let progress = Arc::default();
-    let attempt = Arc::new(Attempt {
+    let new_attempt = |outputs: Option<Arc<dyn Storage>>| Attempt {
         chunks,
         limit: Arc::new(Limit::new(runtime, &progress, order.bytes_per_s)),
         progress,
         cancel: CancelToken::new(),
         silence,
         job: job.identity(),
-        outputs: Arc::clone(&storage),
+        outputs: runtime.mutex(outputs),
         epoch,
         told: runtime.mutex(Told::default()),
         changed: runtime.condvar(),
         watched: runtime.mutex((0, runtime.now())),
-    });
+    };
     let mut attempts = session.jobs.attempts.lock();
     if attempts.contains_key(&order.attempt) {
         return Err(invalid("the attempt has begun before".into()));
@@ -527,10 +545,12 @@ pub(super) fn begin(
         return Err(StorageError::new(kind, OP, shown, detail));
     }
     if !inner.take_slot(decides) {
+        let attempt = new_attempt(None);
         attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
-        attempts.insert(order.attempt, attempt);
+        attempts.insert(order.attempt, Arc::new(attempt));
         return Ok(Answer::Done);
     }
+    let attempt = Arc::new(new_attempt(Some(Arc::clone(&storage))));
     let handed_over = parts.iter().flat_map(|part| &part.tables);
     let handed_over = handed_over.map(|table| table.name.clone()).collect();
     let handover = Handover::with_parts(runtime, job.identity(), parts);
@@ -563,11 +583,16 @@ pub(super) fn begin(
     );
     let run = Arc::clone(&attempt);
     let task_inner = Arc::clone(inner);
+    let (session, number) = (Arc::downgrade(session), order.attempt);
     let lowered_by = lowered_by(&job);
     let task = move || {
         task_inner.runtime.lower_priority(lowered_by);
         execute(&job, &context, &run);
         task_inner.give_slot_back(decides);
+        let is_forgotten = run.told.lock().is_forgotten;
+        if let Some(session) = session.upgrade().filter(|_| is_forgotten) {
+            session.jobs.forget(number);
+        }
     };
     if let Err(error) = runtime.spawn("job", task) {
         inner.give_slot_back(decides);
@@ -621,7 +646,19 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
         Ok(Err(ExecError::Failed(error))) => JobEnd::Failed(error.to_string()),
         Err(_) => JobEnd::Failed("the device's executor panicked".into()),
     };
-    let mut told = attempt.told.lock();
+    if left.is_empty() {
+        *attempt.outputs.lock() = None;
+    }
+    let told = attempt.told.lock();
+    // Whoever ends the session waits for the end, so tables that nobody will adopt go before it.
+    let (mut told, left) = match told.is_forgotten {
+        false => (told, left),
+        true => {
+            drop(told);
+            attempt.delete(left);
+            (attempt.told.lock(), Vec::new())
+        }
+    };
     told.outcome = outcome;
     told.parts_are_lost |= left.is_empty();
     told.left = left;

@@ -21,6 +21,9 @@ use crate::wire::Answer;
 /// How many leases that were given back are remembered.
 const RELEASED_MAX: usize = 4096;
 
+/// The most leases of a session. Each is an open file, and a store has two.
+const HELD_MAX: usize = 64;
+
 /// What a host asks for.
 pub(super) struct Wanted<'a> {
     pub(super) id: [u8; 16],
@@ -46,6 +49,10 @@ pub(super) fn give(
         let detail = "this session has no folder";
         return Err(wanted.error(StorageErrorKind::InvalidInput, detail));
     };
+    let was_released = || {
+        let detail = "the lease was given back before";
+        wanted.error(StorageErrorKind::Fenced, detail)
+    };
     let grants = folder.grants.lock();
     {
         let leases = session.leases.lock();
@@ -57,8 +64,11 @@ pub(super) fn give(
             return Ok(Answer::Leased { epoch });
         }
         if leases.released.contains(&wanted.id) {
-            let detail = "the lease was given back before";
-            return Err(wanted.error(StorageErrorKind::Fenced, detail));
+            return Err(was_released());
+        }
+        if leases.held.len() >= HELD_MAX {
+            let detail = format!("the session has {HELD_MAX} leases already");
+            return Err(wanted.error(StorageErrorKind::TooManyOpen, detail));
         }
     }
     let held = match wanted.shared {
@@ -70,6 +80,12 @@ pub(super) fn give(
     // An end that began meanwhile has not dropped the leases yet, or has and would miss this one.
     if session.is_ended() {
         return Ok(Answer::Ended);
+    }
+    // The host gave up while this request waited. Nobody would ever give the lease back.
+    if leases.released.contains(&wanted.id) {
+        drop(leases);
+        note_release(inner, folder, &held);
+        return Err(was_released());
     }
     leases.held.insert(wanted.id, held);
     drop(leases);
@@ -165,6 +181,8 @@ fn lease(
 
 /// Takes a lease or a share back from the session, and returns when others can have it.
 pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
+    // Under the lane's lock no change begins. After the last lease nothing may write any more.
+    let names = session.names.lock();
     let is_last = {
         let leases = session.leases.lock();
         let is_lease = leases
@@ -174,8 +192,6 @@ pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
         let count = leases.held.values().filter(|held| held.local.is_some());
         is_lease && count.count() == 1
     };
-    // Under the lane's lock no change begins. After the last lease nothing may write any more.
-    let names = session.names.lock();
     if is_last {
         session.end_writers();
     }

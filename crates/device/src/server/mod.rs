@@ -25,8 +25,8 @@ mod session;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use siltstone_storage::link::{Address, Connection, LinkError, Listener, Network};
@@ -44,6 +44,7 @@ pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use jobs::Decides;
 pub use options::ServerOptions;
 use session::{Folder, Owner, SessionState};
+pub use session::{SessionEvent, SessionReport};
 
 use crate::probe::Machine;
 use crate::secret::token_hash;
@@ -62,6 +63,9 @@ const IDLE: Duration = Duration::from_secs(3);
 
 /// The number of events of sessions that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
+
+/// The most bytes of an object of which a proof is made. Hosts make objects of 16 bytes.
+const PROOF_MAX: u64 = 4096;
 
 /// Descriptors of the process that are left to jobs and to the device itself.
 const OPEN_RESERVE: u64 = 64;
@@ -127,9 +131,13 @@ struct Inner {
     /// be taken by its own workers.
     busy_rebuilds: AtomicUsize,
     state: Mutex<State>,
+    /// When the clock task ran last.
+    ticked_ns: AtomicU64,
     /// Notified when the server stops.
     stopping: Condvar,
-    open_folders: Mutex<BTreeMap<String, Arc<Folder>>>,
+    /// The folders that sessions use. A folder that none uses is opened anew, so that whoever
+    /// removed or replaced it meanwhile is heeded.
+    open_folders: Mutex<BTreeMap<String, Weak<Folder>>>,
     /// The rates of the storage, once they were measured.
     measured: Mutex<Option<Machine>>,
     /// Held while a merge is measured.
@@ -207,6 +215,8 @@ impl Inner {
         if let Some(session) = self.session(token_hash).filter(found) {
             return own(session);
         }
+        // No folder is opened, or even made, for a session that there is no room for.
+        self.check_room(&mut self.state.lock())?;
         let id = random_id(&self.runtime);
         let is_scratch = hello.folder == FolderWanted::Scratch;
         let folder = match &hello.folder {
@@ -216,16 +226,6 @@ impl Inner {
             }
             FolderWanted::Scratch => Some(self.new_scratch(&id).map_err(refused)?),
         };
-        let mut state = self.state.lock();
-        state.forget_ended();
-        if let Some(session) = state.sessions.get(&token_hash) {
-            return own(Arc::clone(session));
-        }
-        if state.sessions.len() >= self.options.sessions_max && !self.make_room(&mut state) {
-            let reason = format!("the device has {} sessions already", state.sessions.len());
-            let kind = StorageErrorKind::TooManyOpen;
-            return Err(Refusal { kind, reason });
-        }
         let owner = Owner {
             token_hash,
             peer: peer.clone(),
@@ -234,10 +234,39 @@ impl Inner {
         let folders = &self.folders;
         let session = SessionState::new(&self.runtime, id, owner, folder, is_scratch, folders);
         let session = Arc::new(session);
-        state.sessions.insert(token_hash, Arc::clone(&session));
-        state.note(&session, false);
-        tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
-        Ok(session)
+        let known = {
+            let mut state = self.state.lock();
+            state.forget_ended();
+            match state.sessions.get(&token_hash).cloned() {
+                Some(known) => Ok(known),
+                None => self.check_room(&mut state).map(|()| {
+                    state.sessions.insert(token_hash, Arc::clone(&session));
+                    state.note(&session, false);
+                    Arc::clone(&session)
+                }),
+            }
+        };
+        if known
+            .as_ref()
+            .is_ok_and(|known| Arc::ptr_eq(known, &session))
+        {
+            tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
+        } else {
+            // Another connection was sooner, or the room was taken.
+            session.remove_scratch();
+        }
+        own(known?)
+    }
+
+    /// Whether there is room for one more session, which may end one that loses nothing.
+    fn check_room(&self, state: &mut State) -> std::result::Result<(), Refusal> {
+        state.forget_ended();
+        if state.sessions.len() < self.options.sessions_max || self.make_room(state) {
+            return Ok(());
+        }
+        let reason = format!("the device has {} sessions already", state.sessions.len());
+        let kind = StorageErrorKind::TooManyOpen;
+        Err(Refusal { kind, reason })
     }
 
     /// Ends the session that was silent for the longest time, if there is one that would lose
@@ -260,15 +289,16 @@ impl Inner {
 
     fn open_folder(&self, name: &str, create: bool) -> Result<Arc<Folder>> {
         let mut open = self.open_folders.lock();
-        if let Some(folder) = open.get(name) {
-            return Ok(Arc::clone(folder));
+        if let Some(folder) = open.get(name).and_then(Weak::upgrade) {
+            return Ok(folder);
         }
         let folder = Arc::new(Folder {
             name: name.to_string(),
             storage: self.folders.open(name, create)?,
             grants: self.runtime.mutex(()),
         });
-        open.insert(name.to_string(), Arc::clone(&folder));
+        open.retain(|_, folder| folder.strong_count() > 0);
+        open.insert(name.to_string(), Arc::downgrade(&folder));
         Ok(folder)
     }
 
@@ -302,12 +332,18 @@ impl Inner {
             StorageError::new(kind, "open", path, detail)
         };
         let wanted = std::path::Path::new(path);
-        let is_shared = |shared: &PathBuf| wanted.starts_with(shared);
+        let is_below = |shared: &PathBuf| wanted.starts_with(shared);
+        let is_shared = self.options.shared.iter().any(|shared| shared == wanted);
         // A path that goes back would leave the folder with which it begins.
-        let is_plain =
-            access::is_plain_path(wanted) || self.options.shared.iter().any(|s| s == wanted);
-        if !is_plain || !self.options.shared.iter().any(is_shared) {
+        let is_plain = access::is_plain_path(wanted) || is_shared;
+        if !is_plain || !self.options.shared.iter().any(is_below) {
             let detail = "the device does not share this folder; start it with --share FOLDER";
+            return Err(denied(detail.into()));
+        }
+        // So would a symbolic link, which any host that writes there can make.
+        if !is_shared && self.folders.real_path(wanted)? != wanted {
+            let detail = "the path has a symbolic link in it on the device, and folders that are \
+                          shared are named by their real paths";
             return Err(denied(detail.into()));
         }
         if let Some(access) = &self.options.access {
@@ -325,7 +361,14 @@ impl Inner {
         name: &str,
         salt: &[u8; 16],
     ) -> Result<Answer> {
-        let bytes = self.shared_folder(session, path)?.read_small(name)?;
+        let file = self.shared_folder(session, path)?.open(name)?;
+        if file.len() > PROOF_MAX {
+            let detail = format!("a proof reads {PROOF_MAX} bytes at most");
+            let kind = StorageErrorKind::InvalidInput;
+            return Err(StorageError::new(kind, "read", name, detail));
+        }
+        let mut bytes = vec![0; file.len() as usize];
+        file.read_at(0, &mut bytes)?;
         Ok(Answer::Proof(proof_of(&bytes, salt)))
     }
 
@@ -379,7 +422,10 @@ impl Inner {
             let mut described = Vec::new();
             let mut has_ended = false;
             for holder in holders {
-                let silent = holder.silent_for();
+                let silent = match self.is_behind() {
+                    true => Duration::ZERO,
+                    false => holder.silent_for(),
+                };
                 let is_silent = silent >= self.options.lease_silence || planted!(LeaseOfTheLiving);
                 if holder.is_ended() || is_silent {
                     if !holder.end(self.options.end_limit) {
@@ -405,6 +451,14 @@ impl Inner {
                 });
             }
         }
+    }
+
+    /// Whether the clock task has not run for so long that the server may have been paused. Then
+    /// nobody was silent: the clock task will note that.
+    fn is_behind(&self) -> bool {
+        let ticked = Duration::from_nanos(self.ticked_ns.load(Ordering::Acquire));
+        let now = Duration::from_nanos(self.runtime.now().as_nanos());
+        now.saturating_sub(ticked) >= PAUSED
     }
 
     /// The sessions that hold this lease, or a share of it.
@@ -493,6 +547,7 @@ impl Server {
             busy_rebuilds: AtomicUsize::new(0),
             folders,
             state: runtime.mutex(State::default()),
+            ticked_ns: AtomicU64::new(runtime.now().as_nanos()),
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
@@ -581,36 +636,6 @@ impl Server {
     }
 }
 
-/// A session that began or ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionEvent {
-    /// The host, as it described itself.
-    pub host: String,
-    /// Its folder.
-    pub folder: Option<String>,
-    /// Whether the folder was made for the tables of lent work.
-    pub is_scratch: bool,
-    /// Whether the session has ended; otherwise it began.
-    pub has_ended: bool,
-}
-
-/// What one session of a server does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionReport {
-    /// The host, as it described itself.
-    pub host: String,
-    /// Its folder.
-    pub folder: Option<String>,
-    /// How long no byte of it has come. A host that lives is silent for a second at most.
-    pub silent_for: Duration,
-    /// The number of its connections that stand.
-    pub connections: usize,
-    /// The number of its jobs that run.
-    pub jobs: usize,
-    /// The number of objects that it has open.
-    pub open_objects: usize,
-}
-
 /// Accepts connections until the server stops.
 fn accept(inner: &Arc<Inner>, listener: &dyn Listener) {
     while !inner.is_stopping() {
@@ -682,6 +707,7 @@ fn tick(inner: &Arc<Inner>) {
             sessions.iter().for_each(|session| session.heard_at(now));
         }
         last = now;
+        inner.ticked_ns.store(now.as_nanos(), Ordering::Release);
         for served in connections {
             served.tell_working(now);
         }

@@ -155,6 +155,36 @@ pub(super) struct FailedSyncs {
     pub(super) objects: BTreeMap<String, StorageError>,
 }
 
+/// A session that began or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionEvent {
+    /// The host, as it described itself.
+    pub host: String,
+    /// Its folder.
+    pub folder: Option<String>,
+    /// Whether the folder was made for the tables of lent work.
+    pub is_scratch: bool,
+    /// Whether the session has ended; otherwise it began.
+    pub has_ended: bool,
+}
+
+/// What one session of a server does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionReport {
+    /// The host, as it described itself.
+    pub host: String,
+    /// Its folder.
+    pub folder: Option<String>,
+    /// How long no byte of it has come. A host that lives is silent for a second at most.
+    pub silent_for: Duration,
+    /// The number of its connections that stand.
+    pub connections: usize,
+    /// The number of its jobs that run.
+    pub jobs: usize,
+    /// The number of objects that it has open.
+    pub open_objects: usize,
+}
+
 /// See the module.
 pub(super) struct SessionState {
     runtime: Runtime,
@@ -310,7 +340,7 @@ impl SessionState {
 
     /// Removes the folder with the tables that were sent. If that fails, the next start of the
     /// device does it.
-    fn remove_scratch(&self) {
+    pub(super) fn remove_scratch(&self) {
         if let Some(folder) = self.folder.as_ref().filter(|_| self.is_scratch)
             && let Err(error) = self.folders.remove_scratch_folder(&folder.name)
         {

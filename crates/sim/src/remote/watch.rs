@@ -10,6 +10,7 @@
 //!
 //! Threading: shared; a std mutex that is not held over a call.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -253,6 +254,9 @@ impl Folders for WatchedFolders {
     }
     fn remove_scratch(&self) -> Result<()> {
         self.inner.remove_scratch()
+    }
+    fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        self.inner.real_path(path)
     }
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
         self.inner.open_shared(path)

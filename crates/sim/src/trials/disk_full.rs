@@ -201,6 +201,12 @@ fn resume(run: &mut Run, world: &Arc<World>, medium: &MemoryStorage, rng: &mut R
     }
     run.check_all(world, rng)
         .map_err(|e| format!("after there was room: {e}"))?;
+    // What prepares the next segment of the log tries again by itself, a moment later.
+    let mut looks = 0;
+    while world.store.stats().health != "good" && looks < 50 {
+        looks += 1;
+        run.runtime.sleep(Duration::from_millis(100));
+    }
     let health = world.store.stats().health;
     if health != "good" {
         return Err(format!("there is room, and the store says: {health}"));

@@ -140,7 +140,7 @@ fn unknown_sync(last: Option<(Moment, &str, Act)>) -> bool {
 }
 
 fn run(plan: Plan) -> Coverage {
-    simulated(plan.seed, 4_000_000, move |runtime| {
+    simulated(plan.seed, 8_000_000, move |runtime| {
         let network = MemoryNetwork::new(&runtime);
         network.set_faults(plan.faults);
         let tap = Tap::new(&runtime, &network, plan.seed, &plan.acts);

@@ -142,7 +142,8 @@ fn each_side_takes_from_its_end() {
         let last = seen.stats.last().unwrap();
         let ends: Vec<&str> = last.sides.iter().map(|s| &s.queue_end[..]).collect();
         assert_eq!(ends, ["small", "large"], "{:?}", last.sides);
-        assert!(last.sides[0].compaction_ns_per_byte.unwrap() > 19_999.0);
+        // One of the five jobs that count may be from before.
+        assert!(last.sides[0].compaction_ns_per_byte.unwrap() > 15_000.0);
         let ends: BTreeSet<_> = seen
             .stats
             .iter()

@@ -18,6 +18,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::descriptors;
@@ -59,6 +62,10 @@ const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
 
 /// The operation of a failed send, for messages.
 const SEND: &str = "send to";
+
+/// The system asks the peer for a sign of life after so much silence. If three such requests are
+/// not answered, each after a third of this time, the connection is over.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -156,6 +163,11 @@ impl SocketConnection {
         socket.set_nonblocking(true)?;
         // Frames are sent as a whole, so nothing is gained by waiting for more bytes.
         socket.set_nodelay(true)?;
+        // A peer that is gone without a word ends the connection, although nothing is sent on it.
+        set_socket_keepalive(&socket, true)?;
+        set_tcp_keepidle(&socket, KEEPALIVE_AFTER)?;
+        set_tcp_keepintvl(&socket, KEEPALIVE_AFTER / 3)?;
+        set_tcp_keepcnt(&socket, 3)?;
         Ok(SocketConnection {
             clock: clock.clone(),
             socket: Socket::Tcp(socket),
@@ -329,10 +341,21 @@ fn connect_tcp(
     Err(last)
 }
 
+/// The address of a path, which must be short.
+fn unix_address(path: &Path) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|errno| match errno {
+        rustix::io::Errno::NAMETOOLONG => {
+            let detail = "the path of a Unix socket has at most 107 bytes, and this one is longer";
+            io::Error::new(io::ErrorKind::InvalidInput, detail)
+        }
+        errno => errno.into(),
+    })
+}
+
 fn connect_unix(clock: &Clock, path: &Path, deadline: Instant) -> io::Result<SocketConnection> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let address = SocketAddrUnix::new(path)?;
+    let address = unix_address(path)?;
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => break,
@@ -425,11 +448,14 @@ fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener
     })
 }
 
-/// Removes the file of a socket at which nobody listens any more.
+/// Removes the file of a socket at which nobody listens any more. Any other file stays.
 fn remove_stale(clock: &Clock, path: &Path) -> io::Result<()> {
-    let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        let detail = "there is a file at this path that is no socket";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
+    }
     // With this deadline the call does not wait for a listener whose queue is full.
-    if is_socket && connect_unix(clock, path, clock.0.now()).is_err_and(is_refused) {
+    if connect_unix(clock, path, clock.0.now()).is_err_and(is_refused) {
         return std::fs::remove_file(path);
     }
     Ok(())
@@ -445,7 +471,7 @@ fn listen_unix(clock: &Clock, path: &Path) -> io::Result<SocketListener> {
     // The mode of the socket is the mode of its file, so nobody else can connect, not even between
     // these calls.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    let address = SocketAddrUnix::new(path)?;
+    let address = unix_address(path)?;
     match rustix::net::bind(&socket, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
             remove_stale(clock, path)?;
@@ -685,7 +711,7 @@ mod tests {
         drop(network.listen(&address).unwrap());
         // A file that is no socket stays.
         std::fs::write(&path, "data").unwrap();
-        assert_eq!(taken(&address), LinkErrorKind::AddressInUse);
+        assert_eq!(taken(&address), LinkErrorKind::InvalidAddress);
         assert_eq!(std::fs::read(&path).unwrap(), b"data");
     }
 

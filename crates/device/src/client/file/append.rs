@@ -8,7 +8,7 @@
 //! limit of bytes without an answer is reached.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
-//! it is sent again as it was.
+//! it is sent again as it was. An append that fails as `Unreachable` has had no effect.
 //!
 //! Threading: as the parent module.
 
@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use siltstone_storage::Result;
+use siltstone_storage::{Result, StorageErrorKind};
 
 use super::{ChangeKind, FileShared, Goal, Guard, Inner};
 use crate::client::session::Limit;
@@ -140,7 +140,12 @@ impl FileShared {
         if self.session.is_crowded() {
             // Others wait for a connection, so this file does not keep one.
             let goal = Goal::Answered(inner.last_serial);
-            drop(self.work_until(inner, goal, limit, "append")?);
+            match self.work_until(inner, goal, limit, "append") {
+                // The bytes were taken and stay in the tail. A caller may take an append that fails
+                // as `Unreachable` as one without effect, and repeat it.
+                Err(error) if error.kind == StorageErrorKind::Unreachable => {}
+                waited => drop(waited?),
+            }
         }
         Ok(())
     }

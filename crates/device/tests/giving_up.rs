@@ -1,0 +1,146 @@
+//! Calls that give up because the device does not answer, and what may follow them: an append that
+//! failed has had no effect, and a sync covers what was done before its own call.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Setup, impatient};
+use siltstone_device::{ClientOptions, ServerOptions};
+use siltstone_storage::link::LinkFaults;
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{CrashPolicy, Epoch, Storage, StorageErrorKind};
+
+/// How long calls try.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn simulated(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
+    let config = SimConfig {
+        max_steps: 5_000_000,
+        ..SimConfig::new(seed)
+    };
+    let outcome = sim::run(config, move |runtime| {
+        let mut setup = Setup::new(&runtime, ServerOptions::default());
+        test(&mut setup);
+        setup.stop();
+    });
+    if let Err(failure) = outcome.result {
+        panic!("seed {seed}: {failure}");
+    }
+}
+
+/// Nothing reaches the other side any more, and nobody is told.
+fn freeze(setup: &Setup) {
+    setup.network.set_silent(true);
+    setup.network.freeze_all();
+}
+
+/// New connections work again.
+fn thaw(setup: &Setup) {
+    setup.network.set_silent(false);
+    setup.runtime.sleep(Duration::from_secs(5));
+}
+
+/// A file may not keep its connection while others wait for one, so its appends wait for their
+/// answers. If none comes, the bytes stay with the client all the same.
+#[test]
+fn an_append_that_fails_has_had_no_effect() {
+    simulated(21, |setup| {
+        let options = ClientOptions {
+            connections_max: 1,
+            ..impatient(LIMIT)
+        };
+        let device = setup.connect_with("db", options);
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        let file = storage.create(lease.epoch(), "log").unwrap();
+        let mut appended = Vec::new();
+        for round in 0..20u8 {
+            match round {
+                5 => freeze(setup),
+                10 => thaw(setup),
+                _ => {}
+            }
+            let record = [round; 1000];
+            match file.append(&[&record]) {
+                Ok(()) => appended.extend(record),
+                Err(error) => assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}"),
+            }
+        }
+        file.sync().unwrap();
+        assert_eq!(file.position(), appended.len() as u64);
+        drop(file);
+        assert!(
+            storage.read_small("log").unwrap() == appended,
+            "the file has other bytes than those of the appends that succeeded"
+        );
+        lease.release().unwrap();
+        device.close();
+    });
+}
+
+/// A sync of names that was executed, and whose caller gave up before the answer came.
+fn give_up_a_sync(setup: &Setup, storage: &Arc<dyn Storage>, epoch: Epoch) {
+    setup.network.set_faults(LinkFaults {
+        delay: Duration::from_micros(500),
+        ..LinkFaults::default()
+    });
+    for tries in 1..60 {
+        let name = format!("before-{tries}");
+        storage.create(epoch, &name).unwrap();
+        let syncing = Arc::clone(storage);
+        let sync = move || syncing.sync_dir(epoch);
+        let syncing = setup.runtime.spawn("sync", sync).unwrap();
+        let wait = Duration::from_micros(200 + 50 * tries);
+        setup.runtime.sleep(wait);
+        freeze(setup);
+        let synced = syncing.join().unwrap();
+        thaw(setup);
+        if synced.is_err() && is_durable(setup, &name) {
+            return;
+        }
+    }
+    panic!("no sync gave up after it was executed");
+}
+
+/// Whether a power loss would leave the object.
+fn is_durable(setup: &Setup, name: &str) -> bool {
+    let left = setup.folders.folder("db").crash(CrashPolicy::LoseUnsynced);
+    left.open(name).is_ok()
+}
+
+#[test]
+fn a_sync_of_names_is_not_answered_by_one_that_gave_up() {
+    simulated(22, |setup| {
+        let device = setup.connect_with("db", impatient(LIMIT));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        give_up_a_sync(setup, &storage, lease.epoch());
+        // The creation settles the sync, and the next sync covers the creation.
+        storage.create(lease.epoch(), "table").unwrap();
+        assert!(!is_durable(setup, "table"));
+        storage.sync_dir(lease.epoch()).unwrap();
+        assert!(is_durable(setup, "table"));
+        lease.release().unwrap();
+        device.close();
+    });
+}
+
+#[test]
+fn a_sync_of_names_does_not_take_over_one_that_gave_up() {
+    simulated(23, |setup| {
+        let device = setup.connect_with("db", impatient(LIMIT));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        give_up_a_sync(setup, &storage, lease.epoch());
+        // A job on the device makes a name meanwhile, which the lane of names does not know.
+        let folder = setup.folders.folder("db");
+        folder.create(lease.epoch(), "made").unwrap();
+        assert!(!is_durable(setup, "made"));
+        storage.sync_dir(lease.epoch()).unwrap();
+        assert!(is_durable(setup, "made"));
+        lease.release().unwrap();
+        device.close();
+    });
+}
