@@ -102,9 +102,16 @@ impl fmt::Display for Failure {
 }
 
 /// The error with advice for a command line. The store of a running program resumes by itself once
-/// there is space, but a command has ended and must be given again.
+/// there is space, but a command has ended and must be given again. And a command gets executors
+/// by an option.
 pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
     let advice = error.advice_text().unwrap_or_default();
+    if advice.contains("`Components::executors`") {
+        return error.clone().advice(
+            "choose another policy with `silt options STORE --set schedule=POLICY`, or `--unset \
+             schedule`; only `silt load` can get another executor, by --device ADDR",
+        );
+    }
     match advice.split_once("; the store goes on by itself") {
         Some((first, _)) => {
             let advice = format!("{first} and give the command again");

@@ -223,6 +223,25 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert_eq!(silt(["count", &local]).fine(), "5000\n");
     silt(["put", &local, "k", "v"]).fine();
     silt(["check", &local]).fine();
+    // Another spelling of the same address is the same, and another address is none.
+    let slash = format!("{tables}/");
+    let load = ["load", &local, "-", "--format", "lines", "--tables", &slash];
+    assert_eq!(silt_with(load, b"").code, Some(0));
+    let elsewhere = device.url("elsewhere");
+    let load = [
+        "load", &local, "-", "--format", "lines", "--tables", &elsewhere,
+    ];
+    let said = silt_with(load, b"a\n").failed(3);
+    assert!(
+        said.contains(&tables) && said.contains("DIRECTORIES"),
+        "{said}"
+    );
+    let plain = device.text("plain");
+    silt(["put", &plain, "k", "v"]).fine();
+    let load = ["load", &plain, "-", "--tables", &elsewhere];
+    let said = silt_with(load, b"a\n").failed(2);
+    assert!(said.contains("leave --tables out"), "{said}");
+    assert!(!device.path("data/elsewhere").exists());
     let shown = silt(["options", &local]).fine();
     assert!(
         shown.contains(&format!("table_dir = \"{tables}\"")),
@@ -247,7 +266,12 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     }
     let address = device.address();
     let load = ["load", &lent, "-", "--key", "number", "--device", &address];
-    silt_with(load, &numbered(50_000)).fine();
+    let said = silt_with(load, &numbered(50_000)).fine();
+    assert!(
+        said.contains("\ndevice ") && said.contains("compaction"),
+        "{said}"
+    );
+    assert!(said.contains("\nlink "), "{said}");
     assert_eq!(silt(["count", &lent]).fine(), "50000\n");
     silt(["check", &lent]).fine();
     let (status, said) = device.end(Signal::INT);
@@ -320,8 +344,32 @@ fn what_keeps_a_device_from_starting_is_one_line() {
     let said = refused(["device", "--listen", "0.0.0.0:0", "--data", &other]).failed(2);
     assert!(said.contains("without TLS"), "{said}");
     assert!(said.contains("--allow-plaintext-from-anyone"), "{said}");
-    let said = refused(["device", "--listen", &at("s2")]).failed(2);
+    let said = refused(["device", "--listen", &at("s2"), "--keep", "0"]).failed(2);
     assert!(said.contains("nothing to do"), "{said}");
+    let said = refused(["device", "--listen", &at("s2"), "--keep", "4 GB"]).failed(2);
+    assert!(said.contains("a size such as"), "{said}");
+    // A store is no folder with stores in it, and nothing is written into it.
+    let url = device.url("birds");
+    silt(["put", &url, "wren", "9 g"]).fine();
+    let birds = device.text("data/birds");
+    let said = refused(["device", "--listen", &at("s2"), "--data", &birds]).failed(2);
+    assert!(
+        said.contains("is a store itself") && said.contains(&format!("--data {data},")),
+        "{said}"
+    );
+    assert!(!device.path("data/birds/.device").exists());
+    // A path that is taken or too long, and what the socket of another one is not.
+    std::fs::write(device.path("file"), "text").unwrap();
+    let said = refused(["device", "--listen", &at("file"), "--data", &other]).failed(3);
+    assert!(
+        said.contains("a file at this path that is no socket"),
+        "{said}"
+    );
+    let long = at(&"s".repeat(120));
+    let said = refused(["device", "--listen", &long, "--data", &other]).failed(3);
+    assert!(said.contains("at most 107 bytes"), "{said}");
+    let said = silt(["device", "probe", &long]).failed(3);
+    assert!(said.contains("at most 107 bytes"), "{said}");
     for wrong in ["127.0.0.1", "memory:x"] {
         let said = refused(["device", "--listen", wrong, "--data", &other]).failed(2);
         assert!(said.contains("expected HOST:PORT or unix:PATH"), "{said}");
@@ -452,6 +500,41 @@ fn what_is_not_on_a_device_is_refused() {
     assert!(!device.path("local").exists());
 }
 
+/// Whoever names one of the files wants TLS, and nothing may go over the link without it.
+#[test]
+fn a_part_of_the_certificates_is_refused() {
+    let device = TestDevice::start(&[]);
+    let url = device.url("birds");
+    for (set, missing) in [
+        (&["SILT_TLS_CA"][..], "SILT_TLS_CERT and SILT_TLS_KEY"),
+        (&["SILT_TLS_CERT", "SILT_TLS_KEY"], "SILT_TLS_CA"),
+    ] {
+        let mut command = Command::new(SILT);
+        command.args(["put", &url, "wren", "9 g"]);
+        set.iter().for_each(|name| {
+            command.env(name, "/nothing");
+        });
+        let said = Ended::from(command.output().unwrap()).failed(2);
+        assert!(said.contains(&format!("set {missing} too")), "{said}");
+    }
+    assert!(!device.path("data/birds").exists());
+}
+
+#[test]
+fn a_policy_that_needs_a_device_says_how_to_do_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("s").to_str().unwrap().to_string();
+    silt(["put", &store, "k", "v"]).fine();
+    silt(["options", &store, "--set", "schedule=near-data"]).fine();
+    let said = silt(["put", &store, "k", "w"]).failed(3);
+    assert!(
+        said.contains("--unset schedule") && !said.contains("Components"),
+        "{said}"
+    );
+    silt(["options", &store, "--unset", "schedule"]).fine();
+    silt(["put", &store, "k", "w"]).fine();
+}
+
 /// Certificates of one authority, as files.
 struct Certificates {
     dir: tempfile::TempDir,
@@ -534,6 +617,7 @@ fn names_of_certificates_use_their_own_folders() {
         let said = hosts.silt(name, &["get", &url(folder), "k"]).failed(3);
         assert!(said.contains(&format!("`{name}`")), "{said}");
         assert!(said.contains("access list"), "{said}");
+        assert!(said.contains("check the certificates"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     let pid = rustix::process::Pid::from_child(&child);

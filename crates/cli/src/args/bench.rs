@@ -95,7 +95,8 @@ pub enum BenchCommand {
         siltstone does not have is listed as not measured.\n\n\
         The part of names before the first `-` stands for all experiments of a paper. A run that \
         fails is noted then, and the others go on; --html is a folder, with a page for each \
-        experiment. Rounds are interleaved, and ratios compare runs of one round.\n\n\
+        experiment and index.html, which has the verdicts on all of them. Rounds are interleaved, \
+        and ratios compare runs of one round.\n\n\
         Host and device of an experiment are processes of their own, which end with the call. A \
         link with a rate needs root, ip and tc; without them a limiter in the client stands in, \
         and the record says so.\n\n\

@@ -10,7 +10,7 @@ use siltstone_storage::link::Address;
 #[command(after_help = "Examples:\n  \
     silt device --listen unix:/run/user/1000/silt.sock --data /data/stores\n  \
     silt device --listen 127.0.0.1:4400 --data /data/stores --slots 2\n  \
-    silt device --listen 127.0.0.1:4400 --keep 4294967296\n  \
+    silt device --listen 127.0.0.1:4400 --keep 4GiB\n  \
     silt device probe 127.0.0.1:4400\n  \
     silt put silt://127.0.0.1:4400/birds wren \"9 g\"\n  \
     silt load silt+unix:///run/user/1000/silt.sock#birds birds.csv\n  \
@@ -29,8 +29,9 @@ use siltstone_storage::link::Address;
     which folders the host with the name wren in its certificate may use.\n\n\
     The command prints its addresses, then a line for each session that begins or ends, and every \
     few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
-    0; a second signal ends it at once. Stores that hosts have open survive a restart or a kill of \
-    the device: the hosts wait for it for half a minute.")]
+    0; a second signal ends it at once. Hosts that have stores open wait for half a minute for a \
+    device that was ended or killed. Their stores then continue, unless it was killed in the \
+    middle of a sync of names: such a store takes no more writes until it is opened again.")]
 pub struct DeviceArgs {
     /// What to do instead of serving.
     #[command(subcommand)]
@@ -48,17 +49,14 @@ pub struct DeviceArgs {
     /// Run compactions of stores in this folder; can be repeated.
     #[arg(long, value_name = "FOLDER")]
     pub share: Vec<PathBuf>,
-    /// Take tables that hosts send, and keep up to this number of bytes for each session.
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    pub keep: u64,
+    /// Take tables that hosts send, and keep up to this number of bytes for each session, such as
+    /// 4294967296 or 4GiB. The default is 4GiB with neither --data nor --share, and otherwise 0,
+    /// which takes none.
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub keep: Option<u64>,
     /// Keep up to this number of bytes of such tables for all sessions together; the default is
     /// eight times --keep.
-    #[arg(long, value_name = "BYTES", requires = "keep")]
+    #[arg(long, value_name = "BYTES", requires = "keep", value_parser = size)]
     pub keep_all: Option<u64>,
     /// The number of compactions that run at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number())]
@@ -90,6 +88,9 @@ pub struct DeviceArgs {
     /// on their way.
     #[arg(long)]
     pub allow_plaintext_from_anyone: bool,
+    /// End when the process with this id ends, which started this one.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub parent: Option<i32>,
     /// Print JSON, one object a line.
     #[arg(long)]
     pub json: bool,
@@ -122,6 +123,11 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
+/// Reads a number of bytes, such as 4GiB.
+fn size(text: &str) -> Result<u64, String> {
+    siltstone_bench::settings::parse_size(text).map_err(|error| error.to_string())
+}
+
 fn number() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=1024)
 }
@@ -140,7 +146,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn sizes_and_addresses() {
+        assert_eq!((size("4GiB"), size("7")), (Ok(4 << 30), Ok(7)));
+        assert!(size("4 GB").unwrap_err().contains("64MiB"));
         assert!(address("127.0.0.1:0").unwrap().is_local());
         assert!(address("unix:/run/s").unwrap().is_local());
         assert!(!address("0.0.0.0:1").unwrap().is_local());

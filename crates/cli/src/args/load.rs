@@ -191,8 +191,9 @@ fn join(text: &str) -> Result<Bytes, String> {
 
 /// Reads the address of a folder on a device.
 fn tables(text: &str) -> Result<String, String> {
-    let address = text.parse::<DeviceUrl>().map_err(|e| e.to_string());
-    address.map(|_| text.to_string())
+    let address = text.parse::<DeviceUrl>();
+    let normal = address.and_then(|address| address.normal());
+    normal.map_err(|error| error.to_string())
 }
 
 fn max_record(text: &str) -> Result<u64, String> {

@@ -34,6 +34,9 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a host must not have been heard to count as silent.
 const SILENT: Duration = Duration::from_secs(10);
 
+/// The bytes of tables that a session may keep on a device that has no other use.
+const KEEP: u64 = 4 << 30;
+
 /// The bytes of tables that all sessions together may keep, as a multiple of those of one.
 const KEEP_ALL: u64 = 8;
 
@@ -42,12 +45,17 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     if let Some(DeviceCommand::Probe(args)) = &args.action {
         return super::probe::run(args);
     }
-    if args.data.is_none() && args.share.is_empty() && args.keep == 0 {
+    let is_lent_only = args.data.is_none() && args.share.is_empty();
+    let keep = args.keep.unwrap_or(if is_lent_only { KEEP } else { 0 });
+    if is_lent_only && keep == 0 {
         return Err(Failure::Usage(
             "the device would have nothing to do: give --data DIR to hold stores, --share FOLDER \
              to run compactions of stores in a folder, or --keep BYTES to be sent tables"
                 .to_string(),
         ));
+    }
+    if let Some(parent) = args.parent {
+        end_with(parent).map_err(|e| Failure::io("ending with another process", &e))?;
     }
     let tls = tls_files(args);
     if tls.is_none() && !args.allow_plaintext_from_anyone {
@@ -67,8 +75,8 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
         cores,
         memory_bytes: memory_bytes(),
         shared,
-        keep_bytes: args.keep,
-        keep_all_bytes: args.keep_all.unwrap_or(args.keep.saturating_mul(KEEP_ALL)),
+        keep_bytes: keep,
+        keep_all_bytes: args.keep_all.unwrap_or(keep.saturating_mul(KEEP_ALL)),
         access,
         ..ServerOptions::default()
     };
@@ -83,6 +91,24 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     server.stop();
     lines.print("ended", || json!({ "event": "ended" }));
     Ok(Outcome::Fine)
+}
+
+/// The process gets SIGTERM when the thread that started it ends.
+#[cfg(target_os = "linux")]
+fn end_with(parent: i32) -> std::io::Result<()> {
+    use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    match getppid() == Pid::from_raw(parent) {
+        true => Ok(()),
+        false => Err(std::io::Error::other(format!(
+            "process {parent} has ended already"
+        ))),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with(_parent: i32) -> std::io::Result<()> {
+    Ok(())
 }
 
 /// The bytes of memory of this machine, or of the control group of this process if it has less.
@@ -177,6 +203,17 @@ impl Own {
             };
         };
         place::refuse_url(data, "device")?;
+        if place::has_store(data) {
+            let (name, parent) = (data.file_name().unwrap_or_default(), data.parent());
+            let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+            return Err(Failure::Usage(format!(
+                "{} is a store itself, and --data needs the folder that has stores in it: give \
+                 --data {}, and hosts open the folder {} there",
+                data.display(),
+                parent.unwrap_or(Path::new(".")).display(),
+                name.to_string_lossy()
+            )));
+        }
         // A folder below a missing one is rather a mistyped path or a disk that is not mounted.
         let parent = data
             .parent()
@@ -260,6 +297,7 @@ fn listen_failure(error: &LinkError) -> Failure {
         LinkErrorKind::AddressInUse => {
             "another process listens there; end it, or choose another address"
         }
+        LinkErrorKind::InvalidAddress => "choose another address",
         LinkErrorKind::PermissionDenied => "choose an address that you may use",
         _ => "check the address; the folder of a Unix socket must exist",
     };

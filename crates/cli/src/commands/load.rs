@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::batch::Batch;
-use siltstone::{ErrorKind, Keyspace, Options, Store, WriteOptions};
+use siltstone::{ErrorKind, Keyspace, Options, Stats, Store, WriteOptions};
 use siltstone_device::Placement;
 
 use super::opened::Opened;
 use super::place;
+use super::stats::jobs::print_devices;
 use crate::args::{Format, LoadArgs};
 use crate::failure::{Failure, Outcome, of_a_command};
 use crate::load::decode::{HalfCharacter, Untrusted};
@@ -104,13 +105,14 @@ pub fn run(args: &LoadArgs) -> Result<Outcome, Failure> {
     let total = load.total();
     let json = load.json(&source, time, readers::name_of(reader.format));
     let resume = load.resume;
-    close_complete(store, resume).map_err(|failure| only_close_failed(&failure, &summary))?;
+    let closed = close_complete(store, resume);
+    let stats = closed.map_err(|failure| only_close_failed(&failure, &summary))?;
     if args.json {
         let mut out = Out::new();
         outln!(out, "{json}")?;
         out.finish()?;
     } else {
-        print_loaded(&summary, &earlier, &total)?;
+        print_loaded(&summary, &earlier, &total, &stats)?;
     }
     warn_of_input(&input, &*reader.records);
     Ok(match total.left_out.records + input.trailing.get() {
@@ -128,10 +130,19 @@ fn placement(args: &LoadArgs) -> Result<Placement, Failure> {
             args.store.store.display()
         )));
     }
+    let store = &args.store.store;
+    if args.tables.is_some() && place::has_store(store) && place::tables_on_device(store).is_none()
+    {
+        return Err(Failure::Usage(format!(
+            "{} is there already, and has its tables in a local folder: leave --tables out, which \
+             is for new stores, or choose another folder",
+            store.display()
+        )));
+    }
     Ok(Placement {
         tables: args.tables.clone(),
         devices: args.device.clone(),
-        ..place::placement()
+        ..place::placement()?
     })
 }
 
@@ -239,8 +250,8 @@ fn close_partial(store: Opened, failure: Failure, kept: &str) -> Failure {
     }
 }
 
-/// Closes the store after the last batch.
-fn close_complete(store: Opened, resume: Option<Resume>) -> Result<(), Failure> {
+/// Closes the store after the last batch. Returns its statistics.
+fn close_complete(store: Opened, resume: Option<Resume>) -> Result<Stats, Failure> {
     // The records are flushed to tables, so that the next command opens the store without
     // replaying a log.
     let flushed = store.flush().map_err(Failure::from);
@@ -248,8 +259,9 @@ fn close_complete(store: Opened, resume: Option<Resume>) -> Result<(), Failure> 
         Some(resume) => resume.drop_unused_keyspace(&store),
         None => Ok(()),
     });
+    let stats = store.stats();
     let closed = store.close().map_err(Failure::from);
-    flushed.and(closed)
+    flushed.and(closed).map(|()| stats)
 }
 
 /// The failure of [`close_complete`]: all records are in the store.
@@ -272,8 +284,13 @@ fn only_close_failed(failure: &Failure, summary: &str) -> Failure {
     ))
 }
 
-/// Prints what was loaded and left out, by this run and by the earlier ones.
-fn print_loaded(summary: &str, earlier: &Tally, total: &Tally) -> Result<(), Failure> {
+/// Prints what was loaded and left out, by this run and by the earlier ones, and what devices did.
+fn print_loaded(
+    summary: &str,
+    earlier: &Tally,
+    total: &Tally,
+    stats: &Stats,
+) -> Result<(), Failure> {
     let mut out = Out::new();
     outln!(out, "loaded {summary}")?;
     if *earlier != Tally::default() {
@@ -293,6 +310,7 @@ fn print_loaded(summary: &str, earlier: &Tally, total: &Tally) -> Result<(), Fai
     if total.left_out.records > 0 {
         outln!(out, "{}", left_out(&total.left_out))?;
     }
+    print_devices(&mut out, stats)?;
     out.finish()
 }
 

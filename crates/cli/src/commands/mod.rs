@@ -214,7 +214,7 @@ fn open_to_read_with(path: &Path, options: &Options) -> Result<Opened, Failure> 
             Store::open_read_only(path, options.clone()).map(Opened::from)
         }));
     }
-    let (text, placement) = (text_of(path)?, place::placement());
+    let (text, placement) = (text_of(path)?, place::placement()?);
     if place::url(path)?.is_none() {
         place::reach_devices(path, &placement)?;
     }
@@ -273,7 +273,7 @@ fn open_for(path: &Path, keyspaces: &[&str]) -> Result<Opened, Failure> {
 /// # Errors
 /// As [`Store::open`]; the folder contains other files and no store.
 fn open(path: &Path, options: Options) -> Result<Opened, Failure> {
-    open_placed(path, options, &place::placement())
+    open_placed(path, options, &place::placement()?)
 }
 
 /// As [`open`], for a store whose parts may be on these devices. If a device has a part in it, and

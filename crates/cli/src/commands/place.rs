@@ -19,7 +19,7 @@ use siltstone::{
 use siltstone_device::url::is_url;
 use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TlsFiles};
 use siltstone_storage::link::Address;
-use siltstone_storage::{FileStorage, Runtime, Storage};
+use siltstone_storage::{FileStorage, Storage};
 
 use crate::failure::Failure;
 
@@ -113,23 +113,46 @@ pub fn client_options() -> ClientOptions {
     }
 }
 
+/// The variables that name the certificates for devices at TCP addresses.
+const TLS: [&str; 3] = ["SILT_TLS_CA", "SILT_TLS_CERT", "SILT_TLS_KEY"];
+
 /// The certificates that the environment names, for devices at TCP addresses.
-fn tls_files() -> Option<TlsFiles> {
-    let file = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    Some(TlsFiles {
-        ca: file("SILT_TLS_CA")?,
-        certificate: file("SILT_TLS_CERT")?,
-        key: file("SILT_TLS_KEY")?,
-    })
+fn tls_files() -> Result<Option<TlsFiles>, Failure> {
+    let files = TLS.map(|name| std::env::var_os(name).filter(|file| !file.is_empty()));
+    let files = files.map(|file| file.map(PathBuf::from));
+    match files {
+        [Some(ca), Some(certificate), Some(key)] => Ok(Some(TlsFiles {
+            ca,
+            certificate,
+            key,
+        })),
+        [None, None, None] => Ok(None),
+        // Without TLS, everything would go over the link in the clear, which is not what whoever
+        // sets one of them wants.
+        files => {
+            let missing = TLS.iter().zip(&files).filter(|(_, file)| file.is_none());
+            let missing: Vec<&str> = missing.map(|(name, _)| *name).collect();
+            Err(Failure::Usage(format!(
+                "{} of the three variables {} are set: set {} too, or none of them for links \
+                 without TLS",
+                3 - missing.len(),
+                TLS.join(", "),
+                missing.join(" and ")
+            )))
+        }
+    }
 }
 
 /// A store whose parts on devices are those that its path and its folder name.
-pub fn placement() -> Placement {
-    Placement {
+///
+/// # Errors
+/// Wrong usage if the environment names only some of the certificates.
+pub fn placement() -> Result<Placement, Failure> {
+    Ok(Placement {
         client: client_options(),
-        tls: tls_files(),
+        tls: tls_files()?,
         ..Placement::default()
-    }
+    })
 }
 
 /// The tables of a local store, if they are on a device. Errors of the folder are reported when the
@@ -147,17 +170,15 @@ fn parsed(url: &str) -> Result<DeviceUrl, Failure> {
 ///
 /// # Errors
 /// It does not answer, or refuses; a file of TLS cannot be used.
-pub fn first_contact(address: Address, folder: FolderWanted) -> siltstone::Result<Arc<Device>> {
-    let runtime = Runtime::threads();
-    let network = siltstone_device::network(&runtime, tls_files().as_ref())
-        .map_err(|error| Error::invalid_argument(error.to_string()))?;
-    let options = ClientOptions {
-        time_limit: FIRST_LIMIT,
-        ..client_options()
+pub fn first_contact(address: &Address, folder: FolderWanted) -> Result<Arc<Device>, Failure> {
+    let placement = Placement {
+        client: ClientOptions {
+            time_limit: FIRST_LIMIT,
+            ..client_options()
+        },
+        ..placement()?
     };
-    Ok(Device::connect(
-        &runtime, network, address, folder, options,
-    )?)
+    Ok(siltstone_device::connect(address, folder, &placement)?)
 }
 
 /// Makes sure that the devices which have a part in a local store answer. This comes before the
@@ -169,7 +190,7 @@ pub fn reach_devices(path: &Path, placed: &Placement) -> Result<(), Failure> {
     let tables = placed.tables.clone().or_else(|| tables_on_device(path));
     let tables = tables.map(|url| Ok::<_, Failure>(parsed(&url)?.address));
     for address in placed.devices.iter().cloned().chain(tables.transpose()?) {
-        first_contact(address, FolderWanted::None)?.close();
+        first_contact(&address, FolderWanted::None)?.close();
     }
     Ok(())
 }
@@ -190,10 +211,10 @@ impl Folder {
             name: parsed.folder,
             create: false,
         };
-        match first_contact(parsed.address, wanted) {
+        match first_contact(&parsed.address, wanted) {
             Ok(device) => Ok(Some(Folder { device })),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(Failure::Store(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 

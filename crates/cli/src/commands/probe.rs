@@ -37,7 +37,7 @@ struct Measured {
 
 /// Runs the command.
 pub fn run(args: &ProbeArgs) -> Result<Outcome, Failure> {
-    let device = place::first_contact(args.address.clone(), FolderWanted::None)?;
+    let device = place::first_contact(&args.address, FolderWanted::None)?;
     let measured = measure(&device);
     device.close();
     let measured = measured?;

@@ -34,7 +34,21 @@ pub fn run(args: &StatsArgs) -> Result<Outcome, Failure> {
 pub fn run_levels(args: &LevelsArgs) -> Result<Outcome, Failure> {
     show(&args.figures, &|out, sample, _| {
         if args.figures.json {
-            return outln!(out, "{}", json(sample)["keyspaces"]);
+            let all = json(sample);
+            if args.figures.watch.is_none() {
+                return outln!(out, "{}", all["keyspaces"]);
+            }
+            // What is going on between the levels, too.
+            let shown = [
+                "source",
+                "keyspaces",
+                "jobs",
+                "queues",
+                "waiting_jobs",
+                "sides",
+            ];
+            let shown = shown.map(|name| (name.to_string(), all[name].clone()));
+            return outln!(out, "{}", serde_json::Value::from_iter(shown));
         }
         outln!(out, "{}", sample.source.line())?;
         for keyspace in &sample.stats.keyspaces {

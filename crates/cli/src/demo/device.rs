@@ -5,7 +5,8 @@
 //! report. The sections of the demo are the same with it and without, so what they compare is the
 //! work of both processes.
 //!
-//! Invariant: the process and its folder are gone when the demo ends, also after an error.
+//! Invariant: the process and its folder are gone when the demo ends, also after an error. If the
+//! demo is killed, the process ends, and the folder stays.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -55,7 +56,8 @@ impl DemoDevice {
         let program =
             std::env::current_exe().map_err(|e| Failure::io("finding this program", &e))?;
         let spawned = Command::new(program)
-            .args(["device", "--name", "device", "--slots", "2"])
+            .args(["device", "--name", "device", "--slots", "2", "--parent"])
+            .arg(std::process::id().to_string())
             .arg("--listen")
             .arg(format!("unix:{}", folder.join("socket").display()))
             .arg("--share")
@@ -114,7 +116,7 @@ impl DemoDevice {
         })?;
         let placement = Placement {
             devices: vec![self.address()?],
-            ..place::placement()
+            ..place::placement()?
         };
         let options = place::near_data(options);
         Ok(siltstone_device::open(place, options, &placement)?)

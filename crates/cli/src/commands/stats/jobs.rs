@@ -227,6 +227,38 @@ fn cost_lines(side: &SideStats) -> Vec<String> {
     lines
 }
 
+/// Prints what the sides beside the host have done since the store was opened, and the bytes of the
+/// link. Nothing if there is no such side.
+pub fn print_devices(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
+    // The last side is the store's own.
+    let Some((_, others)) = stats.sides.split_last() else {
+        return Ok(());
+    };
+    for side in others {
+        for (at, line) in work_lines(side).iter().enumerate() {
+            let title = if at == 0 {
+                one_line(&side.name)
+            } else {
+                "".into()
+            };
+            outln!(out, "{title:<11}{line}")?;
+        }
+    }
+    print_link(out, stats)
+}
+
+/// What a side has done, or why it has done nothing.
+fn work_lines(side: &SideStats) -> Vec<String> {
+    if side.compaction_count > 0 {
+        return cost_lines(side);
+    }
+    let why = side.refusal.as_ref().or(side.last_failure.as_ref());
+    vec![match why {
+        Some(why) => format!("did no compactions: {}", one_line(why)),
+        None => "did no compactions".to_string(),
+    }]
+}
+
 /// The bytes of links by purpose, or of a part of the time; `of` gives a counter's value, and
 /// `shown` its text. Nothing if there is no link.
 pub fn link_lines(
