@@ -139,7 +139,8 @@ cargo xtask COMMAND
   bench prockstore [--full] [ARGS...]
                           the experiments of that paper, in ten minutes or, in full, in three hours
                           (needs root for namespaces, else a limiter stands in for the link); writes
-                          docs/papers/prockstore.jsonl.zst and docs/papers/prockstore.md
+                          docs/papers/prockstore.jsonl.zst and docs/papers/prockstore.md, and pages
+                          with charts in target/prockstore (index.html has all verdicts)
   bench NAME [ARGS...]    a small benchmark of its own
   layers [--upward]       what the engine's folders import from each other, circles, lengths of
                           functions, sites of planted faults; --upward: each import that runs upward

@@ -144,14 +144,17 @@ pub fn bench(bench: &Bench, has_go: bool) -> Vec<Step> {
                 true => ("", " --within 3h"),
                 false => (" --quick", " --within 10min"),
             };
-            // Another time may be given.
-            let within = match words.iter().any(|word| word.starts_with("--within")) {
-                true => "",
-                false => within,
+            // Another time, and another folder, may be given.
+            let has = |option: &str| words.iter().any(|word| word.starts_with(option));
+            let within = if has("--within") { "" } else { within };
+            // Charts of all runs are too large for the repository.
+            let html = match has("--html") {
+                true => String::new(),
+                false => format!(" --html target/{name}"),
             };
             let mut step = Step::new(&format!(
                 "cargo run --release -p siltstone-cli -- bench paper {name}{size}{within} --record \
-                 docs/papers/{name}.jsonl.zst --page docs/papers/{name}.md"
+                 docs/papers/{name}.jsonl.zst --page docs/papers/{name}.md{html}"
             ));
             step.args.extend(words.iter().cloned());
             vec![step]
@@ -355,7 +358,8 @@ mod tests {
         assert_eq!(
             line(false, rounds),
             "cargo run --release -p siltstone-cli -- bench paper prockstore --quick --within 10min \
-             --record docs/papers/prockstore.jsonl.zst --page docs/papers/prockstore.md --rounds 2"
+             --record docs/papers/prockstore.jsonl.zst --page docs/papers/prockstore.md --html \
+             target/prockstore --rounds 2"
         );
         let full = line(true, rounds);
         assert!(
@@ -364,6 +368,8 @@ mod tests {
         );
         let shorter = line(true, ["--within", "2h"]);
         assert_eq!(shorter.matches("--within").count(), 1, "{shorter}");
+        let elsewhere = line(true, ["--html", "/tmp/charts"]);
+        assert_eq!(elsewhere.matches("--html").count(), 1, "{elsewhere}");
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl<'a> Output<'a> {
         let Some(file) = self.html.clone().filter(|_| !self.records.is_empty()) else {
             return Ok(());
         };
-        let text = page_with(&self.records, &self.title, self.part.as_ref());
+        let text = page_with(&self.records, &self.title, self.part.as_slice());
         std::fs::write(&file, text).map_err(file_error(&file))?;
         self.row("page", &[file.display().to_string()])
     }

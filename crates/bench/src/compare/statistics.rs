@@ -65,6 +65,26 @@ pub struct Interval {
     pub to: f64,
 }
 
+impl Interval {
+    /// The interval of one engine's figures, one of each round: Student's, as that of ratios, on
+    /// the logarithms. `None` for a single round, and if figures differ and one of them is not
+    /// above 0, because it has no logarithm. What is not a number is left out.
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Interval> {
+        let figures = figures.into_iter().filter(|figure| figure.is_finite());
+        let figures: Vec<f64> = figures.collect();
+        let first = *figures.first()?;
+        // Equal figures need no logarithm, and rounding must not move them off themselves.
+        if figures.len() > 1 && figures.iter().all(|figure| *figure == first) {
+            return Some(Interval {
+                from: first,
+                to: first,
+            });
+        }
+        let is_positive = figures.iter().all(|figure| *figure > 0.0);
+        interval(&figures).filter(|_| is_positive)
+    }
+}
+
 /// The ratios of two engines, one of each round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rounds {
@@ -84,7 +104,7 @@ impl Rounds {
         let ratios = pairs.into_iter().filter(is_positive).map(|(a, b)| a / b);
         let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
         let spread = Spread::of(ratios.iter().copied())?;
-        let interval = interval(&ratios);
+        let interval = Interval::of(ratios.iter().copied());
         Some(Rounds {
             ratios,
             spread,
@@ -184,6 +204,20 @@ mod tests {
         let level = Rounds::of([(1.0, 1.1), (1.1, 1.0), (1.0, 1.02)]).unwrap();
         assert_eq!(level.is_better(), None);
         assert_eq!(Rounds::of([(0.0, 1.0), (1.0, 0.0)]), None);
+    }
+
+    /// Computed apart: the logarithms of 2, 2.2 and 1.9 are those of the test above.
+    #[test]
+    fn figures_of_one_engine_have_an_interval_of_their_own() {
+        let some = Interval::of([2.0, f64::NAN, 2.2, 1.9]).unwrap();
+        assert!(close(some.from, (0.707_819f64 - 0.184_807).exp()));
+        assert!(close(some.to, (0.707_819f64 + 0.184_807).exp()));
+        let point = |at| Some(Interval { from: at, to: at });
+        assert_eq!(Interval::of([1.4; 3]), point(1.4));
+        assert_eq!(Interval::of([0.0; 2]), point(0.0));
+        for undecided in [&[1.4][..], &[], &[0.0, 1.0], &[-1.0, 1.0]] {
+            assert_eq!(Interval::of(undecided.iter().copied()), None);
+        }
     }
 
     /// Of many comparisons of equal engines with five rounds of normal noise, about 5% are decided.

@@ -52,7 +52,7 @@ pub enum Metric {
     DeviceCpu,
     /// Processor time of the host for each GiB written, in seconds.
     CpuSPerGib,
-    /// Input bytes of the host's compactions a second.
+    /// Input bytes of the host's compactions, by the seconds that they took.
     HostCompactionBytesPerS,
     /// Bytes over the link for each byte that was put.
     LinkAmplification,

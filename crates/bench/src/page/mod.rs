@@ -28,6 +28,8 @@ mod throughput;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
+
 use crate::draw::html::Html;
 use crate::draw::{SCRIPT, STYLE, number};
 use crate::record::Record;
@@ -55,24 +57,27 @@ const MAIN_SETTINGS: [&str; 11] = [
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Part {
     /// The name of its place on the page.
-    pub id: &'static str,
+    pub id: String,
     /// The heading.
     pub title: String,
-    /// What stands below the heading.
-    pub text: String,
+    /// What stands below the heading, in paragraphs.
+    pub texts: Vec<String>,
     /// The tables. Those without rows are not shown.
     pub tables: Vec<Table>,
+    /// Words of the tables with their meanings, which stand below them.
+    pub gloss: Vec<(String, String)>,
 }
 
 /// A page of records, one or more. Records with equal workloads and settings are compared: several
 /// of one engine are rounds, of which the summary shows medians. Nothing is downloaded when the
 /// page is opened.
 pub fn page(records: &[Record], title: &str) -> String {
-    page_with(records, title, None)
+    page_with(records, title, &[])
 }
 
-/// A page of records with a part of the caller before the charts.
-pub fn page_with(records: &[Record], title: &str, part: Option<&Part>) -> String {
+/// A page of records with parts of the caller before the charts. Without records, it has only
+/// these parts.
+pub fn page_with(records: &[Record], title: &str, parts: &[Part]) -> String {
     let groups = model::groups(records);
     let mut h = Html::new();
     h.source("<!DOCTYPE html>\n");
@@ -84,9 +89,12 @@ pub fn page_with(records: &[Record], title: &str, part: Option<&Part>) -> String
         h.within("head", &[], |h| head(h, title));
         h.line();
         h.within("body", &[], |h| {
-            header(h, title, &groups);
+            match groups.is_empty() && !parts.is_empty() {
+                true => h.within("header", &[], |h| h.element("h1", &[], title)),
+                false => header(h, title, &groups),
+            }
             h.within("main", &[], |h| {
-                if let Some(part) = part {
+                for part in parts {
                     callers_part(h, part);
                 }
                 for group in &groups {
@@ -128,12 +136,17 @@ fn header(h: &mut Html, title: &str, groups: &[Group<'_>]) {
         }
         notices(h, "Warnings", &summary::warnings(groups));
         table::draw(h, "figures summary", &summary::table(groups));
-        h.within("dl", &[("class", &"gloss")], |h| {
-            for (name, meaning) in summary::GLOSS {
-                h.element("dt", &[], name);
-                h.element("dd", &[], meaning);
-            }
-        });
+        gloss(h, summary::GLOSS);
+    });
+}
+
+/// Words with their meanings.
+fn gloss(h: &mut Html, all: impl IntoIterator<Item = (impl Display, impl Display)>) {
+    h.within("dl", &[("class", &"gloss")], |h| {
+        for (name, meaning) in all {
+            h.element("dt", &[], name);
+            h.element("dd", &[], meaning);
+        }
     });
 }
 
@@ -156,9 +169,15 @@ fn callers_part(h: &mut Html, part: &Part) {
     h.line();
     h.within("section", &[("id", &part.id)], |h| {
         h.element("h2", &[], &part.title);
-        h.element("p", &[("class", &"note")], &part.text);
+        for text in &part.texts {
+            h.element("p", &[("class", &"note")], text);
+        }
         for table in part.tables.iter().filter(|table| !table.is_empty()) {
-            table::draw(h, "figures", table);
+            // Most cells are words.
+            table::draw(h, "figures words", table);
+        }
+        if !part.gloss.is_empty() {
+            gloss(h, part.gloss.iter().map(|(name, meaning)| (name, meaning)));
         }
     });
 }

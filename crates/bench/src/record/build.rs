@@ -245,13 +245,14 @@ impl Record {
         self.cpu_s_per_gib = ratio(self.cpu_s.unwrap_or(f64::NAN), written / f64::from(1 << 30));
         // How much of a divided compaction each side read is not known.
         let is_divided = counter("divided_compaction_in_bytes").is_some_and(|bytes| bytes > 0);
-        let side = |name| {
-            counter(name)
-                .filter(|_| !is_divided)
-                .map(|bytes| bytes as f64)
+        let bandwidth = |side: &str| {
+            let counter = |what: &str| counter(&format!("{side}_compaction_{what}"));
+            let bytes = counter("in_bytes").filter(|_| !is_divided)?;
+            // A side that ran none has no time, and no bandwidth.
+            ratio(bytes as f64, counter("us")? as f64 / 1e6)
         };
-        self.host_compaction_bytes_per_s = a_second(side("host_compaction_in_bytes"));
-        self.device_compaction_bytes_per_s = a_second(side("device_compaction_in_bytes"));
+        self.host_compaction_bytes_per_s = bandwidth("host");
+        self.device_compaction_bytes_per_s = bandwidth("device");
         let link = counter("link_sent_bytes").zip(counter("link_received_bytes"));
         self.link_bytes = link.map(|(sent, received)| sent + received);
         self.link_amplification = self

@@ -329,6 +329,34 @@ fn without_bytes_of_the_user_there_is_no_write_amplification() {
 }
 
 #[test]
+fn the_bandwidth_of_compactions_is_that_of_the_time_that_they_took() {
+    let of = |counters: &[(&str, u64)]| {
+        let mut found = found();
+        let counters = counters
+            .iter()
+            .map(|(name, count)| (name.to_string(), *count));
+        found.measured.figures.others = counters.collect();
+        let record = record_of(&found);
+        let device = record.device_compaction_bytes_per_s;
+        (record.host_compaction_bytes_per_s, device)
+    };
+    // The run took four seconds until it was idle, and the compactions half a second of them.
+    let host = [
+        ("host_compaction_in_bytes", 3_000),
+        ("host_compaction_us", 500_000),
+        ("device_compaction_in_bytes", 0),
+        ("device_compaction_us", 0),
+        ("divided_compaction_in_bytes", 0),
+    ];
+    assert_eq!(of(&host), (Some(6_000.0), None));
+    let mut divided = host;
+    divided[4].1 = 1;
+    assert_eq!(of(&divided), (None, None));
+    // An engine without a device counts no sides.
+    assert_eq!(of(&[("syncs", 3)]), (None, None));
+}
+
+#[test]
 fn a_store_in_memory_has_no_space_amplification() {
     let mut in_memory = found();
     in_memory.closed_sizes = Sizes::default();

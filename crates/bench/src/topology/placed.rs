@@ -16,7 +16,9 @@ use siltstone_storage::link::Address;
 
 use super::{Placed, bytes_of, cpu_us_of, nice_threads};
 use crate::engine::siltstone::{Beside, Opened, Siltstone, failed, options_of};
-use crate::engine::{Abilities, Driver, Engine, EngineError, Result, SiltstoneDriver, ThreadClass};
+use crate::engine::{
+    Abilities, Driver, Engine, EngineError, Promise, Result, SiltstoneDriver, ThreadClass,
+};
 use crate::settings::{EngineSettings, Files, Topology};
 
 /// What the names of the engine's workers begin with.
@@ -105,8 +107,18 @@ impl Driver for PlacedDriver {
         SiltstoneDriver.version()
     }
 
+    /// Where the log is local, an unsynced write survives a kill of the host's process, in the
+    /// page cache. A log on the device gets it over the link, and a kill may come before that.
     fn abilities(&self) -> Abilities {
-        SiltstoneDriver.abilities()
+        let abilities = SiltstoneDriver.abilities();
+        let unsynced = match self.topology.files {
+            Files::Held => Promise::Memory,
+            Files::Local | Files::HeldLocalLog | Files::Shared | Files::Lent => abilities.unsynced,
+        };
+        Abilities {
+            unsynced,
+            ..abilities
+        }
     }
 
     fn settings(&self, settings: &EngineSettings) -> BTreeMap<String, String> {
@@ -165,6 +177,7 @@ impl Beside for Sides {
         for kind in KINDS {
             add(format!("{kind}_compaction_count"), 0);
             add(format!("{kind}_compaction_in_bytes"), 0);
+            add(format!("{kind}_compaction_us"), 0);
         }
         for side in &stats.sides {
             let kind = kind_of(&side.name);
@@ -173,6 +186,7 @@ impl Beside for Sides {
                 format!("{kind}_compaction_in_bytes"),
                 side.compaction_in_bytes,
             );
+            add(format!("{kind}_compaction_us"), side.compaction_us);
         }
         if let Opened::Placed(store) = store {
             for report in store.devices().iter().map(|device| device.report()) {
@@ -192,5 +206,33 @@ impl Beside for Sides {
             add("wire_received_bytes".into(), received);
         }
         all.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_on_the_device_promises_less_than_a_local_one() {
+        for (files, unsynced) in [
+            (Files::Held, Promise::Memory),
+            (Files::HeldLocalLog, Promise::Process),
+            (Files::Shared, Promise::Process),
+            (Files::Lent, Promise::Process),
+            (Files::Local, Promise::Process),
+        ] {
+            let topology = Topology {
+                files,
+                ..Topology::default()
+            };
+            let driver = PlacedDriver::new(&topology, &Placed::default());
+            let abilities = driver.abilities();
+            assert_eq!(
+                (abilities.unsynced, abilities.sync),
+                (unsynced, true),
+                "{files}"
+            );
+        }
     }
 }

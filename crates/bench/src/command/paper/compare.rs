@@ -18,7 +18,7 @@ pub struct Compared {
     pub paper: Number,
     /// What was measured, if the run has it: the median of the rounds.
     pub ours: Option<f64>,
-    /// Where the true ratio lies, if there are several rounds.
+    /// Where the true figure lies, if there are several rounds.
     pub interval: Option<Interval>,
     /// The rounds that have it.
     pub rounds: usize,
@@ -41,14 +41,16 @@ pub type RoundsOf = [Option<Json>];
 
 /// A value of the paper beside that of a run.
 pub fn value(value: &Value, records: &RoundsOf) -> Compared {
-    let figures = records.iter().flatten();
-    let figures = figures.filter_map(|record| value.metric.of(record, value.operation));
-    let spread = Spread::of(figures);
+    let figures = || {
+        let records = records.iter().flatten();
+        records.filter_map(|record| value.metric.of(record, value.operation))
+    };
+    let spread = Spread::of(figures());
     Compared {
         name: name_of(value.metric, value.operation),
         paper: value.paper,
         ours: spread.map(|spread| spread.median),
-        interval: None,
+        interval: Interval::of(figures()),
         rounds: spread.map_or(0, |spread| spread.count),
         system: value.system.clone(),
         source: value.source.clone(),
@@ -133,6 +135,21 @@ impl Compared {
                 number::factor(Some(interval.from)).trim_end_matches('x'),
                 number::factor(Some(interval.to)).trim_end_matches('x')
             ),
+        }
+    }
+
+    /// Ours with its unit and its interval, of a figure that is no ratio.
+    pub fn value_text(&self) -> String {
+        let Some(ours) = self.ours else {
+            return "-".into();
+        };
+        let ours = text(&self.name, ours);
+        match self.interval {
+            None => ours,
+            Some(Interval { from, to }) => {
+                let [from, to] = [from, to].map(|end| text(&self.name, end));
+                format!("{ours} ({from} to {to})")
+            }
         }
     }
 
@@ -325,6 +342,24 @@ mod tests {
             (Some(3.0), None, "3.00x".into())
         );
         assert_eq!(ratio(&asked, &of[2..3], &to[2..3]).ours, None);
+    }
+
+    #[test]
+    fn a_value_has_the_interval_of_its_rounds() {
+        let asked = Value {
+            metric: Metric::LinkAmplification,
+            operation: None,
+            paper: Number::Exact(2.4),
+            system: "our target".into(),
+            source: "Fig. 1".into(),
+        };
+        let record = |figure: f64| Some(json!({ "link_amplification": figure }));
+        let found = value(&asked, &[record(2.0), None, record(2.2), record(1.9)]);
+        assert_eq!((found.ours, found.rounds), (Some(2.0), 3));
+        assert_eq!(found.value_text(), "2.00x (1.69x to 2.44x)");
+        let one = value(&asked, &[record(2.0), None]);
+        assert_eq!((one.interval, one.value_text()), (None, "2.00x".into()));
+        assert_eq!(value(&asked, &[None]).value_text(), "-");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
 //! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
-//! prints it, and `tables` is its part of the page of charts. `archive` keeps all records in a
-//! file, from which `markdown` makes the page of the documentation.
+//! prints it. `archive` keeps all records in a file. `carried` is an experiment with its records,
+//! from which `verdict`, `rows`, `policies` and `figures` make what is on pages: `markdown` is the
+//! page of the documentation, and `tables` the parts of pages with charts.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not
@@ -12,9 +13,14 @@
 //! Threading: one thread calls.
 
 mod archive;
+mod carried;
 mod compare;
+mod figures;
+mod intro;
 mod markdown;
+mod policies;
 mod rounds;
+mod rows;
 mod show;
 mod tables;
 mod verdict;
@@ -36,6 +42,7 @@ use crate::page::page_with;
 use crate::record::Context;
 
 use archive::{Archive, Manifest, Planned};
+use carried::Carried;
 use rounds::{Piece, Trial};
 
 /// Runs the experiments that the arguments name, and writes what they found to `out`; without a
@@ -118,13 +125,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
 /// Writes the files that the arguments ask for: records, page, charts.
 fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Result<()> {
     if let (Some(folder), [_, _, ..]) = (&args.output.html, &trial.pieces[..]) {
-        for piece in &trial.pieces {
-            let file = folder.join(format!("{}.html", piece.experiment.name));
-            let part = tables::part(&piece.experiment, &piece.plan, &piece.records);
-            let records = piece.representatives();
-            let text = page_with(&records, &piece.experiment.title, Some(&part));
-            std::fs::write(&file, text).map_err(file_error(&file))?;
-        }
+        write_pages(folder, figure, &trial.pieces)?;
     }
     if args.record.is_none() && args.page.is_none() {
         return Ok(());
@@ -149,6 +150,28 @@ fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Re
         archive.write(file).map_err(file_error(file))?;
     }
     write_page(args.page.as_deref(), &archive)
+}
+
+/// Writes a page of charts for each experiment, and `index.html` with the verdicts on all of them.
+fn write_pages(folder: &Path, figure: &str, pieces: &[Piece]) -> Result<()> {
+    let write = |name: &str, text: String| {
+        let file = folder.join(format!("{name}.html"));
+        std::fs::write(&file, text).map_err(file_error(&file))
+    };
+    let all: Vec<Carried> = pieces.iter().map(Carried::of).collect();
+    for (piece, carried) in pieces.iter().zip(&all) {
+        let experiment = &piece.experiment;
+        let records = piece.representatives();
+        let part = tables::part(carried);
+        let text = page_with(&records, &experiment.title, &[part]);
+        write(&experiment.name, text)?;
+    }
+    let records = pieces.iter().flat_map(|piece| &piece.records);
+    let parts = tables::parts(&all, records.flatten().flatten());
+    write(
+        "index",
+        page_with(&[], &format!("The comparison of {figure}"), &parts),
+    )
 }
 
 fn write_page(file: Option<&Path>, archive: &Archive) -> Result<()> {

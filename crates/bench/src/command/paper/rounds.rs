@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::archive::Line;
+use super::carried::Carried;
 use super::{show, tables};
 use crate::command::output::Output;
 use crate::command::place::Place;
@@ -182,7 +183,7 @@ impl Trial<'_> {
             let label = format!("{}/{} {}", position + 1, piece.plan.runs.len(), run.label);
             let mut found = self.runner.run(&folder, &run.settings, &label);
             if let Ok(record) = &mut found {
-                let stand_ins = show::stand_ins(&piece.experiment, &piece.plan);
+                let stand_ins = show::stand_ins(&piece.experiment, &piece.plan, run);
                 record.stand_ins.splice(..0, stand_ins);
             }
             if run.is_last_use || found.is_err() {
@@ -219,8 +220,7 @@ impl Trial<'_> {
         }
         output.text("\n")?;
         if let [piece] = &self.pieces[..] {
-            let part = tables::part(&piece.experiment, &piece.plan, &piece.records);
-            output.set_part(part);
+            output.set_part(tables::part(&Carried::of(piece)));
             for record in piece.representatives() {
                 output.keep(record);
             }

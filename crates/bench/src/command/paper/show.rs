@@ -7,8 +7,9 @@ use serde_json::json;
 use super::compare::{self, Compared, paper_text};
 use crate::command::Result;
 use crate::command::output::Output;
-use crate::experiment::{Experiment, Plan};
+use crate::experiment::{Experiment, Plan, PlannedRun};
 use crate::record::{Record, number};
+use crate::settings::Settings;
 
 /// A line of the list of experiments.
 pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
@@ -27,11 +28,16 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
     output.text(&format!("{name:<24}{title} ({})\n", paper.system))
 }
 
-/// What stands in for the paper's hardware, and at which scale.
-pub fn stand_ins(experiment: &Experiment, plan: &Plan) -> Vec<String> {
-    let mut all = vec![experiment.hardware.here.clone()];
-    all.extend(plan.scale_note());
-    all
+/// What stands in for the paper's hardware in a run, and at which scale.
+///
+/// Where some runs have a device, the sentence of the experiment is about it, its link and its
+/// cores, and a run without a device has none of these.
+pub fn stand_ins(experiment: &Experiment, plan: &Plan, run: &PlannedRun) -> Vec<String> {
+    let has_device = |settings: &Settings| settings.topology.has_device();
+    let is_about_devices = experiment.runs.iter().any(|run| has_device(&run.settings));
+    let is_there = has_device(&run.settings) || !is_about_devices;
+    let here = is_there.then(|| experiment.hardware.here.clone());
+    here.into_iter().chain(plan.scale_note()).collect()
 }
 
 /// What a reader has to know before the figures.
@@ -208,4 +214,40 @@ pub fn end(
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sentences of the runs of an experiment, by whether a run has a device.
+    fn said(name: &str) -> [Vec<Vec<String>>; 2] {
+        let experiment = Experiment::named(name).unwrap();
+        let plan = experiment.plan(None).unwrap();
+        [true, false].map(|with_device| {
+            let runs = plan.runs.iter();
+            runs.filter(|run| run.settings.topology.has_device() == with_device)
+                .map(|run| stand_ins(&experiment, &plan, run))
+                .collect()
+        })
+    }
+
+    #[test]
+    fn a_run_without_a_device_has_no_stand_in_for_one() {
+        let [with, without] = said("prockstore-fig9");
+        assert_eq!((with.len(), without.len()), (16, 4));
+        assert!(
+            with.iter()
+                .all(|run| run.len() == 2 && run[0].contains("link"))
+        );
+        assert!(
+            without
+                .iter()
+                .all(|run| run.len() == 1 && !run[0].contains("link"))
+        );
+        // Where no run has a device, the sentence is about other hardware, and about all runs.
+        let [with, without] = said("kvaccel-table4");
+        assert_eq!(with.len(), 0);
+        assert!(without.iter().all(|run| run.len() == 2));
+    }
 }

@@ -1,5 +1,8 @@
 //! Whether a figure of the paper was reached, and why not.
 //!
+//! Invariant: a verdict but *not judged* and *not run* comes from the interval of the rounds. One
+//! round has none, so it decides nothing.
+//!
 //! Threading: pure functions.
 
 use std::fmt;
@@ -7,18 +10,19 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use super::compare::{Compared, RoundsOf, ends, text};
-use crate::compare::Spread;
-use crate::experiment::{Metric, Ratio};
+use crate::compare::{Interval, Spread};
+use crate::experiment::{Metric, Number, Ratio};
+use crate::settings::Kind;
 
 /// Whether a figure was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
     /// As good as the paper's, or better.
     Met,
-    /// Not reached, because the system that is divided by is better here than in the paper. This
-    /// counts as met.
+    /// The ratio of the paper is not surely reached, because the system that is divided by is
+    /// better here than in the paper; and ours is better than that system. This counts as met.
     BaselineBetter,
-    /// Not reached, but the interval of the true ratio has the paper's in it.
+    /// The rounds do not decide it.
     Undecided,
     /// Not reached.
     Missed,
@@ -38,6 +42,38 @@ impl Verdict {
         Verdict::Described,
         Verdict::NotRun,
     ];
+
+    /// What it says, for readers of a page.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Verdict::Met => {
+                "the median is as good as the figure of the paper or of the target, or better, and \
+                 the worse end of the interval is within 5% of that figure. Where the paper has a \
+                 range, its worse end counts."
+            }
+            Verdict::BaselineBetter => {
+                "the ratio of the paper is not met in this way, and the system by which it is \
+                 divided is better here than in the paper; the whole interval shows that ours is \
+                 better than that system. This stands only where the paper's figure of that \
+                 system is known. If ours is not better, or not surely, it is *missed* or \
+                 *undecided*."
+            }
+            Verdict::Undecided => {
+                "the rounds decide neither. The interval is too wide, or there is one round only."
+            }
+            Verdict::Missed => {
+                "the whole interval is worse than the figure of the paper or of the target."
+            }
+            Verdict::Described => {
+                "neither more nor less of it is better, so it is only shown: how busy host and \
+                 device are."
+            }
+            Verdict::NotRun => {
+                "there is no figure, because the run failed, was not carried out, or needs \
+                 something that does not exist here."
+            }
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -54,74 +90,138 @@ impl fmt::Display for Verdict {
 }
 
 /// The median of a run's figure.
-pub fn median(metric: Metric, records: &RoundsOf) -> Option<f64> {
+pub fn median(metric: Metric, operation: Option<Kind>, records: &RoundsOf) -> Option<f64> {
     let figures = records
         .iter()
         .flatten()
-        .filter_map(|record| metric.of(record, None));
+        .filter_map(|record| metric.of(record, operation));
     Spread::of(figures).map(|spread| spread.median)
 }
 
-/// Whether a figure is as good as the worse end of the paper's.
-fn is_reached(metric: Metric, compared: &Compared) -> Option<bool> {
-    let (low, high) = ends(compared.paper);
-    let ours = compared.ours?;
-    Some(match metric.more_is_better() {
-        true => ours >= low,
-        false => ours <= high,
-    })
+/// How far the worse end of the interval of a figure that is met may be from the target.
+const SLACK: f64 = 0.05;
+
+/// A number that a figure has to reach, from below or from above.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    more_is_better: bool,
+    number: f64,
 }
 
-/// The verdict on a ratio. `to` are the records of the run by which it is divided.
-pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf) -> Verdict {
-    let is_better = |ours: f64, paper: f64| match ratio.metric.more_is_better() {
-        true => ours > paper,
-        false => ours < paper,
-    };
-    match is_reached(ratio.metric, compared) {
-        None => Verdict::NotRun,
-        Some(_) if matches!(ratio.metric, Metric::HostCpu | Metric::DeviceCpu) => {
-            Verdict::Described
+impl Target {
+    /// That of a figure of the paper: the worse end of a range.
+    fn of(metric: Metric, paper: Number) -> Target {
+        let (low, high) = ends(paper);
+        match metric.more_is_better() {
+            true => Target::new(metric, low),
+            false => Target::new(metric, high),
         }
-        Some(true) => Verdict::Met,
-        Some(false) => {
-            let baseline = ratio.baseline.zip(median(ratio.metric, to));
-            if baseline.is_some_and(|(paper, ours)| is_better(ours, paper)) {
-                return Verdict::BaselineBetter;
-            }
-            let (low, high) = ends(compared.paper);
-            match compared.interval {
-                Some(interval) if interval.from <= high && interval.to >= low => Verdict::Undecided,
-                _ => Verdict::Missed,
-            }
+    }
+
+    fn new(metric: Metric, number: f64) -> Target {
+        Target {
+            more_is_better: metric.more_is_better(),
+            number,
+        }
+    }
+
+    /// Whether a figure is as good.
+    fn is_reached(self, figure: f64) -> bool {
+        match self.more_is_better {
+            true => figure >= self.number,
+            false => figure <= self.number,
+        }
+    }
+
+    /// Whether a figure is better.
+    fn is_exceeded(self, figure: f64) -> bool {
+        self.is_reached(figure) && figure != self.number
+    }
+
+    /// The target of the worse end of an interval.
+    fn with_slack(self) -> Target {
+        let number = match self.more_is_better {
+            true => self.number * (1.0 - SLACK),
+            false => self.number * (1.0 + SLACK),
+        };
+        Target { number, ..self }
+    }
+
+    /// The worse and the better end of an interval.
+    fn ends(self, interval: Interval) -> (f64, f64) {
+        match self.more_is_better {
+            true => (interval.from, interval.to),
+            false => (interval.to, interval.from),
+        }
+    }
+
+    /// The verdict on a figure by its median and its interval.
+    fn judge(self, median: f64, interval: Option<Interval>) -> Verdict {
+        let Some(interval) = interval else {
+            return Verdict::Undecided;
+        };
+        let (worse, better) = self.ends(interval);
+        if self.is_reached(median) && self.with_slack().is_reached(worse) {
+            return Verdict::Met;
+        }
+        match self.is_reached(better) {
+            true => Verdict::Undecided,
+            false => Verdict::Missed,
         }
     }
 }
 
 /// The verdict on a value that is a target.
 pub fn of_target(metric: Metric, compared: &Compared) -> Verdict {
-    match is_reached(metric, compared) {
+    match compared.ours {
         None => Verdict::NotRun,
-        Some(true) => Verdict::Met,
-        Some(false) => Verdict::Missed,
+        Some(_) if matches!(metric, Metric::HostCpu | Metric::DeviceCpu) => Verdict::Described,
+        Some(median) => Target::of(metric, compared.paper).judge(median, compared.interval),
     }
 }
 
-/// Why a ratio was not reached: the better baseline, or what each run used of cores and link.
+/// The verdict on a ratio. `to` are the records of the run by which it is divided.
+pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf) -> Verdict {
+    let verdict = of_target(ratio.metric, compared);
+    let is_judged = matches!(verdict, Verdict::Undecided | Verdict::Missed);
+    if !is_judged || !is_baseline_better(ratio, to) {
+        return verdict;
+    }
+    // Then the paper's ratio says little. What is left is whether ours is better at all.
+    let equal = Target::new(ratio.metric, 1.0);
+    match compared.interval.map(|interval| equal.ends(interval)) {
+        Some((worse, _)) if equal.is_exceeded(worse) => Verdict::BaselineBetter,
+        Some((_, better)) if !equal.is_reached(better) => Verdict::Missed,
+        _ => Verdict::Undecided,
+    }
+}
+
+/// Whether the run by which a ratio is divided is better than that system in the paper, as far as
+/// the paper's figure of it is known.
+fn is_baseline_better(ratio: &Ratio, to: &RoundsOf) -> bool {
+    let baseline = ratio
+        .baseline
+        .zip(median(ratio.metric, ratio.operation, to));
+    baseline.is_some_and(|(paper, ours)| Target::new(ratio.metric, paper).is_exceeded(ours))
+}
+
+/// Why a ratio was not reached: the better baseline, and what each run used of cores and link.
 pub fn why(verdict: Verdict, ratio: &Ratio, of: &RoundsOf, to: &RoundsOf) -> String {
+    let name = ratio.metric.name();
+    let baseline = || {
+        let ours = median(ratio.metric, ratio.operation, to);
+        let show = |figure: Option<f64>| figure.map_or("-".into(), |f| text(name, f));
+        let paper = show(ratio.baseline);
+        format!("the paper's baseline has {paper}, ours {}", show(ours))
+    };
     match verdict {
-        Verdict::BaselineBetter => {
-            let ours = median(ratio.metric, to);
-            let name = ratio.metric.name();
-            let show = |figure: Option<f64>| figure.map_or("-".into(), |f| text(name, f));
-            format!(
-                "the paper's baseline has {}, ours {}",
-                show(ratio.baseline),
-                show(ours)
-            )
-        }
+        Verdict::BaselineBetter => baseline(),
         Verdict::Undecided | Verdict::Missed => {
-            format!("{}; divided by: {}", used(of), used(to))
+            let used = format!("{}; divided by: {}", used(of), used(to));
+            match is_baseline_better(ratio, to) {
+                true => format!("{}; {used}", baseline()),
+                false => used,
+            }
         }
         _ => String::new(),
     }
@@ -190,16 +290,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::compare::Interval;
-    use crate::experiment::Number;
 
-    fn ratio(metric: Metric, paper: f64, baseline: Option<f64>) -> Ratio {
+    fn ratio(metric: Metric, paper: Number, baseline: Option<f64>) -> Ratio {
         Ratio {
             of: 0,
             to: 1,
             metric,
             operation: None,
-            paper: Number::Exact(paper),
+            paper,
             baseline,
             what: None,
             system: "ProckStore".into(),
@@ -207,65 +305,149 @@ mod tests {
         }
     }
 
-    fn compared(paper: f64, ours: f64, interval: Option<(f64, f64)>) -> Compared {
+    fn compared(paper: Number, ours: f64, interval: Option<(f64, f64)>) -> Compared {
         Compared {
             name: "x".into(),
-            paper: Number::Exact(paper),
+            paper,
             ours: Some(ours),
             interval: interval.map(|(from, to)| Interval { from, to }),
-            rounds: 3,
+            rounds: interval.map_or(1, |_| 3),
             system: "ProckStore".into(),
             source: "Fig. 9".into(),
         }
     }
 
-    #[test]
-    fn a_ratio_is_met_by_its_direction_its_baseline_or_not_at_all() {
+    const RATE: Metric = Metric::OpsPerSUntilIdle;
+    const TIME: Metric = Metric::MeanUs;
+
+    /// The verdict on a ratio to a run with a rate of 100 and a mean time of 50, and on a value.
+    fn verdicts(
+        (metric, paper): (Metric, Number),
+        (ours, interval): (f64, Option<(f64, f64)>),
+        baseline: Option<f64>,
+    ) -> [Verdict; 2] {
         let to = [Some(
-            json!({"ops_per_s_until_idle": 100.0, "mean_us": 50.0}),
+            json!({"ops_per_s_until_idle": 100.0, "mean_us": 50.0, "host_cpu": 1.0}),
         )];
-        let rate = Metric::OpsPerSUntilIdle;
-        let verdict = |metric, paper, ours, interval, baseline| {
-            let found = compared(paper, ours, interval);
-            of_ratio(&ratio(metric, paper, baseline), &found, &to)
-        };
-        assert_eq!(verdict(rate, 1.5, 1.6, None, None), Verdict::Met);
-        assert_eq!(verdict(rate, 1.5, 1.4, None, None), Verdict::Missed);
-        assert_eq!(
-            verdict(rate, 1.5, 1.4, Some((1.3, 1.45)), None),
-            Verdict::Missed
-        );
-        assert_eq!(
-            verdict(rate, 1.5, 1.4, Some((1.3, 1.6)), None),
-            Verdict::Undecided
-        );
-        assert_eq!(
-            verdict(rate, 1.5, 1.4, None, Some(90.0)),
-            Verdict::BaselineBetter
-        );
-        assert_eq!(verdict(rate, 1.5, 1.4, None, Some(110.0)), Verdict::Missed);
-        // Of latencies, less is better.
-        assert_eq!(verdict(Metric::MeanUs, 0.8, 0.7, None, None), Verdict::Met);
-        assert_eq!(
-            verdict(Metric::MeanUs, 0.8, 0.9, None, None),
-            Verdict::Missed
-        );
-        assert_eq!(
-            verdict(Metric::MeanUs, 0.8, 0.9, None, Some(60.0)),
-            Verdict::BaselineBetter
-        );
-        assert_eq!(
-            verdict(Metric::HostCpu, 1.9, 1.0, None, None),
-            Verdict::Described
-        );
+        let found = compared(paper, ours, interval);
+        [
+            of_ratio(&ratio(metric, paper, baseline), &found, &to),
+            of_target(metric, &found),
+        ]
+    }
+
+    #[test]
+    fn a_figure_is_met_missed_or_undecided_by_its_interval() {
+        use Verdict::{Met, Missed, Undecided};
+        let half = Number::Exact(0.5);
+        let paper = Number::Exact(1.5);
+        let range = Number::Range(1.5, 2.0);
+        let less = Number::Range(0.4, 0.5);
+        for (metric, paper, median, interval, expected) in [
+            // The median reaches it, and the lower end is within 5%: 1.425.
+            (RATE, paper, 1.5, (1.43, 1.6), Met),
+            (RATE, paper, 1.6, (1.55, 1.7), Met),
+            (RATE, paper, 1.6, (1.42, 1.8), Undecided),
+            // The median does not reach it, and the upper end does.
+            (RATE, paper, 1.49, (1.45, 1.5), Undecided),
+            (RATE, paper, 1.4, (1.3, 1.6), Undecided),
+            (RATE, paper, 1.4, (1.3, 1.49), Missed),
+            // A range counts by its worse end, which is its lower one where more is better.
+            (RATE, range, 1.6, (1.5, 1.7), Met),
+            (RATE, range, 1.4, (1.3, 1.49), Missed),
+            (RATE, range, 1.4, (1.3, 1.8), Undecided),
+            // Of times, less is better: the upper end is within 5% up to 0.525.
+            (TIME, half, 0.5, (0.4, 0.52), Met),
+            (TIME, half, 0.45, (0.4, 0.53), Undecided),
+            (TIME, half, 0.51, (0.5, 0.52), Undecided),
+            (TIME, half, 0.6, (0.51, 0.7), Missed),
+            (TIME, less, 0.48, (0.47, 0.5), Met),
+            (TIME, less, 0.6, (0.51, 0.7), Missed),
+            (TIME, less, 0.6, (0.45, 0.7), Undecided),
+        ] {
+            let found = verdicts((metric, paper), (median, Some(interval)), None);
+            let case = format!("{metric} {paper}: {median} {interval:?}");
+            assert_eq!(found, [expected; 2], "{case}");
+            // One round decides nothing, however good or bad it is.
+            let one = verdicts((metric, paper), (median, None), None);
+            assert_eq!(one, [Undecided; 2], "{case}");
+        }
+    }
+
+    #[test]
+    fn a_better_baseline_counts_only_if_ours_is_surely_better_than_it() {
+        use Verdict::{BaselineBetter, Met, Missed, Undecided};
+        let rate = (RATE, Number::Exact(1.5));
+        let time = (TIME, Number::Exact(0.5));
+        for (what, median, interval, baseline, expected) in [
+            // Ours of the run that is divided by is 100, and the paper's 90.
+            (rate, 1.4, (1.3, 1.45), Some(90.0), BaselineBetter),
+            (rate, 1.4, (1.3, 1.6), Some(90.0), BaselineBetter),
+            (rate, 1.6, (1.5, 1.7), Some(90.0), Met),
+            (rate, 1.1, (0.9, 1.3), Some(90.0), Undecided),
+            (rate, 1.0, (1.0, 1.0), Some(90.0), Undecided),
+            (rate, 0.8, (0.7, 0.99), Some(90.0), Missed),
+            // The run that is divided by is as the paper's or worse.
+            (rate, 1.4, (1.3, 1.45), Some(100.0), Missed),
+            (rate, 1.4, (1.3, 1.6), Some(110.0), Undecided),
+            (rate, 1.4, (1.3, 1.45), None, Missed),
+            // The mean time of the run that is divided by is 50.
+            (time, 0.7, (0.6, 0.8), Some(60.0), BaselineBetter),
+            (time, 0.7, (0.6, 1.1), Some(60.0), Undecided),
+            (time, 1.2, (1.1, 1.3), Some(60.0), Missed),
+            (time, 0.7, (0.6, 0.8), Some(50.0), Missed),
+            (time, 0.7, (0.6, 0.8), None, Missed),
+        ] {
+            let [found, _] = verdicts(what, (median, Some(interval)), baseline);
+            assert_eq!(found, expected, "{what:?}: {interval:?} {baseline:?}");
+        }
+        let [one, _] = verdicts(rate, (1.4, None), Some(90.0));
+        assert_eq!(one, Undecided);
+    }
+
+    #[test]
+    fn what_is_busy_is_not_judged_and_what_has_no_figure_was_not_run() {
+        let cpu = (Metric::HostCpu, Number::Exact(1.9));
+        for interval in [None, Some((0.9, 1.1))] {
+            let found = verdicts(cpu, (1.0, interval), Some(0.5));
+            assert_eq!(found, [Verdict::Described; 2]);
+        }
+        let paper = Number::Exact(1.0);
         let none = Compared {
             ours: None,
-            ..compared(1.0, 1.0, None)
+            ..compared(paper, 1.0, None)
         };
-        assert_eq!(
-            of_ratio(&ratio(rate, 1.0, None), &none, &to),
-            Verdict::NotRun
-        );
+        for metric in [RATE, Metric::DeviceCpu] {
+            let found = of_ratio(&ratio(metric, paper, Some(90.0)), &none, &[None]);
+            assert_eq!(found, Verdict::NotRun);
+            assert_eq!(of_target(metric, &none), Verdict::NotRun);
+        }
+    }
+
+    #[test]
+    fn a_baseline_of_one_kind_of_operation_is_compared_with_that_kind() {
+        let to = [Some(
+            json!({"p99_us": 1.0, "latency": {"get": {"p99_us": 9.0}}}),
+        )];
+        let mut asked = ratio(Metric::P99Us, Number::Exact(0.5), Some(5.0));
+        let found = compared(Number::Exact(0.5), 0.7, Some((0.6, 0.8)));
+        assert_eq!(of_ratio(&asked, &found, &to), Verdict::BaselineBetter);
+        asked.operation = Some(Kind::Get);
+        assert_eq!(of_ratio(&asked, &found, &to), Verdict::Missed);
+    }
+
+    #[test]
+    fn a_figure_that_was_not_reached_says_why() {
+        let to = [Some(json!({"ops_per_s_until_idle": 100.0}))];
+        let asked = ratio(RATE, Number::Exact(1.5), Some(90.0));
+        let baseline = "the paper's baseline has 90.0 ops/s, ours 100 ops/s";
+        assert_eq!(why(Verdict::BaselineBetter, &asked, &to, &to), baseline);
+        let undecided = why(Verdict::Undecided, &asked, &to, &to);
+        assert!(undecided.starts_with(baseline), "{undecided}");
+        let other = ratio(RATE, Number::Exact(1.5), None);
+        let missed = why(Verdict::Missed, &other, &to, &to);
+        assert_eq!(missed, "nothing known; divided by: nothing known");
+        assert_eq!(why(Verdict::Met, &asked, &to, &to), "");
     }
 
     #[test]

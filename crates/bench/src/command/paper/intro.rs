@@ -1,0 +1,85 @@
+//! What a reader of a comparison has to know before the first figure.
+//!
+//! Emphasis is written as in Markdown; [`plain`] takes it away.
+//!
+//! Threading: pure functions.
+
+use std::collections::BTreeMap;
+
+use super::carried::Carried;
+use crate::record::{Record, number};
+use crate::settings::Files;
+
+/// What stands for what, and how figures are computed, in paragraphs.
+pub fn paragraphs(all: &[Carried]) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(first) = all.first() {
+        let paper = &first.experiment.paper;
+        found.push(format!("The paper: {}, {}.", paper.title, paper.venue));
+    }
+    found.push(
+        "Each policy of the option `schedule` stands for a system: `near-data` for ProckStore, \
+         `async-single` for PStore, `sync-split` for TStore, `host-only` for SocketRocksDB. All \
+         have the same engine, files and settings, and differ in the schedule of compactions \
+         only. A switch of it, `spare-host`, leaves the host's cores to those who write and read; \
+         it is on for `near-data` and `async-single`, and off for the other two. `plain` is this \
+         engine without a device, with the files on a local disk."
+            .to_string(),
+    );
+    found.push(
+        "A figure is the median of the rounds. A ratio compares two runs of one round; the table \
+         has the median of the ratios. In parentheses stands the interval of 95% (Student's t on \
+         the logarithms of the rounds). Throughput counts until all flushes and compactions are \
+         done; of runs that write nothing it may count until the last operation. The bandwidth of \
+         compactions is the input bytes of those that the host ran, by the time that they took; \
+         those that ran at the same time count each. A host that ran none has none."
+            .to_string(),
+    );
+    found.extend(promises(all));
+    found
+}
+
+/// What unsynced writes survive, where it is not the same for all runs.
+fn promises(all: &[Carried]) -> Option<String> {
+    let mut runs = all.iter().flat_map(|carried| &carried.experiment.runs);
+    let is_held = runs.any(|run| run.settings.topology.files == Files::Held && !run.settings.sync);
+    is_held.then(|| {
+        "Not all runs promise the same. With all files on the device (`held`, as the policies of \
+         the paper's figures have them), the log is there too, and the last unsynced writes may \
+         be lost when the host's process is killed. Where the log is local (`plain`, and a device \
+         with `held-local-log`, `shared` or `lent`), such a kill loses nothing. Power loss may \
+         take the last unsynced writes of all of them."
+            .to_string()
+    })
+}
+
+/// The processor, the memory and the disk of the first run, with its commit.
+pub fn machine(first: &Record) -> String {
+    let machine = &first.machine;
+    let cpu = machine.cpu.as_deref().unwrap_or("an unknown processor");
+    let cores = machine.cores.map_or("-".into(), number::count);
+    let memory = number::bytes(machine.memory_bytes.map(|bytes| bytes as f64));
+    let commit = first.build.commit.as_deref().unwrap_or("unknown");
+    let system = machine.file_system.as_deref();
+    format!(
+        "Real: {cpu}, {cores} cores, {}, stores on {}. Commit {commit}, {}.",
+        memory.replace('\u{a0}', " "),
+        system.unwrap_or("an unknown file system"),
+        first.date
+    )
+}
+
+/// What stood in for hardware, with the number of runs that say so.
+pub fn stand_ins<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<(usize, String)> {
+    let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+    for text in records.flat_map(|record| &record.stand_ins) {
+        *said.entry(text).or_default() += 1;
+    }
+    let line = |(text, count): (&str, usize)| (count, text.replace('\n', " "));
+    said.into_iter().map(line).collect()
+}
+
+/// A text without emphasis.
+pub fn plain(text: &str) -> String {
+    text.replace(['*', '`'], "")
+}
