@@ -195,6 +195,89 @@ fn places_that_are_drawn_find_what_is_wrong_everywhere() {
     }
 }
 
+/// A job of two runs with values of 4 to 6 KiB, which is run honestly.
+fn with_large_values() -> Honest {
+    let runtime = siltstone_storage::Runtime::threads();
+    let storage = Arc::new(siltstone_storage::MemoryStorage::new(&runtime));
+    let mut inputs = siltstone_table::exec::InputMap::new();
+    let mut job = a_job(3000);
+    job.limits = siltstone_table::job::OutputLimits::new(64 << 10, 8 << 10, true);
+    for run in 0..2u64 {
+        let mut content = Content::default();
+        for i in 0..60u64 {
+            let seq = run * 1000 + i + 1;
+            let key = format!("k{:04}", i * 2 + run * (i % 2)).into_bytes();
+            let len = (4 << 10) + (i * 37 % 2048) as usize;
+            let value = (0..len).map(|at| (at as u64 * 31 + seq) as u8).collect();
+            content.entries.push((key, trailer(seq, Kind::Put), value));
+        }
+        let input = table_input(&mut inputs, &storage, &format!("in-{run}.tbl"), &content);
+        job.inputs.push(siltstone_table::job::Input {
+            run: run as u32,
+            ..input
+        });
+    }
+    let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
+    let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
+    assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
+    Honest {
+        storage,
+        inputs,
+        job,
+        outcome,
+    }
+}
+
+/// Large values are not read as a whole, and still every place shows a table of which all of them
+/// are wrong, or of which an entry is missing there.
+#[test]
+fn of_large_values_windows_are_compared() {
+    let h = with_large_values();
+    let whole = h.ranges(&h.outcome, RangeSample::All).unwrap();
+    for seed in 0..60 {
+        let h = with_large_values();
+        let sample = RangeSample::drawn(seed);
+        let checked = h.ranges(&h.outcome, sample).unwrap();
+        let tables = h.outcome.tables.len() as u64;
+        assert!(checked.places >= tables && checked.entries > 0);
+        // Whole blocks of the same places would have at least one value of each side.
+        let most = checked.places * ((8 << 10) + 1024);
+        assert!(
+            checked.bytes < most.min(whole.bytes),
+            "{checked:?} {whole:?}"
+        );
+        let table = seed as usize % h.outcome.tables.len();
+        let lied = forge(&h, table, |entries, _| {
+            for e in entries.iter_mut() {
+                e.2.iter_mut().for_each(|b| *b ^= 0x55);
+            }
+        });
+        let rejected = h.ranges(&lied, sample).expect_err("all values");
+        assert!(rejected.reason.contains("differs from"), "{rejected}");
+        let lied = forge(&h, table, |entries, _| {
+            for e in entries.iter_mut() {
+                e.2.pop();
+            }
+        });
+        let rejected = h.ranges(&lied, sample).expect_err("all lengths");
+        assert!(rejected.reason.contains("differs from"), "{rejected}");
+    }
+    // Every second entry of a table is missing.
+    let found = (0..60).filter(|seed| {
+        let h = with_large_values();
+        let lied = forge(&h, 1, |entries, _| {
+            let mut is_kept = false;
+            entries.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        });
+        h.ranges(&lied, RangeSample::drawn(*seed)).is_err()
+    });
+    let found = found.count();
+    assert!(found > 50, "{found} of 60");
+}
+
 /// Over many seeds, one wrong block is found about as often as its share of the places says, so the
 /// places depend on the seed.
 #[test]

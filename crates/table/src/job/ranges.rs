@@ -12,6 +12,11 @@
 //! The other half is drawn among the blocks of the inputs. These find what is missing from a part
 //! of the range where the output has few blocks or none.
 //!
+//! Where values are large and not compressed, a sample reads only the columns of the blocks, which
+//! have everything of their entries but the values, and compares one window of at most 4 KiB of a
+//! drawn value at each place. So an executor that changes one value of a place with `n` entries is
+//! found there with the probability `1 / n` at most, and one that changes all of them always.
+//!
 //! A sample reads about [`SAMPLED_PER_MILLE`] of the bytes of the inputs and of the outputs, and at
 //! least one place of each kind in each table, and in each subjob without tables. So an executor
 //! that changes a share `s` of the blocks at random is found with the probability
@@ -27,7 +32,8 @@ use super::contents::entry_text;
 use super::outcome::{Outcome, OutputTable};
 use super::verify::Rejected;
 use super::{Job, KeyBounds};
-use crate::block::{Decoded, open_stored};
+use crate::block::{Decoded, open_columns, open_stored};
+use crate::compress::Codec;
 use crate::error::TableError;
 use crate::exec::inputs::JobInputs;
 use crate::exec::{CancelToken, ExecError, Inputs};
@@ -43,6 +49,12 @@ pub const SAMPLED_PER_MILLE: u32 = 20;
 /// The raw bytes of input entries that are read at most for one place of a sample. So a range of
 /// which nearly everything was dropped does not cost more than others.
 const PLACE_BYTES_MAX: u64 = 4 << 20;
+
+/// The raw bytes of an entry, on average, from which on values are large.
+const LARGE_ENTRY: u64 = 1 << 10;
+
+/// The most bytes of a large value that are compared.
+const WINDOW_BYTES: u64 = 4 << 10;
 
 /// Which ranges are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +112,7 @@ pub fn verify_ranges(
         sample,
         cancel,
         drawn: 0,
+        reads: Reads::All,
         checked: RangesChecked::default(),
     };
     for subjob in 0..job.subjobs() {
@@ -200,7 +213,21 @@ struct Checking<'a> {
     cancel: &'a CancelToken,
     /// The number of random numbers that were drawn.
     drawn: u64,
+    /// What is read of the blocks of the present unit.
+    reads: Reads,
     checked: RangesChecked,
+}
+
+/// An entry of an output, and the one of the inputs that it is.
+struct Pair {
+    key: Vec<u8>,
+    trailer: u64,
+    /// Where the output's value is in its file.
+    found_at: u64,
+    /// The number of the input, and where its value is.
+    input: usize,
+    kept_at: u64,
+    len: u64,
 }
 
 impl Checking<'_> {
@@ -226,6 +253,10 @@ impl Checking<'_> {
         };
         let table = table.as_ref().filter(|table| table.block_count() > 0);
         let name = record.map_or("none of the subjob", |record| &record.name);
+        self.reads = match (record, table) {
+            (Some(record), Some(table)) if self.has_large_values(record, table) => Reads::Columns,
+            _ => Reads::All,
+        };
         for place in self.places(&range, table) {
             if self.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled.into());
@@ -234,6 +265,17 @@ impl Checking<'_> {
             self.checked.places += 1;
         }
         Ok(())
+    }
+
+    /// Whether the values of a table are so large that only parts of some are read, and can be: they
+    /// are compressed as a whole, and a stream has no columns.
+    fn has_large_values(&self, record: &OutputTable, table: &InputTable) -> bool {
+        let is_plain = |table: &InputTable| table.properties().codec == Codec::None;
+        let inputs = 0..self.job.inputs.len();
+        self.sample != RangeSample::All
+            && record.raw_bytes / record.entries.max(1) >= LARGE_ENTRY
+            && is_plain(table)
+            && { inputs }.all(|i| self.inputs.table(i).is_some_and(|table| is_plain(table)))
     }
 
     /// The places to compare, in ascending order.
@@ -337,7 +379,8 @@ impl Checking<'_> {
     ) -> Result<(), Failure> {
         let mut found = Found::default();
         if let (Some(table), Some(block)) = (table, place.block) {
-            self.checked.bytes += found.read(table, block).map_err(of_output)?;
+            let read = found.read(table, block, self.reads);
+            self.checked.bytes += read.map_err(of_output)?;
             // Entries of the block that come before its separator are not left out: they are wrong.
             if place.start > place_at(range, Some(table), place.block).start {
                 found.skip_below(&place.start);
@@ -351,7 +394,9 @@ impl Checking<'_> {
         let (start, end) = (&bounds.start[..], bounds.end.as_deref());
         let fragments = fragment(&range_deletes, &stripes, start, end);
         let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
-        let mut merge = Merge::new(restricted.into_runs(true, Reads::All))?;
+        let mut merge = Merge::new(restricted.into_runs(true, self.reads))?;
+        // The pair whose values are compared, and the number of those from which it was drawn.
+        let (mut pair, mut pairs) = (None, 0);
         let mut left_bytes = match self.sample {
             RangeSample::All => u64::MAX,
             RangeSample::Drawn { .. } => PLACE_BYTES_MAX,
@@ -367,7 +412,7 @@ impl Checking<'_> {
         while merge.current().is_some() {
             let new_key = merge.note()?;
             let Some(entry) = merge.current() else { break };
-            let (key, trailer, value) = (entry.key(), entry.trailer(), entry.value());
+            let (key, trailer, len) = (entry.key(), entry.trailer(), entry.value_len());
             if is_through(key, trailer) {
                 break;
             }
@@ -375,22 +420,88 @@ impl Checking<'_> {
                 retain.start_key(key);
             }
             if retain.judge(key, trailer) == Verdict::Keep && !is_before(key, trailer) {
-                found.compare(name, key, trailer, value)?;
+                let value = match self.reads {
+                    Reads::All => Ok(entry.value()),
+                    Reads::Columns => Err(len),
+                };
+                let found_at = found.compare(name, key, trailer, value)?;
                 self.checked.entries += 1;
+                if self.reads == Reads::Columns && len > 0 {
+                    pairs += 1;
+                    if self.draw_of(pairs) == 0 {
+                        let (input, block, _) = entry.position();
+                        let start = self
+                            .inputs
+                            .table(input as usize)
+                            .map_or(0, |table| table.place(block as usize).start);
+                        pair = Some(Pair {
+                            key: key.to_vec(),
+                            trailer,
+                            found_at,
+                            input: input as usize,
+                            kept_at: start + entry.value_range().start as u64,
+                            len: len as u64,
+                        });
+                    }
+                }
             }
-            let raw = raw_bytes(key.len(), value.len());
+            let raw = raw_bytes(key.len(), len);
             match left_bytes.checked_sub(raw) {
                 Some(left) => left_bytes = left,
                 None => {
                     // What follows is not compared.
                     self.checked.bytes += merge.take_counts().2;
-                    return Ok(());
+                    return self.compare_values(name, table, pair);
                 }
             }
             merge.advance()?;
         }
         self.checked.bytes += merge.take_counts().2;
-        found.end(name)
+        found.end(name)?;
+        self.compare_values(name, table, pair)
+    }
+
+    /// A number below `bound`, drawn from the seed of the sample.
+    fn draw_of(&mut self, bound: u64) -> u64 {
+        match self.sample {
+            RangeSample::Drawn { seed, .. } => self.draw(seed, bound),
+            RangeSample::All => 0,
+        }
+    }
+
+    /// Compares a window of the values of a pair, if there is one.
+    fn compare_values(
+        &mut self,
+        name: &str,
+        table: Option<&InputTable>,
+        pair: Option<Pair>,
+    ) -> Result<(), Failure> {
+        let (Some(table), Some(pair)) = (table, pair) else {
+            return Ok(());
+        };
+        let Some(input) = self
+            .inputs
+            .table(pair.input)
+            .map(|table| table.file().clone())
+        else {
+            return Ok(());
+        };
+        let len = pair.len.min(WINDOW_BYTES);
+        let at = self.draw_of(pair.len - len + 1);
+        let (mut found, mut kept) = (vec![0; len as usize], vec![0; len as usize]);
+        let read = table.file().read_at(pair.found_at + at, &mut found);
+        read.map_err(of_output)?;
+        let read = input.read_at(pair.kept_at + at, &mut kept);
+        read.map_err(|error| ExecError::from(TableError::from(error)))?;
+        self.checked.bytes += 2 * len;
+        if found != kept {
+            return reject(format!(
+                "table {name}: the value of {} differs from that of the inputs, in the {len} bytes \
+                 from byte {at} on",
+                entry_text(&pair.key, pair.trailer)
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -429,16 +540,30 @@ fn place_from(range: &KeyBounds, table: Option<&InputTable>, start: Vec<u8>) -> 
 #[derive(Default)]
 struct Found {
     entries: Decoded,
-    /// The stored or the uncompressed bytes, and the offset of the first value in them.
+    /// The stored or the uncompressed bytes, and the offset of the first value in them. No bytes if
+    /// only columns were read.
     bytes: Vec<u8>,
     values_at: usize,
+    /// Where the block begins in its file.
+    start: u64,
     next: usize,
 }
 
 impl Found {
-    /// Reads a block. Returns its stored bytes.
-    fn read(&mut self, table: &InputTable, block: usize) -> Result<u64, TableError> {
+    /// Reads a block, or its columns. Returns the number of bytes that were read.
+    fn read(&mut self, table: &InputTable, block: usize, reads: Reads) -> Result<u64, TableError> {
         let place = table.place(block);
+        self.start = place.start;
+        if reads == Reads::Columns {
+            let mut columns = vec![0; (place.end - place.anchor) as usize];
+            table.file().read_at(place.anchor, &mut columns)?;
+            let damaged = |d: crate::error::Damage| d.in_file(table.file().name(), place.anchor);
+            let values_len = (place.anchor - place.start) as usize;
+            let mut scratch = Vec::new();
+            let view = open_columns(&columns, values_len, true, &mut scratch).map_err(damaged)?;
+            view.decode_all(&mut self.entries).map_err(damaged)?;
+            return Ok(place.end - place.anchor);
+        }
         let mut stored = vec![0; place.stored_bytes() as usize];
         table.file().read_at(place.start, &mut stored)?;
         let anchor = (place.anchor - place.start) as usize;
@@ -458,14 +583,15 @@ impl Found {
         self.next = crate::coding::partition_point(entries.len(), |i| entries.key(i) < start);
     }
 
-    /// Compares the next entry with one that the job keeps.
+    /// Compares the next entry with one that the job keeps, of which the value, or only its length,
+    /// is given. Returns where the value is in the file of an uncompressed table.
     fn compare(
         &mut self,
         name: &str,
         key: &[u8],
         trailer: u64,
-        value: &[u8],
-    ) -> Result<(), Failure> {
+        value: Result<&[u8], usize>,
+    ) -> Result<u64, Failure> {
         let lacks = || reject(format!("table {name} lacks {}", entry_text(key, trailer)));
         if self.next >= self.entries.len() {
             return lacks();
@@ -475,22 +601,28 @@ impl Found {
             self.entries.trailers[self.next],
         );
         match compare_internal(found, found_trailer, key, trailer) {
-            std::cmp::Ordering::Less => self.end(name),
+            std::cmp::Ordering::Less => self.end(name).map(|()| 0),
             std::cmp::Ordering::Greater => lacks(),
             std::cmp::Ordering::Equal => {
                 let range = self.entries.value_range(self.next);
-                let found = &self.bytes[self.values_at + range.start..self.values_at + range.end];
-                if found != value {
+                let (is_same, len) = match value {
+                    Ok(value) => {
+                        let (start, end) = (range.start, range.end);
+                        let found = &self.bytes[self.values_at + start..self.values_at + end];
+                        (found == value, value.len())
+                    }
+                    Err(len) => (range.len() == len, len),
+                };
+                if !is_same {
                     return reject(format!(
-                        "table {name}: the value of {} has {} bytes and differs from the {} bytes \
-                         of the inputs",
+                        "table {name}: the value of {} has {} bytes and differs from the {len} \
+                         bytes of the inputs",
                         entry_text(key, trailer),
-                        found.len(),
-                        value.len()
+                        range.len()
                     ));
                 }
                 self.next += 1;
-                Ok(())
+                Ok(self.start + range.start as u64)
             }
         }
     }

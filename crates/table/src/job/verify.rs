@@ -16,6 +16,7 @@
 //!
 //! Threading: pure functions, except that they read tables.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind};
@@ -65,8 +66,23 @@ pub enum Sample {
         /// Different seeds select different blocks.
         seed: u64,
     },
+    /// A share of the blocks of each table, at least one and at most `most`, drawn from the seed.
+    Share {
+        /// The share, in thousandths.
+        per_mille: u32,
+        /// The most blocks of a table.
+        most: usize,
+        /// Different seeds select different blocks.
+        seed: u64,
+    },
     /// Everything. Digests, counts and the starts of tables are computed again.
     All,
+}
+
+/// Number `i` of the blocks that are drawn of table number `table`, which has `n` blocks.
+fn drawn(seed: u64, table: usize, i: usize, n: usize) -> usize {
+    let at = [seed, table as u64, i as u64].map(u64::to_le_bytes);
+    (hash(&at.concat()) % n as u64) as usize
 }
 
 impl Sample {
@@ -81,15 +97,25 @@ impl Sample {
             Sample::Blocks(0) | Sample::Drawn { blocks: 0, .. } => Vec::new(),
             Sample::Blocks(1) => vec![n / 2],
             Sample::Blocks(count) => (0..count).map(|i| i * (n - 1) / (count - 1)).collect(),
+            Sample::Share {
+                per_mille,
+                most,
+                seed,
+            } => {
+                let share = n as u64 * u64::from(per_mille) / 1000;
+                let count = usize::try_from(share).unwrap_or(most).clamp(1, most.max(1));
+                let chosen: BTreeSet<usize> = match count >= n {
+                    true => (0..n).collect(),
+                    false => (0..count).map(|i| drawn(seed, table, i, n)).collect(),
+                };
+                chosen.into_iter().collect()
+            }
             Sample::Drawn { blocks, seed } => {
                 let mut chosen = vec![0, n - 1];
                 // There are at least two blocks, because `blocks` is less than their number.
                 chosen.truncate(blocks);
                 for i in chosen.len()..blocks {
-                    let at = [seed, table as u64, i as u64]
-                        .map(u64::to_le_bytes)
-                        .concat();
-                    chosen.push((hash(&at) % n as u64) as usize);
+                    chosen.push(drawn(seed, table, i, n));
                 }
                 chosen.sort_unstable();
                 chosen.dedup();

@@ -285,6 +285,11 @@ impl InputRun {
         self.entries.value_range(self.pos).len()
     }
 
+    /// The bytes of the current value within the uncompressed values of its block.
+    pub fn value_range(&self) -> Range<usize> {
+        self.entries.value_range(self.pos)
+    }
+
     /// Where the current entry is in its table: the number of the input, the block, and the number
     /// of the entry in the block.
     #[inline(always)]
