@@ -129,6 +129,27 @@ impl Runtime {
         }
     }
 
+    /// The processor time that this process has used so far, in nanoseconds. `None` in simulation,
+    /// where a run must not depend on the machine.
+    pub fn process_cpu_ns(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Threads { .. } => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+                let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+                Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+            }
+            Kind::Sim(_) => None,
+        }
+    }
+
+    /// The number of cores that this process may use, 1 in simulation.
+    pub fn cores(&self) -> usize {
+        match &self.kind {
+            Kind::Threads { .. } => std::thread::available_parallelism().map_or(1, usize::from),
+            Kind::Sim(_) => 1,
+        }
+    }
+
     /// A random number, for salts and store ids. In simulation it comes from the seed.
     pub fn random_u64(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};

@@ -93,6 +93,11 @@ impl ReadFile for FileFor {
         self.file.read_ranges_for(self.purpose, ranges)
     }
     fn read_ranges_for(&self, purpose: ReadPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
+        // A verification reads columns, too.
+        let purpose = match self.purpose {
+            ReadPurpose::Verify => ReadPurpose::Verify,
+            _ => purpose,
+        };
         self.file.read_ranges_for(purpose, ranges)
     }
     fn advise(&self, access: Access, offset: u64, len: u64) {

@@ -12,7 +12,7 @@ use siltstone_storage::{ReadPurpose, Storage, planted};
 use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
-use siltstone_table::job::ranges::{RangeSample, verify_ranges};
+use siltstone_table::job::ranges::{RangeSample, SAMPLED_PER_MILLE, verify_ranges};
 use siltstone_table::job::verify::{
     AskStorage, Rejected, Sample, verify_outcome, verify_stream, verify_tables_until,
 };
@@ -34,7 +34,8 @@ use crate::types::error::{self, Error, ErrorKind};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceSettings;
 
-/// Blocks of each table that are read back when its executor is not the host's own.
+/// The most blocks of each table that are read back as blocks when its executor is not the host's
+/// own. Of small tables it is a share, because [`verify_ranges`] reads places of each table, too.
 const SAMPLED_BLOCKS: usize = 8;
 
 /// See the module.
@@ -275,7 +276,12 @@ impl JobRunner {
             false => {
                 // The executor could not know these places when it made the tables.
                 let seed = self.runtime.random_u64();
-                (Sample::Blocks(SAMPLED_BLOCKS), RangeSample::drawn(seed))
+                let sample = Sample::Share {
+                    per_mille: SAMPLED_PER_MILLE,
+                    most: SAMPLED_BLOCKS,
+                    seed,
+                };
+                (sample, RangeSample::drawn(seed))
             }
         };
         let synced = AskStorage {

@@ -17,9 +17,6 @@ use std::time::Duration;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 
-/// The factor by which the time of the host's cores is multiplied if the host is spared.
-const HOST_WEIGHT: u32 = 4;
-
 /// A job that a side runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningJob {
@@ -72,9 +69,9 @@ pub(crate) struct Ask<'a> {
     pub(crate) may_wait: bool,
     /// The answer of each side.
     pub(crate) answers: &'a [Answer],
-    /// Whether the time of the host's cores counts [`HOST_WEIGHT`] times
+    /// How many times the time of the host's cores counts
     /// ([`spare_host`](crate::types::options::ScheduleOptions::spare_host)).
-    pub(crate) spares_host: bool,
+    pub(crate) host_weight: f64,
 }
 
 /// An answer of [`choose`].
@@ -163,11 +160,12 @@ fn first_done(
             None => write!(reason, "is not measured yet"),
         };
         // The time of a flush counts once, because a writer may wait for the flush.
-        let is_spared = i == host && ask.spares_host && ask.kind == JobKind::Compaction;
+        let is_spared = i == host && ask.host_weight > 1.0 && ask.kind == JobKind::Compaction;
         let total = match is_spared && total > 0.0 {
             true => {
-                let _ = write!(reason, " (counts {HOST_WEIGHT} times)");
-                f64::from(HOST_WEIGHT) * total
+                let shown = (ask.host_weight * 10.0).round() / 10.0;
+                let _ = write!(reason, " (counts {shown} times)");
+                ask.host_weight * total
             }
             false => total,
         };

@@ -13,6 +13,7 @@ pub(crate) mod cpu;
 pub(crate) mod ended;
 pub(crate) mod flush;
 pub(crate) mod gate;
+mod host_use;
 pub(crate) mod install;
 pub(crate) mod leftovers;
 pub(crate) mod life;

@@ -27,6 +27,7 @@ use crate::formats::version::{KeyspaceVersion, SeqRange, TableMeta};
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
+use crate::jobs::host_use::HostUse;
 use crate::jobs::sides::SideId;
 use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
@@ -129,6 +130,8 @@ pub(crate) struct Schedule {
     overlaps: LiteMap<KeyspaceId, Overlaps>,
     /// What is remembered of the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
+    /// How busy the host's cores are.
+    pub(super) host_use: HostUse,
     /// The number of writes and reads so far, and when a search first found this number.
     callers: Option<(u64, Instant)>,
 }
@@ -155,6 +158,7 @@ impl Schedule {
             paused: false,
             overlaps: LiteMap::new(),
             queues: Memory::default(),
+            host_use: HostUse::default(),
             callers: None,
         }
     }

@@ -133,8 +133,8 @@ struct Round<'a> {
     third_score: ThirdScore,
     /// Each side has one compaction at once.
     is_single: bool,
-    /// The time of the host's cores counts several times.
-    spares_host: bool,
+    /// How many times the time of the host's cores counts.
+    host_weight: f64,
     /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
     /// The state and slots that the executors reported. `None` if the host is the only side.
@@ -164,7 +164,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             taker,
             third_score: policy.third_score,
             is_single: !policy.multi_threading,
-            spares_host: policy.spare_host,
+            host_weight: 1.0,
             answers: &answers,
             asked: has_others.then(|| sides.ask_all()),
             sides: None,
@@ -206,7 +206,11 @@ impl Round<'_> {
         ];
         let call_count = calls.iter().map(|counter| counter.get()).sum();
         let is_quiet = schedule.is_quiet(call_count, jobs.env.now());
-        self.spares_host &= !is_quiet;
+        if jobs.env.options().schedule.spare_host && !is_quiet {
+            let runtime = jobs.env.runtime();
+            let (now, used_ns) = (runtime.now(), runtime.process_cpu_ns());
+            self.host_weight = schedule.host_use.weight(now, used_ns, || runtime.cores());
+        }
         // This is checked under the lock. A job that poisons the store does so before it leaves the
         // schedule, so its work is not begun again.
         if jobs.env.health().check_manifest().is_err() {
@@ -513,7 +517,7 @@ impl Round<'_> {
             bytes: work.bytes(),
             may_wait: work.may_wait(),
             answers,
-            spares_host: self.spares_host,
+            host_weight: self.host_weight,
         };
         let decision = match self.third_score {
             _ if work.is_kept_off_host => match choose_other(&sides, &ask, &self.waiting) {

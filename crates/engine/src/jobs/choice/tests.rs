@@ -31,7 +31,7 @@ fn of(bytes: u64) -> Ask<'static> {
         bytes,
         may_wait: true,
         answers: &[Answer::Accepts; 4],
-        spares_host: false,
+        host_weight: 1.0,
     }
 }
 
@@ -72,7 +72,7 @@ fn a_faster_side_does_not_get_every_job() {
 fn a_host_that_is_spared_gets_what_others_take_four_times_as_long_for() {
     let host = side("host", 1, 1.0, &[]);
     let spared = Ask {
-        spares_host: true,
+        host_weight: 4.0,
         ..of(100 * MB)
     };
     let at =

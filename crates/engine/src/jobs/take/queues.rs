@@ -154,9 +154,10 @@ impl Round<'_> {
             .collect();
         let mut able = self.able(schedule);
         let host_is_able = able[host];
-        able[host] &= !self.spares_host;
+        let is_spared = self.host_weight > 1.0;
+        able[host] &= !is_spared;
         let mut taken = take_end(&order, small, &able, &all);
-        if taken.is_none() && self.spares_host && host_is_able {
+        if taken.is_none() && is_spared && host_is_able {
             // No other side can begin a job. The host does not begin one that another side will
             // have done soon enough.
             let only_host: Vec<bool> = (0..able.len()).map(|side| side == host).collect();
@@ -326,7 +327,7 @@ impl Round<'_> {
             bytes: entry.work.bytes(),
             may_wait: true,
             answers: &entry.answers,
-            spares_host: true,
+            host_weight: self.host_weight,
         };
         choose(&sides, &ask, &self.waiting).side == host
     }
