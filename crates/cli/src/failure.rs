@@ -102,8 +102,8 @@ impl fmt::Display for Failure {
 }
 
 /// The error with advice for a command line. The store of a running program resumes by itself once
-/// there is space, but a command has ended and must be given again. And a command gets executors
-/// by an option.
+/// there is space, but a command has ended and must be given again. A program passes executors as
+/// values, and a user of a command gives the address of a device.
 pub fn of_a_command(error: &siltstone::Error) -> siltstone::Error {
     let advice = error.advice_text().unwrap_or_default();
     if advice.contains("`Components::executors`") {

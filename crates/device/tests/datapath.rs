@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Setup, address};
+use common::{address, simulated};
 use siltstone_device::wire::frame::{Label, flag, header_of};
 use siltstone_device::wire::hello::capability;
 use siltstone_device::wire::{
@@ -19,7 +19,6 @@ use siltstone_device::{ClientOptions, DataFolder, Device, FolderWanted, Server, 
 use siltstone_storage::link::{
     Address, Connection, LinkFaults, LinkResult, Listener, Network, Received, SocketNetwork,
 };
-use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{
     Access, Epoch, FileStorage, Instant, ReadFile, Runtime, Storage, StorageErrorKind,
 };
@@ -29,21 +28,6 @@ fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt)
         .collect()
-}
-
-fn simulated(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
-    let config = SimConfig {
-        max_steps: 5_000_000,
-        ..SimConfig::new(seed)
-    };
-    let outcome = sim::run(config, move |runtime| {
-        let mut setup = Setup::new(&runtime, ServerOptions::default());
-        test(&mut setup);
-        setup.stop();
-    });
-    if let Err(failure) = outcome.result {
-        panic!("seed {seed}: {failure}");
-    }
 }
 
 fn slow() -> LinkFaults {

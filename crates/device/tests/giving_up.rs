@@ -6,29 +6,13 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Setup, impatient};
-use siltstone_device::{ClientOptions, ServerOptions};
+use common::{Setup, impatient, simulated};
+use siltstone_device::ClientOptions;
 use siltstone_storage::link::LinkFaults;
-use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{CrashPolicy, Epoch, Storage, StorageErrorKind};
 
 /// How long calls try.
 const LIMIT: Duration = Duration::from_secs(2);
-
-fn simulated(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
-    let config = SimConfig {
-        max_steps: 5_000_000,
-        ..SimConfig::new(seed)
-    };
-    let outcome = sim::run(config, move |runtime| {
-        let mut setup = Setup::new(&runtime, ServerOptions::default());
-        test(&mut setup);
-        setup.stop();
-    });
-    if let Err(failure) = outcome.result {
-        panic!("seed {seed}: {failure}");
-    }
-}
 
 /// Nothing reaches the other side any more, and nobody is told.
 fn freeze(setup: &Setup) {

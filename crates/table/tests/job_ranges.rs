@@ -217,15 +217,7 @@ fn with_large_values() -> Honest {
             ..input
         });
     }
-    let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
-    let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
-    assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
-    Honest {
-        storage,
-        inputs,
-        job,
-        outcome,
-    }
+    Honest::of(runtime, storage, inputs, job)
 }
 
 /// Large values are not read as a whole, and still every place shows a table of which all of them

@@ -133,9 +133,8 @@ fn tls_files() -> Result<Option<TlsFiles>, Failure> {
             let missing = TLS.iter().zip(&files).filter(|(_, file)| file.is_none());
             let missing: Vec<&str> = missing.map(|(name, _)| *name).collect();
             Err(Failure::Usage(format!(
-                "{} of the three variables {} are set: set {} too, or none of them for links \
+                "only some of the variables {} are set: set {} too, or none of them for links \
                  without TLS",
-                3 - missing.len(),
                 TLS.join(", "),
                 missing.join(" and ")
             )))

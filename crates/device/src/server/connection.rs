@@ -225,8 +225,8 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
                 }
                 continue;
             }
-            // If the session has ended, the host may be gone without a word. One that lives makes
-            // another connection.
+            // The session has ended, perhaps because its host lost power and closed nothing. A host
+            // that lives makes another connection.
             Next::Nothing if inner.is_stopping() || session.is_ended() => return Ok(()),
             Next::Nothing => continue,
         };

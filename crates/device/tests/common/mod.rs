@@ -12,6 +12,7 @@ use siltstone_device::{
 };
 use siltstone_storage::Runtime;
 use siltstone_storage::link::{Address, MemoryNetwork, Network};
+use siltstone_storage::sim::{self, SimConfig};
 
 /// A device.
 pub struct Setup {
@@ -73,5 +74,21 @@ pub fn impatient(limit: Duration) -> ClientOptions {
     ClientOptions {
         time_limit: limit,
         ..ClientOptions::default()
+    }
+}
+
+/// Runs a test in simulation, with a device.
+pub fn simulated(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
+    let config = SimConfig {
+        max_steps: 5_000_000,
+        ..SimConfig::new(seed)
+    };
+    let outcome = sim::run(config, move |runtime| {
+        let mut setup = Setup::new(&runtime, ServerOptions::default());
+        test(&mut setup);
+        setup.stop();
+    });
+    if let Err(failure) = outcome.result {
+        panic!("seed {seed}: {failure}");
     }
 }

@@ -267,8 +267,9 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Whether the values of a table are so large that only parts of some are read, and can be: they
-    /// are compressed as a whole, and a stream has no columns.
+    /// Whether only parts of some values of a table are read, because they are large. This needs
+    /// tables on both sides, as a stream has no columns, and values that are not compressed, as a
+    /// part of a compressed value cannot be read.
     fn has_large_values(&self, record: &OutputTable, table: &InputTable) -> bool {
         let is_plain = |table: &InputTable| table.properties().codec == Codec::None;
         let inputs = 0..self.job.inputs.len();

@@ -60,18 +60,23 @@ pub fn honest() -> Honest {
             ..input
         });
     }
-    let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
-    let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
-    assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
-    Honest {
-        storage,
-        inputs,
-        job,
-        outcome,
-    }
+    Honest::of(runtime, storage, inputs, job)
 }
 
 impl Honest {
+    /// Runs a job, which must make four tables at least.
+    pub fn of(runtime: Runtime, storage: Arc<MemoryStorage>, inputs: InputMap, job: Job) -> Honest {
+        let ctx = ExecContext::new(runtime, Arc::new(inputs.clone()), storage.clone(), epoch());
+        let outcome = CpuExecutor::new().run(&job, &ctx).unwrap();
+        assert!(outcome.tables.len() >= 4, "{}", outcome.tables.len());
+        Honest {
+            storage,
+            inputs,
+            job,
+            outcome,
+        }
+    }
+
     pub fn verify(&self, outcome: &Outcome, sample: Sample) -> Result<(), Rejected> {
         verify_outcome(&self.job, outcome)?;
         verify_tables(&self.job, outcome, &*self.storage, &TrustSyncs, sample).unwrap()

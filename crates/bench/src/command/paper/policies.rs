@@ -18,7 +18,7 @@ use crate::experiment::Metric;
 use crate::record::number;
 use crate::settings::Settings;
 
-/// The policy whose place among the others is shown.
+/// The policy that is compared with all others.
 pub const POLICY: &str = "near-data";
 /// How far from 1 an interval with 1 in it may reach for the two to be level.
 const LEVEL: f64 = 0.1;
@@ -82,7 +82,8 @@ impl Says {
 pub struct Against<'a> {
     experiment: &'a str,
     run: &'a str,
-    /// The other policies, in the order of the experiment, and what is missing of them.
+    /// The other policies in the order of the experiment, each with a text that says which of its
+    /// rounds are missing.
     others: Vec<(&'a str, Option<String>)>,
     /// What is missing of the run itself.
     own: Option<String>,

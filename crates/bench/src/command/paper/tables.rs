@@ -16,8 +16,8 @@ use crate::record::Record;
 
 const NONE: &str = "–";
 
-/// What the page of an experiment has beside the charts: verdicts, the figures of all runs, and the
-/// paper's values beside ours.
+/// Makes the tables of an experiment's page: the verdicts, the figures of all runs, and the paper's
+/// values beside ours.
 pub fn part(carried: &Carried) -> Part {
     let experiment = &carried.experiment;
     let paper = &experiment.paper;

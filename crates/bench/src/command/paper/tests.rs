@@ -298,7 +298,7 @@ fn whether_the_policy_is_slower_is_undecided_without_all_runs_and_narrow_interva
     );
     assert!(first.contains("host-only (missing in round 3)"), "{first}");
 
-    // Names of several runs of one experiment stand together.
+    // If several runs of one experiment lack a policy, one line names them all.
     found
         .lines
         .retain(|line| (&line.run[..], line.round) != ("host-only 40GB", 2));

@@ -196,8 +196,8 @@ pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf) -> Verdict {
     }
 }
 
-/// Whether the run by which a ratio is divided is better than that system in the paper, as far as
-/// the paper's figure of it is known.
+/// Whether our run of the baseline is better than the paper's figure of that system. It is false if
+/// the paper gives no such figure.
 fn is_baseline_better(ratio: &Ratio, to: &RoundsOf) -> bool {
     let baseline = ratio
         .baseline

@@ -57,9 +57,9 @@ pub struct ScheduleOptions {
     /// Compactions of the host on local tables read columns first, and then only the blocks of
     /// which something is kept.
     pub columns_first: bool,
-    /// The time of the host's cores counts up to four times when the side of a compaction is chosen,
-    /// because writers and readers need these cores. So a host whose cores are busy takes a
-    /// compaction only if every other executor would take more than four times as long, waiting
+    /// The time of the host's cores counts up to four times when the side of a compaction is
+    /// chosen, because writers and readers need these cores. So a host whose cores are busy takes
+    /// a compaction only if every other executor would take more than four times as long, waiting
     /// included. The time counts once if this process used a third of its cores or less lately, or
     /// if there was no write, no get and no seek of a cursor for a tenth of a second.
     pub spare_host: bool,
