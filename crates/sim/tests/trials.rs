@@ -233,6 +233,7 @@ fn picks() {
         "picks.Rewrite",
         "picks.TrivialMove",
         "picks.beside_other_jobs",
+        "picks.by_seeks",
         "picks.dropped",
         "picks.for_deletes",
         "picks.late_installs",

@@ -181,6 +181,8 @@ pub struct TableReader {
     range_deletes: RangeDeletes,
     columns_verified: Bitmap,
     values_verified: Bitmap,
+    /// See [`TableReader::read_bytes`].
+    read_bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for TableReader {
@@ -276,6 +278,7 @@ impl TableReader {
             range_deletes: self.range_deletes.clone(),
             columns_verified: self.columns_verified.copy(),
             values_verified: self.values_verified.copy(),
+            read_bytes: AtomicU64::new(self.read_bytes()),
         }))
     }
 
@@ -363,6 +366,7 @@ impl TableReader {
             footer,
             columns_verified: Bitmap::new(index.len()),
             values_verified: Bitmap::new(index.len()),
+            read_bytes: AtomicU64::new(0),
             properties,
             index,
             filter,
@@ -774,6 +778,17 @@ impl TableReader {
         Ok(block)
     }
 
+    /// The bytes of blocks that this reader has read from its file so far. Reads through a map and
+    /// blocks that a cache had do not count.
+    #[inline]
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes.load(Ordering::Relaxed)
+    }
+
+    fn count_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Reads a block from the file to the heap, without a cache.
     ///
     /// # Errors
@@ -782,6 +797,7 @@ impl TableReader {
         let place = self.index.place(i);
         let mut stored = vec![0; place.stored_bytes() as usize];
         self.file.read_at(place.start, &mut stored)?;
+        self.count_read(stored.len());
         self.block_of(i, stored)
     }
 
@@ -815,6 +831,7 @@ impl TableReader {
         let damaged = |d: Damage| d.in_file(self.name(), place.anchor);
         let mut columns = vec![0; (place.end - place.anchor) as usize];
         self.file.read_at(place.anchor, &mut columns)?;
+        self.count_read(columns.len());
         let end = columns.len() - CHECKSUM_BYTES;
         if self.verify == Verify::Always || !self.columns_verified.get(i) {
             let (stored, computed) = (columns.as_slice().u32(end), crc32c(&columns[..end]));

@@ -65,6 +65,9 @@ impl Jobs {
         if choice.kind == ChoiceKind::IntraL0 {
             m.intra_l0_count.add(1);
         }
+        if choice.by_seeks {
+            m.seek_compaction_count.add(1);
+        }
         match compaction.reason {
             Reason::Due => 0,
             Reason::Deletes => m.delete_compaction_count.add(1),

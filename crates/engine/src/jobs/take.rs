@@ -59,6 +59,8 @@ pub(super) struct PickState {
     settings: Arc<Settings>,
     reserved: Vec<Reservation>,
     unsettled: Vec<SeqRange>,
+    /// Bytes that lookups read in vain, by table.
+    seek_bytes: BTreeMap<u64, u64>,
 }
 
 impl PickState {
@@ -67,6 +69,7 @@ impl PickState {
         let (view, settings) = (keyspace.pin(), keyspace.load_settings());
         PickState {
             unsettled: unsettled(&view),
+            seek_bytes: view.seek_bytes(),
             view,
             settings,
             reserved,
@@ -79,6 +82,7 @@ impl PickState {
             options: &self.settings.pick,
             jobs: &self.reserved,
             unsettled: &self.unsettled,
+            seek_bytes: &self.seek_bytes,
             overlaps,
         }
     }

@@ -230,6 +230,7 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("compaction_cpu_us", m.compaction_cpu_us.get()),
         ("trivial_move_count", m.trivial_move_count.get()),
         ("intra_l0_count", m.intra_l0_count.get()),
+        ("seek_compaction_count", m.seek_compaction_count.get()),
         ("manual_count", m.manual_count.get()),
         ("delete_compaction_count", m.delete_compaction_count.get()),
         ("dropped_table_count", m.dropped_table_count.get()),

@@ -17,6 +17,7 @@
 //! Threading: views are immutable. Replacing one takes the keyspace's lock `change`, under which no
 //! I/O happens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -252,6 +253,22 @@ impl KeyspaceView {
             Source::Memtable(m) => m,
             Source::Run(_) => unreachable!("the first source of a view is its active memtable"),
         }
+    }
+
+    /// Bytes that lookups have read in vain, by table. Tables of which none were read are left out,
+    /// and tables below level 0 of which less was read than a compaction costs at least.
+    pub(crate) fn seek_bytes(&self) -> BTreeMap<u64, u64> {
+        let of = |(level, handle): (usize, &Arc<TableHandle>)| {
+            let bytes = handle.seek_bytes();
+            let least = match level {
+                0 => 1,
+                _ => handle.meta.file_bytes.saturating_mul(2),
+            };
+            (bytes >= least).then_some((handle.meta.id, bytes))
+        };
+        let levels = self.level_views();
+        let tables = levels.flat_map(|(level, view)| view.handles.iter().map(move |h| (level, h)));
+        tables.filter_map(of).collect()
     }
 
     /// Sealed memtables, newest first.

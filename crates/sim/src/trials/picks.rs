@@ -342,12 +342,23 @@ impl Model {
             .iter()
             .map(|job| job.choice.reservation())
             .collect();
+        // Lookups in vain, which sometimes make level 0 due.
+        let tables = self.version().runs().iter();
+        let tables = tables.flat_map(|run| run.tables.tables());
+        let ids: Vec<u64> = tables.map(|table| table.id).collect();
+        let mut seek_bytes = BTreeMap::new();
+        for id in ids {
+            if self.random.chance(10) {
+                seek_bytes.insert(id, self.random.below(200));
+            }
+        }
         self.overlaps.follow(&self.state.keyspaces[&0].version);
         let input = PickInput {
             version: self.version(),
             options: &self.options,
             jobs: &jobs,
             unsettled: &unsettled,
+            seek_bytes: &seek_bytes,
             overlaps: None,
         };
         let choice = if why == Why::Deletes {
@@ -385,6 +396,9 @@ impl Model {
         let Some(choice) = choice else { return };
         if why == Why::Deletes {
             self.counts.add("picks.for_deletes");
+        }
+        if choice.by_seeks {
+            self.counts.add("picks.by_seeks");
         }
         let older = older_ranges(self.version(), &choice, &unsettled);
         let soft = soft_cuts(self.version(), choice.to, &choice.range);

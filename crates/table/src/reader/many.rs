@@ -324,6 +324,7 @@ impl TableReader {
             })
             .collect();
         self.file.read_ranges(&mut ranges)?;
+        self.count_read(ranges.iter().map(|range| range.buf.len()).sum());
         drop(ranges);
         numbers
             .iter()

@@ -8,10 +8,11 @@ use siltstone_table::index::Narrowed;
 use siltstone_table::reader::{BlockCache, TableIter};
 
 use super::merge::EntryCursor;
+use crate::env::Env;
 use crate::formats::version::TableMeta;
 use crate::tree::Tree;
 use crate::tree::memtable::MemtableIter;
-use crate::tree::tables::TableSet;
+use crate::tree::tables::{TableSet, count_seek};
 use crate::tree::view::{KeyspaceView, LevelView, Source};
 use crate::types::error::{Error, Result};
 
@@ -51,11 +52,11 @@ pub(crate) fn set_children(
                     );
                 }
             }
-            Source::Run(run) => set_level(tree, &run.tables, fill_cache, &mut set),
+            Source::Run(run) => set_level(tree, &run.tables, true, fill_cache, &mut set),
         }
     }
     for level in view.levels.iter().filter(|l| !l.level.is_empty()) {
-        set_level(tree, level, fill_cache, &mut set);
+        set_level(tree, level, false, fill_cache, &mut set);
     }
     children.truncate(count);
 }
@@ -63,6 +64,7 @@ pub(crate) fn set_children(
 fn set_level(
     tree: &Tree,
     view: &Arc<LevelView>,
+    is_run: bool,
     fill_cache: bool,
     set: &mut impl FnMut(&dyn Fn(&Child) -> bool, &dyn Fn() -> Child),
 ) {
@@ -77,6 +79,8 @@ fn set_level(
                 iter: None,
                 own: None,
                 prepared: PreparedSeek::No,
+                counts_seeks: is_run.then(|| tree.env().clone()),
+                read_before: 0,
             }))
         },
     );
@@ -94,6 +98,11 @@ pub(crate) struct LevelCursor {
     own: Option<u64>,
     /// The part of the next seek that `prepare_seek` has done.
     prepared: PreparedSeek,
+    /// Given for a run of level 0. Each run needs a seek of its own, and so often a read, which a
+    /// compaction of level 0 would save. Below level 0, what a seek reads is mostly returned.
+    counts_seeks: Option<Arc<Env>>,
+    /// What the reader of the table had read from its file before the present seek.
+    read_before: u64,
 }
 
 /// The prepared part of a seek in the table `LevelCursor::at`.
@@ -146,6 +155,21 @@ impl LevelCursor {
         let is_held = self.iter.is_some() && self.at == at;
         let is_open = || self.tables.reader_if_open(&self.view.handles[at]).is_some();
         (!is_held && !is_open()).then_some(at)
+    }
+
+    /// A seek begins in the open table.
+    fn note_seek(&mut self) {
+        if let (Some(_), Some(iter)) = (&self.counts_seeks, &self.iter) {
+            self.read_before = iter.reader().read_bytes();
+        }
+    }
+
+    /// The seek has found its place. What it has read counts as read in vain.
+    fn count_seek(&mut self) {
+        if let (Some(env), Some(iter)) = (&self.counts_seeks, &self.iter) {
+            let after = iter.reader().read_bytes();
+            count_seek(env, &self.view.handles[self.at], self.read_before, after);
+        }
     }
 
     /// Makes the cursor invalid until the next seek.
@@ -228,6 +252,7 @@ impl LevelCursor {
                     Err(_) => PreparedSeek::No,
                 }
             };
+            self.note_seek();
             return;
         }
         let Some(iter) = &mut self.iter else { return };
@@ -260,6 +285,10 @@ impl LevelCursor {
             return Ok(());
         }
         let own = self.view.handles[at].meta.sequence_override;
+        self.open(at)?;
+        if matches!(prepared, PreparedSeek::No) {
+            self.note_seek();
+        }
         let iter = self.open(at)?;
         let sought = Self::sought(own, trailer);
         match prepared {
@@ -272,6 +301,7 @@ impl LevelCursor {
             // The table's entry of this key is newer than the target.
             iter.next().map_err(Error::from)?;
         }
+        self.count_seek();
         self.enter_next_tables()
     }
 
@@ -281,6 +311,8 @@ impl LevelCursor {
             return Ok(());
         };
         let own = self.view.handles[at].meta.sequence_override;
+        self.open(at)?;
+        self.note_seek();
         let iter = self.open(at)?;
         // An ingested entry of the key lies at or before the target if its number is not below that
         // of the target.
@@ -290,6 +322,7 @@ impl LevelCursor {
             Some(_) => u64::MAX,
         };
         iter.seek_for_prev(key, sought).map_err(Error::from)?;
+        self.count_seek();
         self.enter_previous_tables()
     }
 }

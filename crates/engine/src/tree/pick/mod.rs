@@ -54,6 +54,9 @@ pub struct PickInput<'a> {
     /// Slots of sources that have sequence numbers and are not installed: memtables, including
     /// active ones, and unfinished ingests. These sources may have any key.
     pub unsettled: &'a [SeqRange],
+    /// By the id of a table: bytes that lookups have read from its file without finding their key
+    /// in it. Tables for which these are few may be left out.
+    pub seek_bytes: &'a BTreeMap<u64, u64>,
     /// The overlaps of the version's tables. It only saves time: the choice is the same without it.
     pub overlaps: Option<&'a Overlaps>,
 }
@@ -103,6 +106,8 @@ pub struct Choice {
     pub score: f64,
     /// Bytes of the input files.
     pub input_bytes: u64,
+    /// The compaction is due only because of lookups in vain ([`PickOptions::seek_compaction`]).
+    pub by_seeks: bool,
     /// The reason, as text for people.
     pub reason: String,
 }
@@ -139,6 +144,7 @@ impl Choice {
             output_seqs,
             score,
             input_bytes,
+            by_seeks: false,
             reason,
         })
     }
@@ -363,6 +369,9 @@ impl<'a> Picker<'a> {
             false => version.runs().len(),
         };
         scores[0] = run_count as f64 / options.l0_trigger_count.max(1) as f64;
+        if scores[0] < 1.0 && options.seek_compaction && self.seek_bytes_if_due().is_some() {
+            scores[0] = 1.0;
+        }
         for (level, tables) in version.levels() {
             // There is no level below the bottom.
             if level == BOTTOM_LEVEL {
@@ -490,11 +499,17 @@ impl<'a> Picker<'a> {
             .iter()
             .filter(|input| !input.tables.is_empty())
             .count();
+        let (of_count, due_at) = (version.runs().len(), self.input.options.l0_trigger_count);
+        let seek_bytes = match within {
+            None if of_count < due_at => self.seek_bytes_if_due(),
+            _ => None,
+        };
+        let due = match seek_bytes {
+            Some(bytes) => format!("lookups read {bytes} bytes of them in vain"),
+            None => format!("due at {due_at}"),
+        };
         let reason = format!(
-            "{} of {} runs of level 0 move down (due at {}), all up to {}",
-            run_count,
-            version.runs().len(),
-            self.input.options.l0_trigger_count,
+            "{run_count} of {of_count} runs of level 0 move down ({due}), all up to {}",
             newest_settled.seqs.hi,
         );
         let moves = below.is_empty() && self.may_move(0, base, &inputs);
@@ -508,7 +523,11 @@ impl<'a> Picker<'a> {
         } else {
             ChoiceKind::Merge
         };
-        Choice::new(kind, base, inputs, score, reason)
+        let choice = Choice::new(kind, base, inputs, score, reason)?;
+        Some(Choice {
+            by_seeks: seek_bytes.is_some(),
+            ..choice
+        })
     }
 
     /// Keeps the tables that overlap `range`, and every older table that overlaps a kept one.
@@ -691,12 +710,14 @@ pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Cho
     let picker = Picker::new(input);
     let scores = picker.scores();
     let mut due: Vec<u8> = levels
+        .clone()
         .filter(|level| scores[usize::from(*level)] >= 1.0)
         .collect();
     // The highest score comes first. Of equal scores the higher level comes first, since it costs
     // reads the most. (The sort is stable.)
     due.sort_by(|a, b| scores[usize::from(*b)].total_cmp(&scores[usize::from(*a)]));
-    due.into_iter().find_map(|level| {
+    let nothing_due = scores.iter().all(|score| *score < 1.0);
+    let picked = due.into_iter().find_map(|level| {
         let score = scores[usize::from(level)];
         let down = match level {
             0 => picker.level0_down(score, None),
@@ -707,7 +728,11 @@ pub fn pick_of(input: &PickInput<'_>, levels: std::ops::Range<u8>) -> Option<Cho
             None if level == 0 => picker.within_level0(score),
             None => None,
         }
-    })
+    });
+    match picked {
+        None if nothing_due => picker.down_by_seeks(levels),
+        picked => picked,
+    }
 }
 
 /// The next step of a manual compaction. Everything in the range moves down to the deepest level
@@ -763,6 +788,7 @@ mod bounds;
 mod deletes;
 mod down;
 mod overlaps;
+mod seeks;
 mod targets;
 mod three_levels;
 

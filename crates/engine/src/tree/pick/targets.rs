@@ -44,6 +44,9 @@ pub struct PickOptions {
     pub second_score: bool,
     /// A job may go through a level that is due itself to the level below it.
     pub three_levels: bool,
+    /// Level 0 is due, too, once lookups have read as many bytes of its tables in vain as a
+    /// compaction reads and writes.
+    pub seek_compaction: bool,
 }
 
 impl Default for PickOptions {
@@ -63,6 +66,7 @@ impl Default for PickOptions {
             first_score: true,
             second_score: true,
             three_levels: false,
+            seek_compaction: true,
         }
     }
 }
@@ -83,6 +87,7 @@ impl PickOptions {
             first_score: schedule.first_score,
             second_score: schedule.second_score,
             three_levels: schedule.three_levels,
+            seek_compaction: schedule.seek_compaction,
             ..PickOptions::default()
         }
     }

@@ -6,7 +6,8 @@
 //! and `^` (it needs rewriting). Further lines: `unsettled (lo,hi]`, `reserved id id`,
 //! `span level [a..b]`, `trigger n`, `intra n min busy`, `level1 MiB`, `factor n`, `max MiB`,
 //! `dynamic`, `read number` (the oldest that a reader needs), `unproductive id id`, `three levels`,
-//! `without first` and `without second` (the switches of these scores).
+//! `without first` and `without second` (the switches of these scores), `sought id MiB` (bytes that
+//! lookups read of a table in vain) and `without seeks`.
 
 use std::fmt::Write as _;
 
@@ -21,6 +22,7 @@ struct Drawing {
     options: PickOptions,
     jobs: Vec<Reservation>,
     unsettled: Vec<SeqRange>,
+    seek_bytes: BTreeMap<u64, u64>,
     deletes: Deletes,
 }
 
@@ -104,7 +106,7 @@ fn draw(text: &str) -> Drawing {
         ..PickOptions::default()
     };
     let (mut jobs, mut unsettled, mut edit) = (Vec::new(), Vec::new(), KeyspaceEdit::new(1));
-    let mut run_id = 1000;
+    let (mut run_id, mut seek_bytes) = (1000, BTreeMap::new());
     let mut deletes = Deletes {
         oldest_read: u64::MAX,
         ..Deletes::default()
@@ -144,6 +146,9 @@ fn draw(text: &str) -> Drawing {
                     ..Reservation::default()
                 });
             }
+            "sought" => {
+                seek_bytes.insert(number(1), number(2) * MIB);
+            }
             "trigger" => options.l0_trigger_count = number(1) as usize,
             "intra" => {
                 (options.l0_intra_count, options.l0_intra_min_count) =
@@ -158,6 +163,7 @@ fn draw(text: &str) -> Drawing {
             "without" => match words[1] {
                 "first" => options.first_score = false,
                 "second" => options.second_score = false,
+                "seeks" => options.seek_compaction = false,
                 _ => panic!("{line}"),
             },
             "factor" => options.level_factor = number(1),
@@ -191,6 +197,7 @@ fn draw(text: &str) -> Drawing {
         options,
         jobs,
         unsettled,
+        seek_bytes,
     }
 }
 
@@ -201,6 +208,7 @@ impl Drawing {
             options: &self.options,
             jobs: &self.jobs,
             unsettled: &self.unsettled,
+            seek_bytes: &self.seek_bytes,
             overlaps: None,
         }
     }
@@ -805,6 +813,82 @@ fn scores_do_not_count_reserved_tables() {
          reserved 2 3",
     );
     assert_eq!(scores(&drawing.input())[..3], [0.25, 0.5, 0.0]);
+}
+
+#[test]
+fn lookups_in_vain_make_level_0_due_when_they_cost_as_much_as_the_compaction() {
+    let level = "trigger 4
+         level1 1000
+         L0 (10,20]: 2[a..c]
+         L0 (0,10]: 1[b..d]
+         L1: 3[a..b] 4[d..e]*20 5[f..g]
+         L2: 9[a..z]
+        ";
+    let moved = "merge L0->L1: L0 2 L0 1 L1 3+4 [a..e]";
+    // The compaction reads 50 MiB and writes as much.
+    picks("nothing", level);
+    picks("nothing", &format!("{level} sought 1 99"));
+    picks(moved, &format!("{level} sought 1 100"));
+    picks(moved, &format!("{level} sought 1 40\n sought 2 60"));
+    picks("nothing", &format!("{level} sought 1 100\n without seeks"));
+    // Tables that a job has reserved do not count, and neither do runs that cannot move down.
+    picks("nothing", &format!("{level} sought 1 100\n reserved 1"));
+    let waits = format!("{level} unsettled (10,11]");
+    picks("nothing", &format!("{waits}\n sought 2 1000"));
+    picks(
+        "merge L0->L1: L0 1 L1 3+4 [a..e]",
+        &format!("{waits}\n sought 1 100"),
+    );
+    // Nothing is more urgent than with its full number of runs.
+    let sought = draw(&format!("{level} sought 1 9000"));
+    assert_eq!(scores(&sought.input())[0], 1.0);
+    let choice = pick(&sought.input()).unwrap();
+    assert!(
+        choice.by_seeks && choice.reason.contains("in vain"),
+        "{}",
+        choice.reason
+    );
+    let full = draw(&format!("{level} sought 1 9000").replace("trigger 4", "trigger 2"));
+    assert!(!pick(&full.input()).unwrap().by_seeks);
+}
+
+#[test]
+fn a_table_that_lookups_read_in_vain_goes_down_while_nothing_else_is_to_do() {
+    let levels = "trigger 4
+         level1 1000
+         factor 10
+         L0 (0,10]: 2[a..c]
+         L1: 3[a..b] 4[d..e]*20 5[k..l] 6[x..y]
+         L2: 7[a..e] 8[n..p]
+         L3: 9[k..p]
+        ";
+    // With table 7 below it, table 3 costs 40 MiB and table 4 costs 60 MiB.
+    picks("nothing", &format!("{levels} sought 3 39\n sought 4 59"));
+    // Neighbours that cost nothing more go with them.
+    let taken = "merge L1->L2: L1 3+4+5 L2 7 [a..l]";
+    picks(taken, &format!("{levels} sought 3 40"));
+    picks(taken, &format!("{levels} sought 4 60"));
+    // The table that gains the most goes first.
+    let two = format!("{levels} sought 3 40\n sought 8 9000");
+    picks("merge L2->L3: L2 7+8 L3 9 [a..p]", &two);
+    // A table with nothing right below it moves, and has nothing to do with other tables.
+    picks("move L1->L2: L1 5 [k..l]", &format!("{levels} sought 5 20"));
+    // Below table 6 there is nothing, so lookups end there, and table 9 is on the last level.
+    picks(
+        "nothing",
+        &format!("{levels} sought 6 9000\n sought 9 9000"),
+    );
+    picks("nothing", &format!("{levels} sought 3 40\n without seeks"));
+    // Other work comes first, and has the keyspace for itself.
+    picks("nothing", &format!("{levels} sought 3 40\n reserved 8"));
+    let due = format!("{levels} sought 3 9000").replace("trigger 4", "trigger 1");
+    picks("merge L0->L1: L0 2 L1 3 [a..c]", &due);
+    let choice = pick(&draw(&format!("{levels} sought 3 40")).input()).unwrap();
+    assert!(
+        choice.by_seeks && choice.reason.contains("in vain"),
+        "{}",
+        choice.reason
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ use siltstone_table::reader::{Lookup, TableReader, get_many};
 
 use super::{Answer, decide, number_in_table, pin};
 use crate::tree::Tree;
+use crate::tree::tables::count_seek;
 use crate::tree::view::{KeyspaceCore, LevelView, MemSource, Source};
 use crate::types::error::{Error, Result};
 
@@ -129,6 +130,8 @@ struct Asked {
     /// one sequence number, which is not in the file: `own`.
     seq: u64,
     own: Option<u64>,
+    /// What its reader had read from the file before.
+    read_before: u64,
 }
 
 fn ask_tables(
@@ -152,8 +155,10 @@ fn ask_tables(
             let Some((seq, own)) = number_in_table(handle, seq) else {
                 continue;
             };
+            let reader = tree.tables.reader_to_get_owned(handle)?;
             asked.push(Asked {
-                reader: tree.tables.reader_to_get_owned(handle)?,
+                read_before: reader.read_bytes(),
+                reader,
                 table,
                 seq,
                 own,
@@ -169,6 +174,7 @@ fn ask_tables(
         })
         .collect();
     get_many(&**tree.tables.cache(), &mut lookups).map_err(Error::from)?;
+    count_seeks(tree, level, &asked, &tables_of_keys, &lookups);
     for ((i, at), lookup) in tables_of_keys.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
         // The filter has only point keys, so range deletes are searched for every key.
@@ -187,4 +193,32 @@ fn ask_tables(
         p.answered = true;
     }
     Ok(())
+}
+
+/// Counts what was read of tables that have none of their keys. (Where some keys were found, it is
+/// not known for which of them a block was read.)
+fn count_seeks(
+    tree: &Tree,
+    level: &LevelView,
+    asked: &[Asked],
+    tables_of_keys: &[(u32, u32)],
+    lookups: &[Lookup<'_>],
+) {
+    let has_read = |asked: &Asked| asked.reader.read_bytes() > asked.read_before;
+    if !asked.iter().any(has_read) {
+        return;
+    }
+    let mut found = vec![false; asked.len()];
+    for ((_, at), lookup) in tables_of_keys.iter().zip(lookups) {
+        found[*at as usize] |= lookup.found.is_some();
+    }
+    for (asked, _) in asked.iter().zip(found).filter(|(_, found)| !found) {
+        let handle = &level.handles[asked.table];
+        count_seek(
+            tree.env(),
+            handle,
+            asked.read_before,
+            asked.reader.read_bytes(),
+        );
+    }
 }

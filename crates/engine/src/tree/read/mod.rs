@@ -19,7 +19,7 @@ use siltstone_storage::planted;
 use siltstone_table::key::hash;
 use siltstone_table::reader::Value as TableValue;
 
-use crate::tree::tables::TableHandle;
+use crate::tree::tables::{TableHandle, count_seek};
 use crate::tree::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
 use crate::tree::{Tree, pinning};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -313,11 +313,15 @@ fn ask_table(
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
     let cache = &**tree.tables.cache();
+    let read_before = reader.read_bytes();
     let found = match value {
         Some(value) => reader.get(cache, key, hash, seq, value),
         None => reader.find(cache, key, hash, seq),
     }
     .map_err(Error::from)?;
+    if found.is_none() {
+        count_seek(tree.env(), handle, read_before, reader.read_bytes());
+    }
     decide(found, deleted, own)
 }
 
@@ -406,6 +410,7 @@ fn ask_level_pinned(
     };
     let reader = tree.tables.reader_to_get_owned(handle)?;
     let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
+    let read_before = reader.read_bytes();
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
             Some(block) => reader
@@ -416,6 +421,9 @@ fn ask_level_pinned(
     } else {
         None
     };
+    if found.is_none() {
+        count_seek(tree.env(), handle, read_before, reader.read_bytes());
+    }
     match found {
         Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {
             match trailer as u8 {

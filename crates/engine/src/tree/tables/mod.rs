@@ -18,7 +18,7 @@ mod inputs;
 mod readers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -27,6 +27,7 @@ use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
 use siltstone_table::exec::Inputs;
 use siltstone_table::reader::{BlockCache as TableBlockCache, TableReader};
 
+use crate::env::Env;
 use crate::env::descriptors::Descriptors;
 use crate::env::table_files::{TableFile, TableFiles};
 use crate::formats::version::{Key, KeyRange, TableMeta};
@@ -52,6 +53,8 @@ pub(crate) struct TableHandle {
     deleted_ranges: ArcSwapOption<Vec<KeyRange>>,
     /// The table is in level 0 or 1 of its keyspace's newest view.
     upper: AtomicBool,
+    /// Bytes that lookups read from its file without finding their key in it.
+    seek_bytes: AtomicU64,
 }
 
 impl TableHandle {
@@ -65,9 +68,36 @@ impl TableHandle {
         self.upper.load(Ordering::Relaxed)
     }
 
+    /// Counts bytes that a lookup has read from the file without finding its key. Returns whether
+    /// the count has reached the next multiple of the file's size. Only then is it worth while to
+    /// ask whether a compaction is due, because it costs at least two times its tables.
+    #[cold]
+    pub(crate) fn add_seek_bytes(&self, bytes: u64) -> bool {
+        let before = self.seek_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let multiples = |bytes: u64| bytes / self.meta.file_bytes.max(1);
+        multiples(before) != multiples(before.saturating_add(bytes))
+    }
+
+    /// The count of [`TableHandle::add_seek_bytes`].
+    pub(crate) fn seek_bytes(&self) -> u64 {
+        self.seek_bytes.load(Ordering::Relaxed)
+    }
+
     /// The key ranges that its range deletes cover, if they were read.
     pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
         self.deleted_ranges.load_full()
+    }
+}
+
+/// A lookup of a key did not find it in a table, or a cursor went to its place in a run of level 0.
+/// `before` and `after` are what the table's reader had read from the file before and after that.
+/// Other lookups may have read at the same time, so the difference is an estimate. If it may have
+/// made a compaction due, a worker is woken, which finds that out.
+#[inline]
+pub(crate) fn count_seek(env: &Env, table: &TableHandle, before: u64, after: u64) {
+    let read = after.saturating_sub(before);
+    if read > 0 && table.add_seek_bytes(read) {
+        env.work().notify();
     }
 }
 
@@ -148,6 +178,7 @@ impl TableSet {
             used: AtomicBool::new(true),
             deleted_ranges: ArcSwapOption::empty(),
             upper: AtomicBool::new(false),
+            seek_bytes: AtomicU64::new(0),
         });
         registry.insert(
             meta.id,

@@ -63,6 +63,11 @@ pub struct ScheduleOptions {
     /// included. The time counts once if this process used a third of its cores or less lately, or
     /// if there was no write, no get and no seek of a cursor for a tenth of a second.
     pub spare_host: bool,
+    /// Level 0 moves down before it has its full number of runs, once lookups have read as many
+    /// bytes of its tables without finding their keys there as the compaction reads and writes.
+    /// Only reads from the storage count, not those from maps or the block cache. It is LevelDB's
+    /// seek compaction, for level 0.
+    pub seek_compaction: bool,
 }
 
 const DEFAULT: ScheduleOptions = ScheduleOptions {
@@ -76,6 +81,7 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     separated_transfer: false,
     columns_first: false,
     spare_host: false,
+    seek_compaction: true,
 };
 
 /// All scores off, and one job at a time.
@@ -138,7 +144,7 @@ const THIRD_SCORES: [(&str, ThirdScore); 5] = [
 type Switch = fn(&mut ScheduleOptions) -> &mut bool;
 
 /// The switches that are on or off, by name.
-const SWITCHES: [(&str, Switch); 9] = [
+const SWITCHES: [(&str, Switch); 10] = [
     ("first-score", |o| &mut o.first_score),
     ("second-score", |o| &mut o.second_score),
     ("fourth-score", |o| &mut o.fourth_score),
@@ -148,6 +154,7 @@ const SWITCHES: [(&str, Switch); 9] = [
     ("separated-transfer", |o| &mut o.separated_transfer),
     ("columns-first", |o| &mut o.columns_first),
     ("spare-host", |o| &mut o.spare_host),
+    ("seek-compaction", |o| &mut o.seek_compaction),
 ];
 
 const THIRD: &str = "third-score";

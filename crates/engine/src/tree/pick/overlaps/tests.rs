@@ -140,6 +140,7 @@ proptest! {
                 options: &options,
                 jobs: &[],
                 unsettled: &[],
+                seek_bytes: &BTreeMap::new(),
                 overlaps: None,
             };
             let swept = pick(&input);
