@@ -46,6 +46,8 @@ pub enum Metric {
     StallS,
     /// Bytes written to tables for each byte that was put.
     TableWriteAmplification,
+    /// Bytes of tables that the host wrote for each byte that was put.
+    HostWriteAmplification,
     /// Cores that the host used.
     HostCpu,
     /// Cores that the device used.
@@ -60,7 +62,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 23] = [
+    pub const ALL: [Metric; 24] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -79,6 +81,7 @@ impl Metric {
         Metric::RssBytes,
         Metric::StallS,
         Metric::TableWriteAmplification,
+        Metric::HostWriteAmplification,
         Metric::HostCpu,
         Metric::DeviceCpu,
         Metric::CpuSPerGib,
@@ -107,6 +110,7 @@ impl Metric {
             Metric::RssBytes => "rss_bytes",
             Metric::StallS => "stall_s",
             Metric::TableWriteAmplification => "table_write_amplification",
+            Metric::HostWriteAmplification => "host_write_amplification",
             Metric::HostCpu => "host_cpu",
             Metric::DeviceCpu => "device_cpu",
             Metric::CpuSPerGib => "cpu_s_per_gib",
@@ -153,6 +157,7 @@ impl Metric {
             Metric::RssBytes => bytes(record.rss_bytes),
             Metric::StallS => record.stall_s,
             Metric::TableWriteAmplification => record.amplification.write_tables,
+            Metric::HostWriteAmplification => record.amplification.write_tables_by_host,
             Metric::HostCpu => record.host_cpu,
             Metric::DeviceCpu => record.device_cpu,
             Metric::CpuSPerGib => record.cpu_s_per_gib,
@@ -167,6 +172,9 @@ impl Metric {
         let found = match operation {
             None if self == Metric::TableWriteAmplification => {
                 record.pointer("/amplification/write_tables")
+            }
+            None if self == Metric::HostWriteAmplification => {
+                record.pointer("/amplification/write_tables_by_host")
             }
             None => record.get(self.name()),
             Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
@@ -189,7 +197,7 @@ mod tests {
     fn the_record_has_every_metric() {
         let record = serde_json::to_value(Record::default()).unwrap();
         for metric in Metric::ALL {
-            let is_nested = metric == Metric::TableWriteAmplification;
+            let is_nested = metric.name().ends_with("_write_amplification");
             assert!(is_nested || record.get(metric.name()).is_some(), "{metric}");
             assert_eq!(Metric::named(metric.name()), Some(metric));
         }
@@ -218,6 +226,7 @@ mod tests {
             stall_s: Some(17.0),
             amplification: crate::record::Amplification {
                 write_tables: Some(3.5),
+                write_tables_by_host: Some(1.5),
                 ..Default::default()
             },
             host_cpu: Some(0.5),

@@ -15,7 +15,7 @@ use crate::measure::files::{Kept, Sizes};
 use crate::measure::machine::{Build, Machine};
 use crate::measure::process::Reading;
 use crate::measure::{Latencies, LatencySummary, Measured, Second, ratio};
-use crate::settings::{Kind, Promise, Settings, Workload};
+use crate::settings::{Files, Kind, Promise, Settings, Workload};
 
 /// What a run found on its store.
 #[derive(Debug, Clone, Default)]
@@ -269,6 +269,16 @@ impl Record {
         let tables = tables.filter(|_| settings.workload != Workload::Ingest);
         let tables = tables.map(|(flush, compaction)| flush + compaction);
         let with_log = tables.zip(bytes.log_bytes).map(|(all, log)| all + log);
+        // Where the device has the tables, what the host writes of them crosses the link. Requests
+        // to read tables count under other names.
+        let counter = |name: &str| self.engine_counters.get(name).copied();
+        let sent = counter("link_table_sent_bytes").zip(counter("link_survivors_sent_bytes"));
+        let sent = sent.map(|(tables, survivors)| tables + survivors);
+        let by_host = match settings.topology.files {
+            Files::Local => tables,
+            Files::Held | Files::HeldLocalLog => tables.and(sent),
+            Files::Shared | Files::Lent => None,
+        };
         let all = found.closed_sizes.total().allocated_bytes;
         let log = found.closed_sizes.log.allocated_bytes;
         // A store in memory has no files, and nothing is known of its size.
@@ -276,6 +286,7 @@ impl Record {
         let kept = |part| by(on_disk(part), found.live_bytes?);
         self.amplification = Amplification {
             write_tables: written(tables),
+            write_tables_by_host: written(by_host),
             write_with_log: written(with_log),
             write_calls: written(bytes.write_call_bytes),
             write_device: written(bytes.device_write_bytes),

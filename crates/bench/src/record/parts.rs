@@ -39,6 +39,8 @@ pub struct OpenTimes {
 pub struct Amplification {
     /// Bytes written to tables, by the user's bytes that were written.
     pub write_tables: Option<f64>,
+    /// Bytes that the host wrote to tables, by the user's bytes that were written.
+    pub write_tables_by_host: Option<f64>,
     /// Bytes written to tables and log, by the user's bytes that were written.
     pub write_with_log: Option<f64>,
     /// Bytes passed to write calls, by the user's bytes that were written.

@@ -17,11 +17,12 @@ pub struct Grid {
 }
 
 /// The figures of each run.
-const COLUMNS: [(&str, Metric); 12] = [
+const COLUMNS: [(&str, Metric); 13] = [
     ("bytes until idle", Metric::BytesPerSUntilIdle),
     ("operations until idle", Metric::OpsPerSUntilIdle),
     ("bytes", Metric::BytesPerS),
     ("WA of tables", Metric::TableWriteAmplification),
+    ("by the host", Metric::HostWriteAmplification),
     ("mean", Metric::MeanUs),
     ("p90", Metric::P90Us),
     ("p99", Metric::P99Us),

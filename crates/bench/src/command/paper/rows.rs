@@ -29,7 +29,13 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
     for ratio in &experiment.ratios {
         let (of, to) = (carried.rounds_of(ratio.of), carried.rounds_of(ratio.to));
         let compared = compare::ratio(ratio, of, to);
-        let verdict = verdict::of_ratio(ratio, &compared, to);
+        let verdict = match verdict::of_ratio(ratio, &compared, to) {
+            Verdict::NotRun => Verdict::NotRun,
+            _ if !carried.is_target() && ratio.system != experiment.paper.system => {
+                Verdict::Described
+            }
+            verdict => verdict,
+        };
         let what = ratio.what.clone().unwrap_or_else(|| {
             let name = &compared.name;
             format!("{name} of {} by {}", label(ratio.of), label(ratio.to))
@@ -46,7 +52,7 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
     for (index, run) in experiment.runs.iter().enumerate() {
         // Of the paper, amplifications of its own system compare; other figures are absolute.
         let is_amplification = |value: &&Value| {
-            value.metric == Metric::TableWriteAmplification
+            value.metric == Metric::HostWriteAmplification
                 && value.system == experiment.paper.system
         };
         let is_judged = |value: &&Value| carried.is_target() || is_amplification(value);

@@ -262,7 +262,8 @@ mod tests {
             workload: "fillrandom".into(),
             engine: "siltstone".into(),
             amplification: crate::record::Amplification {
-                write_tables: Some(1.4),
+                write_tables: Some(6.0),
+                write_tables_by_host: Some(1.4),
                 ..Default::default()
             },
             bytes_per_s_until_idle: Some(1e6),
@@ -320,7 +321,7 @@ mod tests {
         let first = &values.bodies[0];
         let title = &first.title.as_ref().unwrap().0;
         assert!(title.contains("near-data 1KiB (records"), "{title}");
-        assert_eq!(first.rows[0].head, "table_write_amplification");
+        assert_eq!(first.rows[0].head, "host_write_amplification");
         assert_eq!(texts(&first.rows[0])[..3], ["1.40x", "1.40x", "1.00x"]);
         assert_eq!(values.bodies[1].rows[0].head, "no value in the paper");
         let ratios = table(&part, RATIOS);
@@ -341,7 +342,7 @@ mod tests {
         let verdicts = &table(&part, "Verdicts").bodies[0].rows;
         let value = verdicts
             .iter()
-            .find(|row| row.head == "table_write_amplification of near-data 1KiB");
+            .find(|row| row.head == "host_write_amplification of near-data 1KiB");
         // One round decides nothing.
         assert_eq!(texts(value.unwrap())[..3], ["1.40x", "1.40x", "undecided"]);
         let policies = table(&part, "near-data against the best other policy");

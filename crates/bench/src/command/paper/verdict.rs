@@ -26,7 +26,7 @@ pub enum Verdict {
     Undecided,
     /// Not reached.
     Missed,
-    /// A figure of which neither more nor less is better.
+    /// A figure of which neither more nor less is better, or one of another system.
     Described,
     /// There is no figure.
     NotRun,
@@ -65,8 +65,8 @@ impl Verdict {
                 "the whole interval is worse than the figure of the paper or of the target."
             }
             Verdict::Described => {
-                "neither more nor less of it is better, so it is only shown: how busy host and \
-                 device are."
+                "it is only shown, because neither more nor less of it is better (how busy host \
+                 and device are), or because it is of another system of the paper alone."
             }
             Verdict::NotRun => {
                 "there is no figure, because the run failed, was not carried out, or needs \
