@@ -3,9 +3,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Disk, key, simulate, small};
 use siltstone::{IterOptions, Keyspace, Options, ScheduleOptions, Store};
-use siltstone_storage::Runtime;
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
 
 /// Each run has every second key, and there are fewer runs than make level 0 due.
 const PAIRS: u64 = 400;
@@ -16,6 +19,7 @@ fn value(round: u64) -> Vec<u8> {
 }
 
 struct Place {
+    disk: Disk,
     store: Store,
     keyspace: Keyspace,
 }
@@ -30,7 +34,8 @@ impl Place {
         options.bloom_bits_per_key = 0.into();
         options.l0_trigger_count = RUNS as u32 + 1;
         change(&mut options);
-        let store = Disk::new(rt).open_with(options);
+        let disk = Disk::new(rt);
+        let store = disk.open_with(options);
         let keyspace = store.default_keyspace().unwrap();
         for round in 0..RUNS {
             for i in (0..PAIRS).step_by(2) {
@@ -39,7 +44,11 @@ impl Place {
             keyspace.flush().unwrap();
         }
         store.wait_until_idle().unwrap();
-        let place = Place { store, keyspace };
+        let place = Place {
+            disk,
+            store,
+            keyspace,
+        };
         assert_eq!(place.runs(), RUNS);
         place
     }
@@ -58,6 +67,10 @@ impl Place {
                 assert_eq!(self.keyspace.get(&key(i)).unwrap(), None);
             }
         }
+    }
+
+    fn get_absent_until_idle(&self, rounds: u64) {
+        self.get_absent(rounds);
         self.store.wait_until_idle().unwrap();
     }
 
@@ -84,7 +97,7 @@ fn without_a_cache(options: &mut Options) {
 fn gets_in_vain_move_level_0_down() {
     simulate(|rt| {
         let place = Place::new(&rt, without_a_cache);
-        place.get_absent(1);
+        place.get_absent_until_idle(3);
         place.has_moved_down();
     });
 }
@@ -112,7 +125,7 @@ fn gets_in_vain_move_a_deeper_table_down_too() {
         place.keyspace.flush().unwrap();
         place.store.test_hooks().pause_compaction(false);
         assert_eq!((tables(0), place.compactions()), (1, 0));
-        place.get_absent(5);
+        place.get_absent_until_idle(5);
         // The run has gone to level 1, and on to level 2.
         assert_eq!((tables(0), tables(1), tables(2) > 0), (0, 0, true));
         assert!(place.compactions() > 0);
@@ -157,14 +170,14 @@ fn reads_that_cost_little_move_nothing() {
     simulate(|rt| {
         // Blocks in the cache are read once.
         let cached = Place::new(&rt, |_| {});
-        cached.get_absent(20);
+        cached.get_absent_until_idle(20);
         cached.has_not_moved();
         // Filters say that the keys are not there. (One in some hundred times they do not.)
         let filtered = Place::new(&rt, |options| {
             without_a_cache(options);
             options.bloom_bits_per_key = 10.into();
         });
-        filtered.get_absent(1);
+        filtered.get_absent_until_idle(1);
         filtered.has_not_moved();
         // Keys that are found were not sought in vain.
         let found = Place::new(&rt, without_a_cache);
@@ -186,7 +199,54 @@ fn the_switch_turns_it_off() {
                 ..ScheduleOptions::default()
             };
         });
-        place.get_absent(5);
+        place.get_absent_until_idle(5);
+        place.has_not_moved();
+    });
+}
+
+#[test]
+fn a_compaction_without_space_stops_no_writer_and_is_not_tried_again_at_once() {
+    simulate(|rt| {
+        let place = Place::new(&rt, without_a_cache);
+        let full = Fault::Fail(StorageErrorKind::NoSpace);
+        let rule = Rule::on(OpKind::Create, full).named("00000001-");
+        place.disk.faults.add(rule.for_good());
+        place.get_absent(3);
+        rt.sleep(Duration::from_secs(2));
+        let failed = || place.store.stats().counter("job_failed_count");
+        assert_eq!(failed(), 1);
+        place.keyspace.put("another", "value").unwrap();
+        rt.sleep(Duration::from_secs(60));
+        assert_eq!(failed(), 1);
+        place.has_not_moved();
+        place.disk.faults.clear();
+        place.get_absent_until_idle(3);
+        place.has_moved_down();
+    });
+}
+
+/// What other lookups read at the same time does not count: the same reads are due after as many
+/// lookups with one reader as with many.
+#[test]
+fn readers_side_by_side_count_what_each_has_read() {
+    simulate(|rt| {
+        let place = Place::new(&rt, without_a_cache);
+        let tasks: Vec<_> = (0..8)
+            .map(|task: u64| {
+                let keyspace = place.keyspace.clone();
+                let reads = move || {
+                    // All of them together read a sixth of what makes level 0 due.
+                    for i in (1..PAIRS).skip(2 * task as usize).step_by(48) {
+                        assert_eq!(keyspace.get(&key(i)).unwrap(), None);
+                    }
+                };
+                rt.spawn("reader", reads).unwrap()
+            })
+            .collect();
+        for task in tasks {
+            task.join().unwrap();
+        }
+        place.store.wait_until_idle().unwrap();
         place.has_not_moved();
     });
 }

@@ -234,6 +234,7 @@ fn picks() {
         "picks.TrivialMove",
         "picks.beside_other_jobs",
         "picks.by_seeks",
+        "picks.by_seeks_below",
         "picks.dropped",
         "picks.for_deletes",
         "picks.late_installs",

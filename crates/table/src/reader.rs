@@ -77,6 +77,12 @@ pub trait BlockCache: Send + Sync {
 
     /// Offers a block that was just read. The cache may decline it.
     fn insert(&self, table: u64, block: u32, read: &Arc<Block>);
+
+    /// A reader has read bytes of blocks of this table from its file. Reads through a map do not
+    /// count.
+    fn note_read(&self, table: u64, bytes: usize) {
+        let _ = (table, bytes);
+    }
 }
 
 /// A cache that keeps nothing.
@@ -181,8 +187,6 @@ pub struct TableReader {
     range_deletes: RangeDeletes,
     columns_verified: Bitmap,
     values_verified: Bitmap,
-    /// See [`TableReader::read_bytes`].
-    read_bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for TableReader {
@@ -278,7 +282,6 @@ impl TableReader {
             range_deletes: self.range_deletes.clone(),
             columns_verified: self.columns_verified.copy(),
             values_verified: self.values_verified.copy(),
-            read_bytes: AtomicU64::new(self.read_bytes()),
         }))
     }
 
@@ -366,7 +369,6 @@ impl TableReader {
             footer,
             columns_verified: Bitmap::new(index.len()),
             values_verified: Bitmap::new(index.len()),
-            read_bytes: AtomicU64::new(0),
             properties,
             index,
             filter,
@@ -774,19 +776,9 @@ impl TableReader {
             return Ok(block);
         }
         let block = Arc::new(self.read_block(i)?);
+        cache.note_read(self.id, self.index.place(i).stored_bytes() as usize);
         cache.insert(self.id, i as u32, &block);
         Ok(block)
-    }
-
-    /// The bytes of blocks that this reader has read from its file so far. Reads through a map and
-    /// blocks that a cache had do not count.
-    #[inline]
-    pub fn read_bytes(&self) -> u64 {
-        self.read_bytes.load(Ordering::Relaxed)
-    }
-
-    fn count_read(&self, bytes: usize) {
-        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Reads a block from the file to the heap, without a cache.
@@ -797,7 +789,6 @@ impl TableReader {
         let place = self.index.place(i);
         let mut stored = vec![0; place.stored_bytes() as usize];
         self.file.read_at(place.start, &mut stored)?;
-        self.count_read(stored.len());
         self.block_of(i, stored)
     }
 
@@ -831,7 +822,7 @@ impl TableReader {
         let damaged = |d: Damage| d.in_file(self.name(), place.anchor);
         let mut columns = vec![0; (place.end - place.anchor) as usize];
         self.file.read_at(place.anchor, &mut columns)?;
-        self.count_read(columns.len());
+        cache.note_read(self.id, columns.len());
         let end = columns.len() - CHECKSUM_BYTES;
         if self.verify == Verify::Always || !self.columns_verified.get(i) {
             let (stored, computed) = (columns.as_slice().u32(end), crc32c(&columns[..end]));

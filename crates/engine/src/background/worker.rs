@@ -109,9 +109,11 @@ fn conclude(
             Err(error)
         }
     };
-    // This comes before anybody can find that nothing runs any more.
+    // This comes before anybody can find that nothing runs any more. Work for which nobody waits
+    // does not make the store refuse writes.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
+        && !work.is_by_seeks()
     {
         jobs.env().health().set_no_space(error);
     }

@@ -415,6 +415,12 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
             end(jobs, vec![work]);
             None
         }
+        (What::Compaction(compaction), Err(_)) if compaction.choice.by_seeks => {
+            // It is not tried again before lookups have read as much once more.
+            let ids: Vec<u64> = compaction.choice.tables().map(|table| table.id).collect();
+            jobs.tree.tables().forget_seeks(ids.into_iter());
+            Some(work)
+        }
         _ => Some(work),
     };
     let may_resume = match &mut work {
@@ -550,7 +556,7 @@ pub(crate) fn is_idle(jobs: &Jobs) -> bool {
         if sealed || schedule.paused {
             return !sealed;
         }
-        let state = PickState::of(keyspace, Vec::new());
+        let state = PickState::of(jobs, keyspace, Vec::new());
         let view = &state.view;
         // A worker that finds no other work reads the ranges that range deletes cover.
         pick::pick(&state.input(None)).is_none()

@@ -85,7 +85,7 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
         .values()
         .zip(reserved)
         .map(|(keyspace, reserved)| {
-            let state = PickState::of(keyspace, reserved);
+            let state = PickState::of(jobs, keyspace, reserved);
             (keyspace.id, pick::scores(&state.input(None)))
         });
     let scores = scores.collect();

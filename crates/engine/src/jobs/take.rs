@@ -65,11 +65,20 @@ pub(super) struct PickState {
 
 impl PickState {
     /// `reserved` are the reservations of the keyspace's work.
-    pub(super) fn of(keyspace: &KeyspaceCore, reserved: Vec<Reservation>) -> PickState {
+    pub(super) fn of(
+        jobs: &Jobs,
+        keyspace: &KeyspaceCore,
+        reserved: Vec<Reservation>,
+    ) -> PickState {
         let (view, settings) = (keyspace.pin(), keyspace.load_settings());
+        // A compaction that nobody waits for does not take the last space.
+        let counts_seeks = settings.pick.seek_compaction && !jobs.env.health().is_no_space();
         PickState {
             unsettled: unsettled(&view),
-            seek_bytes: view.seek_bytes(),
+            seek_bytes: match counts_seeks {
+                true => view.seek_bytes(),
+                false => BTreeMap::new(),
+            },
             view,
             settings,
             reserved,
@@ -430,7 +439,7 @@ impl Round<'_> {
         let mut reserved = schedule.reservations(keyspace.id);
         let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
         reserved.extend(left.map(|(_, reservation)| reservation.clone()));
-        PickState::of(keyspace, reserved)
+        PickState::of(self.jobs, keyspace, reserved)
     }
 
     /// Starts work that was picked, unless it has to wait.

@@ -239,14 +239,22 @@ impl Work {
         }
     }
 
+    /// Whether it is a compaction that is due only because of lookups in vain. Nobody waits for it.
+    pub(crate) fn is_by_seeks(&self) -> bool {
+        match &self.what {
+            What::Flush(_) => false,
+            What::Compaction(compaction) => compaction.choice.by_seeks,
+        }
+    }
+
     /// Whether it may wait for a busy side. Writers wait for flushes and for the compaction of
-    /// level 0, callers wait for manual compactions, and work that was returned has waited
-    /// already.
+    /// level 0 if it has many runs, callers wait for manual compactions, and work that was returned
+    /// has waited already.
     pub(crate) fn may_wait(&self) -> bool {
         match &self.what {
             What::Flush(_) => false,
             What::Compaction(compaction) => {
-                compaction.choice.from > 0
+                (compaction.choice.from > 0 || compaction.choice.by_seeks)
                     && compaction.reason != Reason::Manual
                     && self.last_output.is_none()
             }

@@ -12,6 +12,7 @@ pub mod memtable;
 pub mod pick;
 pub(crate) mod pinning;
 pub(crate) mod read;
+pub(crate) mod seeks;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod tables;

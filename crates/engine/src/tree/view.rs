@@ -255,20 +255,27 @@ impl KeyspaceView {
         }
     }
 
-    /// Bytes that lookups have read in vain, by table. Tables of which none were read are left out,
-    /// and tables below level 0 of which less was read than a compaction costs at least.
+    /// Bytes that lookups have read in vain, by table. Left out are tables of which none were read,
+    /// tables below level 0 of which less was read than a compaction costs at least, and the
+    /// deepest level, where lookups end.
     pub(crate) fn seek_bytes(&self) -> BTreeMap<u64, u64> {
-        let of = |(level, handle): (usize, &Arc<TableHandle>)| {
+        let is_filled = |level: &Arc<LevelView>| !level.handles.is_empty();
+        let deepest = self.levels.iter().rposition(is_filled);
+        let above = &self.levels[..deepest.unwrap_or(0)];
+        let runs = self.sources.iter().filter_map(|source| match source {
+            Source::Run(run) => Some(&run.tables.handles),
+            Source::Memtable(_) => None,
+        });
+        let count_of = |handle: &Arc<TableHandle>, least: fn(&TableHandle) -> u64| {
             let bytes = handle.seek_bytes();
-            let least = match level {
-                0 => 1,
-                _ => handle.meta.file_bytes.saturating_mul(2),
-            };
-            (bytes >= least).then_some((handle.meta.id, bytes))
+            (bytes > 0 && bytes >= least(handle)).then_some((handle.meta.id, bytes))
         };
-        let levels = self.level_views();
-        let tables = levels.flat_map(|(level, view)| view.handles.iter().map(move |h| (level, h)));
-        tables.filter_map(of).collect()
+        let in_runs = runs.flatten().filter_map(|h| count_of(h, |_| 1));
+        let in_levels = above.iter().flat_map(|level| &level.handles);
+        let least = |handle: &TableHandle| handle.meta.file_bytes.saturating_mul(2);
+        in_runs
+            .chain(in_levels.filter_map(|h| count_of(h, least)))
+            .collect()
     }
 
     /// Sealed memtables, newest first.

@@ -159,7 +159,7 @@ pub(crate) struct Metrics {
     pub(crate) compaction_count: Counter,
     pub(crate) trivial_move_count: Counter,
     pub(crate) intra_l0_count: Counter,
-    /// Compactions of level 0 that were due because of lookups in vain.
+    /// Merges that were due only because of lookups in vain.
     pub(crate) seek_compaction_count: Counter,
     pub(crate) manual_count: Counter,
     pub(crate) delete_compaction_count: Counter,

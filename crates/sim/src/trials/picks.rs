@@ -342,10 +342,8 @@ impl Model {
             .iter()
             .map(|job| job.choice.reservation())
             .collect();
-        // Lookups in vain, which sometimes make level 0 due.
-        let tables = self.version().runs().iter();
-        let tables = tables.flat_map(|run| run.tables.tables());
-        let ids: Vec<u64> = tables.map(|table| table.id).collect();
+        // Lookups in vain, which sometimes make a compaction due.
+        let ids: Vec<u64> = self.version().tables().map(|(_, table)| table.id).collect();
         let mut seek_bytes = BTreeMap::new();
         for id in ids {
             if self.random.chance(10) {
@@ -398,7 +396,10 @@ impl Model {
             self.counts.add("picks.for_deletes");
         }
         if choice.by_seeks {
-            self.counts.add("picks.by_seeks");
+            self.counts.add(match choice.from {
+                0 => "picks.by_seeks",
+                _ => "picks.by_seeks_below",
+            });
         }
         let older = older_ranges(self.version(), &choice, &unsettled);
         let soft = soft_cuts(self.version(), choice.to, &choice.range);

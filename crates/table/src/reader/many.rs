@@ -186,6 +186,7 @@ fn open_blocks(
         let numbers: Vec<u32> = run.iter().map(|(_, i)| open[*i].number).collect();
         for ((_, i), block) in run.iter().zip(reader.read_blocks(&numbers)?) {
             let block = Arc::new(block);
+            cache.note_read(reader.id, open[*i].place.stored_bytes() as usize);
             cache.insert(reader.id, open[*i].number, &block);
             open[*i].held = Held::Heap(block);
         }
@@ -324,7 +325,6 @@ impl TableReader {
             })
             .collect();
         self.file.read_ranges(&mut ranges)?;
-        self.count_read(ranges.iter().map(|range| range.buf.len()).sum());
         drop(ranges);
         numbers
             .iter()

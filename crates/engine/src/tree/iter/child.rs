@@ -12,7 +12,8 @@ use crate::env::Env;
 use crate::formats::version::TableMeta;
 use crate::tree::Tree;
 use crate::tree::memtable::MemtableIter;
-use crate::tree::tables::{TableSet, count_seek};
+use crate::tree::seeks::SeekReads;
+use crate::tree::tables::TableSet;
 use crate::tree::view::{KeyspaceView, LevelView, Source};
 use crate::types::error::{Error, Result};
 
@@ -71,16 +72,23 @@ fn set_level(
     set(
         &|c| matches!(c, Child::Level(l) if Arc::ptr_eq(&l.view, view)),
         &|| {
+            let cache = tree.tables.scan_cache(fill_cache);
+            let seeks = is_run.then(|| RunSeeks {
+                env: tree.env().clone(),
+                reads: Arc::new(SeekReads::new(cache.clone())),
+            });
             Child::Level(Box::new(LevelCursor {
                 tables: tree.tables.clone(),
-                cache: tree.tables.scan_cache(fill_cache).clone(),
+                cache: match &seeks {
+                    Some(seeks) => seeks.reads.clone(),
+                    None => cache.clone(),
+                },
                 view: view.clone(),
                 at: 0,
                 iter: None,
                 own: None,
                 prepared: PreparedSeek::No,
-                counts_seeks: is_run.then(|| tree.env().clone()),
-                read_before: 0,
+                seeks,
             }))
         },
     );
@@ -98,11 +106,16 @@ pub(crate) struct LevelCursor {
     own: Option<u64>,
     /// The part of the next seek that `prepare_seek` has done.
     prepared: PreparedSeek,
-    /// Given for a run of level 0. Each run needs a seek of its own, and so often a read, which a
-    /// compaction of level 0 would save. Below level 0, what a seek reads is mostly returned.
-    counts_seeks: Option<Arc<Env>>,
-    /// What the reader of the table had read from its file before the present seek.
-    read_before: u64,
+    /// Given for a run of level 0.
+    seeks: Option<RunSeeks>,
+}
+
+/// Counts what seeks in a run of level 0 read. Each run needs a seek of its own, and so often a
+/// read, which a compaction of level 0 would save. Below level 0, what a seek reads is mostly
+/// returned.
+struct RunSeeks {
+    env: Arc<Env>,
+    reads: Arc<SeekReads<Arc<dyn BlockCache>>>,
 }
 
 /// The prepared part of a seek in the table `LevelCursor::at`.
@@ -157,18 +170,19 @@ impl LevelCursor {
         (!is_held && !is_open()).then_some(at)
     }
 
-    /// A seek begins in the open table.
-    fn note_seek(&mut self) {
-        if let (Some(_), Some(iter)) = (&self.counts_seeks, &self.iter) {
-            self.read_before = iter.reader().read_bytes();
+    /// A seek begins. What was read before does not count.
+    fn begin_seek(&self) {
+        if let Some(seeks) = &self.seeks {
+            seeks.reads.take();
         }
     }
 
-    /// The seek has found its place. What it has read counts as read in vain.
-    fn count_seek(&mut self) {
-        if let (Some(env), Some(iter)) = (&self.counts_seeks, &self.iter) {
-            let after = iter.reader().read_bytes();
-            count_seek(env, &self.view.handles[self.at], self.read_before, after);
+    /// The seek has found its place in the open table. What it has read counts as read in vain.
+    fn count_seek(&self) {
+        if let Some(seeks) = &self.seeks {
+            let handle = &self.view.handles[self.at];
+            let read = seeks.reads.take();
+            self.tables.count_seek(&seeks.env, handle, read);
         }
     }
 
@@ -243,6 +257,7 @@ impl LevelCursor {
     /// the seek itself starts again, meets the error again and returns it.
     fn prepare_seek(&mut self, stage: usize, key: &[u8], trailer: u64) {
         if stage == 0 {
+            self.begin_seek();
             let at = self.view.level.seek(key);
             self.prepared = if at >= self.view.handles.len() {
                 PreparedSeek::End
@@ -252,7 +267,6 @@ impl LevelCursor {
                     Err(_) => PreparedSeek::No,
                 }
             };
-            self.note_seek();
             return;
         }
         let Some(iter) = &mut self.iter else { return };
@@ -285,9 +299,8 @@ impl LevelCursor {
             return Ok(());
         }
         let own = self.view.handles[at].meta.sequence_override;
-        self.open(at)?;
         if matches!(prepared, PreparedSeek::No) {
-            self.note_seek();
+            self.begin_seek();
         }
         let iter = self.open(at)?;
         let sought = Self::sought(own, trailer);
@@ -311,8 +324,7 @@ impl LevelCursor {
             return Ok(());
         };
         let own = self.view.handles[at].meta.sequence_override;
-        self.open(at)?;
-        self.note_seek();
+        self.begin_seek();
         let iter = self.open(at)?;
         // An ingested entry of the key lies at or before the target if its number is not below that
         // of the target.

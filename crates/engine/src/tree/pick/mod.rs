@@ -364,14 +364,10 @@ impl<'a> Picker<'a> {
     fn scores(&self) -> [f64; LEVEL_COUNT] {
         let (version, options) = (self.input.version, self.input.options);
         let mut scores = [0.0; LEVEL_COUNT];
-        let run_count = match options.first_score {
-            true => self.free_runs().count(),
-            false => version.runs().len(),
+        scores[0] = match self.level0_seek_bytes() {
+            Some(_) => 1.0,
+            None => self.level0_score(),
         };
-        scores[0] = run_count as f64 / options.l0_trigger_count.max(1) as f64;
-        if scores[0] < 1.0 && options.seek_compaction && self.seek_bytes_if_due().is_some() {
-            scores[0] = 1.0;
-        }
         for (level, tables) in version.levels() {
             // There is no level below the bottom.
             if level == BOTTOM_LEVEL {
@@ -392,6 +388,16 @@ impl<'a> Picker<'a> {
             };
         }
         scores
+    }
+
+    /// How urgent level 0 is by the number of its runs.
+    fn level0_score(&self) -> f64 {
+        let (version, options) = (self.input.version, self.input.options);
+        let run_count = match options.first_score {
+            true => self.free_runs().count(),
+            false => version.runs().len(),
+        };
+        run_count as f64 / options.l0_trigger_count.max(1) as f64
     }
 
     /// The installed runs that are older than every unsettled source, oldest first. This is the
@@ -499,17 +505,17 @@ impl<'a> Picker<'a> {
             .iter()
             .filter(|input| !input.tables.is_empty())
             .count();
-        let (of_count, due_at) = (version.runs().len(), self.input.options.l0_trigger_count);
         let seek_bytes = match within {
-            None if of_count < due_at => self.seek_bytes_if_due(),
-            _ => None,
+            None => self.level0_seek_bytes(),
+            Some(_) => None,
         };
         let due = match seek_bytes {
             Some(bytes) => format!("lookups read {bytes} bytes of them in vain"),
-            None => format!("due at {due_at}"),
+            None => format!("due at {}", self.input.options.l0_trigger_count),
         };
         let reason = format!(
-            "{run_count} of {of_count} runs of level 0 move down ({due}), all up to {}",
+            "{run_count} of {} runs of level 0 move down ({due}), all up to {}",
+            version.runs().len(),
             newest_settled.seqs.hi,
         );
         let moves = below.is_empty() && self.may_move(0, base, &inputs);
@@ -694,13 +700,13 @@ impl<'a> Picker<'a> {
 }
 
 /// How urgent each level is: it is due from 1 on. Level 0 counts runs, and the others count bytes,
-/// without tables that jobs have reserved.
+/// without tables that jobs have reserved. If lookups in vain make level 0 due, it has 1.
 pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
     Picker::new(input).scores()
 }
 
-/// The next piece of work of a keyspace. `None` if no level is due, or if jobs are already working
-/// on the levels that are due.
+/// The next piece of work of a keyspace. `None` if no level is due and no table goes down because of
+/// lookups in vain, or if jobs are already working on the levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     pick_of(input, 0..BOTTOM_LEVEL)
 }

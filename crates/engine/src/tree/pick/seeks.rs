@@ -2,32 +2,57 @@
 //!
 //! A lookup that reads a block of a table and does not find its key there goes on to an older
 //! table. A compaction of the two saves that read from then on. It is due as soon as such lookups
-//! have read as many bytes as it would read and write. So the reads that were not saved because it
-//! came late cost as much as it does, and never more than twice as much is spent as by the best
-//! choice in hindsight. LevelDB weighs in the same way (`allowed_seeks`).
+//! have read about as many bytes as it would read and write. So the reads that were not saved
+//! because it came late cost about as much as it does, and what is spent is about twice what the
+//! best choice in hindsight would spend, at most. LevelDB weighs in the same way (`allowed_seeks`).
 //!
 //! Threading: pure functions.
 
 use super::*;
 
 impl Picker<'_> {
-    /// The bytes that lookups have read from free tables of level 0 in vain, if level 0 is due
-    /// because of them.
-    pub(super) fn seek_bytes_if_due(&self) -> Option<u64> {
-        let input = self.input;
-        if input.seek_bytes.is_empty() {
+    /// The bytes that lookups have read from free tables of level 0 in vain, if level 0 is due only
+    /// because of them. Tables with no older data beneath them do not count, because lookups end
+    /// there in any case.
+    pub(super) fn level0_seek_bytes(&self) -> Option<u64> {
+        let PickInput {
+            version,
+            options,
+            seek_bytes,
+            ..
+        } = *self.input;
+        if !options.seek_compaction || seek_bytes.is_empty() || self.level0_score() >= 1.0 {
             return None;
         }
+        let mut read = 0u64;
+        let mut free: Vec<&Arc<TableMeta>> = Vec::new();
         let settled = self.settled_runs();
-        let tables = settled.iter().flat_map(|run| run.tables.tables());
-        let free: Vec<&Arc<TableMeta>> = tables.filter(|t| !self.is_reserved(t)).collect();
+        for (at, run) in settled.iter().enumerate() {
+            for table in run.tables.tables() {
+                if self.is_reserved(table) {
+                    continue;
+                }
+                free.push(table);
+                let bytes = seek_bytes.get(&table.id).copied().unwrap_or(0);
+                let older = || settled[..at].iter().map(|older| &older.tables);
+                if bytes > 0
+                    && (older().any(|older| older.overlaps(&table.bounds))
+                        || self.has_older_below(0, table))
+                {
+                    read = read.saturating_add(bytes);
+                }
+            }
+        }
         let range = hull(free.iter().copied())?;
-        let below = input.version.level(self.targets.base);
-        let job_bytes = file_bytes(free.iter().copied())
-            .saturating_add(file_bytes(below.overlapping_tables(&range)));
-        let of = |table: &&Arc<TableMeta>| input.seek_bytes.get(&table.id).copied();
-        let read = free.iter().filter_map(of).fold(0, u64::saturating_add);
+        let below = version.level(self.targets.base).overlapping_tables(&range);
+        let job_bytes = file_bytes(free.iter().copied()).saturating_add(file_bytes(below));
         pays(read, job_bytes).then_some(read)
+    }
+
+    /// Whether a level below this one has data in the range of a table.
+    fn has_older_below(&self, level: u8, table: &TableMeta) -> bool {
+        (level + 1..=BOTTOM_LEVEL)
+            .any(|below| self.input.version.level(below).overlaps(&table.bounds))
     }
 
     /// Moves down the table below level 0 for which this pays the most, if it pays for one. Only a
@@ -51,22 +76,18 @@ impl Picker<'_> {
                 };
                 let below = version.level(level + 1).overlapping_tables(&table.bounds);
                 let job_bytes = table.file_bytes.saturating_add(file_bytes(below));
-                // With nothing beneath it, the table is the last one that such a lookup reads.
-                let saves_reads = || {
-                    (level + 1..=BOTTOM_LEVEL)
-                        .any(|level| version.level(level).overlaps(&table.bounds))
-                };
                 let gain = read as f64 / job_bytes.max(1) as f64;
                 if pays(read, job_bytes)
                     && best.is_none_or(|(other, ..)| gain > other)
-                    && saves_reads()
+                    && self.has_older_below(level, table)
                 {
                     best = Some((gain, level, index, read));
                 }
             }
         }
         let (_, level, index, read) = best?;
-        let candidates = 0..version.level(level).len();
+        // Neighbours stay, because they were not read as much.
+        let candidates = index..index + 1;
         let reason = format!("lookups read {read} bytes of a table of level {level} in vain");
         let choice = self.down_from(level, index, candidates, None, (1.0, reason))?;
         Some(Choice {

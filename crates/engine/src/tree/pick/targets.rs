@@ -44,8 +44,8 @@ pub struct PickOptions {
     pub second_score: bool,
     /// A job may go through a level that is due itself to the level below it.
     pub three_levels: bool,
-    /// Level 0 is due, too, once lookups have read as many bytes of its tables in vain as a
-    /// compaction reads and writes.
+    /// Tables of which lookups have read as many bytes in vain as a compaction of them reads and
+    /// writes go down, although their level is not due.
     pub seek_compaction: bool,
 }
 

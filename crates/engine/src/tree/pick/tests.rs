@@ -839,7 +839,16 @@ fn lookups_in_vain_make_level_0_due_when_they_cost_as_much_as_the_compaction() {
         "merge L0->L1: L0 1 L1 3+4 [a..e]",
         &format!("{waits}\n sought 1 100"),
     );
-    // Nothing is more urgent than with its full number of runs.
+    // Lookups end in tables with nothing beneath them, so moving these saves nothing.
+    picks(
+        "nothing",
+        "trigger 4\n L0 (0,10]: 1[b..d]\n L1: 3[e..f]\n sought 1 9000",
+    );
+    picks(
+        "merge L0->L1: L0 2 L0 1 [a..d]",
+        "trigger 4\n L0 (10,20]: 2[a..c]\n L0 (0,10]: 1[b..d]\n L1: 3[e..f]\n sought 2 9000",
+    );
+    // The score is that of work which is due, and not a higher one.
     let sought = draw(&format!("{level} sought 1 9000"));
     assert_eq!(scores(&sought.input())[0], 1.0);
     let choice = pick(&sought.input()).unwrap();
@@ -864,13 +873,17 @@ fn a_table_that_lookups_read_in_vain_goes_down_while_nothing_else_is_to_do() {
         ";
     // With table 7 below it, table 3 costs 40 MiB and table 4 costs 60 MiB.
     picks("nothing", &format!("{levels} sought 3 39\n sought 4 59"));
-    // Neighbours that cost nothing more go with them.
-    let taken = "merge L1->L2: L1 3+4+5 L2 7 [a..l]";
-    picks(taken, &format!("{levels} sought 3 40"));
-    picks(taken, &format!("{levels} sought 4 60"));
+    picks(
+        "merge L1->L2: L1 3 L2 7 [a..e]",
+        &format!("{levels} sought 3 40"),
+    );
+    picks(
+        "merge L1->L2: L1 4 L2 7 [a..e]",
+        &format!("{levels} sought 4 60"),
+    );
     // The table that gains the most goes first.
     let two = format!("{levels} sought 3 40\n sought 8 9000");
-    picks("merge L2->L3: L2 7+8 L3 9 [a..p]", &two);
+    picks("merge L2->L3: L2 8 L3 9 [k..p]", &two);
     // A table with nothing right below it moves, and has nothing to do with other tables.
     picks("move L1->L2: L1 5 [k..l]", &format!("{levels} sought 5 20"));
     // Below table 6 there is nothing, so lookups end there, and table 9 is on the last level.

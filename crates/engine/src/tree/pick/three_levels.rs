@@ -53,7 +53,10 @@ impl Picker<'_> {
             "{}; level {passed} is due too, so the job goes on to level {to}",
             choice.reason
         );
-        let deepened = Choice::new(choice.kind, to, inputs, choice.score, reason)?;
+        let deepened = Choice {
+            by_seeks: choice.by_seeks,
+            ..Choice::new(choice.kind, to, inputs, choice.score, reason)?
+        };
         let is_free = |(level, range): &(u8, KeyRange)| !self.span_taken(*level, range);
         let fits = deepened.input_bytes <= self.input.options.max_job_bytes;
         // The range has grown, so it is checked again on all levels.

@@ -8,14 +8,16 @@
 //! Threading: any thread.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone_storage::planted;
+use siltstone_table::block::Block;
 use siltstone_table::key::hash;
-use siltstone_table::reader::{Lookup, TableReader, get_many};
+use siltstone_table::reader::{BlockCache as TableBlockCache, Lookup, TableReader, get_many};
 
 use super::{Answer, decide, number_in_table, pin};
 use crate::tree::Tree;
-use crate::tree::tables::count_seek;
+use crate::tree::cache::BlockCache;
 use crate::tree::view::{KeyspaceCore, LevelView, MemSource, Source};
 use crate::types::error::{Error, Result};
 
@@ -130,8 +132,30 @@ struct Asked {
     /// one sequence number, which is not in the file: `own`.
     seq: u64,
     own: Option<u64>,
-    /// What its reader had read from the file before.
-    read_before: u64,
+    /// The bytes that were read from its file.
+    read: AtomicU64,
+}
+
+/// The block cache for lookups in several tables, which counts what is read of each.
+struct ManyReads<'a> {
+    cache: &'a BlockCache,
+    asked: &'a [Asked],
+}
+
+impl TableBlockCache for ManyReads<'_> {
+    fn get(&self, table: u64, block: u32) -> Option<Arc<Block>> {
+        self.cache.get(table, block)
+    }
+
+    fn insert(&self, table: u64, block: u32, read: &Arc<Block>) {
+        self.cache.insert(table, block, read);
+    }
+
+    fn note_read(&self, table: u64, bytes: usize) {
+        if let Some(asked) = self.asked.iter().find(|a| a.reader.id() == table) {
+            asked.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
 }
 
 fn ask_tables(
@@ -155,10 +179,9 @@ fn ask_tables(
             let Some((seq, own)) = number_in_table(handle, seq) else {
                 continue;
             };
-            let reader = tree.tables.reader_to_get_owned(handle)?;
             asked.push(Asked {
-                read_before: reader.read_bytes(),
-                reader,
+                reader: tree.tables.reader_to_get_owned(handle)?,
+                read: AtomicU64::new(0),
                 table,
                 seq,
                 own,
@@ -173,7 +196,11 @@ fn ask_tables(
             Lookup::new(&asked.reader, p.key, p.hash, asked.seq)
         })
         .collect();
-    get_many(&**tree.tables.cache(), &mut lookups).map_err(Error::from)?;
+    let cache = ManyReads {
+        cache: tree.tables.cache(),
+        asked: &asked,
+    };
+    get_many(&cache, &mut lookups).map_err(Error::from)?;
     count_seeks(tree, level, &asked, &tables_of_keys, &lookups);
     for ((i, at), lookup) in tables_of_keys.iter().zip(lookups) {
         let (p, asked) = (&mut pending[*i as usize], &asked[*at as usize]);
@@ -195,8 +222,8 @@ fn ask_tables(
     Ok(())
 }
 
-/// Counts what was read of tables that have none of their keys. (Where some keys were found, it is
-/// not known for which of them a block was read.)
+/// Counts what was read in vain. It is not known for which of its keys a block of a table was read,
+/// so each key has an equal part of it.
 fn count_seeks(
     tree: &Tree,
     level: &LevelView,
@@ -204,21 +231,19 @@ fn count_seeks(
     tables_of_keys: &[(u32, u32)],
     lookups: &[Lookup<'_>],
 ) {
-    let has_read = |asked: &Asked| asked.reader.read_bytes() > asked.read_before;
-    if !asked.iter().any(has_read) {
-        return;
-    }
-    let mut found = vec![false; asked.len()];
-    for ((_, at), lookup) in tables_of_keys.iter().zip(lookups) {
-        found[*at as usize] |= lookup.found.is_some();
-    }
-    for (asked, _) in asked.iter().zip(found).filter(|(_, found)| !found) {
+    for (at, asked) in asked.iter().enumerate() {
+        let read = asked.read.load(Ordering::Relaxed);
+        if read == 0 {
+            continue;
+        }
+        let keys = tables_of_keys.iter().zip(lookups);
+        let of_table = keys.filter(|((_, table), _)| *table as usize == at);
+        let found = of_table.map(|(_, lookup)| lookup.found.is_some());
+        let (count, missed) = found.fold((0, 0), |(count, missed), found| {
+            (count + 1, missed + u64::from(!found))
+        });
+        let in_vain = read * missed / std::cmp::max(count, 1);
         let handle = &level.handles[asked.table];
-        count_seek(
-            tree.env(),
-            handle,
-            asked.read_before,
-            asked.reader.read_bytes(),
-        );
+        tree.tables.count_seek(&tree.env, handle, in_vain);
     }
 }

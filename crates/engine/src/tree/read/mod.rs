@@ -19,7 +19,8 @@ use siltstone_storage::planted;
 use siltstone_table::key::hash;
 use siltstone_table::reader::Value as TableValue;
 
-use crate::tree::tables::{TableHandle, count_seek};
+use crate::tree::seeks::SeekReads;
+use crate::tree::tables::TableHandle;
 use crate::tree::view::{Kept, KeyspaceCore, KeyspaceView, LevelView, Source};
 use crate::tree::{Tree, pinning};
 use crate::types::error::{Error, ErrorKind, Result};
@@ -312,15 +313,14 @@ fn ask_table(
         0 => None,
         _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
     };
-    let cache = &**tree.tables.cache();
-    let read_before = reader.read_bytes();
+    let cache = SeekReads::new(&**tree.tables.cache());
     let found = match value {
-        Some(value) => reader.get(cache, key, hash, seq, value),
-        None => reader.find(cache, key, hash, seq),
+        Some(value) => reader.get(&cache, key, hash, seq, value),
+        None => reader.find(&cache, key, hash, seq),
     }
     .map_err(Error::from)?;
     if found.is_none() {
-        count_seek(tree.env(), handle, read_before, reader.read_bytes());
+        tree.tables.count_seek(&tree.env, handle, cache.take());
     }
     decide(found, deleted, own)
 }
@@ -410,11 +410,11 @@ fn ask_level_pinned(
     };
     let reader = tree.tables.reader_to_get_owned(handle)?;
     let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
-    let read_before = reader.read_bytes();
+    let cache = SeekReads::new(&**tree.tables.cache());
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {
             Some(block) => reader
-                .get_value_in_block(&**tree.tables.cache(), block, key, seq)
+                .get_value_in_block(&cache, block, key, seq)
                 .map_err(Error::from)?,
             None => None,
         }
@@ -422,7 +422,7 @@ fn ask_level_pinned(
         None
     };
     if found.is_none() {
-        count_seek(tree.env(), handle, read_before, reader.read_bytes());
+        tree.tables.count_seek(&tree.env, handle, cache.take());
     }
     match found {
         Some((trailer, value)) if deleted.is_none_or(|d| d <= own.unwrap_or(trailer >> 8)) => {

@@ -27,12 +27,12 @@ use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
 use siltstone_table::exec::Inputs;
 use siltstone_table::reader::{BlockCache as TableBlockCache, TableReader};
 
-use crate::env::Env;
 use crate::env::descriptors::Descriptors;
 use crate::env::table_files::{TableFile, TableFiles};
 use crate::formats::version::{Key, KeyRange, TableMeta};
 use crate::tree::cache::{BlockCache, ScanCache};
 use crate::tree::pick::joined_ranges;
+use crate::tree::seeks::SeekCounts;
 use crate::types::error::{ErrorKind, Result};
 use crate::types::event::Events;
 use crate::types::options::Options;
@@ -78,7 +78,7 @@ impl TableHandle {
         multiples(before) != multiples(before.saturating_add(bytes))
     }
 
-    /// The count of [`TableHandle::add_seek_bytes`].
+    /// The count of [`TableHandle::add_seek_bytes`]. A compaction that takes the table away ends it.
     pub(crate) fn seek_bytes(&self) -> u64 {
         self.seek_bytes.load(Ordering::Relaxed)
     }
@@ -86,18 +86,6 @@ impl TableHandle {
     /// The key ranges that its range deletes cover, if they were read.
     pub(crate) fn deleted_ranges(&self) -> Option<Arc<Vec<KeyRange>>> {
         self.deleted_ranges.load_full()
-    }
-}
-
-/// A lookup of a key did not find it in a table, or a cursor went to its place in a run of level 0.
-/// `before` and `after` are what the table's reader had read from the file before and after that.
-/// Other lookups may have read at the same time, so the difference is an estimate. If it may have
-/// made a compaction due, a worker is woken, which finds that out.
-#[inline]
-pub(crate) fn count_seek(env: &Env, table: &TableHandle, before: u64, after: u64) {
-    let read = after.saturating_sub(before);
-    if read > 0 && table.add_seek_bytes(read) {
-        env.work().notify();
     }
 }
 
@@ -117,6 +105,7 @@ pub(crate) struct TableSet {
     readers: Readers,
     registry: Mutex<BTreeMap<u64, Registered>>,
     deletion: Deletion,
+    pub(super) seeks: SeekCounts,
     cache: Arc<BlockCache>,
     /// The cache for cursors that do not fill it, and for cursors that do.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
@@ -138,6 +127,7 @@ impl TableSet {
             registry: runtime.mutex(BTreeMap::new()),
             readers: Readers::new(runtime, files, descriptors, options),
             deletion: Deletion::new(runtime, events, storage),
+            seeks: SeekCounts::new(options.schedule.seek_compaction),
             scan_caches: [false, true]
                 .map(|fill| -> Arc<dyn TableBlockCache> { Arc::new(ScanCache::new(&cache, fill)) }),
             cache,
@@ -162,6 +152,13 @@ impl TableSet {
     fn held_handle(&self, id: u64) -> Option<Arc<TableHandle>> {
         let registry = self.registry.lock();
         registry.get(&id).and_then(|r| r.handle.upgrade())
+    }
+
+    /// Sets the counts of lookups in vain of these tables back.
+    pub(crate) fn forget_seeks(&self, tables: impl Iterator<Item = u64>) {
+        for handle in tables.filter_map(|id| self.held_handle(id)) {
+            handle.seek_bytes.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The handle of a table.

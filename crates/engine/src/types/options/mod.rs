@@ -427,8 +427,8 @@ settings_table! {
             choice("\"default\", \"near-data\", \"async-single\", \"sync-split\" or \"host-only\", \
                 and after a comma each first-score, second-score, fourth-score, three-levels, \
                 multi-threading, separated-transfer, columns-first, spare-host, \
-                seek-compaction or fallback (=on or =off), or third-score (=first-done, =ends, =ends-frozen, \
-                =split or =host-only)"),
+                seek-compaction or fallback (=on or =off), or third-score (=first-done, \
+                =ends, =ends-frozen, =split or =host-only)"),
             AtOpen("the sides are measured from the open on");
         /// What happens to the writers of a keyspace whose flushes or compactions fall behind:
         /// "stop" does not delay them until a limit is reached, where they wait; "slowdown" takes

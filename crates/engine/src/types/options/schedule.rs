@@ -63,10 +63,10 @@ pub struct ScheduleOptions {
     /// included. The time counts once if this process used a third of its cores or less lately, or
     /// if there was no write, no get and no seek of a cursor for a tenth of a second.
     pub spare_host: bool,
-    /// Level 0 moves down before it has its full number of runs, once lookups have read as many
-    /// bytes of its tables without finding their keys there as the compaction reads and writes.
-    /// Only reads from the storage count, not those from maps or the block cache. It is LevelDB's
-    /// seek compaction, for level 0.
+    /// Lookups that read a table without finding their key there make it move down, although its
+    /// level is not due: when they have read as many bytes as the compaction reads and writes. Only
+    /// blocks that are read from a file, or decompressed, count, and not those in maps or in the
+    /// block cache. It is LevelDB's seek compaction.
     pub seek_compaction: bool,
 }
 
