@@ -272,8 +272,11 @@ impl Record {
         // Where the device has the tables, what the host writes of them crosses the link. Requests
         // to read tables count under other names.
         let counter = |name: &str| self.engine_counters.get(name).copied();
-        let sent = counter("link_table_sent_bytes").zip(counter("link_survivors_sent_bytes"));
-        let sent = sent.map(|(tables, survivors)| tables + survivors);
+        let sent_for = |name: &str| counter(name).unwrap_or(0);
+        let sent = counter("link_sent_bytes").map(|_| {
+            // A purpose for which nothing was sent has no counter.
+            sent_for("link_table_sent_bytes") + sent_for("link_survivors_sent_bytes")
+        });
         let by_host = match settings.topology.files {
             Files::Local => tables,
             Files::Held | Files::HeldLocalLog => tables.and(sent),

@@ -10,7 +10,7 @@ use crate::measure::files::{Part, Sizes};
 use crate::measure::machine::Cgroup;
 use crate::measure::process::Reading;
 use crate::measure::{Latencies, Measured};
-use crate::settings::{EngineSettings, Kind, Workload};
+use crate::settings::{EngineSettings, Files, Kind, Workload};
 
 mod keys;
 
@@ -326,6 +326,39 @@ fn without_bytes_of_the_user_there_is_no_write_amplification() {
     };
     let record = Record::of(&Named, &ingest, &found(), &context());
     assert_eq!(record.write_amplification, None);
+}
+
+#[test]
+fn what_the_host_writes_to_tables_is_what_it_sends_for_them() {
+    let of = |files: Files, counters: &[(&str, u64)]| {
+        let mut found = found();
+        let counters = counters
+            .iter()
+            .map(|(name, count)| (name.to_string(), *count));
+        found.measured.figures.others = counters.collect();
+        let mut settings = Settings::default();
+        settings.topology.files = files;
+        let record = Record::of(&Named, &settings, &found, &context());
+        assert_eq!(record.amplification.write_tables, Some(2.9));
+        record.amplification.write_tables_by_host
+    };
+    // The user wrote 1000 bytes. A purpose for which nothing was sent has no counter.
+    let sent = [
+        ("link_sent_bytes", 9_000),
+        ("link_log_sent_bytes", 1_050),
+        ("link_compaction_sent_bytes", 70),
+        ("link_table_sent_bytes", 1_200),
+        ("link_survivors_sent_bytes", 100),
+    ];
+    for files in [Files::Held, Files::HeldLocalLog] {
+        assert_eq!(of(files, &sent), Some(1.3));
+        assert_eq!(of(files, &sent[..4]), Some(1.2));
+        assert_eq!(of(files, &sent[..1]), Some(0.0));
+        assert_eq!(of(files, &[]), None);
+    }
+    assert_eq!(of(Files::Local, &[]), Some(2.9));
+    assert_eq!(of(Files::Shared, &sent), None);
+    assert_eq!(of(Files::Lent, &sent), None);
 }
 
 #[test]

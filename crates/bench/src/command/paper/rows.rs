@@ -16,7 +16,7 @@ pub struct Row {
     pub paper: String,
     pub ours: String,
     pub verdict: Verdict,
-    /// Why it was not reached.
+    /// Why it was not reached, or was reached more easily than in the paper.
     pub why: String,
     pub source: String,
 }
@@ -140,7 +140,7 @@ pub fn table(title: &'static str, head: &str, rows: Vec<Row>) -> Option<Verdicts
         head,
         "ours",
         "verdict",
-        "what each run used, if it is not met",
+        "the baseline, and what each run used if it is not met",
         "source",
     ];
     (!rows.is_empty()).then(|| Verdicts {
