@@ -137,6 +137,7 @@ fn device_stores() {
         "stores.bad_link",
         "stores.job_done",
         "stores.job_without_fallback",
+        "stores.near_data_job",
         "stores.separated_job",
         "stores.separated_failed",
         "stores.quiet_life",

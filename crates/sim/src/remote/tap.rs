@@ -484,18 +484,21 @@ impl Connection for HostSide {
             }
             (sent, hello.state)
         };
-        let request = hello.as_ref().and_then(|_| request_of(parts));
-        let name = request.as_ref().map_or("hello", name_of);
-        if let (Some(hello), Some(state), Some(request)) = (hello, state, request) {
-            let bulk = parts[2..].concat();
-            if bulk.len() <= RECORDED_BULK_MAX {
-                self.tap.record(Recorded {
-                    hello,
-                    state,
-                    request,
-                    bulk,
-                });
-            }
+        let first = hello.as_ref().and_then(|_| first_request_of(parts));
+        let name = first
+            .as_ref()
+            .map_or("hello", |(request, _)| name_of(request));
+        if let (Some(hello), Some(state), Some((request, bulk_len))) = (hello, state, first)
+            && bulk_len <= RECORDED_BULK_MAX
+        {
+            let mut bulk = parts[2..].concat();
+            bulk.truncate(bulk_len);
+            self.tap.record(Recorded {
+                hello,
+                state,
+                request,
+                bulk,
+            });
         }
         if self.keep(parts) {
             return Ok(());
@@ -543,14 +546,16 @@ impl Connection for HostSide {
     }
 }
 
-/// The request of a frame that is sent.
-fn request_of(parts: &[&[u8]]) -> Option<Request> {
+/// The first request that is sent, and its number of bulk bytes. Others may be sent behind it in the
+/// same call.
+fn first_request_of(parts: &[&[u8]]) -> Option<(Request, usize)> {
     let [header, fields, ..] = parts else {
         return None;
     };
     let header: &[u8; HEADER_BYTES] = header.first_chunk()?;
     let header = siltstone_device::wire::FrameHeader::decode(header).ok()?;
-    Request::decode(header.kind, fields).ok()
+    let request = Request::decode(header.kind, fields).ok()?;
+    Some((request, header.bulk_len as usize))
 }
 
 /// What a device's end has heard.

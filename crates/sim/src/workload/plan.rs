@@ -86,6 +86,13 @@ fn draw_schedule(rng: &mut Rng) -> ScheduleOptions {
         second_score: false,
         ..three_levels
     };
+    // What `near-data` has besides, as far as it needs no other executor.
+    let columns_first = ScheduleOptions {
+        columns_first: true,
+        fourth_score: true,
+        seek_compaction: false,
+        ..three_levels
+    };
     let single = ScheduleOptions {
         multi_threading: false,
         ..usual
@@ -93,7 +100,7 @@ fn draw_schedule(rng: &mut Rng) -> ScheduleOptions {
     *rng.pick(&[
         usual,
         usual,
-        usual,
+        columns_first,
         three_levels,
         three_levels,
         bare,

@@ -28,9 +28,17 @@ use super::{bad_link, good_link, simulated};
 /// The host runs all compactions, and leaves the values on the device.
 const SEPARATED: &str = "host-only, separated-transfer=on";
 
-const NO_FALLBACK: &str = "default, fallback=off";
+/// The policy that `silt` sets for devices.
+const NEAR_DATA: &str = "near-data";
 
-const SCHEDULES: [&str; 4] = ["default", "default", NO_FALLBACK, SEPARATED];
+const SCHEDULES: [&str; 6] = [
+    "default",
+    "default, fallback=off",
+    SEPARATED,
+    NEAR_DATA,
+    NEAR_DATA,
+    "near-data, fallback=off",
+];
 
 /// What happens in a run.
 #[derive(Clone, Debug)]
@@ -86,12 +94,21 @@ impl Plan {
             has_ghost: rng.chance(40),
             lives: (3, 150),
             // From numbers of its own, so that earlier seeds do what they did.
-            schedule: SCHEDULES[Rng::new(seed ^ 0x5CED).below(4) as usize],
+            schedule: SCHEDULES[Rng::new(seed ^ 0x5CED).below(6) as usize],
         }
     }
 
-    fn is_separated(&self) -> bool {
-        self.schedule == SEPARATED
+    /// Whether the host may leave values on the device.
+    fn may_separate(&self) -> bool {
+        self.schedule == SEPARATED || self.is_near_data()
+    }
+
+    fn is_near_data(&self) -> bool {
+        self.schedule.starts_with(NEAR_DATA)
+    }
+
+    fn has_fallback(&self) -> bool {
+        !self.schedule.ends_with("fallback=off")
     }
 
     fn kills_device(&self) -> bool {
@@ -156,7 +173,7 @@ fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<Opened, String> {
     components.executors.push(Arc::new(executor));
     let separated = SeparatedExecutor::new(&device).always().cut_into(10, 64);
     let separated = Arc::new(separated);
-    if plan.is_separated() {
+    if plan.may_separate() {
         components.separated = Some(separated.clone());
     }
     match Store::open_with(components, options(plan.schedule)) {
@@ -265,8 +282,11 @@ fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
         let coverage = &mut shared.lock().coverage;
         coverage.add_count("stores.job_done", done);
         coverage.add_count("stores.adopted", adopted);
-        if plan.schedule == NO_FALLBACK {
+        if !plan.has_fallback() {
             coverage.add_count("stores.job_without_fallback", done);
+        }
+        if plan.is_near_data() {
+            coverage.add_count("stores.near_data_job", done);
         }
         coverage.add_count("stores.separated_job", separated.stats().job_count);
         coverage.add_count("stores.separated_failed", separated.stats().failed_count);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use siltstone::check::{CheckStorages, check};
-use siltstone::{Batch, ErrorKind, Options, WriteOptions};
+use siltstone::{Batch, ErrorKind, Options, Value, WriteOptions};
 use siltstone_device::{
     ClientOptions, Device, DeviceStore, DeviceUrl, FolderWanted, Placement, network, open,
 };
@@ -29,8 +29,12 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
 }
 
-fn options() -> Options {
-    Options {
+/// The policies that stores are opened with, by seed. Without fallback a job that the device failed
+/// with waits for the device, so the host cannot hide such a failure.
+const SCHEDULES: [&str; 2] = ["near-data", "near-data, fallback=off"];
+
+fn options(seed: u64) -> Options {
+    let mut options = Options {
         memtable_bytes: 128 << 10,
         table_bytes: 64 << 10,
         level1_bytes: 128 << 10,
@@ -38,7 +42,10 @@ fn options() -> Options {
         log_bytes_max: 8 << 20,
         l0_trigger_count: 2,
         ..Options::default()
-    }
+    };
+    let schedule = Value::from(SCHEDULES[(seed % 2) as usize]);
+    options.set("schedule", &schedule).expect("a schedule");
+    options
 }
 
 fn client() -> ClientOptions {
@@ -50,14 +57,14 @@ fn client() -> ClientOptions {
 }
 
 /// Opens the store, which may need some tries while the device is killed.
-fn opened(url: &str, coverage: &mut Coverage) -> DeviceStore {
+fn opened(url: &str, seed: u64, coverage: &mut Coverage) -> DeviceStore {
     let mut tries = 0;
     loop {
         let placement = Placement {
             client: client(),
             ..Placement::default()
         };
-        match open(url, options(), &placement) {
+        match open(url, options(seed), &placement) {
             Ok(store) => return store,
             Err(error) => {
                 tries += 1;
@@ -136,14 +143,16 @@ fn work(
 }
 
 /// Everything is there in the end, and nothing is left over.
-fn at_the_end(url: &str, known: &Known, coverage: &mut Coverage) {
-    let store = opened(url, coverage);
+fn at_the_end(url: &str, seed: u64, known: &Known, coverage: &mut Coverage) {
+    let store = opened(url, seed, coverage);
     let keyspace = store.default_keyspace().expect("the default keyspace");
     for n in 0..200 {
         let value = keyspace.get(&key(n)).expect("a read");
         check_value(known, n, value.as_deref());
     }
     store.wait_until_idle().expect("the work that is left");
+    let stats = store.stats();
+    coverage.add_count("work.device_job", stats.counter("device_compaction_count"));
     drop(keyspace);
     store.close().expect("a close");
     let runtime = Runtime::threads();
@@ -177,7 +186,7 @@ pub fn killed_trial(seed: u64) -> Coverage {
     let url = format!("silt+unix://{}#db", socket.display());
     let mut known = Known::default();
     let mut server = start(dir.path(), &address);
-    let mut store = opened(&url, &mut coverage);
+    let mut store = opened(&url, seed, &mut coverage);
     for _ in 0..5 {
         // The killer's moment: some calls of the host are under way then.
         let (killed, folder) = (rng.below(400), dir.path().to_path_buf());
@@ -198,11 +207,11 @@ pub fn killed_trial(seed: u64) -> Coverage {
             assert!(!why.contains("damaged"), "{why}");
             coverage.add("work.poisoned");
             let _ = store.close();
-            store = opened(&url, &mut coverage);
+            store = opened(&url, seed, &mut coverage);
         }
     }
     let _ = store.close();
-    at_the_end(&url, &known, &mut coverage);
+    at_the_end(&url, seed, &known, &mut coverage);
     drop(server);
     coverage
 }
@@ -216,7 +225,7 @@ pub fn cut_trial(seed: u64) -> Coverage {
     let proxy = Proxy::start(&server.address, seed);
     let url = format!("silt://127.0.0.1:{}/db", proxy.port);
     let mut known = Known::default();
-    let store = opened(&url, &mut coverage);
+    let store = opened(&url, seed, &mut coverage);
     let most = Instant::now() + Duration::from_secs(60);
     let mut goes_on = || proxy.troubles() < 10 && Instant::now() < most;
     let poisoned = work(&store, &mut known, &mut rng, &mut coverage, &mut goes_on);
@@ -226,6 +235,6 @@ pub fn cut_trial(seed: u64) -> Coverage {
     coverage.add_count("proxy.frozen", proxy.troubles().saturating_sub(cut));
     proxy.calm();
     store.close().expect("a close");
-    at_the_end(&url, &known, &mut coverage);
+    at_the_end(&url, seed, &known, &mut coverage);
     coverage
 }
