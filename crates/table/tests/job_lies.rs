@@ -90,6 +90,9 @@ fn lies_about_structure_are_found_without_reading() {
             o.tables.last_mut().unwrap().subjob = 7
         }),
         ("a value log", |o| o.dropped_value_bytes.push((1, 1))),
+        ("a count that no job has", |o| {
+            o.counters.bytes_read = u64::MAX
+        }),
         ("counts that overflow", |o| o.counters.shadowed = u64::MAX),
         ("entries that overflow", |o| o.tables[0].entries = u64::MAX),
     ];

@@ -152,6 +152,65 @@ fn consistent_lies_are_found_by_the_inputs() {
     }
 }
 
+/// Gets ask the filter first, so a key that it lacks is lost to them.
+#[test]
+fn a_filter_that_lacks_keys_is_found() {
+    let h = honest();
+    let same = forge_sections(&h, 0, |_, _| {});
+    h.verify(&same, Sample::All).unwrap();
+    let empty = forge_sections(&h, 0, |bits, _| bits.fill(0));
+    for sample in [
+        Sample::All,
+        Sample::Share {
+            per_mille: 20,
+            most: 8,
+            seed: 1,
+        },
+    ] {
+        let rejected = h.verify(&empty, sample).unwrap_err();
+        assert!(rejected.reason.contains("filter lacks key"), "{rejected}");
+    }
+}
+
+/// Readers skip a table by its first and last key, and the next compaction takes no entries outside
+/// them. The lie is told in the table and in the outcome alike.
+#[test]
+fn a_first_or_last_key_that_is_not_that_of_an_entry_is_found() {
+    let drawn = RangeSample::Drawn {
+        per_mille: 20,
+        seed: 7,
+    };
+    let lie = |is_first: bool| {
+        let h = honest();
+        let table = h.outcome.tables.len() - 1;
+        let content = read_table(&*h.storage, &h.outcome.tables[table].name);
+        let entries = content.sorted();
+        let keys: Vec<&Vec<u8>> = entries.iter().map(|(key, _, _)| key).collect();
+        let other = match is_first {
+            true => keys.iter().find(|key| **key != keys[0]),
+            false => keys.iter().rev().find(|key| **key != keys[keys.len() - 1]),
+        };
+        let other = other.unwrap().to_vec();
+        let set = |keys: (&mut Vec<u8>, &mut Vec<u8>)| match is_first {
+            true => *keys.0 = other.clone(),
+            false => *keys.1 = other.clone(),
+        };
+        let mut outcome = forge_sections(&h, table, |_, p| {
+            let keys = p.smallest_key.as_mut().zip(p.largest_key.as_mut());
+            set(keys.unwrap());
+        });
+        let record = &mut outcome.tables[table];
+        let (first, last) = record.keys.as_mut().unwrap();
+        set((first, last));
+        let rejected = h.ranges(&outcome, drawn).unwrap_err();
+        assert!(rejected.reason.contains("first or last key"), "{rejected}");
+    };
+    lie(true);
+    lie(false);
+    let h = honest();
+    h.ranges(&h.outcome, drawn).unwrap();
+}
+
 /// The lies of one entry, in the middle of a table whose layout does not change by them, pass all
 /// other checks.
 #[test]

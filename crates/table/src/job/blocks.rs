@@ -106,6 +106,11 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
                 let value = view.value(i).map_err(damaged)?;
                 contents.compare(name, key, trailer, value)?;
                 self.check_lookup(block, &view, i, key, trailer)?;
+            } else if !self.table.may_contain(hash(key)) {
+                // Gets would not find it, although it is there.
+                return Err(Failure::from(Rejected {
+                    reason: format!("table {name}: the filter lacks key {}", Hex(key)),
+                }));
             }
             let raw = raw_bytes(key.len(), all.value_range(i).len());
             let block_number = self.check_layout(key, trailer, i == 0, raw)?;

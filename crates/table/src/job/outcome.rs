@@ -99,17 +99,32 @@ pub struct Counters {
 impl Counters {
     /// Adds the counters of another subjob.
     pub fn add(&mut self, other: &Counters) {
-        self.entries_read += other.entries_read;
-        self.shadowed += other.shadowed;
-        self.tombstones += other.tombstones;
-        self.covered += other.covered;
-        self.range_deletes_read += other.range_deletes_read;
-        self.fragments_dropped += other.fragments_dropped;
-        self.entries_written += other.entries_written;
-        self.raw_bytes_read += other.raw_bytes_read;
-        self.bytes_read += other.bytes_read;
-        self.bytes_written += other.bytes_written;
-        self.cpu_ns += other.cpu_ns;
+        for (own, other) in self.all_mut().into_iter().zip(other.all()) {
+            // They may come from another machine and have any size.
+            *own = own.saturating_add(other);
+        }
+    }
+
+    /// All counts.
+    pub fn all(&self) -> [u64; 11] {
+        let mut copy = *self;
+        copy.all_mut().map(|count| *count)
+    }
+
+    fn all_mut(&mut self) -> [&mut u64; 11] {
+        [
+            &mut self.entries_read,
+            &mut self.shadowed,
+            &mut self.tombstones,
+            &mut self.covered,
+            &mut self.range_deletes_read,
+            &mut self.fragments_dropped,
+            &mut self.entries_written,
+            &mut self.raw_bytes_read,
+            &mut self.bytes_read,
+            &mut self.bytes_written,
+            &mut self.cpu_ns,
+        ]
     }
 
     /// The largest of all counts, except the processor time.

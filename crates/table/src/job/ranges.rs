@@ -37,7 +37,7 @@ use crate::compress::Codec;
 use crate::error::TableError;
 use crate::exec::inputs::JobInputs;
 use crate::exec::{CancelToken, ExecError, Inputs};
-use crate::key::{compare_internal, hash, raw_bytes};
+use crate::key::{compare_internal, hash, raw_bytes, seq_of};
 use crate::merge::Merge;
 use crate::merge::input_run::Reads;
 use crate::merge::table::InputTable;
@@ -113,6 +113,7 @@ pub fn verify_ranges(
         cancel,
         drawn: 0,
         reads: Reads::All,
+        seqs: 0..=u64::MAX,
         checked: RangesChecked::default(),
     };
     for subjob in 0..job.subjobs() {
@@ -215,6 +216,8 @@ struct Checking<'a> {
     drawn: u64,
     /// What is read of the blocks of the present unit.
     reads: Reads,
+    /// The sequence numbers that the present table may have.
+    seqs: std::ops::RangeInclusive<u64>,
     checked: RangesChecked,
 }
 
@@ -257,12 +260,46 @@ impl Checking<'_> {
             (Some(record), Some(table)) if self.has_large_values(record, table) => Reads::Columns,
             _ => Reads::All,
         };
+        self.seqs = record.map_or(0..=u64::MAX, |record| record.min_seq..=record.max_seq);
+        if let (Some(record), Some(table)) = (record, table) {
+            self.check_ends(record, table)?;
+        }
         for place in self.places(&range, table) {
             if self.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled.into());
             }
             self.compare(&range, name, table, &place)?;
             self.checked.places += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks that the first and the last entry have the keys that the outcome says. Readers skip a
+    /// table by these keys, and the next compaction takes no entries outside them, so a wrong one
+    /// loses entries. Only the columns of two blocks are read.
+    fn check_ends(&mut self, record: &OutputTable, table: &InputTable) -> Result<(), Failure> {
+        let last = table.block_count() - 1;
+        let (mut first_key, mut last_key) = (None, None);
+        for block in BTreeSet::from([0, last]) {
+            let mut found = Found::default();
+            let read = found.read(table, block, Reads::Columns);
+            self.checked.bytes += read.map_err(of_output)?;
+            let entries = &found.entries;
+            let Some(end) = entries.len().checked_sub(1) else {
+                continue;
+            };
+            if block == 0 {
+                first_key = Some(entries.key(0).to_vec());
+            }
+            if block == last {
+                last_key = Some(entries.key(end).to_vec());
+            }
+        }
+        if first_key.zip(last_key) != record.keys {
+            return reject(format!(
+                "table {} has another first or last key than the outcome says",
+                record.name
+            ));
         }
         Ok(())
     }
@@ -427,6 +464,12 @@ impl Checking<'_> {
                 };
                 let found_at = found.compare(name, key, trailer, value)?;
                 self.checked.entries += 1;
+                if !self.seqs.contains(&seq_of(trailer)) {
+                    return reject(format!(
+                        "table {name}: the sequence number of {} is out of its range",
+                        entry_text(key, trailer)
+                    ));
+                }
                 if self.reads == Reads::Columns && len > 0 {
                     pairs += 1;
                     if self.draw_of(pairs) == 0 {

@@ -172,6 +172,9 @@ fn end_of(bounds: &KeyBounds) -> RangeEnd {
         .map_or(RangeEnd::Unbounded, RangeEnd::Before)
 }
 
+/// Counts of an outcome are below this. Nanoseconds are the largest, and these are two years.
+const COUNT_END: u64 = 1 << 56;
+
 /// Checks that an outcome can be one of this job and this attempt.
 ///
 /// # Errors
@@ -237,6 +240,10 @@ pub fn verify_outcome(job: &Job, outcome: &Outcome) -> Result<(), Rejected> {
         file_bytes = file_bytes.saturating_add(table.file_bytes);
     }
     let c = &outcome.counters;
+    // They are added to counters of the store, which only rise.
+    if let Some(count) = c.all().into_iter().find(|count| *count >= COUNT_END) {
+        return reject(format!("it has a count of {count}, which no job has"));
+    }
     if c.entries_written != entries || c.bytes_written != file_bytes {
         return reject(format!(
             "it counts {} entries and {} bytes written, its tables {entries} and {file_bytes}",

@@ -4,12 +4,16 @@
 use std::sync::Arc;
 
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
+use siltstone_table::checksum::crc32c;
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
+use siltstone_table::footer::Footer;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{Rejected, Sample, TrustSyncs, verify_outcome, verify_tables};
 use siltstone_table::job::{Job, KeyRange, OutputLimits};
 use siltstone_table::key::{Kind, trailer};
+use siltstone_table::properties::Properties;
 use siltstone_table::rangedel::RangeDeletes;
+use siltstone_table::reader::{ReaderOptions, TableReader};
 use siltstone_table::retain::RangeDelete;
 use siltstone_table::writer::{TableWriter, WriterOptions};
 
@@ -135,5 +139,47 @@ pub fn forge(
     let c = &mut outcome.counters;
     let not_shadowed = c.entries_written + c.covered + c.tombstones;
     c.shadowed = c.entries_read.saturating_sub(not_shadowed);
+    outcome
+}
+
+/// Replaces a table by one of the same name whose filter and properties were changed, with right
+/// checksums, and sets the lengths in the outcome.
+pub fn forge_sections(
+    h: &Honest,
+    table: usize,
+    change: impl Fn(&mut [u8], &mut Properties),
+) -> Outcome {
+    let mut outcome = h.outcome.clone();
+    let record = &mut outcome.tables[table];
+    let file = h.storage.open_finished(&record.name).unwrap();
+    let mut all = vec![0; file.len() as usize];
+    file.read_at(0, &mut all).unwrap();
+    let mut footer = Footer::read(&*file).unwrap();
+    let mut properties = TableReader::open(file, ReaderOptions::default())
+        .unwrap()
+        .properties()
+        .clone();
+    // The sections follow each other, each with the checksum of what is before it.
+    let sealed = |mut section: Vec<u8>| {
+        section.extend_from_slice(&crc32c(&section).to_le_bytes());
+        section
+    };
+    let [blocks, filter, index, range_deletes, _] = footer.sections().map(|len| len as usize);
+    let mut bits = all[blocks..blocks + filter - 4].to_vec();
+    change(&mut bits, &mut properties);
+    let between = blocks + filter..blocks + filter + index + range_deletes;
+    let mut encoded = Vec::new();
+    properties.encode(&mut encoded);
+    let (bits, properties) = (sealed(bits), sealed(encoded));
+    footer.properties_bytes = properties.len() as u64;
+    let (start, footer) = (all[..blocks].to_vec(), footer.encode());
+    let parts = [&start[..], &bits, &all[between], &properties, &footer];
+    h.storage.delete(epoch(), &record.name).unwrap();
+    let file = h.storage.create(epoch(), &record.name).unwrap();
+    file.append(&parts).unwrap();
+    file.sync().unwrap();
+    let len = parts.iter().map(|part| part.len() as u64).sum::<u64>();
+    outcome.counters.bytes_written = outcome.counters.bytes_written - record.file_bytes + len;
+    record.file_bytes = len;
     outcome
 }
