@@ -15,8 +15,8 @@ use siltstone_storage::{Result, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::{ExecContext, ExecError, Progress};
-use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::{InputKind, Job};
 
 use super::Client;
 use super::session::Limit;
@@ -242,6 +242,16 @@ impl Client {
             }
             beside.show(&status.counts, &ctx.progress);
             finished.take(&status, job, ctx);
+            if status.counts.spent_bytes > most_spent_bytes(job) {
+                // The host's own jobs would have to wait for it.
+                let detail = format!(
+                    "it says that it has read and written {} bytes for inputs of {}",
+                    status.counts.spent_bytes,
+                    input_bytes(job)
+                );
+                self.cancel_attempt(attempt);
+                return Err(failed(self.job_error(attempt, &detail)));
+            }
             let spent = status.counts.spent_bytes.saturating_sub(paid_bytes);
             if let Some(throttle) = &ctx.throttle
                 && spent > 0
@@ -536,4 +546,24 @@ fn show(counts: &JobCounts, progress: &Progress) {
         .store(counts.bytes_out, Ordering::Relaxed);
     progress.tables.store(counts.tables, Ordering::Relaxed);
     progress.beats.store(counts.beats, Ordering::Relaxed);
+}
+
+/// The stored bytes of the tables that a job reads.
+fn input_bytes(job: &Job) -> u64 {
+    job.inputs
+        .iter()
+        .fold(0, |sum, input| sum.saturating_add(input.len_bytes))
+}
+
+/// The most bytes that an attempt can read and write. Uncompressed outputs of compressed inputs may
+/// be much larger than these. Of streams the length is not known.
+fn most_spent_bytes(job: &Job) -> u64 {
+    if job
+        .inputs
+        .iter()
+        .any(|input| input.kind == InputKind::Stream)
+    {
+        return u64::MAX;
+    }
+    (64 << 20) + input_bytes(job).saturating_mul(64)
 }

@@ -38,6 +38,9 @@ use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
 
+/// The pause after the task of a slot could not be started.
+const SPAWN_PAUSE: Duration = Duration::from_millis(100);
+
 /// For how long an attempt that was cancelled may go on.
 const CANCEL_TAKES: Duration = Duration::from_secs(2);
 
@@ -158,6 +161,8 @@ impl Slots {
             if let Some(work) = work {
                 schedule::put_back(&self.jobs, work);
             }
+            // Without other sides the work would be placed here again at once.
+            self.jobs.env().runtime().sleep(SPAWN_PAUSE);
         }
     }
 

@@ -101,7 +101,12 @@ impl Guard {
 
     fn delete_again(&self, epoch: Epoch) -> Vec<String> {
         let names = self.undeleted.lock().clone();
+        let mut is_away = false;
         let is_gone = |name: &String| {
+            // Each further call would wait for its own time limit.
+            if is_away {
+                return false;
+            }
             let mut undeleted = self.undeleted.lock();
             if !undeleted.remove(name) {
                 // A new file has the name.
@@ -113,6 +118,7 @@ impl Guard {
             if is_to_be_repeated(&error) {
                 undeleted.insert(name.clone());
             }
+            is_away = error.kind == StorageErrorKind::Unreachable;
             error.kind == StorageErrorKind::NotFound
         };
         names.into_iter().filter(is_gone).collect()

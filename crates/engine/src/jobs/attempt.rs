@@ -298,7 +298,8 @@ impl JobRunner {
         if verified.is_err() {
             return Ok(verified);
         }
-        let inputs = &*inputs_for(ReadPurpose::Verify, begun.inputs.clone());
+        let inputs = repeating_inputs(begun.inputs.clone(), &self.outage);
+        let inputs = &*inputs_for(ReadPurpose::Verify, inputs);
         let verified = verify_range_deletes(job, outcome, inputs, outputs).map_err(failed)?;
         // A flush is compared with its memtable below, unless the options say otherwise.
         let is_compared = |(_, sample): &(_, Sample)| *sample != Sample::None;

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Mutex, Runtime, StorageErrorKind};
 use siltstone_table::job::OutputPrefix;
 
 use crate::jobs::gate::Gate;
@@ -65,9 +65,22 @@ impl Leftovers {
         let is_left = |name: &String| {
             names.contains(&name) || begins.iter().any(|begin| name.starts_with(begin))
         };
-        let objects = runner.outputs().list().unwrap_or_default();
-        let found = objects.into_iter().map(|object| object.name);
-        runner.discard_names(found.filter(is_left));
+        // Neither waits for a storage that is away: maintenance has other things to do.
+        let storage = runner.outputs_elsewhere();
+        let deleted = storage.list().and_then(|objects| {
+            let found = objects.into_iter().map(|object| object.name);
+            for name in found.filter(is_left) {
+                match storage.delete(runner.epoch, &name) {
+                    Err(error) if error.kind == StorageErrorKind::Unreachable => return Err(error),
+                    // The folder's guard repeats a failed deletion.
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+        if deleted.is_err() {
+            self.all.lock().extend(idle);
+        }
     }
 
     /// Waits until no call of these attempts is in progress. A close calls this.

@@ -3,6 +3,8 @@
 //!
 //! Threading: any task; no lock is held.
 
+use std::cell::Cell;
+
 use siltstone_table::exec::Handover;
 use siltstone_table::job::Job;
 
@@ -95,7 +97,8 @@ impl Jobs {
             snapshots,
             older,
         };
-        let anchors = |table: &TableMeta| self.tree.tables().anchors(table);
+        let is_away = Cell::new(false);
+        let anchors = |table: &TableMeta| self.tree.tables().anchors(table, &is_away);
         self.runner.compaction_job(&spec, parallelism, &anchors)
     }
 }

@@ -302,10 +302,14 @@ impl Round<'_> {
     fn for_deletes(mut self, map: &KeyspaceMap) -> Found {
         let jobs = self.jobs;
         // This opens tables, so it runs without the lock.
-        for keyspace in map.by_id.values() {
+        'learn: for keyspace in map.by_id.values() {
             for handle in with_range_deletes(&keyspace.pin()) {
-                if handle.deleted_ranges().is_none() {
-                    jobs.tree.tables().learn_deleted_ranges(handle);
+                // Each try of a storage that is away would wait for its own time limit.
+                let is_known = handle.deleted_ranges().is_some();
+                if jobs.env.is_closing()
+                    || !is_known && !jobs.tree.tables().learn_deleted_ranges(handle)
+                {
+                    break 'learn;
                 }
             }
         }

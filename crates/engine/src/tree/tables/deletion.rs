@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
+use siltstone_storage::{Epoch, Mutex, Runtime, Storage, StorageErrorKind};
 
 use crate::types::event::{Event, Events};
 
@@ -59,11 +59,21 @@ impl Deletion {
             return 0;
         }
         let mut deleted = 0;
-        for name in names {
+        let mut names = names.into_iter();
+        while let Some(name) = names.next() {
             // The folder's guard repeats a failed deletion.
-            if self.storage.delete(epoch, &name).is_ok() {
-                deleted += 1;
-                self.events.emit(|| Event::TableDeleted { name });
+            match self.storage.delete(epoch, &name) {
+                Ok(()) => {
+                    deleted += 1;
+                    self.events.emit(|| Event::TableDeleted { name });
+                }
+                Err(error) if error.kind == StorageErrorKind::Unreachable => {
+                    // Each further call would wait for its own time limit. A later sweep or open
+                    // deletes the others.
+                    self.names.lock().extend(names);
+                    break;
+                }
+                Err(_) => {}
             }
         }
         deleted

@@ -17,6 +17,7 @@ pub(crate) mod early;
 mod inputs;
 mod readers;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -298,10 +299,10 @@ impl TableSet {
 
     /// Reads the key ranges that a table's range deletes cover. A table that cannot be opened
     /// counts as covering nothing, because every read of it reports the error. If only the storage
-    /// cannot be reached, a later call reads them.
-    pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) {
+    /// cannot be reached, a later call reads them, and the answer is false.
+    pub(crate) fn learn_deleted_ranges(&self, handle: &Arc<TableHandle>) -> bool {
         if handle.deleted_ranges.load().is_some() {
-            return;
+            return true;
         }
         let mut ranges = match self.reader_owned(handle) {
             Ok(reader) => joined_ranges(
@@ -311,20 +312,27 @@ impl TableSet {
                     .iter()
                     .map(|f| KeyRange::half_open(&f.start, &f.end)),
             ),
-            Err(error) if error.kind() == ErrorKind::Unreachable => return,
+            Err(error) if error.kind() == ErrorKind::Unreachable => return false,
             Err(_) => Vec::new(),
         };
         ranges.truncate(DELETED_RANGES_MAX);
         handle.deleted_ranges.store(Some(Arc::new(ranges)));
+        true
     }
 
     /// Keys from the table's index that divide its bytes evenly. There are none if the table cannot
-    /// be opened; the job reports the error.
-    pub(crate) fn anchors(&self, meta: &TableMeta) -> Vec<Key> {
+    /// be opened; the job reports the error. `is_away` is set when the storage cannot be reached,
+    /// and then no other table is opened: each try would wait for its own time limit.
+    pub(crate) fn anchors(&self, meta: &TableMeta, is_away: &Cell<bool>) -> Vec<Key> {
         const PARTS: usize = 16;
-        let handle = self.held_handle(meta.id);
-        let Some(reader) = handle.and_then(|h| self.reader_owned(&h).ok()) else {
-            return Vec::new();
+        let handle = self.held_handle(meta.id).filter(|_| !is_away.get());
+        let reader = match handle.map(|handle| self.reader_owned(&handle)) {
+            Some(Ok(reader)) => reader,
+            Some(Err(error)) => {
+                is_away.set(error.kind() == ErrorKind::Unreachable);
+                return Vec::new();
+            }
+            None => return Vec::new(),
         };
         let index = reader.index();
         let mut keys: Vec<Key> = (1..PARTS)
