@@ -6,6 +6,7 @@
 //!
 //! Threading: any task; no lock is held.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use siltstone_storage::{ReadPurpose, Storage, planted};
@@ -198,7 +199,13 @@ impl JobRunner {
         carry_over: Option<&CarryOver>,
     ) -> Result<(), Ended> {
         let job = begun.attempt(attempt.output.clone());
-        let is_whole = self.is_foreign(attempt, begun) && self.checks_whole(attempt.side);
+        let made_by = self.made_by(attempt, begun);
+        let is_whole =
+            self.is_foreign(attempt, begun) && made_by.iter().any(|side| self.checks_whole(*side));
+        let set = |checks_whole: bool| {
+            let sides = made_by.iter();
+            sides.for_each(|side| self.set_checks_whole(*side, checks_whole));
+        };
         let carried = carry_over.map(CarryOver::storage);
         let to_verify = storage_for(ReadPurpose::Verify, self.outputs().clone());
         let outputs = carried.unwrap_or(&*to_verify);
@@ -206,14 +213,20 @@ impl JobRunner {
         match &verified {
             // An outcome of which a sample was checked does not show that the side is honest again.
             Ok(()) if !is_whole => {}
-            Err(Ended::Rejected(_)) => self.set_checks_whole(attempt.side, true),
-            Ok(()) => self.set_checks_whole(attempt.side, false),
+            Err(Ended::Rejected(_)) => set(true),
+            Ok(()) => set(false),
             Err(_) => {}
         }
         if verified.is_err() {
             self.discard_outputs(attempt, outcome);
         }
         verified
+    }
+
+    /// The sides that may have made tables of an outcome, other than the host's own executor.
+    fn made_by(&self, attempt: &Attempt, begun: &Begun) -> BTreeSet<SideId> {
+        let own = (!self.is_host(attempt)).then_some(attempt.side);
+        own.into_iter().chain(begun.left_by()).collect()
     }
 
     /// Deletes the tables of an outcome that is not believed.

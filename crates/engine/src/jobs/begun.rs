@@ -6,11 +6,14 @@
 //!
 //! Threading: the task that runs the work owns it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use siltstone_table::exec::{Handover, Inputs, StreamSource};
 use siltstone_table::job::verify::Sample;
 use siltstone_table::job::{Job, OutputPrefix};
+
+use crate::jobs::sides::SideId;
 
 /// See the module.
 #[derive(Clone)]
@@ -23,8 +26,8 @@ pub(crate) struct Begun {
     pub(crate) handover: Option<Arc<Handover>>,
     /// The number of tables in the handover when [`Begun::has_left_more`] was last called.
     left_count: usize,
-    /// An executor other than the host's own may have made tables in the handover.
-    is_foreign: bool,
+    /// The sides that may have made tables in the handover, other than the host's own executor.
+    left_by: BTreeSet<SideId>,
 }
 
 impl Begun {
@@ -41,7 +44,7 @@ impl Begun {
             // A flush makes only one or two tables, so a failed flush starts again.
             handover: None,
             left_count: 0,
-            is_foreign: false,
+            left_by: BTreeSet::new(),
         }
     }
 
@@ -52,7 +55,7 @@ impl Begun {
             compared: None,
             handover: Some(Arc::new(handover)),
             left_count: 0,
-            is_foreign: false,
+            left_by: BTreeSet::new(),
         }
     }
 
@@ -83,15 +86,22 @@ impl Begun {
         left_count > before
     }
 
-    /// Notes that an attempt of an executor other than the host's own ended without an outcome. The
-    /// tables that it left are verified as foreign ones from then on, whichever executor adopts
-    /// them.
-    pub(crate) fn note_foreign_attempt(&mut self) {
-        self.is_foreign |= self.left_count() > 0;
+    /// Notes that an attempt on this side, by an executor other than the host's own, ended without
+    /// an outcome. The tables that it left are verified as foreign ones from then on, whichever
+    /// executor adopts them, and what is wrong with them is its fault.
+    pub(crate) fn note_foreign_attempt(&mut self, side: SideId) {
+        if self.left_count() > 0 {
+            self.left_by.insert(side);
+        }
     }
 
     pub(crate) fn is_foreign(&self) -> bool {
-        self.is_foreign
+        !self.left_by.is_empty()
+    }
+
+    /// The sides of such attempts.
+    pub(crate) fn left_by(&self) -> impl Iterator<Item = SideId> {
+        self.left_by.iter().copied()
     }
 
     /// The number of tables that attempts took over from earlier ones.

@@ -21,6 +21,7 @@ use crate::env::Env;
 use crate::env::failures::JobKind;
 use crate::jobs::Jobs;
 use crate::jobs::attempt::{Attempt, PreparedJob};
+use crate::jobs::begun::Begun;
 use crate::jobs::carry_over::CarryOver;
 use crate::jobs::costs::Compacted;
 use crate::jobs::ended::{Ended, cancelled};
@@ -28,6 +29,7 @@ use crate::jobs::gate::Gate;
 use crate::jobs::leftovers::Leftover;
 use crate::jobs::record::Trouble;
 use crate::jobs::report::Made;
+use crate::jobs::sides::SideId;
 use crate::jobs::work::{Stage, What, Work};
 use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::allocator;
@@ -148,7 +150,7 @@ impl Jobs {
                 if let Some(begun) = &mut work.begun
                     && begun.left_names() != left_before
                 {
-                    begun.note_foreign_attempt();
+                    begun.note_foreign_attempt(attempt.side);
                 }
                 attempt.gate = None;
                 None
@@ -253,6 +255,22 @@ impl Jobs {
                 .remark("whole: the attempt without values failed");
             return Err(Stopped::Elsewhere);
         }
+        let is_rejected = matches!(ended, Ended::Rejected(_));
+        let left_by = work.begun.iter().flat_map(Begun::left_by);
+        let left_by: Vec<SideId> = left_by.filter(|side| *side != attempt.side).collect();
+        if is_rejected {
+            // What is wrong may be in the tables that these sides left.
+            for side in &left_by {
+                sides.count_trouble(*side, Trouble::Lie, &ended.to_string());
+            }
+        }
+        if is_host && is_rejected && !left_by.is_empty() {
+            // The host's own tables are not wrong, so this is no failure of the store. The job
+            // begins again without what was left.
+            tracing::warn!(error = %ended, "tables that another executor left are not believed");
+            sides.count_fallback();
+            return Err(Stopped::Elsewhere);
+        }
         if !is_host {
             if !falls_back {
                 // Nobody else will show whose fault it was. A side that fails again and again gets
@@ -265,7 +283,6 @@ impl Jobs {
             }
             return Err(Stopped::Elsewhere);
         }
-        let is_rejected = matches!(ended, Ended::Rejected(_));
         let error = ended.into_error();
         if let What::Flush(source) = &work.what
             && is_rejected

@@ -504,7 +504,7 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
         }
     }
     match &mut work.begun {
-        Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(),
+        Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(side),
         // There is nothing to resume, so the job begins again, divided for the side that will run
         // it. Tables that the executor may still leave are refused.
         _ => jobs.runner.discard_names(&work.end()),

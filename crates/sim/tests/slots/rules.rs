@@ -229,6 +229,9 @@ fn tables_that_another_side_left_are_verified() {
         let stats = store.stats();
         assert_eq!(stats.counter("adopted_table_count"), 2);
         assert_eq!(stats.counter("job_rejected_count"), 1);
+        // It is the fault of the side that left them, although the host has adopted them, and no
+        // failure of the store.
+        assert_eq!(stats.counter("job_failed_count"), 0);
         for (key, value) in all {
             let found = keyspace.get_at(&snapshot, &key).unwrap();
             assert_eq!(found.as_deref(), Some(&value[..]));
