@@ -38,7 +38,7 @@ use crate::jobs::schedule;
 use crate::jobs::take::{Taker, take};
 use crate::jobs::work::Work;
 
-/// The pause after the task of a slot could not be started.
+/// How long the placing task pauses after it could not start the task of a slot.
 const SPAWN_PAUSE: Duration = Duration::from_millis(100);
 
 /// For how long an attempt that was cancelled may go on.

@@ -1,10 +1,10 @@
 //! How many times the time of the host's cores counts when the side of a compaction is chosen.
 //!
 //! Writers and readers need these cores, so a compaction should run elsewhere, even if that takes
-//! longer. But cores that nobody uses cost nothing: over a slow link, writers wait for syncs, and a
-//! host that does nothing meanwhile helps nobody. So the weight follows the share of the host's
-//! cores that this process has used lately, its own compactions included. A host that compacts
-//! becomes busy by that, and takes no more until its writers leave time again.
+//! longer. But cores that nobody uses cost nothing: over a slow link, writers wait for syncs, and
+//! the host could compact in that time. So the weight follows the share of the host's cores that
+//! this process has used lately, its own compactions included. A host that compacts becomes busy
+//! by that, and takes no more until its writers leave time again.
 //!
 //! Threading: plain data, under the lock of the schedule.
 

@@ -546,8 +546,8 @@ impl Connection for HostSide {
     }
 }
 
-/// The first request that is sent, and its number of bulk bytes. Others may be sent behind it in the
-/// same call.
+/// The first request that is sent, and its number of bulk bytes. Others may be sent behind it in
+/// the same call.
 fn first_request_of(parts: &[&[u8]]) -> Option<(Request, usize)> {
     let [header, fields, ..] = parts else {
         return None;

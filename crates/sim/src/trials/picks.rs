@@ -342,7 +342,7 @@ impl Model {
             .iter()
             .map(|job| job.choice.reservation())
             .collect();
-        // Lookups in vain, which sometimes make a compaction due.
+        // Bytes that lookups read in vain. Sometimes they make a compaction due.
         let ids: Vec<u64> = self.version().tables().map(|(_, table)| table.id).collect();
         let mut seek_bytes = BTreeMap::new();
         for id in ids {

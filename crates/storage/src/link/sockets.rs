@@ -163,7 +163,8 @@ impl SocketConnection {
         socket.set_nonblocking(true)?;
         // Frames are sent as a whole, so nothing is gained by waiting for more bytes.
         socket.set_nodelay(true)?;
-        // If the peer's machine lost power, this ends the connection although nothing is sent on it.
+        // If the peer's machine lost power, this ends the connection although nothing is sent on
+        // it.
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, KEEPALIVE_AFTER)?;
         set_tcp_keepintvl(&socket, KEEPALIVE_AFTER / 3)?;

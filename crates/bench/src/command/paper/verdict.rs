@@ -220,7 +220,8 @@ fn is_baseline_worse(ratio: &Ratio, to: &RoundsOf) -> bool {
     })
 }
 
-/// Why a ratio was not reached, or was reached more easily than in the paper: the other baseline, and what each run used of cores and link.
+/// Why a ratio was not reached, or was reached more easily than in the paper: the figure of the
+/// other baseline, and what each run used of cores and link.
 pub fn why(verdict: Verdict, ratio: &Ratio, of: &RoundsOf, to: &RoundsOf) -> String {
     let name = ratio.metric.name();
     let baseline = || {

@@ -705,8 +705,8 @@ pub fn scores(input: &PickInput<'_>) -> [f64; LEVEL_COUNT] {
     Picker::new(input).scores()
 }
 
-/// The next piece of work of a keyspace. `None` if no level is due and no table goes down because of
-/// lookups in vain, or if jobs are already working on the levels that are due.
+/// The next piece of work of a keyspace. `None` if no level is due and no table goes down because
+/// of lookups in vain, or if jobs are already working on the levels that are due.
 pub fn pick(input: &PickInput<'_>) -> Option<Choice> {
     pick_of(input, 0..BOTTOM_LEVEL)
 }

@@ -86,7 +86,8 @@ impl Picker<'_> {
             }
         }
         let (_, level, index, read) = best?;
-        // Neighbours stay, because they were not read as much.
+        // Neighbours that could go with the table at no cost stay, because lookups have not read
+        // them as much.
         let candidates = index..index + 1;
         let reason = format!("lookups read {read} bytes of a table of level {level} in vain");
         let choice = self.down_from(level, index, candidates, None, (1.0, reason))?;

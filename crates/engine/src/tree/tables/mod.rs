@@ -79,7 +79,8 @@ impl TableHandle {
         multiples(before) != multiples(before.saturating_add(bytes))
     }
 
-    /// The count of [`TableHandle::add_seek_bytes`]. A compaction that takes the table away ends it.
+    /// The count of [`TableHandle::add_seek_bytes`]. It ends with the table, which a compaction
+    /// replaces.
     pub(crate) fn seek_bytes(&self) -> u64 {
         self.seek_bytes.load(Ordering::Relaxed)
     }
