@@ -96,17 +96,18 @@ impl TableSet {
 
     #[cold]
     fn count_seek_with_reads(&self, env: &Env, table: &TableHandle, bytes: u64) {
-        if !self.seeks.is_on || !table.add_seek_bytes(bytes) {
+        let seeks = self.seeks();
+        if !seeks.is_on || !table.add_seek_bytes(bytes) {
             return;
         }
         let (now, last) = (
             env.now().as_nanos(),
-            self.seeks.notified_ns.load(Ordering::Relaxed),
+            seeks.notified_ns.load(Ordering::Relaxed),
         );
         let is_time = now.saturating_sub(last) >= NOTIFIED_EVERY.as_nanos() as u64;
         let set = |now| {
             let order = Ordering::Relaxed;
-            let notified = &self.seeks.notified_ns;
+            let notified = &seeks.notified_ns;
             notified.compare_exchange(last, now, order, order).is_ok()
         };
         if is_time && set(now) {

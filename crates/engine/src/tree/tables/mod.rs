@@ -107,7 +107,7 @@ pub(crate) struct TableSet {
     readers: Readers,
     registry: Mutex<BTreeMap<u64, Registered>>,
     deletion: Deletion,
-    pub(super) seeks: SeekCounts,
+    seeks: SeekCounts,
     cache: Arc<BlockCache>,
     /// The cache for cursors that do not fill it, and for cursors that do.
     scan_caches: [Arc<dyn TableBlockCache>; 2],
@@ -154,6 +154,11 @@ impl TableSet {
     fn held_handle(&self, id: u64) -> Option<Arc<TableHandle>> {
         let registry = self.registry.lock();
         registry.get(&id).and_then(|r| r.handle.upgrade())
+    }
+
+    #[inline]
+    pub(super) fn seeks(&self) -> &SeekCounts {
+        &self.seeks
     }
 
     /// Sets the counts of lookups in vain of these tables back.
