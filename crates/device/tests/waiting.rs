@@ -3,13 +3,15 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::address;
+use siltstone_device::wire::hello::{HELLO_HEAD_BYTES, ServerHello, Welcome, hello_len};
 use siltstone_device::{
     ClientOptions, Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions,
 };
-use siltstone_storage::link::{MemoryNetwork, Network};
+use siltstone_storage::link::{MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, Process, SimConfig};
 use siltstone_storage::{Runtime, StorageErrorKind};
 
@@ -59,6 +61,87 @@ fn callers_that_wait_for_a_device_do_not_spin() {
             let error = task.join().unwrap();
             assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
         }
+        session.close();
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{failure}");
+    }
+}
+
+/// A device that greets every host, and ends the connection at the first request.
+fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU64>) {
+    let listener = network.listen(&address()).unwrap();
+    let (greeted, at) = (greeted.clone(), runtime.clone());
+    let serve = move || {
+        loop {
+            let deadline = at.now() + Duration::from_secs(60);
+            let Ok(Some(connection)) = listener.accept(deadline) else {
+                return;
+            };
+            let mut hello = vec![0; HELLO_HEAD_BYTES];
+            let receive = |from: usize, hello: &mut Vec<u8>| {
+                let mut at = from;
+                while at < hello.len() {
+                    match connection.receive(&mut hello[at..], deadline) {
+                        Ok(Received::Bytes(count)) => at += count,
+                        _ => return false,
+                    }
+                }
+                true
+            };
+            if !receive(0, &mut hello) {
+                continue;
+            }
+            let len = hello_len(hello[..].try_into().unwrap()).unwrap();
+            hello.resize(len, 0);
+            receive(HELLO_HEAD_BYTES, &mut hello);
+            let welcome = ServerHello::Welcome(Welcome {
+                state: [1; 16],
+                boot: vec![1],
+                device: [2; 16],
+                name: "rude".into(),
+                slots: (1, 1),
+                open_objects_max: 100,
+                keep_bytes: 0,
+                capabilities: 0,
+            });
+            connection.send(&[&welcome.encode(1)], deadline).unwrap();
+            greeted.fetch_add(1, Ordering::Relaxed);
+            let mut request = [0; 1];
+            let _ = connection.receive(&mut request, deadline);
+            connection.close();
+        }
+    };
+    runtime.spawn("rude", serve).unwrap();
+}
+
+/// A request that ends each connection is not made thousands of times a second.
+#[test]
+fn a_request_that_ends_its_connection_is_repeated_after_pauses() {
+    let config = SimConfig {
+        max_steps: 20_000,
+        ..SimConfig::new(1)
+    };
+    let outcome = sim::run(config, |runtime| {
+        let network = MemoryNetwork::new(&runtime);
+        let greeted = Arc::new(AtomicU64::new(0));
+        start_rude(&runtime, &network, &greeted);
+        let folder = FolderWanted::Named {
+            name: "db".into(),
+            create: true,
+        };
+        let options = ClientOptions {
+            time_limit: Duration::from_secs(2),
+            ..ClientOptions::default()
+        };
+        let link: Arc<dyn Network> = Arc::new(network.clone());
+        let session = Device::connect(&runtime, link, address(), folder, options).unwrap();
+        let error = session.storage().open("x").map(drop).unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+        // A call makes no further try after ten times its limit, and the longest pause is half a
+        // second.
+        let count = greeted.load(Ordering::Relaxed);
+        assert!((5..60).contains(&count), "{count} connections");
         session.close();
     });
     if let Err(failure) = outcome.result {

@@ -8,7 +8,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::Runtime;
@@ -56,6 +56,7 @@ pub(super) struct Receiver {
     vital: Arc<Vital>,
     last_answer: u64,
     awaited: Arc<Awaited>,
+    has_answered: Arc<AtomicBool>,
 }
 
 impl Receiver {
@@ -113,6 +114,7 @@ impl Receiver {
             return Err(WireError::Order(self.last_answer, found).into());
         }
         let answer = Answer::decode(frame.header.kind, frame.fields());
+        self.has_answered.store(true, Ordering::Relaxed);
         Ok(Some((answer.map_err(WireError::from)?, frame)))
     }
 
@@ -146,6 +148,8 @@ pub(super) struct Pipe {
     pub(super) state: [u8; 16],
     last_sent: u64,
     awaited: Arc<Awaited>,
+    /// Whether any request was answered on this pipe.
+    has_answered: Arc<AtomicBool>,
     /// What the bytes of the object are for that this pipe is used for now.
     pub(super) object: LinkPurpose,
     /// `None` while a task receives.
@@ -159,8 +163,10 @@ impl Pipe {
         state: [u8; 16],
     ) -> Pipe {
         let awaited: Arc<Awaited> = Arc::default();
+        let has_answered: Arc<AtomicBool> = Arc::default();
         let receiver = Receiver {
             awaited: Arc::clone(&awaited),
+            has_answered: Arc::clone(&has_answered),
             frames: Frames::new(Arc::clone(&connection)),
             vital: Arc::clone(vital),
             last_answer: 0,
@@ -171,9 +177,20 @@ impl Pipe {
             state,
             last_sent: 0,
             awaited,
+            has_answered,
             object: LinkPurpose::Other,
             receiver: Some(receiver),
         }
+    }
+
+    /// Whether any request was answered on this pipe.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request was sent on this pipe, and none was answered.
+    pub(super) fn was_fruitless(&self) -> bool {
+        self.last_sent > 0 && !self.has_answered()
     }
 
     /// Sends a request.

@@ -108,6 +108,19 @@ struct Pool {
     ended: Option<StorageError>,
     /// Since when the device could not be reached, and why.
     down: Option<(Instant, String)>,
+    /// The number of connections in a row that ended before any request was answered on them, and
+    /// when the next one may begin. A device that ends the connection because of a request would
+    /// otherwise get it thousands of times a second.
+    fruitless: u32,
+    connects_at: Option<Instant>,
+}
+
+impl Pool {
+    /// How long nobody may connect.
+    fn connects_in(&self, now: Instant) -> Duration {
+        let at = self.connects_at;
+        at.map_or(Duration::ZERO, |at| at.since(now.min(at)))
+    }
 }
 
 /// See the module.
@@ -341,6 +354,14 @@ impl Session {
                     if let Some(pipe) = pool.idle.pop() {
                         return Ok(pipe);
                     }
+                    let rests = pool.connects_in(self.runtime.now());
+                    if !rests.is_zero() {
+                        drop(self.changed.wait_timeout(pool, rests.min(POOL_LOOK)));
+                        if self.is_over(limit) {
+                            return Err(self.unreachable(op, name));
+                        }
+                        continue;
+                    }
                     if pool.count < self.options.connections_max + limit.extra {
                         pool.count += 1;
                         drop(pool);
@@ -372,7 +393,8 @@ impl Session {
     pub(super) fn take_now(&self) -> Option<Pipe> {
         {
             let pool = self.pool.lock();
-            if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() {
+            let rests = !pool.connects_in(self.runtime.now()).is_zero();
+            if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() || rests {
                 return None;
             }
         }
@@ -410,6 +432,9 @@ impl Session {
     /// Gives a pipe back that has no request without an answer.
     pub(super) fn give_back(&self, pipe: Pipe) {
         let mut pool = self.pool.lock();
+        if pool.fruitless > 0 && pipe.has_answered() {
+            (pool.fruitless, pool.connects_at) = (0, None);
+        }
         let is_attached = pool
             .attached
             .as_ref()
@@ -428,9 +453,15 @@ impl Session {
     /// Drops a pipe whose connection failed.
     pub(super) fn discard(&self, pipe: Pipe) {
         pipe.close();
+        let was_fruitless = pipe.was_fruitless();
         drop(pipe);
         let mut pool = self.pool.lock();
         pool.count -= 1;
+        if was_fruitless {
+            let pause = PAUSES.0.saturating_mul(1 << pool.fruitless.min(10));
+            pool.fruitless = pool.fruitless.saturating_add(1);
+            pool.connects_at = Some(self.runtime.now() + pause.min(PAUSES.1));
+        }
         self.changed.notify_one();
     }
 

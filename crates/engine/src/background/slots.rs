@@ -56,6 +56,24 @@ fn silence_of(kind: JobKind, expected: Duration) -> Duration {
     expected.saturating_mul(times).clamp(least, most)
 }
 
+/// For how long an attempt may go on at all, besides the time that calls of the storage take: an
+/// executor whose signs of life are wrong must not keep tables for ever. `bytes` are those of the
+/// job's inputs, and `bytes_per_s` is the limit for all jobs together; 0 means no limit.
+fn longest_of(kind: JobKind, expected: Duration, bytes: u64, bytes_per_s: u64) -> Duration {
+    let (times, least) = match kind {
+        JobKind::Flush => (16, 60),
+        JobKind::Compaction => (64, 600),
+    };
+    let takes = |rate: u64| Duration::from_secs(bytes.checked_div(rate).unwrap_or(0));
+    Duration::from_secs(least)
+        .saturating_add(expected.saturating_mul(times))
+        .saturating_add(takes(SLOWEST_BYTES_PER_S))
+        .saturating_add(takes(bytes_per_s).saturating_mul(times))
+}
+
+/// The rate at which an attempt at least reads its inputs, before its side is measured.
+const SLOWEST_BYTES_PER_S: u64 = 1 << 20;
+
 /// The jobs of a store that run elsewhere.
 pub(super) struct Slots {
     jobs: Arc<Jobs>,
@@ -85,8 +103,12 @@ struct Watched {
     /// The signs of life when they last changed, and when that was.
     signs: u64,
     changed: Instant,
+    begun: Instant,
+    /// When this was looked at last, and for how long calls of the storage were in progress.
+    looked: Instant,
+    in_calls: Duration,
     cancelled: Option<Instant>,
-    /// It was cancelled because it had shown no sign of life.
+    /// It was cancelled because it had shown no sign of life, or went on for much too long.
     is_hung: bool,
 }
 
@@ -186,15 +208,16 @@ impl Slots {
         self.jobs.env().work().notify();
     }
 
-    /// Cancels silent attempts, or all of them if `is_sound` is false: no outcome can be installed
+    /// Cancels attempts that hang, or all of them if `is_sound` is false: no outcome can be installed
     /// then. Abandons attempts that ignore that they were cancelled.
     fn watch(&self, is_sound: bool) {
         let now = self.jobs.env().now();
+        let rate = self.jobs.runner().rate.bytes_per_s();
         let taken = self.taken.lock().clone();
         for slot in taken {
             let mut attempt = slot.attempt.lock();
             if let Some(watched) = &mut *attempt
-                && watched.is_due(&slot, now, is_sound)
+                && watched.is_due(&slot, now, is_sound, rate)
                 && let Some(watched) = self.take_lost(&slot, &mut attempt)
             {
                 drop(attempt);
@@ -278,15 +301,22 @@ impl Slots {
 
 impl Watched {
     /// Whether the attempt is to be abandoned. It is cancelled before that.
-    fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool) -> bool {
+    fn is_due(&mut self, slot: &Slot, now: Instant, is_sound: bool, rate: u64) -> bool {
         let signs = self.progress.signs_of_life();
         // A call of the storage that takes long is not the executor's fault.
-        if signs != self.signs || self.gate.is_in_call() {
+        let is_in_call = self.gate.is_in_call();
+        if signs != self.signs || is_in_call {
             (self.signs, self.changed) = (signs, now);
         }
-        let silent = now.since(self.changed) >= silence_of(slot.kind, slot.expected);
-        if !self.cancel.is_cancelled() && (silent || !is_sound) {
-            self.is_hung = silent;
+        if is_in_call {
+            self.in_calls = self.in_calls.saturating_add(now.since(self.looked));
+        }
+        self.looked = now;
+        let longest = longest_of(slot.kind, slot.expected, self.work.bytes(), rate);
+        let is_hung = now.since(self.changed) >= silence_of(slot.kind, slot.expected)
+            || now.since(self.begun) >= longest.saturating_add(self.in_calls);
+        if !self.cancel.is_cancelled() && (is_hung || !is_sound) {
+            self.is_hung = is_hung;
             self.cancel.cancel();
         }
         if !self.cancel.is_cancelled() {
@@ -295,7 +325,7 @@ impl Watched {
         now.since(*self.cancelled.get_or_insert(now)) >= CANCEL_TAKES
     }
 
-    /// Gives the work a new token: the attempt was cancelled for its silence, but the work is
+    /// Gives the work a new token: the attempt was cancelled because it hangs, but the work is
     /// wanted.
     fn renew_token(&mut self) {
         self.work.cancel = CancelToken::new();
@@ -339,6 +369,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         Err(error) => return end_work(&slots.jobs, work, Err(error)),
     };
     slots.jobs.report_placed(&work);
+    let now = slots.jobs.env().now();
     *slot.attempt.lock() = Some(Watched {
         gate: attempt.gate.clone().expect("it runs elsewhere"),
         output: attempt.output.clone(),
@@ -349,7 +380,10 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         progress: attempt.progress.clone(),
         cancel: attempt.cancel.clone(),
         signs: attempt.progress.signs_of_life(),
-        changed: slots.jobs.env().now(),
+        changed: now,
+        begun: now,
+        looked: now,
+        in_calls: Duration::ZERO,
         cancelled: None,
         is_hung: false,
         work,
@@ -376,7 +410,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     };
     let is_hung = watched.is_hung;
     if is_hung {
-        // It was cancelled for its silence. The work is still wanted.
+        // It was cancelled because it hangs. The work is still wanted.
         watched.renew_token();
     }
     slots.conclude(watched.work, cpu, |jobs, work| {

@@ -135,6 +135,35 @@ pub(crate) fn choose_other(
     }
 }
 
+/// Which of these compactions other sides than the host are expected to have done first, although
+/// they may be busy. The works come in the order in which the others take them, each with its bytes
+/// and answers. The more of them wait for a side, the longer the next one would wait.
+pub(crate) fn left_to_others<'a>(
+    sides: &[SideView<'_>],
+    works: impl Iterator<Item = (u64, &'a [Answer])>,
+    host_weight: f64,
+    waiting: &[Waiting],
+) -> Vec<bool> {
+    let host = sides.len() - 1;
+    let mut waiting = waiting.to_vec();
+    let mut is_left = |(bytes, answers): (u64, &[Answer])| {
+        let kind = JobKind::Compaction;
+        let ask = Ask {
+            kind,
+            bytes,
+            may_wait: true,
+            answers,
+            host_weight,
+        };
+        let side = choose(sides, &ask, &waiting).side;
+        if side != host {
+            waiting.push(Waiting { side, kind, bytes });
+        }
+        side != host
+    };
+    works.map(&mut is_left).collect()
+}
+
 /// Which of the first `count` sides will have done the job first, and whether the job waits for it.
 fn first_done(
     sides: &[SideView<'_>],

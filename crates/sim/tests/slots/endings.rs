@@ -1,6 +1,7 @@
 //! Executors that end a job in ways that they should not: what the store makes of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use siltstone::{Components, Store};
@@ -22,6 +23,8 @@ enum Wrong {
     SaysCancelled,
     /// It makes all tables, fails, and deletes nothing.
     LeavesOrphans,
+    /// It reads more and more bytes, as it says, until it is cancelled.
+    NeverEnds,
     /// It is sound.
     Nothing,
 }
@@ -59,6 +62,13 @@ impl Executor for Bad {
                 };
                 host.run(job, &own)?;
                 Err(TableError::Misuse("the device failed").into())
+            }
+            Wrong::NeverEnds => {
+                while !ctx.cancel.is_cancelled() {
+                    ctx.progress.bytes_in.fetch_add(1, Ordering::Relaxed);
+                    self.runtime.sleep(Duration::from_secs(1));
+                }
+                Err(ExecError::Cancelled)
             }
             Wrong::Nothing => host.run(job, ctx),
         }
@@ -170,6 +180,33 @@ fn a_slow_disk_is_no_silence() {
         assert_eq!(stats.counter("job_fallback_count"), 0);
         assert_eq!(stats.counter("side_suspended_count"), 0);
         check(&made[0].0, &made[0].1);
+    });
+}
+
+/// An executor that always shows signs of life and never ends does not keep its tables for ever.
+#[test]
+fn an_attempt_that_never_ends_is_given_up() {
+    simulated(|world| {
+        let mut components = world.components(world.storage.clone(), &[]);
+        components.executors.push(Arc::new(Bad {
+            name: "busy",
+            runtime: world.rt.clone(),
+            wrong: Wrong::NeverEnds,
+        }));
+        let store = Store::open_with(components, options()).unwrap();
+        let begin = world.rt.now();
+        let made = due(&store, &["a"]);
+        let flushed = world.rt.now().since(begin);
+        assert!(flushed < Duration::from_secs(120), "flushes: {flushed:?}");
+        store.test_hooks().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        let passed = world.rt.now().since(begin);
+        assert!(passed < Duration::from_secs(1200), "all: {passed:?}");
+        let stats = store.stats();
+        assert!(stats.counter("side_suspended_count") > 0);
+        assert!(stats.counter("job_fallback_count") > 0);
+        check(&made[0].0, &made[0].1);
+        store.close().unwrap();
     });
 }
 

@@ -388,23 +388,25 @@ fn a_spared_host_runs_fewer_compactions() {
 /// level 1 from going down, and would be larger than the one before.
 #[test]
 fn level_1_goes_down_while_level_0_is_due() {
-    let most_of = |seed| {
-        let most = Arc::new(std::sync::Mutex::new(0));
-        let out = most.clone();
+    let mean_of = |seed| {
+        let mean = Arc::new(std::sync::Mutex::new(0));
+        let out = mean.clone();
         simulated_with(seed, move |world| {
             let device = world.device(timed(2, 1000));
             let seen = write_much(&world, &[&device], "near-data");
             let levels = seen.stats.iter().map(|stats| &stats.keyspaces[0].levels);
-            *out.lock().unwrap() = levels.map(|levels| levels[1].file_bytes).max().unwrap();
+            let bytes = levels.map(|levels| levels[1].file_bytes).sum::<u64>();
+            *out.lock().unwrap() = bytes / seen.stats.len() as u64;
         });
-        let most = most.lock().unwrap();
-        *most
+        let mean = mean.lock().unwrap();
+        *mean
     };
-    // In the middle of nine runs it reaches about four times its target, and more than eight times
-    // in all of them if level 0 comes first.
-    let mut most: Vec<u64> = (7..16).map(most_of).collect();
-    most.sort_unstable();
-    assert!(most[4] < 7 * (64 << 10), "{most:?}");
+    // Of 25 runs the largest mean was less than twice the target of level 1, and about four times
+    // in all of them if level 0 came first.
+    for seed in 7..12 {
+        let mean = mean_of(seed);
+        assert!(mean < 3 * (64 << 10), "seed {seed}: {mean}");
+    }
 }
 
 /// Of the two slots of a device, compactions below level 0 get one, so that a job from level 0 need

@@ -36,10 +36,11 @@ impl EndSide {
 }
 
 /// The sides from the fastest to the slowest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Order {
     sides: Vec<usize>,
-    is_frozen: bool,
+    /// The nanoseconds a byte of each side with which it is compared for good.
+    frozen: Vec<Option<f64>>,
 }
 
 impl Order {
@@ -48,32 +49,37 @@ impl Order {
     pub(crate) fn new(side_count: usize) -> Order {
         Order {
             sides: (0..side_count).collect(),
-            is_frozen: false,
+            frozen: vec![None; side_count],
         }
     }
 
     /// The order after another comparison. Sides that are equally fast keep their order. While a
     /// side is not measured, it is taken for faster than the others, and the host for the slowest.
-    /// With `freezes`, the first comparison of measured sides that differ is the last one.
+    /// With `freezes`, the first comparison of measured sides that differ is the last one for these
+    /// sides. A side that joins them later is compared for good when it is measured.
     pub(crate) fn compared(mut self, sides: &[EndSide], freezes: bool) -> Order {
-        if self.is_frozen {
-            return self;
-        }
-        let speed = |side: &usize| match &sides[*side] {
-            side if side.is_compared() => side.ns_per_byte.unwrap_or(0.0),
-            _ => 0.0,
+        let frozen = &self.frozen;
+        let speed = |side: &usize| match (frozen[*side], &sides[*side]) {
+            (Some(frozen), _) => frozen,
+            (None, side) if side.is_compared() => side.ns_per_byte.unwrap_or(0.0),
+            (None, _) => 0.0,
         };
         self.sides.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
-        let mut compared = sides.iter().filter(|side| side.takes_part);
-        if !compared.clone().all(EndSide::is_compared) {
-            let host = sides.len() - 1;
-            self.sides.retain(|side| *side != host);
-            self.sides.push(host);
+        let parts = (0..sides.len()).filter(|side| sides[*side].takes_part);
+        let host = sides.len() - 1;
+        if !parts.clone().all(|side| sides[side].is_compared()) {
+            if frozen[host].is_none() {
+                self.sides.retain(|side| *side != host);
+                self.sides.push(host);
+            }
             return self;
         }
-        let first = compared.next().and_then(|side| side.ns_per_byte);
-        let differ = compared.any(|side| side.ns_per_byte != first);
-        self.is_frozen = freezes && differ;
+        let speeds: Vec<(usize, f64)> = parts.map(|side| (side, speed(&side))).collect();
+        if freezes && speeds.iter().any(|(_, ns)| *ns != speeds[0].1) {
+            for (side, ns) in speeds {
+                self.frozen[side] = Some(ns);
+            }
+        }
         self
     }
 
@@ -253,15 +259,38 @@ mod tests {
         few[0].job_count = 4;
         let order = order.compared(&few, true);
         let order = order.compared(&measured(&[2.0, 2.0]), true);
-        assert!(!order.is_frozen, "too few jobs, and then equal sides");
+        let is_frozen = |order: &Order| order.frozen.iter().all(Option::is_some);
+        assert!(!is_frozen(&order), "too few jobs, and then equal sides");
         let order = order.compared(&measured(&[4.0, 1.0]), true);
-        assert!(order.is_frozen);
+        assert!(is_frozen(&order));
         let later = order.clone().compared(&measured(&[1.0, 4.0]), true);
         assert_eq!(later, order);
         // Without freezing, each comparison counts.
         let order = Order::new(2).compared(&measured(&[4.0, 1.0]), false);
         let order = order.compared(&measured(&[1.0, 4.0]), false);
         assert_eq!(order.fastest_first(), [0, 1]);
+    }
+
+    #[test]
+    fn a_side_that_joins_later_is_compared_when_it_is_measured() {
+        // The first side was suspended when the others were compared.
+        let mut sides = measured(&[9.0, 2.0, 4.0]);
+        (sides[0].takes_part, sides[0].job_count) = (false, 0);
+        let order = Order::new(3).compared(&sides, true);
+        assert_eq!(order.small_end(&sides), Some(2));
+        // It takes part now. The others keep their order, whatever they are measured at.
+        sides = measured(&[9.0, 7.0, 5.0]);
+        sides[0].job_count = 0;
+        let order = order.compared(&sides, true);
+        assert_eq!(order.fastest_first(), [0, 1, 2], "it is not measured");
+        let order = order.compared(&measured(&[9.0, 7.0, 5.0]), true);
+        assert_eq!(order.fastest_first(), [1, 2, 0]);
+        let order = order.compared(&measured(&[1.0, 9.0, 5.0]), true);
+        assert_eq!(
+            order.fastest_first(),
+            [1, 2, 0],
+            "this one is frozen as well"
+        );
     }
 
     #[test]

@@ -265,3 +265,21 @@ fn the_time_to_go_grows_while_nothing_moves() {
     };
     assert_eq!(flush.remaining(), s(7), "a flush reads no table");
 }
+
+#[test]
+fn as_many_works_wait_for_a_busy_side_as_it_has_slots() {
+    let host = side("host", 1, 2.0, &[]);
+    let left = |device: SideView<'_>, answers: &[Answer]| {
+        let works = [(100 * MB, answers); 4].into_iter();
+        left_to_others(&[device, host.clone()], works, 4.0, &[])
+    };
+    let accepts = &[Answer::Accepts; 2][..];
+    let busy = |slots| side("device", slots, 1.0, &[0.1, 0.1][..slots]);
+    assert_eq!(left(busy(1), accepts), [true, false, false, false]);
+    assert_eq!(left(busy(2), accepts), [true, true, false, false]);
+    // The device is slower than the host by more than the host's time counts.
+    let slow = side("device", 1, 9.0, &[0.1]);
+    assert_eq!(left(slow, accepts), [false; 4]);
+    let refuses = &[Answer::Refuses, Answer::Accepts][..];
+    assert_eq!(left(busy(2), refuses), [false; 4]);
+}

@@ -18,7 +18,7 @@ use super::{Found, LEFT_MAX, PickKey, Round, Taker, key_of};
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::jobs::choice::ends::{EndSide, Order, PASSED_MAX, Queued, Taken, take_end};
-use crate::jobs::choice::{Answer, Ask, SideView, choose};
+use crate::jobs::choice::{Answer, SideView, left_to_others};
 use crate::jobs::schedule::{Left, Schedule, Waits};
 use crate::jobs::work::{Described, Placed, Reason, Work};
 use crate::tree::pick;
@@ -30,11 +30,17 @@ use crate::types::options::ThirdScore;
 /// tables below may change meanwhile.
 type WorkKey = (KeyspaceId, u8, u64);
 
+/// For how many searches a work is remembered that they did not find. A search lists only as much
+/// as the sides could begin, so it may end before it comes to the works of another keyspace.
+const REMEMBERED_FOR: u64 = 64;
+
 /// What is remembered of a work in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Age {
     /// The search that found it first.
     since: u64,
+    /// The search that found it last.
+    seen: u64,
     passed_count: u32,
 }
 
@@ -50,17 +56,19 @@ pub(in crate::jobs) struct Memory {
 }
 
 impl Memory {
-    /// Notes the works that a search has found. Others are forgotten.
+    /// Notes the works that a search has found. Those that were not found for long are forgotten.
     fn note(&mut self, found: impl Iterator<Item = WorkKey>) {
         self.searches += 1;
-        let new = Age {
-            since: self.searches,
-            passed_count: 0,
-        };
-        let before = std::mem::take(&mut self.ages);
-        self.ages = found
-            .map(|key| (key, before.get(&key).copied().unwrap_or(new)))
-            .collect();
+        let now = self.searches;
+        for key in found {
+            let new = Age {
+                since: now,
+                seen: now,
+                passed_count: 0,
+            };
+            self.ages.entry(key).or_insert(new).seen = now;
+        }
+        self.ages.retain(|_, age| now - age.seen < REMEMBERED_FOR);
     }
 
     fn passed_count(&self, key: &WorkKey) -> u32 {
@@ -157,14 +165,17 @@ impl Round<'_> {
         let is_spared = self.host_weight > 1.0;
         able[host] &= !is_spared;
         let mut taken = take_end(&order, small, &able, &all);
+        drop(all);
         if taken.is_none() && is_spared && host_is_able {
             // No other side can begin a job. The host does not begin one that another side will
             // have done soon enough.
+            self.leave_to_others(schedule, &mut queues, small == Some(host));
+            let all: Vec<_> = queues
+                .iter()
+                .map(|queue| queue.queued(&schedule.queues))
+                .collect();
             let only_host: Vec<bool> = (0..able.len()).map(|side| side == host).collect();
-            taken = take_end(&order, small, &only_host, &all).filter(|taken| {
-                let entry = &queues[taken.queue].entries[taken.position];
-                self.is_for_host(schedule, entry)
-            });
+            taken = take_end(&order, small, &only_host, &all);
         }
         schedule.queues.order = Some(order);
         if let Some(taken) = taken {
@@ -312,24 +323,34 @@ impl Round<'_> {
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
 
-    /// Whether the host is expected to finish a work first although its time counts several times.
-    fn is_for_host(&self, schedule: &Schedule, entry: &Entry) -> bool {
+    /// Has the host refuse the works that other sides are expected to finish first, although these
+    /// are busy and the host's time counts several times. As many works wait for a side as it has
+    /// slots. `from_large` says that the others take from the large end.
+    fn leave_to_others(&self, schedule: &Schedule, queues: &mut [Queue], from_large: bool) {
         let Some(sides) = &self.sides else {
-            return true;
+            return;
         };
         let host = self.jobs.runner.sides.host();
         let mut sides = self.with_running(schedule, sides, JobKind::Compaction);
         for side in &mut sides[..host] {
             side.slots = slots_for_queued(side.slots);
         }
-        let ask = Ask {
-            kind: JobKind::Compaction,
-            bytes: entry.work.bytes(),
-            may_wait: true,
-            answers: &entry.answers,
-            host_weight: self.host_weight,
-        };
-        choose(&sides, &ask, &self.waiting).side == host
+        let mut others_take: Vec<&mut Entry> = Vec::new();
+        for queue in queues {
+            let from = others_take.len();
+            others_take.extend(&mut queue.entries);
+            if from_large {
+                others_take[from..].reverse();
+            }
+        }
+        let works = others_take.iter();
+        let works = works.map(|entry| (entry.work.bytes(), &entry.answers[..]));
+        let left = left_to_others(&sides, works, self.host_weight, &self.waiting);
+        for (entry, is_left) in others_take.into_iter().zip(left) {
+            if is_left {
+                entry.answers[host] = Answer::Refuses;
+            }
+        }
     }
 
     /// Starts the work that a side takes from its end.
@@ -449,8 +470,26 @@ mod tests {
             (memory.passed_count(&old), memory.passed_count(&key(50))),
             (3, 0)
         );
-        // A work that was not found any more is a new one when it comes back.
-        memory.note([key(50)].into_iter());
+    }
+
+    #[test]
+    fn a_work_is_remembered_while_others_are_listed() {
+        let (old, new) = (key(10), key(20));
+        let mut memory = Memory::default();
+        memory.note([old].into_iter());
+        memory.note([old, new].into_iter());
+        memory.count_passed(&new, [old].iter());
+        // The searches that follow list the works of another keyspace.
+        for first in 30..90 {
+            memory.note([(2, 2, first)].into_iter());
+        }
+        memory.note([old].into_iter());
+        assert_eq!(memory.passed_count(&old), 1);
+        // A work that is not found for long is a new one when it comes back.
+        for first in 100..100 + REMEMBERED_FOR {
+            memory.note([(2, 2, first)].into_iter());
+        }
+        assert!(memory.ages.len() <= REMEMBERED_FOR as usize);
         memory.note([old].into_iter());
         assert_eq!(memory.passed_count(&old), 0);
     }
