@@ -7,6 +7,10 @@
 //!
 //! Small appends are joined (`file/append.rs`).
 //!
+//! A sync is sent after [`ClientOptions::sync_bytes`](super::session::ClientOptions::sync_bytes)
+//! without being asked for. Appends behind it are answered after it, so what is answered and not
+//! durable stays below the limit of the tail, and a device that is started again loses nothing.
+//!
 //! Invariants:
 //! - The tail takes an append whole or not at all, so an append that failed has had no effect.
 //! - Changes are sent in the order of their numbers, which have no gaps within a state of the
@@ -128,6 +132,8 @@ struct Inner {
     /// Where the tail begins.
     tail_start: u64,
     tail_bytes: usize,
+    /// The bytes of appends since the last sync that was asked for.
+    unsynced_bytes: usize,
     /// Whether answered changes were dropped from the tail before a sync.
     is_incomplete: bool,
     /// The number of changes at the front of the tail that were sent in this state.
@@ -200,6 +206,7 @@ impl FileShared {
             tail: VecDeque::new(),
             tail_start: 0,
             tail_bytes: 0,
+            unsynced_bytes: 0,
             is_incomplete: false,
             sent: 0,
             answered: 0,
@@ -309,6 +316,10 @@ impl FileShared {
         inner.last_serial += 1;
         inner.tail_bytes += kind.len();
         inner.unanswered_bytes += kind.len();
+        inner.unsynced_bytes = match kind {
+            ChangeKind::Sync => 0,
+            _ => inner.unsynced_bytes + kind.len(),
+        };
         inner.tail.push_back(Change {
             serial: inner.last_serial,
             kind,
@@ -411,7 +422,8 @@ impl FileShared {
             }
             inner.is_incomplete = false;
         }
-        while inner.tail_bytes > self.session.options.tail_bytes && inner.answered > 0 {
+        let most = self.session.options.tail_bytes;
+        while inner.tail_bytes - inner.unanswered_bytes > most && inner.answered > 0 {
             self.drop_first(inner);
             inner.is_incomplete = true;
         }

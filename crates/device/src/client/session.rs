@@ -43,6 +43,11 @@ pub struct ClientOptions {
     pub connections_max: usize,
     /// The bytes of each file that are kept, in case that the device is started again.
     pub tail_bytes: usize,
+    /// After so many bytes a file that is written is synced without being asked for, so that the
+    /// bytes that are kept are all that is not durable. 0 for never. If more than
+    /// [`tail_bytes`](Self::tail_bytes) are not durable, a device that is started again during a
+    /// sync may have lost some of them, and the file fails.
+    pub sync_bytes: usize,
     /// The bytes of each file that may be without an answer.
     pub unanswered_bytes: usize,
     /// The bytes that are read ahead for all open objects together.
@@ -65,6 +70,7 @@ impl Default for ClientOptions {
             silence: Duration::from_secs(3),
             connections_max: 32,
             tail_bytes: 32 << 20,
+            sync_bytes: 8 << 20,
             unanswered_bytes: 8 << 20,
             ahead_bytes: 16 << 20,
             descriptors: true,

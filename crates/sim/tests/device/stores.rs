@@ -52,6 +52,8 @@ struct Plan {
     failing_syncs: bool,
     /// The bytes of a file that the client keeps.
     tail_bytes: usize,
+    /// After how many bytes a file is synced without being asked for; 0 for never.
+    sync_bytes: usize,
     has_ghost: bool,
     /// The number of lives of the host, and of its operations in each.
     lives: (usize, usize),
@@ -91,6 +93,8 @@ impl Plan {
             power_percent,
             failing_syncs: rng.chance(20),
             tail_bytes: *rng.pick(&[4 << 10, 4 << 10, 32 << 20]),
+            // From numbers of their own, so that earlier seeds do what they did.
+            sync_bytes: *Rng::new(seed ^ 0x5A11).pick(&[0, 1 << 10, 8 << 20]),
             has_ghost: rng.chance(40),
             lives: (3, 150),
             // From numbers of its own, so that earlier seeds do what they did.
@@ -164,6 +168,7 @@ fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<Opened, String> {
         time_limit: Duration::from_secs(20),
         lease_wait: Duration::from_secs(40),
         tail_bytes: plan.tail_bytes,
+        sync_bytes: plan.sync_bytes,
         ..ClientOptions::default()
     };
     let device = Device::connect(runtime, network, address(), folder, client);

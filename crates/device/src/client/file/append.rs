@@ -8,7 +8,7 @@
 //! limit of bytes without an answer is reached.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
-//! it is sent again as it was. An append that fails as `Unreachable` has had no effect.
+//! it is sent again as it was, and nothing to a change behind which a sync is due. An append that fails as `Unreachable` has had no effect.
 //!
 //! Threading: as the parent module.
 
@@ -58,6 +58,9 @@ impl FileShared {
         if self.join(&mut inner, parts, total) {
             return self.appended(inner, &limit);
         }
+        if self.is_sync_due(&inner) {
+            self.push(&mut inner, ChangeKind::Sync);
+        }
         let mut position = inner.position;
         let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
         for part in parts {
@@ -84,8 +87,17 @@ impl FileShared {
         self.appended(inner, &limit)
     }
 
+    /// Whether so much was appended since the last sync that the next append comes behind another.
+    fn is_sync_due(&self, inner: &Inner) -> bool {
+        let after = self.session.options.sync_bytes;
+        after > 0 && inner.unsynced_bytes >= after
+    }
+
     /// Adds the bytes to the last append of the tail, if it was not sent yet and they fit.
     fn join(&self, inner: &mut Inner, parts: &[&[u8]], total: usize) -> bool {
+        if self.is_sync_due(inner) {
+            return false;
+        }
         let position = inner.position;
         let Some(last) = inner.tail.back_mut().filter(|last| last.number == 0) else {
             return false;
@@ -103,6 +115,7 @@ impl FileShared {
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         inner.tail_bytes += total;
         inner.unanswered_bytes += total;
+        inner.unsynced_bytes += total;
         inner.position += total as u64;
         inner.len = inner.len.max(inner.position);
         self.session
