@@ -8,7 +8,8 @@
 //! limit of bytes without an answer is reached.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
-//! it is sent again as it was, and nothing to a change behind which a sync is due. An append that fails as `Unreachable` has had no effect.
+//! it is sent again as it was, and nothing to a change behind which a sync is due. An append that
+//! fails as `Unreachable` has had no effect.
 //!
 //! Threading: as the parent module.
 
