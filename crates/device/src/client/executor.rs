@@ -84,6 +84,11 @@ impl DeviceExecutor {
         self.lent.close();
     }
 
+    /// Begins [`DeviceExecutor::close`], without waiting for its end.
+    pub(crate) fn begin_close(&self) {
+        self.lent.begin_close();
+    }
+
     /// The session of the job's tables, if this device holds them.
     pub(super) fn held(&self, ctx: &ExecContext) -> Option<Arc<Client>> {
         let storage = ctx.outputs.base()?.downcast_ref::<DeviceStorage>()?;

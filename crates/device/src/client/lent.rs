@@ -108,6 +108,14 @@ impl Lent {
         }
     }
 
+    /// Begins [`Lent::close`], without waiting for its end.
+    pub(super) fn begin_close(&self) {
+        let scratch = self.scratch.lock().clone();
+        if let Some(scratch) = scratch {
+            scratch.device.begin_close();
+        }
+    }
+
     /// Ends the session on the scratch folder, which the device then empties.
     pub(super) fn close(&self) {
         let scratch = self.scratch.lock().take();

@@ -221,18 +221,24 @@ impl Device {
     }
 
     /// Ends the session: what files have is sent, leases are given back, and every later call
-    /// fails. Waits for the device for five seconds at most.
+    /// fails. Waits for the device for five seconds at most, and not at all if it cannot be reached
+    /// and nothing is left to send.
     pub fn close(&self) {
-        let client = &self.client;
-        {
-            let _ending = client.ending.lock();
-            client.is_ending.store(true, Ordering::Release);
-            client.ended.notify_all();
-        }
+        self.begin_close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             let _ = task.join();
         }
+    }
+}
+
+impl Device {
+    /// Begins [`Device::close`], without waiting for its end.
+    pub(crate) fn begin_close(&self) {
+        let client = &self.client;
+        let _ending = client.ending.lock();
+        client.is_ending.store(true, Ordering::Release);
+        client.ended.notify_all();
     }
 }
 
@@ -452,9 +458,16 @@ fn keep(client: &Arc<Client>) {
             }
         }
     }
-    let limit = session.keeper_limit(CLOSE_LIMIT);
-    let _ = client.drain_all(&limit, "close");
-    let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);
+    let has_unsent = || {
+        let files = client.files.lock();
+        files.values().any(|file| file.is_unanswered())
+    };
+    // A device that cannot be reached notices the end of the session by its silence.
+    if session.down().is_none() || has_unsent() {
+        let limit = session.keeper_limit(CLOSE_LIMIT);
+        let _ = client.drain_all(&limit, "close");
+        let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);
+    }
     let name = session.describe();
     let kind = StorageErrorKind::Closed;
     let detail = "the session with the device was closed";
