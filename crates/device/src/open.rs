@@ -84,7 +84,9 @@ impl Sessions {
     /// Ends the sessions, those for lent work first. What cannot be reached is waited for at the same
     /// time.
     fn close(&self) {
-        self.executors.iter().for_each(|executor| executor.begin_close());
+        self.executors
+            .iter()
+            .for_each(|executor| executor.begin_close());
         self.devices.iter().for_each(|device| device.begin_close());
         self.executors.iter().for_each(|executor| executor.close());
         self.devices.iter().for_each(|device| device.close());

@@ -293,7 +293,7 @@ impl Executor for DeviceExecutor {
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
         match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
-            true => Err("a stream does not cross a link".into()),
+            true => Err("flushes stay on the host, because memtables do not cross a link".into()),
             false => Ok(()),
         }
     }

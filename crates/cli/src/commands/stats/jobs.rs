@@ -165,6 +165,13 @@ fn side_lines(side: &SideStats, own: &str) -> Vec<String> {
     if let Some(refusal) = &side.refusal {
         lines.push(format!("does not accept a job: {}", one_line(refusal)));
     }
+    lines.extend(failure_lines(side));
+    lines
+}
+
+/// What became of the jobs of a side that it did not do.
+fn failure_lines(side: &SideStats) -> Vec<String> {
+    let mut lines = Vec::new();
     let counts = [
         (side.failed_count, "failed"),
         (side.declined_count, "declined"),
@@ -247,16 +254,25 @@ pub fn print_devices(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
     print_link(out, stats)
 }
 
-/// What a side has done, or why it has done nothing.
+/// What a side has done, or why it has done nothing, and what went wrong there.
 fn work_lines(side: &SideStats) -> Vec<String> {
-    if side.compaction_count > 0 {
-        return cost_lines(side);
+    let is_ready = side.state == "ready" || side.state.is_empty();
+    let state = (!is_ready).then_some(&side.state);
+    let mut lines = cost_lines(side);
+    if lines.is_empty() {
+        let failure = side.last_failure.as_ref();
+        let why = state
+            .or(side.refusal.as_ref())
+            .filter(|_| failure.is_none());
+        lines.push(match why {
+            Some(why) => format!("did no compactions: {}", one_line(why)),
+            None => "did no compactions".to_string(),
+        });
+    } else if let Some(state) = state {
+        lines.push(format!("was given no more jobs: {}", one_line(state)));
     }
-    let why = side.refusal.as_ref().or(side.last_failure.as_ref());
-    vec![match why {
-        Some(why) => format!("did no compactions: {}", one_line(why)),
-        None => "did no compactions".to_string(),
-    }]
+    lines.extend(failure_lines(side));
+    lines
 }
 
 /// The bytes of links by purpose, or of a part of the time; `of` gives a counter's value, and
@@ -451,6 +467,44 @@ mod tests {
             cost_lines(&unknown),
             ["did 3 compactions: 10.0 MiB in, 8.0 MiB out, in 2.50 s, and 20.0 ms of the host"]
         );
+    }
+
+    #[test]
+    fn a_load_says_what_went_wrong_on_a_device() {
+        let idle = SideStats {
+            side: "device".to_string(),
+            state: "down: it could not be reached".to_string(),
+            refusal: Some("its tables are elsewhere".to_string()),
+            ..SideStats::default()
+        };
+        let said = "did no compactions: down: it could not be reached";
+        assert_eq!(work_lines(&idle), [said]);
+        let failed = SideStats {
+            failed_count: 2,
+            last_failure: Some("the link was cut".to_string()),
+            ..idle.clone()
+        };
+        let lines = work_lines(&failed);
+        let expected = [
+            "did no compactions",
+            "of its jobs 2 failed",
+            "the last failure: the link was cut",
+        ];
+        assert_eq!(lines, expected);
+        let lost = SideStats {
+            compaction_count: 1,
+            ..failed
+        };
+        let lines = work_lines(&lost);
+        assert!(lines[0].starts_with("did 1 compaction:"), "{lines:?}");
+        let state = "was given no more jobs: down: it could not be reached";
+        assert_eq!(lines[1..], [state, expected[1], expected[2]]);
+        let ready = SideStats {
+            state: "ready".to_string(),
+            refusal: None,
+            ..idle
+        };
+        assert_eq!(work_lines(&ready), ["did no compactions"]);
     }
 
     #[test]
