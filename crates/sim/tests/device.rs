@@ -4,6 +4,8 @@
 
 #[path = "device/calls.rs"]
 mod calls;
+#[path = "device/ends.rs"]
+mod ends;
 #[path = "../../storage/tests/common/fences.rs"]
 mod fence_model;
 #[path = "device/fences.rs"]
