@@ -1,10 +1,13 @@
-//! Jobs on a device that are cancelled in the middle.
+//! Jobs on a device that end too early or not at all: one is cancelled in the middle, and one hangs
+//! in a call of the device's storage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use siltstone::check::{CheckStorages, check};
+use siltstone::{Components, Options, Store};
 use siltstone_device::{
     ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, Server,
     ServerOptions,
@@ -84,6 +87,12 @@ impl World {
     fn slow_down(&self, append: Duration) {
         let rule = Rule::on(OpKind::Append, Fault::Delay(append)).ending(".tbl");
         add_rule(&self.faults, rule.for_good());
+    }
+
+    /// The append to a table after this many hangs for this long.
+    fn hang(&self, nth: u64, hangs: Duration) {
+        let rule = Rule::on(OpKind::Append, Fault::Delay(hangs)).ending(".tbl");
+        add_rule(&self.faults, rule.nth(nth));
     }
 }
 
@@ -195,4 +204,144 @@ fn a_cancel_in_the_middle_of_a_job_arrives_within_a_second() {
             host.end(world)
         });
     }
+}
+
+/// A call of the device's storage hangs in the middle of a job for longer than the host waits for a
+/// job without progress, although the device answers. The attempt fails, and the host does the
+/// work. When the call returns, the job ends on the device, and nothing of it is left.
+#[test]
+fn a_job_that_hangs_longer_than_the_host_waits_is_given_up() {
+    for seed in 0..5 {
+        simulated(seed, 2_000_000, move |runtime| {
+            let world = World::new(&runtime);
+            let host = Host::new(&world);
+            let hangs = Duration::from_secs(200);
+            world.hang(20 + seed, hangs);
+            let begun = runtime.now();
+            let error = host.executor.run(&host.job(1), &host.context(&world));
+            let error = error.map(drop).expect_err("it hangs");
+            let took = runtime.now().since(begun);
+            let text = error.to_string();
+            assert!(
+                text.contains("it made no progress for 120 s") && text.contains("attempt 1"),
+                "{text}"
+            );
+            let limit = Duration::from_secs(120)..Duration::from_secs(125);
+            assert!(limit.contains(&took), "{took:?}");
+            // The attempt may still make tables, so none of its tables is adopted.
+            assert_eq!((world.running(), host.handover.left_count()), (1, 0));
+            let outcome = host.finish_here(&world, 0);
+            assert_eq!(world.running(), 1, "the call hangs");
+            runtime.sleep(hangs);
+            assert_eq!(world.running(), 0, "the call has returned");
+            host.is_all(&world, &outcome);
+            // The slot is free, too.
+            let again = host.executor.run(&host.job(10), &host.context(&world));
+            let again = again.expect("a sound job");
+            assert_eq!(
+                files(&*host.storage, &again),
+                files(&*host.storage, &outcome)
+            );
+            host.end(world)
+        });
+    }
+}
+
+/// A call that hangs for longer than a job may make no progress, and shorter than the host waits:
+/// the device ends the job when the call returns, and the host goes on after its tables.
+#[test]
+fn a_job_whose_call_returned_late_has_ended() {
+    simulated(1, 2_000_000, |runtime| {
+        let world = World::new(&runtime);
+        let host = Host::new(&world);
+        world.hang(40, Duration::from_secs(60));
+        let begun = runtime.now();
+        let error = host.executor.run(&host.job(1), &host.context(&world));
+        let error = error.map(drop).expect_err("it made no progress");
+        let took = runtime.now().since(begun);
+        let text = error.to_string();
+        assert!(text.contains("the device ended the job"), "{text}");
+        let limit = Duration::from_secs(60)..Duration::from_secs(65);
+        assert!(limit.contains(&took), "{took:?}");
+        let left = host.handover.left_count();
+        assert!(left > 0, "tables were finished before it hung");
+        assert_eq!((world.running(), world.names().len()), (0, 1 + left));
+        let outcome = host.finish_here(&world, left);
+        host.is_all(&world, &outcome);
+        host.end(world)
+    });
+}
+
+fn small() -> Options {
+    Options {
+        memtable_bytes: 1 << 20,
+        table_bytes: 64 << 10,
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 8 << 20,
+        block_bytes: 1 << 10,
+        block_cache_bytes: 1 << 20,
+        l0_trigger_count: 2,
+        ..Options::default()
+    }
+}
+
+/// The same in a store: its compaction is taken from the device that hangs and is done by the host.
+/// The device keeps its slot, because it has returned from the job, and it has a side's trouble and
+/// nothing else. When the call returns, no job and no file of it is left.
+#[test]
+fn a_store_does_the_work_of_a_device_that_hangs() {
+    simulated(1, 4_000_000, |runtime| {
+        let world = World::new(&runtime);
+        let device = world.connect();
+        let mut components = Components::on(device.storage(), runtime.clone());
+        let executor = Arc::new(DeviceExecutor::new("device", &device));
+        components.executors.push(executor.clone());
+        let store = Store::open_with(components, small()).expect("a store");
+        store.test_hooks().pause_compaction(true);
+        let keyspace = store.default_keyspace().expect("a keyspace");
+        let key = |n: u32| n.to_be_bytes();
+        for round in 0..2u8 {
+            for n in 0..500 {
+                keyspace.put(key(n), [round; 400]).expect("a put");
+            }
+            keyspace.flush().expect("a flush");
+        }
+        let hangs = Duration::from_secs(600);
+        world.hang(3, hangs);
+        let begun = runtime.now();
+        store.test_hooks().pause_compaction(false);
+        store.wait_until_idle().expect("the compaction");
+        let took = runtime.now().since(begun);
+        assert!(took < Duration::from_secs(60), "{took:?}");
+        assert_eq!(world.running(), 1, "the call hangs");
+        let stats = store.stats();
+        let [side, host] = &stats.sides[..] else {
+            panic!("{:?}", stats.sides);
+        };
+        assert_eq!(
+            (side.failed_count, side.lost_slot_count),
+            (1, 0),
+            "{side:?}"
+        );
+        assert!(side.last_failure.is_some(), "{side:?}");
+        assert_eq!((side.compaction_count, host.compaction_count), (0, 1));
+        assert_eq!(stats.counter("job_fallback_count"), 1);
+        assert_eq!(stats.counter("job_failed_count"), 0);
+        for n in 0..500 {
+            let value = keyspace.get(key(n)).expect("a read");
+            assert_eq!(value.as_deref(), Some(&[1; 400][..]));
+        }
+        runtime.sleep(hangs);
+        assert_eq!(world.running(), 0, "the call has returned");
+        drop(keyspace);
+        store.close().expect("a close");
+        executor.close();
+        device.close();
+        world.server.stop();
+        let folder = world.folders.folder("db");
+        let report = check(&CheckStorages::on(&folder), &mut |_| {}).expect("a check");
+        assert!(report.is_sound(), "{report:?}");
+        assert!(report.orphans.is_empty(), "{:?}", report.orphans);
+        Coverage::default()
+    });
 }
