@@ -1,26 +1,38 @@
-//! README.md's example of a large file, with the commands exactly as they are there, over a small
-//! tree instead of /usr.
+//! README.md's examples of a large file and of a device, with the commands exactly as they are
+//! there, over a small tree instead of /usr, and in a temporary folder instead of /tmp.
 
 mod common;
+#[path = "common/device.rs"]
+#[allow(dead_code)]
+mod device;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
-use common::SILT;
+use common::{SILT, files, numbered, silt};
+use device::ended;
+use rustix::process::{Pid, Signal, kill_process};
 
 const README: &str = include_str!("../../../README.md");
 
-/// The commands of the example.
-fn commands() -> Vec<&'static str> {
+/// The commands of the example whose first one begins with this.
+fn commands(begin: &str) -> Vec<&'static str> {
     let block = README
         .split("```sh\n")
-        .find(|block| block.starts_with("find /usr"))
+        .find(|block| block.starts_with(begin))
         .expect("README.md has the example");
     let block = block.split("```").next().unwrap();
     block.lines().collect()
+}
+
+/// The search path of a shell that finds the `silt` of this build first.
+fn search_path() -> String {
+    let silt = Path::new(SILT).parent().unwrap().to_str().unwrap();
+    format!("{silt}:{}", std::env::var("PATH").unwrap())
 }
 
 /// A tree with the paths that the example reads, and names that make bad lines.
@@ -51,10 +63,8 @@ fn the_readmes_example_runs() {
     let tree = dir.path().join("tree");
     let good = plant(&tree);
     let tree = tree.to_str().unwrap();
-    let silt = Path::new(SILT).parent().unwrap().to_str().unwrap();
-    let path = format!("{silt}:{}", std::env::var("PATH").unwrap());
     let has_jq = Command::new("jq").arg("--version").output().is_ok();
-    let commands = commands();
+    let commands = commands("find /usr");
     let mut script = String::new();
     for command in &commands {
         let mut command = command.replace("/usr", tree);
@@ -75,7 +85,7 @@ fn the_readmes_example_runs() {
     let output = Command::new("sh")
         .args(["-c", &script])
         .current_dir(dir.path())
-        .env("PATH", path)
+        .env("PATH", search_path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -126,4 +136,70 @@ fn the_readmes_example_runs() {
     let repair = &of("silt repair")[0].0;
     assert!(repair.contains("LOST"), "{repair}");
     assert!(of("silt check whole")[0].0.contains("sound"));
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The example of a device: its two commands, each in a shell of its own. The address in the second
+/// one stands for the store in other commands, and the files are on the device.
+#[test]
+fn the_readmes_device_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().to_str().unwrap();
+    let words = dir.path().join("words");
+    fs::write(&words, numbered(2_000)).unwrap();
+    let commands = commands("silt device");
+    let [device, load] = &commands[..] else {
+        panic!("README.md has two commands for a device: {commands:?}");
+    };
+    let here = |command: &str| {
+        let command = command.replace("/tmp/", &format!("{place}/"));
+        assert!(command.contains(place), "{command}");
+        command.replace("/usr/share/dict/words", words.to_str().unwrap())
+    };
+    let shell = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec {}", here(command))]);
+        shell.env("PATH", search_path()).stdin(Stdio::null());
+        shell
+    };
+    let mut device = Running(shell(device).stdout(Stdio::piped()).spawn().unwrap());
+    let mut out = BufReader::new(device.0.stdout.take().unwrap());
+    let mut line = String::new();
+    // The first line comes when it listens.
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains(&format!("unix:{place}/silt.sock")), "{line}");
+    let said = shell(load).output().unwrap();
+    let said = common::Ended::from(said).fine();
+    assert!(said.contains("loaded 2,000 records"), "{said}");
+    let url = here(load.split_whitespace().find(|w| w.contains("://")).unwrap());
+    assert_eq!(silt(["count", &url]).fine(), "2000\n");
+    assert_eq!(silt(["get", &url, "key 001999"]).fine(), "2000\n");
+    silt(["put", &url, "zebra", "striped"]).fine();
+    silt(["compact", &url]).fine();
+    assert!(silt(["check", &url]).fine().contains("sound"));
+    // Its compactions are for the device, because nobody has set another policy.
+    let shown = silt(["options", &url]).fine();
+    assert!(shown.contains("near-data"), "{shown}");
+    // What the text below the commands says that a local store can and this one cannot.
+    for command in ["dump", "repair", "destroy"] {
+        let said = silt([command, &url]).failed(2);
+        assert!(said.contains(&url), "{command}: {said}");
+    }
+    kill_process(Pid::from_child(&device.0), Signal::INT).unwrap();
+    assert_eq!(ended(&mut device.0).code(), Some(0));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest.lines().last(), Some("ended"), "{rest}");
+    let stores = dir.path().join("stores/words");
+    assert!(!files(&stores, ".tbl").is_empty());
+    assert_eq!(common::on("count", &stores, &[]).fine(), "2001\n");
 }
