@@ -1,19 +1,21 @@
-//! Loads whose compactions run on devices, while they run: two devices of one store, and devices
-//! that are killed in the middle of a job.
+//! Loads whose compactions run on devices, while they run: two devices of one store, devices that
+//! are killed in the middle of a job, and what `silt levels --watch` shows of jobs.
 
 mod common;
 #[path = "common/device.rs"]
 #[allow(dead_code)]
 mod device;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{Ended, SILT, silt};
 use device::{PATIENCE, TestDevice, ended};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use siltstone::{SideStats, Stats, StatsFile, read_stats_file};
 
 /// How long to wait between two looks.
@@ -266,4 +268,105 @@ fn a_device_with_a_shared_folder_is_killed_and_started_again() {
     load.end();
     let (status, said) = device.end(Signal::TERM);
     assert_eq!(status.code(), Some(0), "{said}");
+}
+
+/// A `silt levels --watch`, and the lines that it prints.
+struct Watched {
+    running: Running,
+    lines: Receiver<String>,
+}
+
+impl Watched {
+    fn begin(store: &str, args: &[&str]) -> Watched {
+        let mut running = Running::start(
+            Command::new(SILT)
+                .args(["levels", store, "--watch=0.1"])
+                .args(args)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped()),
+        );
+        let out = BufReader::new(running.child().stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            // The pipe is closed when nobody receives any more, as by `head`.
+            for line in out.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Watched { running, lines }
+    }
+
+    /// The next line, if there is one now.
+    fn next(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+}
+
+/// The jobs of a store on a device are shown while they run there, with what each side has done. A
+/// watcher ends when it is told to, or when nobody reads it any more, and the load goes on.
+#[test]
+fn levels_shows_jobs_that_run_on_a_device() {
+    let mut device = TestDevice::start(&["--slots", "2"]);
+    let (url, folder) = (device.url("db"), device.path("data/db"));
+    let mut load = Load::begin(&url, &folder, &[]);
+    load.feed_until("figures", |_| folder.join("STATS.json").exists());
+    let json = Watched::begin(&url, &["--json"]);
+    let (mut ran, mut done, mut scored) = (false, false, false);
+    load.feed_until("a job on the device", |_| {
+        while let Some(line) = json.next() {
+            let shown: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(shown["source"]["kind"], "written", "{line}");
+            let list = |name: &str| shown[name].as_array().unwrap().clone();
+            ran |= list("jobs").iter().any(|job| {
+                (&job["side"], &job["stage"]) == (&"device".into(), &"running".into())
+                    && job["executor"] == "device"
+                    && job["reason"].as_str().is_some_and(|why| !why.is_empty())
+            });
+            let sides = list("sides");
+            let names: Vec<_> = sides.iter().map(|side| &side["name"]).collect();
+            assert_eq!(names, ["device", "cpu"], "{line}");
+            done |= sides[0]["compaction_count"].as_u64() > Some(0);
+            assert!(shown["queues"].is_array() && shown["waiting_jobs"].is_array());
+            let scores = shown["keyspaces"][0]["level_scores"].as_array().unwrap();
+            scored |= scores.iter().any(|score| score.as_f64() > Some(0.0));
+        }
+        ran && done && scored
+    });
+    // The same in words.
+    let mut text = Watched::begin(&url, &[]);
+    let mut wanted = vec![
+        ("  level", "score"),
+        ("job ", "running on device (device) for "),
+        ("side ", "device (device): ready, "),
+        ("  ", "takes from the "),
+        ("  ", "why there: "),
+        ("  ", " the host about "),
+        ("  ", "did "),
+        ("side ", "cpu (host): ready, "),
+        ("link ", "sent "),
+    ];
+    load.feed_until("all that is shown", |_| {
+        while let Some(line) = text.next() {
+            wanted.retain(|(begin, part)| !(line.starts_with(begin) && line.contains(part)));
+        }
+        wanted.is_empty()
+    });
+    kill_process(Pid::from_child(text.running.child()), Signal::INT).unwrap();
+    assert_eq!(
+        ended(text.running.child()).signal(),
+        Some(Signal::INT.as_raw())
+    );
+    let Watched { mut running, lines } = json;
+    drop(lines);
+    assert_eq!(ended(running.child()).code(), Some(0));
+    load.end();
+    let (status, said) = device.end(Signal::TERM);
+    assert_eq!(status.code(), Some(0), "{said}");
+    let count = |what: &str| said.matches(what).count();
+    assert_eq!(
+        count("a session on folder `db` began"),
+        count("a session on folder `db` ended")
+    );
 }
