@@ -222,3 +222,51 @@ fn lent_tables_count_as_lent() {
     }
     store.close().unwrap();
 }
+
+/// What a device saves is what the host would have needed for its compactions, by its own measured
+/// ones, less what these cost the host. Large compactions on a device that holds the tables save
+/// something.
+#[test]
+fn a_device_says_what_it_saves_the_host() {
+    let world = World::new();
+    let options = Options {
+        memtable_bytes: 4 << 20,
+        ..options("default")
+    };
+    let store = open(&world.url("db"), options, &placement()).unwrap();
+    let keyspace = store.default_keyspace().unwrap();
+    let device = |stats: &siltstone::Stats| {
+        let mut sides = stats.sides.iter();
+        sides.find(|s| s.side == "device").unwrap().clone()
+    };
+    assert_eq!(device(&store.stats()).saved_cpu_us, None, "it did nothing");
+    let both = |stats: &siltstone::Stats| stats.sides.iter().all(|s| s.compaction_count > 0);
+    let mut rounds = 0;
+    // The first compaction goes to the device and the next one to the host, because nothing is
+    // known of them. Then either may be faster.
+    while !both(&store.stats()) || rounds < 3 {
+        assert!(rounds < 30, "{:?}", store.stats().sides);
+        for n in 0..30_000u32 {
+            let key = format!("key-{:08}", n.wrapping_mul(2_654_435_761) % 100_000);
+            let value = (n + rounds).to_be_bytes().repeat(100);
+            keyspace.put(&key, &value).unwrap();
+        }
+        keyspace.compact_range(None, None).unwrap();
+        store.wait_until_idle().unwrap();
+        rounds += 1;
+    }
+    let stats = store.stats();
+    let (side, host) = (device(&stats), stats.sides.last().unwrap());
+    assert_eq!(host.saved_cpu_us, None, "{host:?}");
+    let saved = side.saved_cpu_us.expect("both were measured") as f64;
+    let for_a_byte = host.compaction_cpu_us as f64 / host.compaction_in_bytes as f64;
+    let needed = for_a_byte * side.compaction_in_bytes as f64;
+    let expected = needed - side.host_cpu_us as f64;
+    assert!(
+        (saved - expected).abs() <= needed / 100.0 + 2.0,
+        "{saved}, and not {expected}: {side:?}, {host:?}"
+    );
+    assert!(saved > 0.0 && saved < needed, "{side:?}, {host:?}");
+    drop(keyspace);
+    store.close().unwrap();
+}
