@@ -641,3 +641,49 @@ fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
         });
     }
 }
+
+/// How an attempt of lent work ends whose device is killed `after` some time, and how long that
+/// takes. `None` if it was done before.
+fn killed_lent(after: Duration) -> Option<(String, Duration)> {
+    simulated(1, move |runtime| {
+        let mut world = World::new(runtime, options());
+        let device = world.connect(FolderWanted::None);
+        let executor = Arc::new(DeviceExecutor::new("device", &device));
+        let own = Arc::new(MemoryStorage::new(runtime));
+        let (job, inputs) = a_large_job(&own);
+        let context = ExecContext::new(runtime.clone(), inputs, own, Epoch(3));
+        let of = Arc::clone(&executor);
+        let run = move || of.run(&job, &context).map(drop);
+        let running = runtime.spawn("attempt", run).expect("a task");
+        runtime.sleep(after);
+        let begun = runtime.now();
+        world.lose(false);
+        let ended = running.join().expect("no panic");
+        let took = runtime.now().since(begun);
+        executor.close();
+        device.close();
+        match ended {
+            Ok(()) => None,
+            Err(ExecError::Failed(TableError::Storage(error))) => {
+                assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+                Some((error.op.to_string(), took))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    })
+}
+
+/// The host runs a job when the link to its device has been down for ten seconds, also if the
+/// device is lost while tables are sent or fetched. (These waited for the time limit of other
+/// calls, and then each deletion of a table on the device did so again.)
+#[test]
+fn lent_work_of_a_device_that_is_gone_fails_in_ten_seconds() {
+    let ends = (1..).map(|n| killed_lent(Duration::from_micros(700 * n)));
+    let ends: Vec<(String, Duration)> = ends.map_while(|end| end).collect();
+    for (op, took) in &ends {
+        let limit = Duration::from_secs(9)..Duration::from_secs(13);
+        assert!(limit.contains(took), "{op} took {took:?}");
+    }
+    let ops: BTreeSet<&str> = ends.iter().map(|(op, _)| &op[..]).collect();
+    assert!(ops.contains("run a job") && ops.len() > 2, "{ops:?}");
+}

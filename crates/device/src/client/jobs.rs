@@ -29,7 +29,7 @@ use crate::wire::{Answer, Request};
 const WAIT_MS: u32 = 200;
 
 /// How long a link may be down before an attempt fails, so that the host can run the job.
-const DOWN_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const DOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a cancelled attempt is waited for.
 const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
@@ -55,6 +55,15 @@ struct Paid {
 
 fn failed(error: StorageError) -> ExecError {
     ExecError::Failed(TableError::Storage(error))
+}
+
+/// Whether an attempt failed because the device, or a storage, could not be reached.
+pub(super) fn is_unreachable<T>(ended: &std::result::Result<T, ExecError>) -> bool {
+    matches!(
+        ended,
+        Err(ExecError::Failed(TableError::Storage(error)))
+            if error.kind == StorageErrorKind::Unreachable
+    )
 }
 
 /// What the host does for an attempt while the device runs it.
@@ -153,10 +162,14 @@ impl Client {
         beside.begin(attempt);
         let mut ended = self.wait_for(attempt, job, ctx, beside, &mut finished);
         let failed_beside = beside.end();
-        if ended.is_err() && finished.may_be_adopted {
-            finished.leave(job, ctx);
-        } else if ended.is_err() && finished.has_ended {
-            finished.delete(ctx);
+        // Without a handover the tables are deleted, which a device that is gone does not answer.
+        let is_gone = ctx.handover.is_none() && is_unreachable(&ended);
+        if ended.is_err() && !is_gone {
+            if finished.may_be_adopted {
+                finished.leave(job, ctx);
+            } else if finished.has_ended {
+                finished.delete(ctx);
+            }
         }
         match &ended {
             Err(_) if !finished.has_ended => self.leave_attempt(attempt),
@@ -447,11 +460,15 @@ fn take_left(job: &Job, ctx: &ExecContext) -> Vec<Part> {
     }
 }
 
-/// Deletes tables that nobody needs.
+/// Deletes tables that nobody needs. If their storage cannot be reached, the rest stays, because
+/// each call would wait for its time limit.
 fn delete_tables<'a>(names: impl Iterator<Item = &'a str>, ctx: &ExecContext) {
     for name in names {
         if let Err(error) = ctx.outputs.delete(ctx.epoch, name) {
             tracing::debug!(%error, "a table of an attempt that ended stays");
+            if error.kind == StorageErrorKind::Unreachable {
+                return;
+            }
         }
     }
 }

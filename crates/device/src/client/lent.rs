@@ -8,7 +8,8 @@
 //! Invariants: tables that a running job needs are not dropped. No file of this host is made or
 //! deleted before the outcome that names it was verified. A fetched table is complete and synced
 //! before its outcome is returned. The session's lease and folder end with the session, so
-//! nothing is left on the device.
+//! nothing is left on the device. An attempt whose device is gone makes no further calls there:
+//! what it would have deleted counts as kept and unfinished, and goes when room is needed.
 //!
 //! Threading: shared. The lock is held over no call.
 
@@ -21,10 +22,11 @@ use siltstone_storage::{
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
-use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::verify_outcome;
 use siltstone_table::job::{Input, Job};
 
+use super::jobs::is_unreachable;
 use super::{Client, Device};
 use crate::wire::hello::FolderWanted;
 use crate::wire::job::JobOrder;
@@ -210,9 +212,13 @@ impl Lent {
         if fetched.is_err() {
             // Nobody refers to what was fetched, nor to what lies on the device, where it would
             // take room that this host counts as free.
+            let mut is_gone = is_unreachable(&fetched);
             for table in &outcome.tables {
                 let _ = ctx.outputs.delete(ctx.epoch, &table.name);
-                let _ = scratch.storage.delete(scratch.epoch(), &table.name);
+                is_gone = is_gone || scratch.delete(&table.name).is_err();
+                if is_gone {
+                    scratch.leave(&table.name, table.file_bytes);
+                }
             }
         }
         fetched?;
@@ -282,7 +288,7 @@ impl Scratch {
             scratch: self,
             names: Vec::new(),
         };
-        self.make_room(total.saturating_mul(2));
+        self.make_room(total.saturating_mul(2))?;
         for input in &job.inputs {
             let name = content_name(input.digest, input.len_bytes);
             match self.claim(&name, input.len_bytes) {
@@ -300,11 +306,12 @@ impl Scratch {
             }
             let table = ctx.inputs.table(input.location, &input.name)?;
             let sent = self.send(&*table, &name, ctx).map_err(no_room);
-            if let Err(error) = sent {
-                self.forget(&name);
+            // Without the device it stays as it is, unfinished, until somebody sends it again.
+            if sent.is_err() && !is_unreachable(&sent) {
                 in_use.names.pop();
-                return Err(error);
+                self.forget(&name)?;
             }
+            sent?;
             sent_bytes.fetch_add(input.len_bytes, Ordering::Relaxed);
             if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
                 kept.is_complete = true;
@@ -343,31 +350,62 @@ impl Scratch {
         }
     }
 
-    fn forget(&self, name: &str) {
-        let mut tables = self.tables.lock();
-        if let Some(kept) = tables.kept.remove(name) {
-            tables.bytes -= kept.len;
+    /// Deletes a table on the device.
+    ///
+    /// # Errors
+    /// If the device cannot be reached. Another failure changes nothing for anybody.
+    fn delete(&self, name: &str) -> Result<()> {
+        match self.storage.delete(self.epoch(), name) {
+            Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
+            _ => Ok(()),
         }
+    }
+
+    /// A table may be on the device, unfinished, that could not be deleted there.
+    fn leave(&self, name: &str, len: u64) {
+        let mut tables = self.tables.lock();
+        if !tables.kept.contains_key(name) {
+            tables.bytes += len;
+            let kept = Kept {
+                len,
+                users: 0,
+                last_use: 0,
+                is_complete: false,
+            };
+            tables.kept.insert(name.to_string(), kept);
+        }
+    }
+
+    /// Deletes a table that is kept. If the device cannot be reached, it is left.
+    fn forget(&self, name: &str) -> Result<()> {
+        let mut tables = self.tables.lock();
+        let removed = tables.kept.remove(name);
+        let len = removed.map_or(0, |kept| kept.len);
+        tables.bytes -= len;
         drop(tables);
-        let _ = self.storage.delete(self.epoch(), name);
+        let deleted = self.delete(name);
+        deleted.inspect_err(|_| self.leave(name, len))
     }
 
     /// Drops the least recently used tables until there is room.
-    fn make_room(&self, bytes: u64) {
+    ///
+    /// # Errors
+    /// If the device cannot be reached.
+    fn make_room(&self, bytes: u64) -> Result<()> {
         loop {
             let name = {
                 let tables = self.tables.lock();
                 if tables.bytes + bytes <= self.keep_bytes {
-                    return;
+                    return Ok(());
                 }
                 let unused = tables.kept.iter().filter(|(_, kept)| kept.users == 0);
                 let oldest = unused.min_by_key(|(_, kept)| kept.last_use);
                 oldest.map(|(name, _)| name.clone())
             };
             let Some(name) = name else {
-                return;
+                return Ok(());
             };
-            self.forget(&name);
+            self.forget(&name)?;
         }
     }
 
@@ -446,27 +484,45 @@ impl Scratch {
 
     /// Keeps the outputs under their digests, for later jobs.
     fn keep_outputs(&self, outcome: &Outcome) {
+        let mut is_gone = false;
         for table in &outcome.tables {
-            let name = content_name(table.digest, table.file_bytes);
-            let claim = self.claim(&name, table.file_bytes);
-            let rename = || self.storage.rename(self.epoch(), &table.name, &name);
-            let is_kept = claim == Claim::New && rename().is_ok();
-            if !is_kept {
-                let _ = self.storage.delete(self.epoch(), &table.name);
-            }
-            match claim {
-                Claim::Busy => continue,
-                Claim::New if !is_kept => {
-                    self.forget(&name);
-                    continue;
-                }
-                Claim::New | Claim::There => {}
-            }
-            if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
-                kept.is_complete = true;
-                kept.users -= 1;
+            is_gone = is_gone || self.keep_output(table).is_err();
+            if is_gone {
+                self.leave(&table.name, table.file_bytes);
             }
         }
-        self.make_room(0);
+        if !is_gone {
+            let _ = self.make_room(0);
+        }
+    }
+
+    /// Keeps one output.
+    ///
+    /// # Errors
+    /// If the device cannot be reached.
+    fn keep_output(&self, table: &OutputTable) -> Result<()> {
+        let name = content_name(table.digest, table.file_bytes);
+        let claim = self.claim(&name, table.file_bytes);
+        let renamed = match claim {
+            Claim::New => self.storage.rename(self.epoch(), &table.name, &name),
+            Claim::There | Claim::Busy => Ok(()),
+        };
+        // Whoever sends it has it in use.
+        if let (Claim::New, Err(error)) = (claim, &renamed)
+            && error.kind != StorageErrorKind::Unreachable
+        {
+            self.forget(&name)?;
+        } else if claim != Claim::Busy
+            && let Some(kept) = self.tables.lock().kept.get_mut(&name)
+        {
+            kept.is_complete |= renamed.is_ok();
+            kept.users -= 1;
+        }
+        match renamed {
+            Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
+            Ok(()) if claim == Claim::New => Ok(()),
+            // It is there already, or will be.
+            _ => self.delete(&table.name),
+        }
     }
 }

@@ -45,6 +45,7 @@ use siltstone_storage::{
 
 pub use executor::DeviceExecutor;
 use file::FileShared;
+use jobs::DOWN_LIMIT;
 pub(crate) use limited::LimitedNetwork;
 use names::NamesLane;
 use object_name::ObjectName;
@@ -182,11 +183,15 @@ impl Device {
         }))
     }
 
-    /// Another session with the same device, whose bytes count as those of this one.
+    /// Another session with the same device for jobs, whose bytes count as those of this one. Its
+    /// calls give up as soon as those that wait for a job.
     fn reconnect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
         let session = &self.client.session;
         let (network, address) = session.link();
-        let options = session.options.clone();
+        let options = ClientOptions {
+            time_limit: session.options.time_limit.min(DOWN_LIMIT),
+            ..session.options.clone()
+        };
         let traffic = Arc::clone(&session.vital.traffic);
         Device::connect_counting(&session.runtime, network, address, folder, options, traffic)
     }
