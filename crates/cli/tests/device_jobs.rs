@@ -123,12 +123,21 @@ impl Load {
         found.expect("it was so")
     }
 
-    /// Ends its input. Returns what it said, after all lines were compared with the store.
-    fn end(mut self) -> String {
+    /// Ends its input. Returns what it said, after all lines were compared with the store. `notes`
+    /// is what it said of devices that could not be reached.
+    fn end(mut self, notes: &[&str]) -> String {
         drop(self.stdin);
         ended(self.running.child());
         let child = self.running.0.take().expect("it was started");
-        let said = Ended::from(child.wait_with_output().unwrap()).fine();
+        let mut ended = Ended::from(child.wait_with_output().unwrap());
+        let said: Vec<&str> = ended.err.lines().collect();
+        let is_note = |(line, note): (&&str, &&str)| {
+            line.starts_with("silt: the device at ") && line.contains(note)
+        };
+        let is_right = said.len() == notes.len() && said.iter().zip(notes).all(is_note);
+        assert!(is_right, "{}", ended.err);
+        ended.err.clear();
+        let said = ended.fine();
         let count = format!("{}", self.fed);
         assert!(
             said.replace(',', "")
@@ -206,7 +215,7 @@ fn one_of_two_devices_is_killed() {
             .all(|side| side.compaction_count > 0)
     });
     let names: Vec<&str> = stats.sides.iter().map(|side| &side.name[..]).collect();
-    assert_eq!(names, ["device", "device#2", "cpu"]);
+    assert_eq!(names, [&a, &b, "cpu"]);
     stop_in_a_job(&mut load, &second, 1);
     second.kill();
     let killed = load.until("the end of its job", |stats| {
@@ -222,9 +231,9 @@ fn one_of_two_devices_is_killed() {
     // The other one has nothing to do with it.
     assert_eq!(stats.sides[0].failed_count, 0, "{stats:?}");
     assert_eq!(stats.sides[0].state, "ready");
-    let said = load.end();
-    for name in ["device", "device#2"] {
-        let row = said.lines().find(|l| l.split(' ').next() == Some(name));
+    let said = load.end(&["cannot be reached for 3 s"]);
+    for name in [&a[..], &b] {
+        let row = said.lines().skip_while(|line| line != &name).nth(1);
         let row = row.unwrap_or_else(|| panic!("no row of {name} in {said}"));
         assert!(
             row.contains("compaction") && row.contains("processor time"),
@@ -265,7 +274,7 @@ fn a_device_with_a_shared_folder_is_killed_and_started_again() {
     // Only jobs crossed the link.
     assert_eq!(stats.counter("link_lent_sent_bytes"), 0);
     assert!(stats.counter("link_jobs_sent_bytes") > 0);
-    load.end();
+    load.end(&["cannot be reached for 3 s", "answers again"]);
     let (status, said) = device.end(Signal::TERM);
     assert_eq!(status.code(), Some(0), "{said}");
 }
@@ -361,7 +370,7 @@ fn levels_shows_jobs_that_run_on_a_device() {
     let Watched { mut running, lines } = json;
     drop(lines);
     assert_eq!(ended(running.child()).code(), Some(0));
-    load.end();
+    load.end(&[]);
     let (status, said) = device.end(Signal::TERM);
     assert_eq!(status.code(), Some(0), "{said}");
     let count = |what: &str| said.matches(what).count();

@@ -65,20 +65,20 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Adds a session, and lets its device run the store's jobs.
-    fn add(&mut self, components: &mut Components, device: Arc<Device>) {
-        let executor = Arc::new(DeviceExecutor::new("device", &device));
+    /// Adds a session, and lets its device run the store's jobs. The name is that of the executor.
+    fn add(&mut self, components: &mut Components, name: &str, device: Arc<Device>) {
+        let executor = Arc::new(DeviceExecutor::new(name, &device));
         components.executors.push(executor.clone());
         self.executors.push(executor);
         self.devices.push(device);
     }
 
     /// Adds the session of the device that has the tables.
-    fn add_of_tables(&mut self, components: &mut Components, device: Arc<Device>) {
+    fn add_of_tables(&mut self, components: &mut Components, name: &str, device: Arc<Device>) {
         let separated = Arc::new(SeparatedExecutor::new(&device));
         components.separated = Some(separated.clone());
         self.separated = Some(separated);
-        self.add(components, device);
+        self.add(components, name, device);
     }
 
     /// Ends the sessions, those for lent work first. What cannot be reached is waited for at the same
@@ -168,9 +168,11 @@ impl Drop for DeviceStore {
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut sessions = Sessions::default();
     let mut components = components(place, &options, placement, &mut sessions)?;
+    let device_count = sessions.devices.len() + placement.devices.len();
     for address in &placement.devices {
         let device = connect(address, FolderWanted::None, placement)?;
-        sessions.add(&mut components, device);
+        let name = executor_name(address, device_count);
+        sessions.add(&mut components, &name, device);
     }
     let store = Some(Store::open_with(components, options)?);
     Ok(DeviceStore { store, sessions })
@@ -191,6 +193,14 @@ pub fn open_read_only(place: &str, options: Options, placement: &Placement) -> R
     Ok(DeviceStore { store, sessions })
 }
 
+/// The name of the executor of a device: `device`, or its address if the store has several.
+fn executor_name(address: &Address, device_count: usize) -> String {
+    match device_count > 1 {
+        true => address.to_string(),
+        false => "device".to_string(),
+    }
+}
+
 /// The parts of a store.
 fn components(
     place: &str,
@@ -200,6 +210,8 @@ fn components(
 ) -> Result<Components> {
     let runtime = Runtime::threads();
     let create = options.create_if_missing;
+    // With that of the store's tables.
+    let device_count = placement.devices.len() + 1;
     if is_url(place) {
         if placement.tables.is_some() {
             return Err(Error::invalid_argument(
@@ -208,7 +220,8 @@ fn components(
         }
         let device = connect_to(place, create, placement)?;
         let mut components = Components::on(device.storage(), runtime);
-        sessions.add_of_tables(&mut components, device);
+        let name = executor_name(&device.link_address(), device_count);
+        sessions.add_of_tables(&mut components, &name, device);
         return Ok(components);
     }
     let recorded = siltstone::Storages::device_of(Path::new(place))?;
@@ -238,7 +251,8 @@ fn components(
     let root: Arc<dyn Storage> = Arc::new(root?);
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
-    sessions.add_of_tables(&mut components, device);
+    let name = executor_name(&device.link_address(), device_count);
+    sessions.add_of_tables(&mut components, &name, device);
     Ok(components)
 }
 

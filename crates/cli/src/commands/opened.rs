@@ -5,9 +5,10 @@
 //! devices, the close also ends the sessions with them.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use siltstone::{ErrorKind, Store};
-use siltstone_device::DeviceStore;
+use siltstone_device::{Device, DeviceStore};
 
 use crate::failure::of_a_command;
 
@@ -44,6 +45,14 @@ impl Opened {
     /// Whether parts of the store are on devices, or its compactions are lent to some.
     pub fn is_on_device(&self) -> bool {
         matches!(self.0, Some(Inner::Device(_)))
+    }
+
+    /// The sessions with these devices.
+    pub fn devices(&self) -> &[Arc<Device>] {
+        match &self.0 {
+            Some(Inner::Device(store)) => store.devices(),
+            _ => &[],
+        }
     }
 
     /// Closes the store.

@@ -201,6 +201,21 @@ impl Device {
         Arc::new(DeviceStorage::new(Arc::clone(&self.client)))
     }
 
+    /// The address of the device, and of the folder on it if the session has one.
+    pub fn address(&self) -> String {
+        self.client.session.describe()
+    }
+
+    /// Whether the session has no folder, so that only compactions use it.
+    pub fn is_for_jobs(&self) -> bool {
+        self.client.session.is_for_jobs()
+    }
+
+    /// The address of the device alone.
+    pub(crate) fn link_address(&self) -> Address {
+        self.client.session.link().1
+    }
+
     /// What the device said of itself and of its limits, once the session was attached.
     pub fn welcome(&self) -> Option<Arc<Welcome>> {
         self.client.session.welcome()

@@ -1,4 +1,8 @@
-//! Ends a load soon after a signal, also while its thread waits for the store.
+//! Watches a load from a thread of its own: says which device it waits for, and ends it soon after a
+//! signal, also while its thread waits for the store.
+//!
+//! Nothing else would be seen of a load that waits for a device, because flushes wait for as long as
+//! the device is away. So after [`AWAY`] a line says which device that is, for how long, and why.
 //!
 //! A signal ends a load between two records. But the thread of the load may wait long in a call of
 //! the store: in a write that is stalled, or for a device that does not answer. So a thread of its
@@ -11,11 +15,13 @@
 //!
 //! Threading: the thread holds a handle of the store. It ends at most [`LOOK`] after the load.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use siltstone::Store;
+use siltstone_device::Device;
 
 use crate::commands::opened::Opened;
 use crate::signals::{Signal, Signals};
@@ -26,6 +32,8 @@ const STALL_GRACE: Duration = Duration::from_secs(2);
 const DEVICE_GRACE: Duration = Duration::from_secs(3);
 /// How often the thread looks whether the load has ended.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long a device cannot be reached before a line says so.
+const AWAY: Duration = Duration::from_secs(3);
 
 /// The running load. It has ended when this is dropped, which must come after the close of the
 /// store.
@@ -61,6 +69,7 @@ impl Running {
             signals: signals.try_clone()?,
             store: Store::clone(store),
             is_on_device: store.is_on_device(),
+            devices: store.devices().to_vec(),
             bar: bar.clone(),
             ended,
         };
@@ -73,18 +82,23 @@ struct Watched {
     signals: Signals,
     store: Store,
     is_on_device: bool,
+    devices: Vec<Arc<Device>>,
     bar: ProgressBar,
     ended: Receiver<()>,
 }
 
 impl Watched {
     fn run(self) {
+        let mut away = vec![false; self.devices.len()];
         let signal = loop {
             if let Some(signal) = self.signals.wait_for(LOOK) {
                 break signal;
             }
             if self.ended.try_recv() == Err(TryRecvError::Disconnected) {
                 return;
+            }
+            for (device, was_away) in self.devices.iter().zip(&mut away) {
+                self.say_if_away(device, was_away);
             }
         };
         if self.has_ended_within(STALL_GRACE) {
@@ -94,6 +108,25 @@ impl Watched {
         if self.is_on_device && !self.has_ended_within(DEVICE_GRACE) {
             self.give_up(signal);
         }
+    }
+
+    /// Says once that a device cannot be reached, and once that it can be again.
+    fn say_if_away(&self, device: &Device, was_away: &mut bool) {
+        let line = match device.report().down {
+            Some((time, why)) if time >= AWAY && !*was_away => format!(
+                "silt: the device at {} cannot be reached for {} s ({why}); {}",
+                device.address(),
+                time.as_secs(),
+                match device.is_for_jobs() {
+                    true => "its compactions run elsewhere",
+                    false => "the load waits for it, and an interrupt ends the load",
+                }
+            ),
+            None if *was_away => format!("silt: the device at {} answers again", device.address()),
+            _ => return,
+        };
+        *was_away = !*was_away;
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 
     fn has_ended_within(&self, time: Duration) -> bool {

@@ -242,13 +242,15 @@ pub fn print_devices(out: &mut Out, stats: &Stats) -> Result<(), Failure> {
         return Ok(());
     };
     for side in others {
-        for (at, line) in work_lines(side).iter().enumerate() {
-            let title = if at == 0 {
-                one_line(&side.name)
-            } else {
-                "".into()
-            };
+        let mut title = one_line(&side.name);
+        // An address is too long for the column.
+        if title.len() > 10 {
+            outln!(out, "{title}")?;
+            title = "".into();
+        }
+        for line in work_lines(side) {
             outln!(out, "{title:<11}{line}")?;
+            title = "".into();
         }
     }
     print_link(out, stats)
