@@ -37,7 +37,7 @@ const fn target(name: &'static str, run: fn(&[u8])) -> Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 29] = [
+pub const TARGETS: [Target; 30] = [
     target("batch", engine::batch),
     target("block", table::block),
     target("directories", store::directories),
@@ -67,6 +67,7 @@ pub const TARGETS: [Target; 29] = [
     target("stored_options", engine::stored_options),
     target("survivors", table::survivors),
     target("table", table::table),
+    target("work", wire::work),
 ];
 
 /// Changes `bytes` like a fuzzer: a few bits, bytes, numbers, pieces. `other` is a file from which

@@ -1,11 +1,12 @@
-//! Parsers of the protocol between a host and a device (`docs/format/wire.md`): hellos, frames, and
-//! the fields of requests and answers. Both sides read what a hostile peer may have sent.
+//! Parsers of the protocol between a host and a device (`docs/format/wire.md`): hellos, frames, the
+//! fields of requests and answers, and the work of a job. Both sides read what a hostile peer may have sent.
 
 use siltstone_device::wire::frame::{FrameReader, HEADER_BYTES};
+use siltstone_device::wire::job::{get_work, put_work};
 use siltstone_device::wire::{Answer, ClientHello, FrameHeader, Request, ServerHello};
 use siltstone_table::checksum::crc32c;
 
-use super::fixup;
+use super::{fixup, table};
 
 /// A hello of either side.
 pub(super) fn hello(bytes: &[u8]) {
@@ -38,6 +39,29 @@ pub(super) fn message(bytes: &[u8]) {
         assert_eq!(answer.kind(), kind);
         let again = Answer::decode(kind, &answer.encode()).expect("what decodes encodes");
         assert_eq!(format!("{again:?}"), format!("{answer:?}"));
+    }
+}
+
+/// The bulk bytes of the request that begins a job: the job, and the parts after which it goes on.
+pub(super) fn work(bytes: &[u8]) {
+    let Ok((job, parts)) = get_work(bytes) else {
+        return;
+    };
+    let inside = job.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+    assert!(inside + 8 + 4 * parts.len() == bytes.len());
+    let owned: Vec<Vec<u8>> = parts.iter().map(|part| part.to_vec()).collect();
+    let whole = (bytes.to_vec(), parts.len());
+    assert_eq!(put_work(job, &owned, bytes.len()), whole);
+    // One byte less has no room for the last part.
+    if let Some((_, fewer)) = owned.split_last() {
+        let (shorter, count) = put_work(job, &owned, bytes.len() - 1);
+        assert_eq!(count, fewer.len());
+        let again = get_work(&shorter).expect("what is left out leaves well formed work");
+        assert_eq!(again, (job, parts[..count].to_vec()));
+    }
+    table::job(job);
+    for part in parts.iter().take(64) {
+        table::part(part);
     }
 }
 
