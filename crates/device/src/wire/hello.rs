@@ -277,13 +277,17 @@ impl ServerHello {
         }
     }
 
-    /// Decodes an answer, and the version that the server chose. A refusal is decoded whatever the
-    /// server's versions are, if it has the form of version 1.
+    /// Decodes an answer, and the version that the server chose. Fields are read only if there is a
+    /// common version, because another version may have others.
     ///
     /// # Errors
     /// [`WireError`].
     pub fn decode(bytes: &[u8]) -> Result<(u16, ServerHello), WireError> {
         let (theirs, mut i) = open(bytes)?;
+        let ours = VERSIONS;
+        if theirs.0 > ours.1 || theirs.1 < ours.0 {
+            return Err(WireError::Version { theirs, ours });
+        }
         let refused = i.field(tag::REFUSED, "refusal", |i| {
             Ok(match i.u8("class of a refusal")? {
                 0 => None,
@@ -293,16 +297,13 @@ impl ServerHello {
                 }),
             })
         })?;
-        let is_known = (VERSIONS.0..=VERSIONS.1).contains(&theirs.1);
         match refused {
-            Some(refusal) if theirs.0 <= VERSIONS.1 && theirs.1 >= VERSIONS.0 => {
-                return Ok((theirs.1.min(VERSIONS.1), ServerHello::Refused(refusal)));
+            Some(refusal) => {
+                return Ok((theirs.1.min(ours.1), ServerHello::Refused(refusal)));
             }
-            None if is_known && theirs.0 == theirs.1 => {}
-            _ => {
-                let ours = VERSIONS;
-                return Err(WireError::Version { theirs, ours });
-            }
+            // It has chosen one.
+            None if theirs.0 == theirs.1 => {}
+            None => return Err(WireError::Version { theirs, ours }),
         }
         let state = i.field(tag::STATE, "session state", |i| get_id(i, "session state"))?;
         let boot = i.field(tag::BOOT, "boot", |i| Ok(i.bytes("boot")?.to_vec()))?;
