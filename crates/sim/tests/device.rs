@@ -147,6 +147,10 @@ fn device_stores() {
         "stores.no_orphans",
         "link.KillHost.BeforeRequest",
         "link.KillHost.AfterAnswer",
+        "link.KillHost.at.begin_rebuild",
+        "link.KillHost.at.survivors",
+        "link.KillDevice.at.begin_rebuild",
+        "link.KillDevice.at.survivors",
         "ghost.answered",
     ];
     seeds("device_stores", 1, 60, &wanted, stores::trial);
@@ -182,7 +186,11 @@ fn device_jobs() {
         "jobs.killed",
         "jobs.cancelled",
         "jobs.went_on",
+        "jobs.rebuilt",
+        "jobs.rebuild_killed",
         "link.KillDevice.at.begin_job",
+        "link.KillDevice.at.begin_rebuild",
+        "link.KillDevice.at.survivors",
         "link.KillDevice.at.forget_job",
         "link.KillDevice.at.read_outcome",
         "link.KillDevice.at.wait_job",

@@ -1,12 +1,13 @@
 //! Jobs on a device whose storage fails, whose outputs have names that are taken, that is killed in
-//! the middle, or that is asked to stop. Whatever happens, the job's tables are those of the host
-//! in the end, and nothing is left over that belongs to nobody.
+//! the middle, or that is asked to stop. In some runs the host decides what is kept and the device
+//! only makes the tables. Whatever happens, the job's tables are those of the host in the end, and
+//! nothing is left over that belongs to nobody.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted};
+use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted, SeparatedExecutor};
 use siltstone_sim::coverage::Coverage;
 use siltstone_sim::remote::{Act, Machine, MachineOptions, Moment, Tap, address};
 use siltstone_sim::rng::Rng;
@@ -104,7 +105,8 @@ pub fn context(
     ))
 }
 
-const MOMENTS: [Moment; 4] = [
+/// When the device is killed.
+pub const MOMENTS: [Moment; 4] = [
     Moment::BeforeRequest,
     Moment::AfterRequest,
     Moment::BeforeAnswer,
@@ -233,7 +235,10 @@ pub fn trial(seed: u64) -> Coverage {
     simulated(seed, 6_000_000, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x10B5);
         let mut setup = Setup::new(&runtime, seed, &mut rng);
+        // From numbers of its own, so that earlier seeds do what they did.
+        let is_rebuilt = Rng::new(seed ^ 0x5EBA).chance(25);
         match rng.below(5) {
+            _ if is_rebuilt => rebuild_is_killed(&runtime, &mut setup, &mut rng),
             0 => {
                 let outcome = setup.run(1, &setup.context()).expect("a sound job");
                 setup.coverage.add("jobs.done");
@@ -303,26 +308,57 @@ fn slow_down(setup: &Setup) {
 
 /// The device is killed in the middle of a job and started again.
 fn device_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
+    let executor = DeviceExecutor::new("device", &setup.device);
+    let names = [
+        "begin_job",
+        "wait_job",
+        "read_outcome",
+        "forget_job",
+        "sync_dir",
+    ];
+    killed(runtime, setup, rng, Arc::new(executor), &names);
+}
+
+/// The same while the device makes the tables of which this host decides what they keep.
+fn rebuild_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
+    let executor = SeparatedExecutor::new(&setup.device).always();
+    let executor = Arc::new(executor.cut_into(3, 8));
+    let names = [
+        "begin_rebuild",
+        "survivors",
+        "survivors",
+        "wait_job",
+        "read_outcome",
+        "forget_job",
+    ];
+    killed(runtime, setup, rng, executor.clone(), &names);
+    let stats = executor.stats();
+    assert_eq!(stats.declined_count, 0, "{stats:?}");
+    setup.coverage.add_count("jobs.rebuilt", stats.job_count);
+    let failed = stats.failed_count;
+    setup.coverage.add_count("jobs.rebuild_killed", failed);
+}
+
+/// Kills the device at a request of one of these names, or at a random time.
+fn killed(
+    runtime: &Runtime,
+    setup: &mut Setup,
+    rng: &mut Rng,
+    executor: Arc<dyn Executor>,
+    names: &[&'static str],
+) {
     slow_down(setup);
     let context = setup.context();
     let mut job = setup.work.job.clone();
     job.output.attempt = 1;
     let after = Duration::from_millis(rng.below(1500));
-    let executor = DeviceExecutor::new("device", &setup.device);
     let is_aimed = rng.chance(60);
     if is_aimed {
         let moment = *rng.pick(&MOMENTS);
-        let name = *rng.pick(&[
-            "begin_job",
-            "wait_job",
-            "read_outcome",
-            "forget_job",
-            "sync_dir",
-        ]);
-        let nth = if name == "wait_job" {
-            1 + rng.below(8)
-        } else {
-            1
+        let name = *rng.pick(names);
+        let nth = match name {
+            "wait_job" | "survivors" => 1 + rng.below(8),
+            _ => 1,
         };
         setup.tap.aim(Act::KillDevice, moment, name, nth);
     }

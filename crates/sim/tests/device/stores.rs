@@ -118,6 +118,23 @@ impl Plan {
     fn kills_device(&self) -> bool {
         self.acts.contains(&Act::KillDevice)
     }
+
+    /// If the host may leave values on the device, the first kill of most runs is at a request that
+    /// only such jobs make. They are rare among all requests.
+    fn aim(&self, tap: &Tap) {
+        let mut rng = Rng::new(self.seed ^ 0x5EBA);
+        let is_kill = |act: &&Act| matches!(act, Act::KillHost | Act::KillDevice);
+        let kills: Vec<Act> = self.acts.iter().filter(is_kill).copied().collect();
+        if kills.is_empty() || !self.may_separate() || !rng.chance(70) {
+            return;
+        }
+        let act = *rng.pick(&kills);
+        let moment = *rng.pick(&super::jobs::MOMENTS);
+        match rng.chance(50) {
+            true => tap.aim(act, moment, "begin_rebuild", 1 + rng.below(3)),
+            false => tap.aim(act, moment, "survivors", 1 + rng.below(40)),
+        }
+    }
 }
 
 /// What the oracle knows.
@@ -366,6 +383,7 @@ pub fn trial(seed: u64) -> Coverage {
         let network = MemoryNetwork::new(&runtime);
         network.set_faults(plan.faults);
         let tap = Tap::new(&runtime, &network, seed, &plan.acts);
+        plan.aim(&tap);
         let mut machine = Machine::start(&runtime, &tap, machine_options(&runtime, &plan));
         let shared: Shared = Arc::new(runtime.mutex(Known::default()));
         let is_over = Arc::new(runtime.mutex(false));
