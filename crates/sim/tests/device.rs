@@ -14,6 +14,8 @@ mod fences;
 mod jobs;
 #[path = "../../storage/tests/common/operations.rs"]
 mod operations;
+#[path = "device/rebuilds.rs"]
+mod rebuilds;
 #[path = "device/stores.rs"]
 mod stores;
 #[path = "../../table/tests/common/mod.rs"]
@@ -89,6 +91,11 @@ fn wanted(act: &str, names: &[&str]) -> Vec<String> {
     let moments = moments.iter().map(|moment| format!("link.{act}.{moment}"));
     let names = names.iter().map(|name| format!("link.{act}.at.{name}"));
     moments.chain(names).collect()
+}
+
+/// The names of these acts at one request.
+fn acts_at<const N: usize>(acts: [&str; N], request: &str) -> Vec<String> {
+    acts.map(|act| format!("link.{act}.at.{request}")).into()
 }
 
 fn texts(names: &[String]) -> Vec<&str> {
@@ -196,6 +203,24 @@ fn device_jobs() {
         "link.KillDevice.at.wait_job",
     ];
     seeds("device_jobs", 1, 150, &wanted, jobs::trial);
+}
+
+/// Jobs of which the host decides what is kept and the device makes the tables, over links with
+/// faults: every one succeeds. (Row 10)
+#[test]
+fn device_rebuilds() {
+    let mut wanted = acts_at(["Cut", "CutWithin", "Double"], "survivors");
+    wanted.extend(
+        [
+            "rebuilds.done",
+            "rebuilds.divided",
+            "rebuilds.slow",
+            "ghost.answered.begin_rebuild",
+            "ghost.answered.survivors",
+        ]
+        .map(String::from),
+    );
+    seeds("device_rebuilds", 1, 100, &texts(&wanted), rebuilds::trial);
 }
 
 /// The model of leases and epochs on hosts of a device. (Row 9)
