@@ -285,6 +285,14 @@ bugs! {
     230 FailedTablesAreAdopted "tables of an attempt with a failed sync are left to the next one";
     231 JobOutlivesItsLease "a lease is given while jobs of the last holder still run";
     232 FencedRead "a host whose lease was taken over still reads";
+    // Separated jobs (RFC 11), and what is verified of outcomes from outside (RFC 9, section 9).
+    233 PiecesAreTakenAsTheyCome
+        "a piece of survivors is taken whatever its number is, and as often as it arrives";
+    234 PieceIsLostForRoom "a piece of survivors for which there is no room is answered as taken";
+    235 LastChunkIsNotSent "the host ends a subjob while chunks of survivors wait to be sent";
+    236 EndsAreBelieved "the first and last keys of tables from outside are not compared";
+    237 FirstPlaceIsLeftOut "the first place of each table is not compared with the inputs";
+    238 FilterIsBelieved "the filters of tables from outside are not asked for their keys";
     // Jobs over three levels (RFC 10).
     210 PassedLevelIsNotReserved
         "a job over three levels does not keep others from the level that it passes";

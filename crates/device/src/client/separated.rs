@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Condvar, JoinHandle, Mutex, Runtime, StorageError};
+use siltstone_storage::{Condvar, JoinHandle, Mutex, Runtime, StorageError, planted};
 use siltstone_table::TableError;
 use siltstone_table::exec::part::Point;
 use siltstone_table::exec::planner::{ColumnsAhead, Plans};
@@ -332,7 +332,9 @@ impl Outbox {
             if cancel.is_cancelled() {
                 return Err(ExecError::Cancelled);
             }
-            if let Some(chunk) = state.chunks.pop_front() {
+            if let Some(chunk) = state.chunks.pop_front()
+                && !(state.is_complete && planted!(LastChunkIsNotSent))
+            {
                 drop(state);
                 self.changed.notify_all();
                 return Ok(Some(chunk));

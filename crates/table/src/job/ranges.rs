@@ -26,7 +26,7 @@
 
 use std::collections::BTreeSet;
 
-use siltstone_storage::{Storage, StorageErrorKind};
+use siltstone_storage::{Storage, StorageErrorKind, planted};
 
 use super::contents::entry_text;
 use super::outcome::{Outcome, OutputTable};
@@ -295,7 +295,7 @@ impl Checking<'_> {
                 last_key = Some(entries.key(end).to_vec());
             }
         }
-        if first_key.zip(last_key) != record.keys {
+        if first_key.zip(last_key) != record.keys && !planted!(EndsAreBelieved) {
             return reject(format!(
                 "table {} has another first or last key than the outcome says",
                 record.name
