@@ -81,8 +81,8 @@ impl Sessions {
         self.add(components, name, device);
     }
 
-    /// Ends the sessions, those for lent work first. What cannot be reached is waited for at the same
-    /// time.
+    /// Ends the sessions, those for lent work first. Devices that cannot be reached are waited for at
+    /// the same time.
     fn close(&self) {
         self.executors
             .iter()
@@ -193,13 +193,19 @@ pub fn open_read_only(place: &str, options: Options, placement: &Placement) -> R
     Ok(DeviceStore { store, sessions })
 }
 
-/// The name of the executor of a device: `device`, or its address if the store has several.
+/// The name of the executor of a device: `device`, or its address if the store has several. Of a
+/// long address it is the end, because the store cuts the end of long names off.
 fn executor_name(address: &Address, device_count: usize) -> String {
-    match device_count > 1 {
-        true => address.to_string(),
-        false => "device".to_string(),
+    if device_count < 2 {
+        return "device".to_string();
     }
+    let address = address.to_string();
+    let from = address.chars().count().saturating_sub(NAME_CHARS);
+    address.chars().skip(from).collect()
 }
+
+/// The most characters of an executor's name that the store keeps.
+const NAME_CHARS: usize = 64;
 
 /// The parts of a store.
 fn components(

@@ -9,7 +9,8 @@
 //!
 //! A sync is sent after [`ClientOptions::sync_bytes`](super::session::ClientOptions::sync_bytes)
 //! without being asked for. Appends behind it are answered after it, so what is answered and not
-//! durable stays below the limit of the tail, and a device that is started again loses nothing.
+//! durable stays below the limit of the tail, and a device that is started again loses nothing. A
+//! larger number of bytes, or 0, lets a tail become incomplete.
 //!
 //! Invariants:
 //! - The tail takes an append whole or not at all, so an append that failed has had no effect.
@@ -17,8 +18,9 @@
 //!   server.
 //! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
 //!   nothing.
-//! - While the tail is incomplete, a sync is sent when everything before it is answered: if it went
-//!   out on a connection that had ended, its result would be unknown, and the file would fail.
+//! - While the tail is incomplete, no sync is sent before everything in front of it is answered: if
+//!   it went out on a connection that had ended, its result would be unknown, and the file would
+//!   fail.
 //! - A change that was sent in this state of the server is sent again as it was, so nothing is
 //!   joined to it.
 //! - `failed` is set once, and every later call gets it.
@@ -42,7 +44,7 @@ use siltstone_storage::{
 use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Pipe, Receiver};
 use super::purpose::LinkPurpose;
-use super::session::{Limit, Session};
+use super::session::{Limit, Losses, Session};
 use crate::frames::ConnectionError;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::request::FileChange;
@@ -127,12 +129,17 @@ struct Inner {
     pipe: Option<Pipe>,
     /// Counts pipes, so that a receiver notices that its pipe was replaced.
     pipe_count: u64,
+    /// The connections that were lost since the last answer, when the first of them was, and when
+    /// the next one may be used.
+    losses: Losses,
+    lost_since: Option<Instant>,
+    next_try: Instant,
     is_receiving: bool,
     tail: VecDeque<Change>,
     /// Where the tail begins.
     tail_start: u64,
     tail_bytes: usize,
-    /// The bytes of appends since the last sync that was asked for.
+    /// The bytes of appends since the last sync in the tail, answered or not, and asked for or not.
     unsynced_bytes: usize,
     /// Whether answered changes were dropped from the tail before a sync.
     is_incomplete: bool,
@@ -202,6 +209,9 @@ impl FileShared {
             boot: boot.unwrap_or_default(),
             pipe: None,
             pipe_count: 0,
+            losses: Losses::default(),
+            lost_since: None,
+            next_try: session.runtime.now(),
             is_receiving: false,
             tail: VecDeque::new(),
             tail_start: 0,
@@ -305,11 +315,20 @@ impl FileShared {
         tracing::debug!(file = self.first_name, %error, "the connection of a file was lost");
         if let Some(pipe) = inner.pipe.take() {
             inner.pipe_count += 1;
+            self.note_loss(inner, &pipe);
             self.session.discard(pipe);
         }
         // What has no answer is sent again, with the same numbers.
         inner.sent = inner.answered;
         self.changed.notify_all();
+    }
+
+    /// The next try waits if several connections in a row were lost.
+    fn note_loss(&self, inner: &mut Inner, pipe: &Pipe) {
+        let now = self.session.runtime.now();
+        let since = *inner.lost_since.get_or_insert(now);
+        inner.losses.count(pipe.connected, since);
+        inner.next_try = now + inner.losses.pause();
     }
 
     fn push(&self, inner: &mut Inner, kind: ChangeKind) -> u64 {
@@ -337,11 +356,11 @@ impl FileShared {
             let is_behind_reserve =
                 end > inner.answered && matches!(inner.tail[end - 1].kind, ChangeKind::Reserve(_));
             // See the invariants. The result of this sync must not become unknown without need.
-            let is_early_sync = inner.is_incomplete
+            let is_sync_too_soon = inner.is_incomplete
                 && end > inner.answered
                 && matches!(inner.tail[end].kind, ChangeKind::Sync);
             bytes += inner.tail[end].kind.len();
-            if is_behind_reserve || is_early_sync || (end > inner.sent && bytes > most) {
+            if is_behind_reserve || is_sync_too_soon || (end > inner.sent && bytes > most) {
                 break;
             }
             if inner.tail[end].number == 0 {
@@ -396,6 +415,7 @@ impl FileShared {
             let error = self.session.wrong_answer("append", &self.shown_name());
             return self.fail(inner, error);
         };
+        (inner.losses, inner.lost_since) = (Losses::default(), None);
         match answer {
             Answer::Done => {}
             Answer::Failed(error) if matches!(change.kind, ChangeKind::Reserve(_)) => {
@@ -481,6 +501,12 @@ impl FileShared {
                 return Err(self.session.unreachable(op, &self.shown_name()));
             }
             if inner.pipe.is_none() {
+                let now = self.session.runtime.now();
+                if now < inner.next_try {
+                    let pause = inner.next_try.since(now);
+                    inner = self.changed.wait_timeout(inner, pause).0;
+                    continue;
+                }
                 drop(inner);
                 let pipe = self.session.take(limit, op, &self.shown_name());
                 inner = self.inner.lock();
@@ -539,7 +565,10 @@ impl FileShared {
             match self.reopen(inner, &mut pipe) {
                 Ok(Reopened::Open) => {}
                 Ok(Reopened::Failed | Reopened::Later) => return self.session.give_back(pipe),
-                Err(error) => return self.session.lost(pipe, &error),
+                Err(error) => {
+                    self.note_loss(inner, &pipe);
+                    return self.session.lost(pipe, &error);
+                }
             }
         }
         pipe.object = self.purpose;

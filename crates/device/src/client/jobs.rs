@@ -462,7 +462,7 @@ fn take_left(job: &Job, ctx: &ExecContext) -> Vec<Part> {
 
 /// Deletes tables that nobody needs. If their storage cannot be reached, the rest stays, because
 /// each call would wait for its time limit.
-fn delete_tables<'a>(names: impl Iterator<Item = &'a str>, ctx: &ExecContext) {
+pub(super) fn delete_tables<'a>(names: impl Iterator<Item = &'a str>, ctx: &ExecContext) {
     for name in names {
         if let Err(error) = ctx.outputs.delete(ctx.epoch, name) {
             tracing::debug!(%error, "a table of an attempt that ended stays");

@@ -26,7 +26,7 @@ use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::verify_outcome;
 use siltstone_table::job::{Input, Job};
 
-use super::jobs::is_unreachable;
+use super::jobs::{delete_tables, is_unreachable};
 use super::{Client, Device};
 use crate::wire::hello::FolderWanted;
 use crate::wire::job::JobOrder;
@@ -108,6 +108,15 @@ impl Lent {
             sent_bytes: AtomicU64::new(0),
             scratch: device.client.session.runtime.mutex(None),
         }
+    }
+
+    /// The next job has a session of its own. This one ends with the last job that uses it.
+    fn leave_session(&self, scratch: &Arc<Scratch>) {
+        let mut current = self.scratch.lock();
+        let is_current = current.as_ref().is_some_and(|s| Arc::ptr_eq(s, scratch));
+        let left = if is_current { current.take() } else { None };
+        drop(current);
+        drop(left);
     }
 
     /// Begins [`Lent::close`], without waiting for its end.
@@ -193,6 +202,10 @@ impl Lent {
             ..ctx.clone()
         };
         let outcome = client.run_job(&theirs, order, &there);
+        if is_unreachable(&outcome) {
+            // What the attempt made may lie there, and nobody would count it.
+            self.leave_session(&scratch);
+        }
         let mut outcome = outcome.map_err(no_room)?.outcome;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
@@ -202,8 +215,11 @@ impl Lent {
         if verify_outcome(job, &outcome).is_err() {
             // It may name any file of this host, so nothing is fetched. The store rejects it, and
             // does not trust the device any more.
-            for name in outcome.names_of(&job.output) {
-                let _ = scratch.storage.delete(scratch.epoch(), name);
+            if outcome
+                .names_of(&job.output)
+                .any(|name| scratch.delete(name).is_err())
+            {
+                self.leave_session(&scratch);
             }
             return Ok(outcome);
         }
@@ -212,9 +228,9 @@ impl Lent {
         if fetched.is_err() {
             // Nobody refers to what was fetched, nor to what lies on the device, where it would
             // take room that this host counts as free.
+            delete_tables(outcome.tables.iter().map(|table| &table.name[..]), ctx);
             let mut is_gone = is_unreachable(&fetched);
             for table in &outcome.tables {
-                let _ = ctx.outputs.delete(ctx.epoch, &table.name);
                 is_gone = is_gone || scratch.delete(&table.name).is_err();
                 if is_gone {
                     scratch.leave(&table.name, table.file_bytes);

@@ -184,12 +184,13 @@ impl Device {
     }
 
     /// Another session with the same device for jobs, whose bytes count as those of this one. Its
-    /// calls give up as soon as those that wait for a job.
+    /// calls give up as soon as those that wait for a job, and its files need not be durable.
     fn reconnect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
         let session = &self.client.session;
         let (network, address) = session.link();
         let options = ClientOptions {
             time_limit: session.options.time_limit.min(DOWN_LIMIT),
+            sync_bytes: 0,
             ..session.options.clone()
         };
         let traffic = Arc::clone(&session.vital.traffic);
@@ -241,8 +242,9 @@ impl Device {
     }
 
     /// Ends the session: what files have is sent, leases are given back, and every later call
-    /// fails. Waits for the device for five seconds at most, and not at all if it cannot be reached
-    /// and nothing is left to send.
+    /// fails. Waits for the device for five seconds, and for a try to connect that is under way. If
+    /// the device cannot be reached and the session is for compactions only, it waits for no more
+    /// than such a try.
     pub fn close(&self) {
         self.begin_close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -482,8 +484,9 @@ fn keep(client: &Arc<Client>) {
         let files = client.files.lock();
         files.values().any(|file| file.is_unanswered())
     };
-    // A device that cannot be reached notices the end of the session by its silence.
-    if session.down().is_none() || has_unsent() {
+    // A device that cannot be reached notices the end of the session by its silence. A lease should
+    // be given back all the same, because the next host would have to wait for it.
+    if session.down().is_none() || session.has_folder() || has_unsent() {
         let limit = session.keeper_limit(CLOSE_LIMIT);
         let _ = client.drain_all(&limit, "close");
         let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);

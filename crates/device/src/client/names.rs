@@ -343,7 +343,7 @@ impl Names {
                     session.give_back(pipe);
                     return Ok(answer);
                 }
-                Err(error) => session.lost(pipe, &error),
+                Err(error) => session.lost_in(call.limit, pipe, &error),
             }
             if call.is_over() {
                 return Err(call.unreachable());
@@ -414,7 +414,10 @@ impl Names {
             };
             if let Err(error) = self.enter(session, &pipe) {
                 self.pending = Some(pending);
-                session.lost(pipe, &error);
+                session.lost_in(call.limit, pipe, &error);
+                if call.is_over() {
+                    return Err(call.unreachable());
+                }
                 continue;
             }
             match self.try_once(&mut pending, &mut pipe, session) {
@@ -433,7 +436,7 @@ impl Names {
                 }
                 Err(error) => {
                     self.pending = Some(pending);
-                    session.lost(pipe, &error);
+                    session.lost_in(call.limit, pipe, &error);
                 }
             }
             if call.is_over() {

@@ -8,11 +8,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::Runtime;
 use siltstone_storage::link::Connection;
+use siltstone_storage::{Instant, Runtime};
 
 use super::link_rate::LinkRate;
 use super::purpose::{Awaited, LinkPurpose, Traffic};
@@ -28,6 +28,8 @@ const SEND_LIMIT: Duration = Duration::from_secs(60);
 /// What all pipes of a client share.
 pub(super) struct Vital {
     pub(super) runtime: Runtime,
+    /// The address of the device, for messages.
+    pub(super) address: String,
     /// How long a connection may be silent while an answer is due.
     pub(super) silence: Duration,
     /// When a byte of the device came last.
@@ -56,7 +58,6 @@ pub(super) struct Receiver {
     vital: Arc<Vital>,
     last_answer: u64,
     awaited: Arc<Awaited>,
-    has_answered: Arc<AtomicBool>,
 }
 
 impl Receiver {
@@ -114,8 +115,12 @@ impl Receiver {
             return Err(WireError::Order(self.last_answer, found).into());
         }
         let answer = Answer::decode(frame.header.kind, frame.fields());
-        self.has_answered.store(true, Ordering::Relaxed);
-        Ok(Some((answer.map_err(WireError::from)?, frame)))
+        let mut answer = answer.map_err(WireError::from)?;
+        if let Answer::Failed(error) = &mut answer {
+            // A full disk, for example, is not one of this machine.
+            error.detail += &format!(", on the device at {}", self.vital.address);
+        }
+        Ok(Some((answer, frame)))
     }
 
     /// The descriptor that came along with this frame. The system may have had none left to
@@ -144,12 +149,12 @@ pub(super) enum Passed {
 pub(super) struct Pipe {
     connection: Arc<dyn Connection>,
     vital: Arc<Vital>,
+    /// When it was made.
+    pub(super) connected: Instant,
     /// The server's state of the session.
     pub(super) state: [u8; 16],
     last_sent: u64,
     awaited: Arc<Awaited>,
-    /// Whether any request was answered on this pipe.
-    has_answered: Arc<AtomicBool>,
     /// What the bytes of the object are for that this pipe is used for now.
     pub(super) object: LinkPurpose,
     /// `None` while a task receives.
@@ -163,34 +168,22 @@ impl Pipe {
         state: [u8; 16],
     ) -> Pipe {
         let awaited: Arc<Awaited> = Arc::default();
-        let has_answered: Arc<AtomicBool> = Arc::default();
         let receiver = Receiver {
             awaited: Arc::clone(&awaited),
-            has_answered: Arc::clone(&has_answered),
             frames: Frames::new(Arc::clone(&connection)),
             vital: Arc::clone(vital),
             last_answer: 0,
         };
         Pipe {
+            connected: vital.runtime.now(),
             connection,
             vital: Arc::clone(vital),
             state,
             last_sent: 0,
             awaited,
-            has_answered,
             object: LinkPurpose::Other,
             receiver: Some(receiver),
         }
-    }
-
-    /// Whether any request was answered on this pipe.
-    pub(super) fn has_answered(&self) -> bool {
-        self.has_answered.load(Ordering::Relaxed)
-    }
-
-    /// Whether a request was sent on this pipe, and none was answered.
-    pub(super) fn was_fruitless(&self) -> bool {
-        self.last_sent > 0 && !self.has_answered()
     }
 
     /// Sends a request.

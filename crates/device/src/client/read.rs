@@ -151,7 +151,7 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
                 session.discard(pipe);
                 return Err(session.wrong_answer("open", name));
             }
-            Err(error) => session.lost(pipe, &error),
+            Err(error) => session.lost_in(&limit, pipe, &error),
         }
         if session.is_over(&limit) {
             return Err(session.unreachable("open", name));
@@ -280,7 +280,7 @@ impl RemoteReader {
                     session.give_back(pipe);
                     return result;
                 }
-                Err(error) => session.lost(pipe, &error),
+                Err(error) => session.lost_in(limit, pipe, &error),
             }
             if session.is_over(limit) {
                 return Err(session.unreachable("read", &name));

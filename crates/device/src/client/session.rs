@@ -13,6 +13,7 @@
 //! Threading: shared. Nobody who waits for a pipe holds a lock. The pool's lock is held over no
 //! call of a link.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,10 +44,10 @@ pub struct ClientOptions {
     pub connections_max: usize,
     /// The bytes of each file that are kept, in case that the device is started again.
     pub tail_bytes: usize,
-    /// After so many bytes a file that is written is synced without being asked for, so that the
-    /// bytes that are kept are all that is not durable. 0 for never. If more than
-    /// [`tail_bytes`](Self::tail_bytes) are not durable, a device that is started again during a
-    /// sync may have lost some of them, and the file fails.
+    /// After so many bytes a file that is written is synced without being asked for, so that all
+    /// bytes that are not durable are among those that are kept. 0 for never. If more than
+    /// [`tail_bytes`](Self::tail_bytes) are answered and not durable, a device that is started
+    /// again during a sync may have lost some of them, and the file fails.
     pub sync_bytes: usize,
     /// The bytes of each file that may be without an answer.
     pub unanswered_bytes: usize,
@@ -114,19 +115,6 @@ struct Pool {
     ended: Option<StorageError>,
     /// Since when the device could not be reached, and why.
     down: Option<(Instant, String)>,
-    /// The number of connections in a row that ended before any request was answered on them, and
-    /// when the next one may begin. A device that ends the connection because of a request would
-    /// otherwise get it thousands of times a second.
-    fruitless: u32,
-    connects_at: Option<Instant>,
-}
-
-impl Pool {
-    /// How long nobody may connect.
-    fn connects_in(&self, now: Instant) -> Duration {
-        let at = self.connects_at;
-        at.map_or(Duration::ZERO, |at| at.since(now.min(at)))
-    }
 }
 
 /// See the module.
@@ -153,6 +141,31 @@ pub(super) struct Limit {
     /// Connections that the call may add to the largest number. The keeper has one, because it
     /// makes files give theirs back.
     extra: usize,
+    losses: Cell<Losses>,
+}
+
+/// The connections that one caller lost in a row although they began after its first try. A device
+/// that ends each connection because of a request would otherwise get it thousands of times a
+/// second. Connections that were lost because the device was started again began earlier.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses(u32);
+
+impl Losses {
+    /// Counts the loss of a connection. `since` is when the caller made its first try.
+    pub(super) fn count(&mut self, connected: Instant, since: Instant) {
+        self.0 = self.0.saturating_add(u32::from(connected >= since));
+    }
+
+    /// How long the caller waits before its next try.
+    pub(super) fn pause(self) -> Duration {
+        match self.0 {
+            0 => Duration::ZERO,
+            count => PAUSES
+                .0
+                .saturating_mul(1 << (count - 1).min(10))
+                .min(PAUSES.1),
+        }
+    }
 }
 
 /// The result of one try.
@@ -176,6 +189,7 @@ impl Session {
     ) -> Session {
         let vital = Arc::new(Vital {
             runtime: runtime.clone(),
+            address: address.to_string(),
             silence: options.silence,
             last_heard_ns: AtomicU64::new(0),
             traffic,
@@ -242,6 +256,11 @@ impl Session {
         self.folder == FolderWanted::None
     }
 
+    /// Whether the session has a folder that stays after it.
+    pub(super) fn has_folder(&self) -> bool {
+        matches!(self.folder, FolderWanted::Named { .. })
+    }
+
     pub(super) fn token(&self) -> [u8; 16] {
         self.token
     }
@@ -260,6 +279,7 @@ impl Session {
             begun: self.runtime.now(),
             limit,
             extra: 0,
+            losses: Cell::default(),
         }
     }
 
@@ -360,14 +380,6 @@ impl Session {
                     if let Some(pipe) = pool.idle.pop() {
                         return Ok(pipe);
                     }
-                    let rests = pool.connects_in(self.runtime.now());
-                    if !rests.is_zero() {
-                        drop(self.changed.wait_timeout(pool, rests.min(POOL_LOOK)));
-                        if self.is_over(limit) {
-                            return Err(self.unreachable(op, name));
-                        }
-                        continue;
-                    }
                     if pool.count < self.options.connections_max + limit.extra {
                         pool.count += 1;
                         drop(pool);
@@ -399,8 +411,7 @@ impl Session {
     pub(super) fn take_now(&self) -> Option<Pipe> {
         {
             let pool = self.pool.lock();
-            let rests = !pool.connects_in(self.runtime.now()).is_zero();
-            if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() || rests {
+            if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() {
                 return None;
             }
         }
@@ -438,8 +449,10 @@ impl Session {
     /// Gives a pipe back that has no request without an answer.
     pub(super) fn give_back(&self, pipe: Pipe) {
         let mut pool = self.pool.lock();
-        if pool.fruitless > 0 && pipe.has_answered() {
-            (pool.fruitless, pool.connects_at) = (0, None);
+        let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
+        if matches!(&pool.down, Some((since, _)) if since.as_nanos() < heard) {
+            // A try to connect failed while other connections worked.
+            self.note_up(&mut pool);
         }
         let is_attached = pool
             .attached
@@ -459,15 +472,9 @@ impl Session {
     /// Drops a pipe whose connection failed.
     pub(super) fn discard(&self, pipe: Pipe) {
         pipe.close();
-        let was_fruitless = pipe.was_fruitless();
         drop(pipe);
         let mut pool = self.pool.lock();
         pool.count -= 1;
-        if was_fruitless {
-            let pause = PAUSES.0.saturating_mul(1 << pool.fruitless.min(10));
-            pool.fruitless = pool.fruitless.saturating_add(1);
-            pool.connects_at = Some(self.runtime.now() + pause.min(PAUSES.1));
-        }
         self.changed.notify_one();
     }
 
@@ -684,11 +691,23 @@ impl Session {
                     self.give_back(pipe);
                     return Ok(answered);
                 }
-                Err(error) => self.lost(pipe, &error),
+                Err(error) => self.lost_in(limit, pipe, &error),
             }
             if self.is_over(limit) {
                 return Err(self.unreachable(op, name));
             }
+        }
+    }
+
+    /// As [`Session::lost`], in a call that makes another try. Waits before it, if several tries
+    /// ended in this way.
+    pub(super) fn lost_in(&self, limit: &Limit, pipe: Pipe, error: &ConnectionError) {
+        let mut losses = limit.losses.get();
+        losses.count(pipe.connected, limit.begun);
+        limit.losses.set(losses);
+        self.lost(pipe, error);
+        if !losses.pause().is_zero() {
+            self.runtime.sleep(losses.pause());
         }
     }
 
@@ -705,5 +724,33 @@ impl Session {
             self.address
         );
         StorageError::new(StorageErrorKind::Io, op, name, detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use siltstone_storage::sim::{SimConfig, run};
+
+    use super::*;
+
+    #[test]
+    fn only_connections_from_after_the_first_try_lead_to_pauses() {
+        let report = run(SimConfig::new(1), |runtime: Runtime| {
+            let before = runtime.now();
+            runtime.sleep(Duration::from_secs(1));
+            let since = runtime.now();
+            let mut losses = Losses::default();
+            // A device that was started again has ended all of these.
+            (0..32).for_each(|_| losses.count(before, since));
+            assert_eq!(losses.pause(), Duration::ZERO);
+            let pauses: Vec<u128> = (0..8)
+                .map(|_| {
+                    losses.count(runtime.now(), since);
+                    losses.pause().as_millis()
+                })
+                .collect();
+            assert_eq!(pauses, [20, 40, 80, 160, 320, 500, 500, 500]);
+        });
+        report.result.unwrap();
     }
 }

@@ -340,7 +340,7 @@ impl Storage for DeviceStorage {
                     session.discard(pipe);
                     return Err(session.wrong_answer("reopen", name));
                 }
-                Err(error) => session.lost(pipe, &error),
+                Err(error) => session.lost_in(&limit, pipe, &error),
             }
             if session.is_over(&limit) {
                 return Err(session.unreachable("reopen", name));

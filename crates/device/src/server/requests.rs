@@ -579,5 +579,11 @@ fn change_file(
     if !matches!(change, FileChange::Reserve { .. }) {
         lane.failed = lane.last.clone();
     }
+    drop(lane);
+    if let (FileChange::Sync, Err(error)) = (&change, &result) {
+        // Nobody may have asked for this sync, and the system tells of the failure only once.
+        let name = written.file.name().to_string();
+        session.names.lock().1.objects.insert(name, error.clone());
+    }
     Ok(done(result)).into()
 }

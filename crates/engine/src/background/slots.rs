@@ -71,8 +71,9 @@ fn longest_of(kind: JobKind, expected: Duration, bytes: u64, bytes_per_s: u64) -
         .saturating_add(takes(bytes_per_s).saturating_mul(times))
 }
 
-/// The rate at which an attempt at least reads its inputs, before its side is measured.
-const SLOWEST_BYTES_PER_S: u64 = 1 << 20;
+/// The rate at which an attempt at least reads its inputs, before its side is measured. Those of a
+/// lent job may cross a slow link.
+const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 
 /// The jobs of a store that run elsewhere.
 pub(super) struct Slots {
@@ -107,6 +108,8 @@ struct Watched {
     /// When this was looked at last, and for how long calls of the storage were in progress.
     looked: Instant,
     in_calls: Duration,
+    /// How long it may go on. A rate limit that is raised later takes nothing of it away.
+    longest: Duration,
     cancelled: Option<Instant>,
     /// It was cancelled because it had shown no sign of life, or went on for much too long.
     is_hung: bool,
@@ -208,8 +211,8 @@ impl Slots {
         self.jobs.env().work().notify();
     }
 
-    /// Cancels attempts that hang, or all of them if `is_sound` is false: no outcome can be installed
-    /// then. Abandons attempts that ignore that they were cancelled.
+    /// Cancels attempts that hang, or all of them if `is_sound` is false: no outcome can be
+    /// installed then. Abandons attempts that ignore that they were cancelled.
     fn watch(&self, is_sound: bool) {
         let now = self.jobs.env().now();
         let rate = self.jobs.runner().rate.bytes_per_s();
@@ -313,8 +316,9 @@ impl Watched {
         }
         self.looked = now;
         let longest = longest_of(slot.kind, slot.expected, self.work.bytes(), rate);
+        self.longest = self.longest.max(longest);
         let is_hung = now.since(self.changed) >= silence_of(slot.kind, slot.expected)
-            || now.since(self.begun) >= longest.saturating_add(self.in_calls);
+            || now.since(self.begun) >= self.longest.saturating_add(self.in_calls);
         if !self.cancel.is_cancelled() && (is_hung || !is_sound) {
             self.is_hung = is_hung;
             self.cancel.cancel();
@@ -384,6 +388,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         begun: now,
         looked: now,
         in_calls: Duration::ZERO,
+        longest: Duration::ZERO,
         cancelled: None,
         is_hung: false,
         work,

@@ -1,5 +1,6 @@
 //! Parsers of the protocol between a host and a device (`docs/format/wire.md`): hellos, frames, the
-//! fields of requests and answers, and the work of a job. Both sides read what a hostile peer may have sent.
+//! fields of requests and answers, and the work of a job. Both sides read what a hostile peer may
+//! have sent.
 
 use siltstone_device::wire::frame::{FrameReader, HEADER_BYTES};
 use siltstone_device::wire::job::{get_work, put_work};

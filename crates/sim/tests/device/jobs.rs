@@ -379,8 +379,8 @@ fn killed(
         Ok(outcome) => setup.holds(&outcome, true),
         Err(_) => {
             setup.coverage.add("jobs.killed");
-            // A sync of names was under way, so all later ones of this session fail, until the store
-            // is opened again.
+            // A sync of names was under way, so all later ones of this session fail, until the
+            // store is opened again.
             let synced = setup.storage.sync_dir(setup.lease.epoch());
             if let Err(error) = synced {
                 assert_eq!(error.kind, StorageErrorKind::Io, "{error}");

@@ -125,14 +125,14 @@ impl Plan {
         let mut rng = Rng::new(self.seed ^ 0x5EBA);
         let is_kill = |act: &&Act| matches!(act, Act::KillHost | Act::KillDevice);
         let kills: Vec<Act> = self.acts.iter().filter(is_kill).copied().collect();
-        if kills.is_empty() || !self.may_separate() || !rng.chance(70) {
+        if kills.is_empty() || !self.may_separate() || !rng.chance(90) {
             return;
         }
         let act = *rng.pick(&kills);
         let moment = *rng.pick(&super::jobs::MOMENTS);
-        match rng.chance(50) {
+        match rng.chance(35) {
             true => tap.aim(act, moment, "begin_rebuild", 1 + rng.below(3)),
-            false => tap.aim(act, moment, "survivors", 1 + rng.below(40)),
+            false => tap.aim(act, moment, "survivors", 1 + rng.below(10)),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Watches a load from a thread of its own: says which device it waits for, and ends it soon after a
-//! signal, also while its thread waits for the store.
+//! Watches a load from a thread of its own: says which device it waits for, and ends it soon after
+//! a signal, also while its thread waits for the store.
 //!
-//! Nothing else would be seen of a load that waits for a device, because flushes wait for as long as
-//! the device is away. So after [`AWAY`] a line says which device that is, for how long, and why.
+//! Nothing else would be seen of a load that waits for a device, because flushes wait for as long
+//! as the device is away. So after [`AWAY`] a line says which device it is, for how long, and why.
 //!
 //! A signal ends a load between two records. But the thread of the load may wait long in a call of
 //! the store: in a write that is stalled, or for a device that does not answer. So a thread of its
@@ -114,7 +114,7 @@ impl Watched {
     fn say_if_away(&self, device: &Device, was_away: &mut bool) {
         let line = match device.report().down {
             Some((time, why)) if time >= AWAY && !*was_away => format!(
-                "silt: the device at {} cannot be reached for {} s ({why}); {}",
+                "silt: the device at {} could not be reached for {} s ({why}); {}",
                 device.address(),
                 time.as_secs(),
                 match device.is_for_jobs() {

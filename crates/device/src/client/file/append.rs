@@ -59,9 +59,6 @@ impl FileShared {
         if self.join(&mut inner, parts, total) {
             return self.appended(inner, &limit);
         }
-        if self.is_sync_due(&inner) {
-            self.push(&mut inner, ChangeKind::Sync);
-        }
         let mut position = inner.position;
         let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
         for part in parts {
@@ -71,21 +68,26 @@ impl FileShared {
                 bytes.extend_from_slice(&part[..take]);
                 part = &part[take..];
                 if bytes.len() == BULK_MAX {
-                    let len = bytes.len() as u64;
-                    let bytes = std::mem::take(&mut bytes);
-                    self.push(&mut inner, ChangeKind::Append { position, bytes });
-                    position += len;
+                    position = self.push_append(&mut inner, position, std::mem::take(&mut bytes));
                 }
             }
         }
         if !bytes.is_empty() {
-            let len = bytes.len() as u64;
-            self.push(&mut inner, ChangeKind::Append { position, bytes });
-            position += len;
+            position = self.push_append(&mut inner, position, bytes);
         }
         inner.position = position;
         inner.len = inner.len.max(position);
         self.appended(inner, &limit)
+    }
+
+    /// Adds an append to the tail, behind a sync if one is due. Returns where it ends.
+    fn push_append(&self, inner: &mut Inner, position: u64, bytes: Vec<u8>) -> u64 {
+        if self.is_sync_due(inner) {
+            self.push(inner, ChangeKind::Sync);
+        }
+        let end = position + bytes.len() as u64;
+        self.push(inner, ChangeKind::Append { position, bytes });
+        end
     }
 
     /// Whether so much was appended since the last sync that the next append comes behind another.
@@ -130,8 +132,9 @@ impl FileShared {
     /// keeper sends it.
     fn appended<'a>(&'a self, mut inner: Guard<'a>, limit: &Limit) -> Result<()> {
         if inner.pipe.is_none() {
+            let rests = self.session.runtime.now() < inner.next_try;
             drop(inner);
-            let Some(pipe) = self.session.take_now() else {
+            let Some(pipe) = (!rests).then(|| self.session.take_now()).flatten() else {
                 return Ok(());
             };
             inner = self.inner.lock();

@@ -71,6 +71,11 @@ impl Memory {
         self.ages.retain(|_, age| now - age.seen < REMEMBERED_FOR);
     }
 
+    /// A work was begun. If it comes back, it is a new one.
+    fn forget(&mut self, key: &WorkKey) {
+        self.ages.remove(key);
+    }
+
     fn passed_count(&self, key: &WorkKey) -> u32 {
         self.ages.get(key).map_or(0, |age| age.passed_count)
     }
@@ -169,7 +174,7 @@ impl Round<'_> {
         if taken.is_none() && is_spared && host_is_able {
             // No other side can begin a job. The host does not begin one that another side will
             // have done soon enough.
-            self.leave_to_others(schedule, &mut queues, small == Some(host));
+            self.leave_to_others(schedule, &mut queues, small == Some(host), &able);
             let all: Vec<_> = queues
                 .iter()
                 .map(|queue| queue.queued(&schedule.queues))
@@ -326,14 +331,25 @@ impl Round<'_> {
     /// Has the host refuse the works that other sides are expected to finish first, although these
     /// are busy and the host's time counts several times. As many works wait for a side as it has
     /// slots. `from_large` says that the others take from the large end.
-    fn leave_to_others(&self, schedule: &Schedule, queues: &mut [Queue], from_large: bool) {
+    /// `able` says on which sides the caller can begin a compaction now.
+    fn leave_to_others(
+        &self,
+        schedule: &Schedule,
+        queues: &mut [Queue],
+        from_large: bool,
+        able: &[bool],
+    ) {
         let Some(sides) = &self.sides else {
             return;
         };
         let host = self.jobs.runner.sides.host();
         let mut sides = self.with_running(schedule, sides, JobKind::Compaction);
-        for side in &mut sides[..host] {
+        for (side, able) in sides[..host].iter_mut().zip(able) {
             side.slots = slots_for_queued(side.slots);
+            // It seems to be free and is not, for example because a flush has its slot.
+            if !able && side.running.len() < side.slots {
+                side.slots = 0;
+            }
         }
         let mut others_take: Vec<&mut Entry> = Vec::new();
         for queue in queues {
@@ -366,6 +382,7 @@ impl Round<'_> {
         let entry = queue.entries.remove(taken.position);
         let others = queue.entries.iter().map(|entry| &entry.key);
         schedule.queues.count_passed(&entry.key, others);
+        schedule.queues.forget(&entry.key);
         let mut work = entry.work;
         let speed = self.sides.as_ref().and_then(|sides| {
             let speed = sides[taken.side].speed;
