@@ -243,6 +243,9 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
                 _
             )
         );
+        // An append to such an object is taken before that is known, and is in no object afterwards.
+        let is_lost =
+            is_lost || matches!(op, Op::Read(..) | Op::Map(_)) && remote.has_lost_writer();
         if kills && is_of_handle && is_lost && a != b {
             remote.close_all();
             local.close_all();

@@ -275,6 +275,15 @@ impl Side {
         }
     }
 
+    /// Whether a file that is written has failed because its object was lost: nobody asks for the
+    /// result of its last appends, and they are not there.
+    #[allow(dead_code)]
+    pub fn has_lost_writer(&self) -> bool {
+        let failure = |file: &Arc<dyn WriteFile>| file.append(&[]).err();
+        let mut failures = self.writers.iter().filter_map(failure);
+        failures.any(|error| error.kind == StorageErrorKind::Closed)
+    }
+
     /// Closes all open objects.
     #[allow(dead_code)]
     pub fn close_all(&mut self) {
