@@ -81,8 +81,8 @@ impl Sessions {
         self.add(components, name, device);
     }
 
-    /// Ends the sessions, those for lent work first. Devices that cannot be reached are waited for at
-    /// the same time.
+    /// Ends the sessions, those for lent work first. All of them begin to end before any is waited
+    /// for, so several devices that cannot be reached cost the time of one.
     fn close(&self) {
         self.executors
             .iter()

@@ -29,6 +29,14 @@ fn start(runtime: &Runtime, network: &MemoryNetwork, folders: &Arc<MemoryFolders
     runtime.spawn_process("device", device).expect("a process")
 }
 
+/// The folder that hosts ask for.
+fn db() -> FolderWanted {
+    FolderWanted::Named {
+        name: "db".into(),
+        create: true,
+    }
+}
+
 /// Several callers wait for a device that is down: they pause between their tries, and do not wake
 /// each other by their failures.
 #[test]
@@ -41,16 +49,12 @@ fn callers_that_wait_for_a_device_do_not_spin() {
         let network = MemoryNetwork::new(&runtime);
         let folders = Arc::new(MemoryFolders::new(&runtime));
         let device = start(&runtime, &network, &folders);
-        let folder = FolderWanted::Named {
-            name: "db".into(),
-            create: true,
-        };
         let options = ClientOptions {
             time_limit: Duration::from_secs(10),
             ..ClientOptions::default()
         };
         let link: Arc<dyn Network> = Arc::new(network);
-        let session = Device::connect(&runtime, link, address(), folder, options).unwrap();
+        let session = Device::connect(&runtime, link, address(), db(), options).unwrap();
         runtime.kill_group(device.group());
         let tasks = (0..5).map(|i| {
             let storage = session.storage();
@@ -76,11 +80,7 @@ fn the_end_of_a_session_for_jobs_does_not_wait() {
         let network = MemoryNetwork::new(&runtime);
         let folders = Arc::new(MemoryFolders::new(&runtime));
         let device = start(&runtime, &network, &folders);
-        let folder = FolderWanted::Named {
-            name: "db".into(),
-            create: true,
-        };
-        let sessions = [folder, FolderWanted::None].map(|folder| {
+        let sessions = [db(), FolderWanted::None].map(|folder| {
             let link: Arc<dyn Network> = Arc::new(network.clone());
             let options = ClientOptions::default();
             Device::connect(&runtime, link, address(), folder, options).unwrap()
@@ -160,16 +160,12 @@ fn a_request_that_ends_its_connection_is_repeated_after_pauses() {
         let network = MemoryNetwork::new(&runtime);
         let greeted = Arc::new(AtomicU64::new(0));
         start_rude(&runtime, &network, &greeted);
-        let folder = FolderWanted::Named {
-            name: "db".into(),
-            create: true,
-        };
         let options = ClientOptions {
             time_limit: Duration::from_secs(2),
             ..ClientOptions::default()
         };
         let link: Arc<dyn Network> = Arc::new(network.clone());
-        let session = Device::connect(&runtime, link, address(), folder, options).unwrap();
+        let session = Device::connect(&runtime, link, address(), db(), options).unwrap();
         let error = session.storage().open("x").map(drop).unwrap_err();
         assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
         // A call makes no further try after ten times its limit, and the longest pause is half a

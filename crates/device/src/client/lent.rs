@@ -8,8 +8,9 @@
 //! Invariants: tables that a running job needs are not dropped. No file of this host is made or
 //! deleted before the outcome that names it was verified. A fetched table is complete and synced
 //! before its outcome is returned. The session's lease and folder end with the session, so
-//! nothing is left on the device. An attempt whose device is gone makes no further calls there:
-//! what it would have deleted counts as kept and unfinished, and goes when room is needed.
+//! nothing is left on the device. If a call does not reach the device, the attempt makes no further
+//! calls there. The tables that it would have deleted count as kept and unfinished, and they are
+//! deleted when room is needed.
 //!
 //! Threading: shared. The lock is held over no call.
 

@@ -243,7 +243,8 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
                 _
             )
         );
-        // An append to such an object is taken before that is known, and is in no object afterwards.
+        // The client takes an append to such a file before it knows that the object is lost, so a
+        // read of the object does not show the append.
         let is_lost =
             is_lost || matches!(op, Op::Read(..) | Op::Map(_)) && remote.has_lost_writer();
         if kills && is_of_handle && is_lost && a != b {
