@@ -16,7 +16,7 @@ use crate::wire::frame::{HEADER_BYTES, Label, flag, header_of};
 use crate::wire::hello::{HELLO_HEAD_BYTES, hello_len};
 use crate::wire::{Frame, FrameReader, WireError};
 
-/// Why a connection is of no use any more.
+/// Why a connection cannot be used any more.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// The link failed.
@@ -25,29 +25,29 @@ pub enum ConnectionError {
     /// The peer broke the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The peer refused what the connection needs.
+    /// The peer refused something that the connection needs.
     #[error("the device refused: {0}")]
     Refused(StorageError),
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     End,
-    /// The peer was silent for longer than it may be.
+    /// The peer was silent for longer than it is allowed to be.
     #[error("no byte came from the peer in time")]
     Silent,
 }
 
-/// What [`Frames::next`] got.
+/// The result of [`Frames::next`].
 #[derive(Debug)]
 pub(crate) enum Next {
     /// A frame.
     Frame(Frame),
-    /// Some bytes of a frame.
+    /// Some bytes of a frame that is not complete yet.
     Piece,
     /// Nothing came by the deadline.
     Nothing,
 }
 
-/// The frames that are received on a connection.
+/// The frames that arrive on a connection.
 pub(crate) struct Frames {
     connection: Arc<dyn Connection>,
     reader: FrameReader,
@@ -59,7 +59,7 @@ impl Frames {
         Frames { connection, reader }
     }
 
-    /// The next frame, or as much as came by the deadline.
+    /// Returns the next frame, or says how much arrived by the deadline.
     pub(crate) fn next(&mut self, deadline: Instant) -> Result<Next, ConnectionError> {
         let next = self.try_next(deadline);
         if next.is_err() {
@@ -88,7 +88,7 @@ impl Frames {
         self.connection.close();
     }
 
-    /// The descriptor that came along with a frame.
+    /// The descriptor that was passed along with a frame.
     pub(crate) fn take_descriptor(&self) -> Option<OwnedFd> {
         self.connection.take_descriptor()
     }
@@ -99,7 +99,7 @@ impl Frames {
     }
 }
 
-/// A frame that is sent.
+/// A frame to be sent.
 pub(crate) struct Outgoing<'a> {
     header: [u8; HEADER_BYTES],
     fields: Vec<u8>,
@@ -115,14 +115,14 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Its bytes on the link.
+    /// The length of the frame on the link, in bytes.
     pub(crate) fn len(&self) -> usize {
         let bulk: usize = self.bulk.iter().map(|part| part.len()).sum();
         HEADER_BYTES + self.fields.len() + bulk
     }
 }
 
-/// Sends frames, one after the other, in one call of the link.
+/// Sends frames, one after the other, with one call of the link.
 pub(crate) fn send_frames(
     connection: &dyn Connection,
     frames: &[Outgoing<'_>],
@@ -172,7 +172,7 @@ pub(crate) fn send_with_descriptor(
     })
 }
 
-/// The first bytes of the answer with which TLS refuses what does not speak it.
+/// The first bytes of the answer with which a TLS peer refuses a connection that does not use TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// Receives the peer's hello.

@@ -1,7 +1,8 @@
-//! Devices of siltstone: processes next to the data, or on other cores, that run jobs and may hold
-//! a store's files.
+//! Devices of siltstone: processes that run near the data, or on other cores. They run jobs, and
+//! may hold the files of a store.
 //!
-//! `docs/rfc/0009-device.md` has the failure model and the rules, `docs/format/wire.md` the bytes.
+//! `docs/rfc/0009-device.md` has the failure model and the rules, and `docs/format/wire.md`
+//! describes the bytes.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Opens a store that a device has a part in: its folder, its tables, or its jobs.
+//! Opens a store that uses devices: for its folder, for its tables, or for its jobs.
 //!
 //! Invariants: a session ends after the store that uses it.
 //!
-//! Threading: [`DeviceStore`] has one owner; the store in it is shared as any other.
+//! Threading: [`DeviceStore`] has one owner. The store in it is shared like any other store.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::tls::{TlsError, TlsFiles, TlsNetwork};
 use crate::url::{DeviceUrl, is_url};
 use crate::wire::FolderWanted;
 
-/// What of a store is on devices.
+/// The parts of a store that are on devices.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// The address of a folder on a device, for the tables of a new store whose log and manifest
-    /// are in a local folder. A store that exists knows where its tables are.
+    /// are in a local folder. An existing store knows where its tables are.
     pub tables: Option<String>,
-    /// Devices to which compactions are lent, or which share the folder of tables.
+    /// Devices that compactions are lent to, or that share the folder of tables.
     pub devices: Vec<Address>,
     /// How the sessions behave.
     pub client: ClientOptions,
@@ -34,10 +34,10 @@ pub struct Placement {
     pub tls: Option<TlsFiles>,
 }
 
-/// The sockets of the system, with TLS for TCP if there are certificates.
+/// The sockets of the system. TCP connections use TLS if there are certificates.
 ///
 /// # Errors
-/// If a file of them cannot be used.
+/// If one of the certificate files cannot be used.
 pub fn network(
     runtime: &Runtime,
     tls: Option<&TlsFiles>,
@@ -55,17 +55,18 @@ pub struct DeviceStore {
     sessions: Sessions,
 }
 
-/// The sessions of a store, and the executors that may have further ones.
+/// The sessions of a store, and the executors, which may have further sessions of their own.
 #[derive(Default)]
 struct Sessions {
     devices: Vec<Arc<Device>>,
     executors: Vec<Arc<DeviceExecutor>>,
-    /// What leaves values on the device that has the tables, if one has them.
+    /// The executor that leaves values on the device that has the tables, if a device has them.
     separated: Option<Arc<SeparatedExecutor>>,
 }
 
 impl Sessions {
-    /// Adds a session, and lets its device run the store's jobs. The name is that of the executor.
+    /// Adds a session, and lets its device run the store's jobs. `name` is the name of the
+    /// executor.
     fn add(&mut self, components: &mut Components, name: &str, device: Arc<Device>) {
         let executor = Arc::new(DeviceExecutor::new(name, &device));
         components.executors.push(executor.clone());
@@ -81,8 +82,8 @@ impl Sessions {
         self.add(components, name, device);
     }
 
-    /// Ends the sessions, those for lent work first. All of them begin to end before any is waited
-    /// for, so several devices that cannot be reached cost the time of one.
+    /// Ends the sessions, and those for lent work first. All of them begin to end before this waits
+    /// for any of them, so several devices that cannot be reached take no longer than one.
     fn close(&self) {
         self.executors
             .iter()
@@ -105,8 +106,8 @@ impl DeviceStore {
         &self.sessions.devices
     }
 
-    /// What compactions of the host did and saved that left values on the device that has the
-    /// tables. `None` if no device has them.
+    /// What the host's compactions did and saved by leaving values on the device that has the
+    /// tables. `None` if no device has the tables.
     pub fn separated_stats(&self) -> Option<SeparatedStats> {
         let separated = self.sessions.separated.as_ref();
         separated.map(|executor| executor.stats())
@@ -135,17 +136,17 @@ impl Deref for DeviceStore {
 
 impl Drop for DeviceStore {
     fn drop(&mut self) {
-        // Before the sessions, which end when their field is dropped.
+        // The store is dropped before the sessions, which end when their field is dropped.
         drop(self.store.take());
     }
 }
 
 /// Opens a store at a path, or at the address of a folder on a device (`silt://HOST:PORT/FOLDER`).
-/// Its compactions run on the device that has its tables, and on those of `placement`.
+/// Its compactions run on the device that has its tables, and on the devices of `placement`.
 ///
-/// The policy `near-data` of the option `schedule` is made for such stores: the device gets the
+/// The policy `near-data` of the option `schedule` is meant for such stores: the device gets the
 /// compactions, and the host's cores are left to writers and readers. The policy `default` treats
-/// the host as any other side.
+/// the host like any other side.
 ///
 /// ```no_run
 /// use siltstone::{Options, ScheduleOptions};
@@ -163,7 +164,7 @@ impl Drop for DeviceStore {
 ///
 /// # Errors
 /// As [`Store::open`]; `Unreachable` if a device does not answer; `InvalidArgument` if an address
-/// is none, or if the files of TLS cannot be used; `Io` if one side refuses the certificate of
+/// is malformed, or if the TLS files cannot be used; `Io` if one side refuses the certificate of
 /// the other.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut sessions = Sessions::default();
@@ -178,7 +179,7 @@ pub fn open(place: &str, options: Options, placement: &Placement) -> Result<Devi
     Ok(DeviceStore { store, sessions })
 }
 
-/// As [`open`], for reading.
+/// As [`open`], but only for reading.
 ///
 /// # Errors
 /// As [`Store::open_read_only`], and [`open`].
@@ -193,8 +194,8 @@ pub fn open_read_only(place: &str, options: Options, placement: &Placement) -> R
     Ok(DeviceStore { store, sessions })
 }
 
-/// The name of the executor of a device: `device`, or its address if the store has several. Of a
-/// long address it is the end, because the store cuts the end of long names off.
+/// The name of a device's executor: `device`, or the address of the device if the store has several
+/// devices. Of a long address this is the end, because the store cuts off the end of long names.
 fn executor_name(address: &Address, device_count: usize) -> String {
     if device_count < 2 {
         return "device".to_string();
@@ -204,7 +205,7 @@ fn executor_name(address: &Address, device_count: usize) -> String {
     address.chars().skip(from).collect()
 }
 
-/// The most characters of an executor's name that the store keeps.
+/// The maximum number of characters that the store keeps of an executor's name.
 const NAME_CHARS: usize = 64;
 
 /// The parts of a store.
@@ -216,7 +217,7 @@ fn components(
 ) -> Result<Components> {
     let runtime = Runtime::threads();
     let create = options.create_if_missing;
-    // With that of the store's tables.
+    // This includes the device of the store's tables.
     let device_count = placement.devices.len() + 1;
     if is_url(place) {
         if placement.tables.is_some() {
@@ -262,7 +263,7 @@ fn components(
     Ok(components)
 }
 
-/// The normal form of a folder's address, which is how the store records it.
+/// The normal form of a folder's address. The store records it in this form.
 fn normal(url: &str) -> Result<String> {
     let parsed = url.parse::<DeviceUrl>();
     let normal = parsed.and_then(|url| url.normal());
@@ -281,8 +282,8 @@ fn connect_to(url: &str, create: bool, placement: &Placement) -> Result<Arc<Devi
     connect(&url.address, folder, placement)
 }
 
-/// Connects to a device, as [`open`] does with the client options and the certificates of this
-/// placement.
+/// Connects to a device in the same way as [`open`], with the client options and the certificates
+/// of this placement.
 ///
 /// # Errors
 /// As [`open`].
@@ -304,7 +305,7 @@ pub fn connect(
         let is_denied = error.kind == StorageErrorKind::PermissionDenied;
         let error = Error::from(error);
         match error.kind() {
-            // The general advice is about files of this machine only.
+            // The general advice is about files on this machine only.
             _ if is_denied && matches!(address, Address::Unix(_)) => error.advice(
                 "only the user who started the device may use its socket, and the device must be \
                  able to read and write the folder",

@@ -13,7 +13,8 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     out
 }
 
-/// What a server keeps of a session's token. The token itself is a secret of its host.
+/// What a server keeps of a session's token: a hash. Only the session's host knows the token
+/// itself.
 pub(crate) fn token_hash(token: &[u8; 16]) -> u128 {
     let hash = sha256(token);
     u128::from_le_bytes(*hash.first_chunk().expect("32 bytes"))

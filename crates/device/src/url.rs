@@ -15,7 +15,7 @@ pub struct DeviceUrl {
     pub folder: String,
 }
 
-/// Why a text is no address of a folder on a device.
+/// Why a text is not an address of a folder on a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is no address of a folder on a device: {reason}; expected silt://HOST:PORT/FOLDER or \
@@ -45,8 +45,8 @@ pub fn url_of(address: &Address, folder: &str) -> String {
 }
 
 impl DeviceUrl {
-    /// The one text that stands for this folder, wherever it is read: the path of a socket in it
-    /// is absolute.
+    /// The normal form of the address: the one text that stands for this folder, wherever it is
+    /// read. The path of a socket in it is absolute.
     ///
     /// # Errors
     /// If the path is relative, and this process has no working directory.

@@ -1,19 +1,21 @@
-//! What is read ahead of an object: the next bytes of readers that go from front to back.
+//! Reading ahead of an object: fetches the next bytes for readers that read from front to back.
 //!
-//! A *stream* is such a reader: its reads show it, or it says so with [`Access`]. Its next bytes
-//! are asked for while the present ones are used: the requests are under way on a connection that
-//! the stream has meanwhile, and their answers wait there until a read needs them. They are served
-//! once and then dropped, so this is no cache: the engine's block cache is the only one.
+//! A *stream* is such a reader. Its reads show that it is one, or it says so with [`Access`]. The
+//! next bytes of a stream are requested while the present ones are used. Meanwhile the stream has a
+//! connection of its own for these requests, and the answers wait there until a read needs them.
+//! The bytes are served once and then dropped, so this is not a cache: the engine's block cache is
+//! the only one.
 //!
 //! Invariants:
-//! - The bytes that are ready or under way, of all objects of a session, are bounded by the
-//!   option `ahead_bytes`, and the connections by a quarter of all.
-//! - A stream whose connection fails is dropped, and the read is made as any other.
-//! - Nothing is read ahead of an object that this session writes, so no read returns bytes that
-//!   are older than an append or a truncation before it.
+//! - The bytes that are ready or under way, for all objects of a session together, are bounded by
+//!   the option `ahead_bytes`. The connections of streams are bounded by a quarter of all
+//!   connections.
+//! - A stream whose connection fails is dropped, and the read is done like any other.
+//! - Nothing is read ahead of an object that this session writes, so no read returns bytes that are
+//!   older than an append or a truncation before it.
 //!
-//! Threading: shared. The lock is held over no request: a read takes its stream out meanwhile, so
-//! another read of the same bytes makes its own request.
+//! Threading: shared. The lock is not held during a request. A read takes its stream out for that
+//! time, so another read of the same bytes makes its own request.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,24 +29,24 @@ use super::session::Session;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::{Answer, Frame, Request};
 
-/// The streams of one object that are remembered.
+/// The maximum number of streams that are remembered for one object.
 const STREAMS_MAX: usize = 4;
 
-/// After so many reads in a row, each of which begins where the one before ended, the next bytes
-/// are asked for ahead.
+/// The number of reads in a row, each of which begins where the one before ended, after which the
+/// next bytes are read ahead.
 const HITS: u32 = 2;
 
-/// The bytes that are asked for ahead at once: at first, and at most.
+/// How many bytes are read ahead: at first, and at most.
 const WINDOWS: (usize, usize) = (64 << 10, 1 << 20);
 
-/// The most bytes that are asked for ahead because the reader announced them.
+/// The maximum number of bytes that are read ahead because the reader announced them.
 const ANNOUNCED_MAX: u64 = 2 << 20;
 
-/// After so long without a read a stream gives its bytes and its connection back. The device waits
-/// longer for a connection to take an answer.
+/// A stream that was not read for this long gives its bytes and its connection back. The device
+/// waits longer than this for a connection to take an answer.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Bytes that have come.
+/// Bytes that have arrived.
 struct Piece {
     offset: u64,
     frame: Frame,
@@ -56,7 +58,7 @@ impl Piece {
     }
 }
 
-/// Requests without an answer, in their order.
+/// Requests without an answer, in the order in which they were sent.
 struct UnderWay {
     pipe: Pipe,
     parts: VecDeque<(u64, usize)>,
@@ -64,22 +66,22 @@ struct UnderWay {
 
 /// A reader that goes from front to back.
 struct Stream {
-    /// Where its next read begins.
+    /// Where the next read of the stream begins.
     next: u64,
     /// How many reads began where the one before ended.
     hits: u32,
-    /// How many bytes are asked for ahead.
+    /// How many bytes are read ahead.
     window: usize,
-    /// Nothing is asked for beyond it.
+    /// Nothing is requested beyond this offset.
     end: u64,
-    /// What lies before it is ready or under way.
+    /// All bytes of the stream before this offset are ready or under way.
     asked_to: u64,
     ready: VecDeque<Piece>,
     under_way: Option<UnderWay>,
     used: Instant,
 }
 
-/// What a session reads ahead for all its objects.
+/// What a session reads ahead, for all its objects together.
 #[derive(Default)]
 pub(super) struct AheadBudget {
     bytes: AtomicUsize,
@@ -106,7 +108,7 @@ impl AheadBudget {
 pub(super) struct Target {
     pub(super) file: u64,
     pub(super) len: u64,
-    /// What its bytes are for.
+    /// The purpose of the object's bytes.
     pub(super) object: LinkPurpose,
     /// The server's state in which it is open.
     pub(super) state: [u8; 16],
@@ -116,7 +118,7 @@ pub(super) struct Target {
 pub(super) struct Ahead {
     runtime: Runtime,
     streams: Mutex<Vec<Stream>>,
-    /// Nothing is read ahead: this session writes the object, or its reads are random.
+    /// If true, nothing is read ahead, because this session writes the object.
     is_off: AtomicBool,
 }
 
@@ -138,12 +140,12 @@ impl Stream {
         self.ready.front().map_or(self.next, |piece| piece.offset)
     }
 
-    /// Whether a read from here on goes on with the stream.
+    /// Whether a read at this offset continues the stream.
     fn has(&self, offset: u64) -> bool {
         offset == self.next || (offset >= self.begin() && offset < self.asked_to)
     }
 
-    /// Gives everything back.
+    /// Gives the stream's bytes and its connection back.
     fn close(mut self, session: &Session) {
         self.drop_ready(session, u64::MAX);
         if let Some(under_way) = self.under_way.take() {
@@ -152,13 +154,13 @@ impl Stream {
             session.ahead.pipes.fetch_sub(1, Ordering::AcqRel);
             match under_way.parts.is_empty() {
                 true => session.give_back(under_way.pipe),
-                // Its answers are of no use any more.
+                // Nobody needs the answers that are still under way.
                 false => session.discard(under_way.pipe),
             }
         }
     }
 
-    /// Drops what ends at or before `to`.
+    /// Drops the pieces that end at or before `to`.
     fn drop_ready(&mut self, session: &Session, to: u64) {
         while let Some(first) = self.ready.front()
             && first.end() <= to
@@ -168,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// Takes the next answer. `None` if the stream is of no use any more.
+    /// Takes the next answer. Returns `None` if the stream cannot be used any more.
     fn receive(&mut self, session: &Session, waits: bool) -> Option<bool> {
         let under_way = self.under_way.as_mut()?;
         let &(offset, len) = under_way.parts.front()?;
@@ -182,7 +184,7 @@ impl Stream {
                 under_way.parts.pop_front();
                 self.ready.push_back(Piece { offset, frame });
             }
-            // The read is made again, and reports what is wrong.
+            // The read is made again without the stream, and then reports what is wrong.
             _ => return None,
         }
         if under_way.parts.is_empty()
@@ -194,8 +196,8 @@ impl Stream {
         Some(true)
     }
 
-    /// Fills the front of `buf` with what is ready or under way. Returns how many bytes it filled,
-    /// and whether the stream can go on.
+    /// Fills the front of `buf` with bytes that are ready or under way. Returns how many bytes it
+    /// filled, and whether the stream can still be used.
     fn serve(&mut self, session: &Session, offset: u64, buf: &mut [u8]) -> (usize, bool) {
         let mut filled = 0;
         while filled < buf.len() {
@@ -212,7 +214,7 @@ impl Stream {
             if parts.is_none_or(|(begin, _)| at < *begin) {
                 break;
             }
-            // What comes is behind all that is ready, and so is every later read.
+            // The next piece lies behind everything that is ready, and so does every later read.
             self.drop_ready(session, at);
             if self.receive(session, true).is_none() {
                 return (filled, false);
@@ -221,7 +223,7 @@ impl Stream {
         (filled, true)
     }
 
-    /// Asks for bytes up to `to`. Returns false if the stream is of no use any more.
+    /// Requests the bytes up to `to`. Returns false if the stream cannot be used any more.
     fn ask(&mut self, session: &Session, target: Target, to: u64) -> bool {
         let to = to.min(self.end).min(target.len);
         let mut from = self.asked_to.max(self.next);
@@ -258,7 +260,7 @@ impl Stream {
         true
     }
 
-    /// Asks for more if less than half of the window is there.
+    /// Requests more bytes if at most half of the window is ready or under way.
     fn go_on(&mut self, session: &Session, target: Target) -> bool {
         let there = self.asked_to.saturating_sub(self.next);
         if self.window == 0 || there * 2 > self.window as u64 {
@@ -280,19 +282,19 @@ impl Ahead {
         }
     }
 
-    /// Reads nothing ahead any more, and drops what there is: the object is written.
+    /// Ends reading ahead and drops what was read ahead, because the object is written.
     pub(super) fn turn_off(&self, session: &Session) {
         self.is_off.store(true, Ordering::Release);
         self.close(session);
     }
 
-    /// Gives everything back.
+    /// Gives back the bytes and connections of all streams.
     pub(super) fn close(&self, session: &Session) {
         let streams = std::mem::take(&mut *self.streams.lock());
         streams.into_iter().for_each(|stream| stream.close(session));
     }
 
-    /// Gives back what was not used for a while.
+    /// Gives back the streams that were not read for a while.
     pub(super) fn close_idle(&self, session: &Session) {
         let now = self.runtime.now();
         let mut idle = Vec::new();
@@ -309,7 +311,7 @@ impl Ahead {
         idle.into_iter().for_each(|stream| stream.close(session));
     }
 
-    /// Bytes of the object that came with an answer, and will be read soon.
+    /// Takes bytes of the object that came with another answer and will be read soon.
     pub(super) fn give(&self, session: &Session, offset: u64, frame: Frame) {
         let len = frame.bulk().len();
         if len == 0 || !session.ahead.take(len, session.options.ahead_bytes) {
@@ -332,7 +334,8 @@ impl Ahead {
         stream.used = self.runtime.now();
         let dropped = {
             let mut streams = self.streams.lock();
-            // Under the lock, so that nothing stays behind when the object is written.
+            // This is checked under the lock, so that no stream stays behind when the object is
+            // written.
             if self.is_off.load(Ordering::Acquire) {
                 Some(stream)
             } else {
@@ -345,8 +348,8 @@ impl Ahead {
         }
     }
 
-    /// Makes a read, with what was read ahead as far as there is something. `read` makes the rest
-    /// of it as any other read.
+    /// Serves a read from what was read ahead, as far as possible. `read` fetches the remaining
+    /// bytes like any other read.
     pub(super) fn read<E>(
         &self,
         session: &Session,
@@ -376,7 +379,7 @@ impl Ahead {
             stream.window = (4 * buf.len()).clamp(WINDOWS.0, WINDOWS.1);
             (stream.asked_to, stream.end) = (stream.next, target.len);
         }
-        // Asked for before the rest is read, so that both are under way at once.
+        // These bytes are requested before the rest is read, so that both are under way at once.
         let is_usable = stream.go_on(session, target);
         let rest = match filled < buf.len() {
             true => read(offset + filled as u64, &mut buf[filled..]),
@@ -389,7 +392,7 @@ impl Ahead {
         rest
     }
 
-    /// A hint of the reader.
+    /// Takes a hint of the reader.
     pub(super) fn advise(
         &self,
         session: &Session,
@@ -418,7 +421,7 @@ impl Ahead {
                 stream.end = stream.end.max(end);
                 stream.hits = stream.hits.max(HITS);
                 if access == Access::Sequential {
-                    // The first read asks for what follows it.
+                    // The first read requests what follows it.
                     stream.window = stream.window.max(WINDOWS.1);
                     return self.put_back(session, stream);
                 }

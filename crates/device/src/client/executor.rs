@@ -1,13 +1,13 @@
 //! A device as an executor of jobs.
 //!
-//! Where the tables of a job lie decides how it is run (RFC 9, section 1):
-//! - *held*: the store's folder is one of this device, which the base of the job's storage shows;
-//! - *shared*: the folder is one of this machine, and the device proves that it sees it;
-//! - *lent*: any other folder. The inputs are sent, and the outputs fetched (`lent.rs`).
+//! How a job is run depends on where its tables lie (RFC 9, section 1):
+//! - *held*: the store's folder is on this device, which the base of the job's storage shows;
+//! - *shared*: the folder is on this machine, and the device proves that it sees the folder;
+//! - *lent*: any other folder. The inputs are sent, and the outputs are fetched (`lent.rs`).
 //!
-//! Invariants: E1 to E4 of executors. Bytes are durable when the device says so, and names are made
-//! durable here, by the job's own storage. A device whose machine was started again while a job ran
-//! may have lost its names, so the attempt fails.
+//! Invariants: E1 to E4 of executors. Bytes are durable when the device says so. Names are made
+//! durable here, by the job's own storage. A device whose machine was restarted while a job ran may
+//! have lost the names, so the attempt fails.
 //!
 //! Threading: shared.
 
@@ -30,7 +30,7 @@ use crate::server::{proof_of, random_id};
 use crate::wire::job::{JobOrder, Place};
 use crate::wire::{Answer, Request};
 
-/// The time without progress after which a device ends a job.
+/// The time without progress after which the device ends a job.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// See the module.
@@ -39,16 +39,17 @@ pub struct DeviceExecutor {
     device: Arc<Device>,
     seen: Mutex<Seen>,
     lent: Lent,
-    /// Bytes of tables that jobs read and wrote where the device holds them.
+    /// Bytes of tables that jobs read and wrote on the device that holds them, and that crossed no
+    /// link.
     spared_bytes: AtomicU64,
 }
 
-/// Which folders of this machine the device sees.
+/// Which folders of this machine the device can see.
 #[derive(Default)]
 struct Seen {
-    /// The state of the server that was asked. One that was started again may share other folders.
+    /// The state of the server that was asked. A restarted server may share other folders.
     state: [u8; 16],
-    /// What it answered, by the paths of the folders.
+    /// The answers of the server, by the paths of the folders.
     folders: Vec<(String, bool)>,
 }
 
@@ -77,8 +78,8 @@ impl DeviceExecutor {
         self.lent.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Ends the session that the executor has for lent work, if it has one. Call this when no job
-    /// will come any more. Otherwise the device keeps the tables that were sent until it has heard
+    /// Ends the session that the executor has for lent work, if it has one. Call this when no more
+    /// jobs will come. Otherwise the device keeps the tables that were sent until it has heard
     /// nothing for [`state_silence`](crate::ServerOptions::state_silence).
     pub fn close(&self) {
         self.lent.close();
@@ -97,7 +98,7 @@ impl DeviceExecutor {
         is_held.then(|| Arc::clone(&storage.client))
     }
 
-    /// The epoch of the lease of a session.
+    /// The epoch of a session's lease.
     pub(super) fn epoch_of(client: &Client) -> Result<u64, ExecError> {
         let epoch = client.session.writer_epoch().ok_or_else(|| {
             let detail = "the store's session does not have the lease any more";
@@ -129,8 +130,8 @@ impl DeviceExecutor {
         ))
     }
 
-    /// Whether the device sees the folder of the job's tables. It is asked once in each state of
-    /// the server, and again after an answer that settles nothing.
+    /// Whether the device sees the folder of the job's tables. The device is asked once for each
+    /// state of the server, and again after an answer that does not decide the question.
     fn sees(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<bool, ExecError> {
         let welcome = self.device.client.session.welcome();
         let state = welcome.map_or([0; 16], |welcome| welcome.state);
@@ -156,11 +157,12 @@ impl DeviceExecutor {
         Ok(proved.unwrap_or(false))
     }
 
-    /// Whether the device proves that it sees the folder of the job's tables: it reads an object
-    /// there that nobody else knows. `None` if that cannot be told now.
+    /// Whether the device proves that it sees the folder of the job's tables, by reading an object
+    /// there whose content nobody else knows. `None` if this cannot be found out now.
     fn proves(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<Option<bool>, ExecError> {
         let session = &self.device.client.session;
-        // The name is one of this attempt's outputs, so an open deletes it if nobody else does.
+        // The name is one of this attempt's outputs, so the next open of the store deletes the
+        // object if nobody else does.
         let name = job.table_name(9999, 99_999);
         let bytes = random_id(&session.runtime);
         let salt = random_id(&session.runtime);
@@ -208,7 +210,8 @@ impl DeviceExecutor {
         }
     }
 
-    /// Runs a job whose tables the device can reach, and makes the names of its outputs durable.
+    /// Runs a job whose tables the device can reach, and makes the names of the job's outputs
+    /// durable.
     fn run_there(
         &self,
         client: &Arc<Client>,
@@ -232,8 +235,8 @@ impl DeviceExecutor {
     }
 }
 
-/// Makes the names of a job in the session's folder durable. Until then they are unsynced names
-/// of the session, which knows if the device's machine may have lost them.
+/// Makes the names of a job in the session's folder durable. Until then they are unsynced names of
+/// the session, and the session knows whether the device's machine may have lost them.
 pub(super) fn sync_made(
     client: &Client,
     outcome: &Outcome,
@@ -259,7 +262,7 @@ pub(super) fn sync_made(
     }
 }
 
-/// The same for a folder that both sides see.
+/// As `sync_made`, for a folder that both sides see.
 fn sync_shared(client: &Client, boot: &[u8], ctx: &ExecContext) -> Result<(), ExecError> {
     ctx.outputs.sync_dir(ctx.epoch)?;
     match client.session.welcome().is_some_and(|w| w.boot == boot) {
@@ -268,7 +271,7 @@ fn sync_shared(client: &Client, boot: &[u8], ctx: &ExecContext) -> Result<(), Ex
     }
 }
 
-/// Deletes the tables of a job whose names may be lost. Nobody refers to them.
+/// Deletes the tables of a job whose names may be lost. Nothing refers to these tables.
 pub(super) fn delete_made(outcome: &Outcome, job: &Job, ctx: &ExecContext) {
     for name in outcome.names_of(&job.output) {
         let _ = ctx.outputs.delete(ctx.epoch, name);
@@ -327,8 +330,8 @@ impl Executor for DeviceExecutor {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        // The session for lent work counts with this one. The storage of a session with a folder
-        // has its counters.
+        // The session for lent work adds its counts to those of this session. If a session has a
+        // folder, the storage reports the counters.
         let session = &self.device.client.session;
         match session.is_for_jobs() {
             true => session.vital.traffic.counters(),

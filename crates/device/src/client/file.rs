@@ -1,33 +1,34 @@
-//! A file that a client writes: its tail, and the lane in which it is sent.
+//! A file that a client writes: its tail, and the lane on which its changes are sent.
 //!
 //! What the caller appends goes into the *tail*, which keeps all changes since the last answered
-//! sync, and from there onto a connection, in order. An append does not wait for its answer. If the
-//! connection fails, what has no answer is sent again on another one; if the server has forgotten
-//! the session, the whole tail is written again over itself (RFC 9, section 6).
+//! sync. From there the changes are sent on a connection, in order. An append does not wait for its
+//! answer. If the connection fails, the changes without an answer are sent again on another one. If
+//! the server has forgotten the session, the whole tail is sent again and overwrites what is there
+//! (RFC 9, section 6).
 //!
 //! Small appends are joined (`file/append.rs`).
 //!
-//! A sync is sent after [`ClientOptions::sync_bytes`](super::session::ClientOptions::sync_bytes)
-//! without being asked for. Appends behind it are answered after it, so what is answered and not
-//! durable stays below the limit of the tail, and a device that is started again loses nothing. A
-//! larger number of bytes, or 0, lets a tail become incomplete.
+//! After [`ClientOptions::sync_bytes`](super::session::ClientOptions::sync_bytes) bytes a sync is
+//! sent although nobody asked for one. Appends behind it are answered after it, so the bytes that
+//! are answered and not durable stay below the limit of the tail, and a restart of the device loses
+//! nothing. If the option is larger than that limit, or 0, a tail can become incomplete.
 //!
 //! Invariants:
 //! - The tail takes an append whole or not at all, so an append that failed has had no effect.
 //! - Changes are sent in the order of their numbers, which have no gaps within a state of the
 //!   server.
-//! - Nothing is sent behind a reserve before its answer is there, because a failed one changes
-//!   nothing.
-//! - While the tail is incomplete, no sync is sent before everything in front of it is answered: if
-//!   it went out on a connection that had ended, its result would be unknown, and the file would
-//!   fail.
-//! - A change that was sent in this state of the server is sent again as it was, so nothing is
+//! - Nothing is sent behind a reserve before the reserve is answered, because a reserve that fails
+//!   changes nothing.
+//! - While the tail is incomplete, no sync is sent before everything in front of it is answered. If
+//!   the sync were sent on a connection that had ended, its result would be unknown, and the file
+//!   would fail.
+//! - A change that was sent in this state of the server is sent again unchanged, so nothing is
 //!   joined to it.
-//! - `failed` is set once, and every later call gets it.
+//! - `failed` is set once, and every later call returns that error.
 //!
-//! Threading: shared. `inner` is held while something is sent, and not while an answer is awaited.
-//! One task at a time receives; others wait for it at `changed`. The name has a lock of its own,
-//! taken after `inner`, because whoever reads another object looks at it.
+//! Threading: shared. `inner` is locked while something is sent, and unlocked while an answer is
+//! awaited. One task at a time receives; others wait for it at `changed`. The name has a lock of
+//! its own, which is taken after `inner`, because tasks that read another object look at the name.
 
 mod append;
 
@@ -50,31 +51,31 @@ use crate::wire::frame::BULK_MAX;
 use crate::wire::request::FileChange;
 use crate::wire::{Answer, Request};
 
-/// The most requests of one file without an answer.
+/// The maximum number of requests of one file without an answer.
 const UNANSWERED_MAX: usize = 64;
 
-/// How often a task that waits for another one to receive looks at the time limit.
+/// How often a task that waits for another task to receive checks its time limit.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The pause before another try to open the file on another state of the server.
+/// The pause before another attempt to open the file in a new state of the server.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What came of a try to open the file on another state of the server.
+/// The result of an attempt to open the file in a new state of the server.
 enum Reopened {
     /// It is open.
     Open,
     /// It has failed.
     Failed,
-    /// It is not known now which name the object has.
+    /// The object's name is not known now.
     Later,
 }
 
 /// A change in the tail.
 struct Change {
-    /// Its place among all changes of the file, from 1 on.
+    /// Its position among all changes of the file, counted from 1.
     serial: u64,
     kind: ChangeKind,
-    /// Its number in the lane of the present state of the server; 0 if it was not sent there.
+    /// Its number in the lane of the server's present state, or 0 if it was not sent in that state.
     number: u64,
     is_answered: bool,
 }
@@ -124,35 +125,37 @@ impl ChangeKind {
 struct Inner {
     /// The server's state in which the file is open.
     state: [u8; 16],
-    /// The boot of the server in which the file was opened, or opened again.
+    /// The boot of the device's machine in which the file was opened, or opened again.
     boot: Vec<u8>,
     pipe: Option<Pipe>,
     /// Counts pipes, so that a receiver notices that its pipe was replaced.
     pipe_count: u64,
-    /// The connections that were lost since the last answer, when the first of them was, and when
-    /// the next one may be used.
+    /// The connections that were lost since the last answer, the time at which the first of them
+    /// was lost, and the time from which the next one may be used.
     losses: Losses,
     lost_since: Option<Instant>,
     next_try: Instant,
     is_receiving: bool,
     tail: VecDeque<Change>,
-    /// Where the tail begins.
+    /// The position in the file at which the tail begins.
     tail_start: u64,
     tail_bytes: usize,
-    /// The bytes of appends since the last sync in the tail, answered or not, and asked for or not.
+    /// The bytes of appends since the last sync in the tail, whether the sync is answered or not,
+    /// and whether somebody asked for it or not.
     unsynced_bytes: usize,
     /// Whether answered changes were dropped from the tail before a sync.
     is_incomplete: bool,
     /// The number of changes at the front of the tail that were sent in this state.
     sent: usize,
-    /// The number of these that are answered.
+    /// How many of them are answered.
     answered: usize,
     unanswered_bytes: usize,
-    /// When the answers that had come were taken last, and how many bytes were held back then.
+    /// When the answers that had arrived were last taken, and how many bytes were held back at that
+    /// time.
     looked: (Instant, usize),
     /// The clock is read again when at least this many bytes are held back.
     clock_at: usize,
-    /// When it was last asked, the link had no room for what is held back.
+    /// Whether the link had no room for the bytes that are held back, when it was last asked.
     is_full: bool,
     next_number: u64,
     last_serial: u64,
@@ -176,7 +179,7 @@ pub(super) struct FileShared {
     name: Mutex<ObjectName>,
     inner: Mutex<Inner>,
     changed: Condvar,
-    /// Nobody has the handle any more.
+    /// Set when nobody has the handle any more.
     pub(super) is_dropped: AtomicBool,
     pub(super) drops: Arc<AtomicU64>,
 }
@@ -193,7 +196,7 @@ enum Goal {
 }
 
 impl FileShared {
-    /// A file that was opened for writing on a server's state.
+    /// A file that was opened for writing in a state of the server.
     pub(super) fn new(
         session: &Arc<Session>,
         drops: &Arc<AtomicU64>,
@@ -263,7 +266,7 @@ impl FileShared {
         self.name.lock().text().to_string()
     }
 
-    /// Whether something is without an answer.
+    /// Whether a change has no answer yet.
     pub(super) fn is_unanswered(&self) -> bool {
         let inner = self.inner.lock();
         inner.failed.is_none() && inner.answered < inner.tail.len()
@@ -276,7 +279,7 @@ impl FileShared {
         self.work_until(inner, goal, limit, op).map(drop)
     }
 
-    /// Ends the file: its pipe goes back to the pool.
+    /// Closes the file: its pipe goes back to the pool.
     pub(super) fn close(&self) {
         let mut inner = self.inner.lock();
         inner.is_closed = true;
@@ -292,7 +295,7 @@ impl FileShared {
         self.changed.notify_all();
     }
 
-    /// Gives the pipe back if nothing is without an answer there, and ends it otherwise.
+    /// Gives the pipe back if all its requests are answered, and closes it otherwise.
     fn drop_pipe(&self, inner: &mut Inner) {
         if let Some(pipe) = inner.pipe.take() {
             inner.pipe_count += 1;
@@ -318,12 +321,12 @@ impl FileShared {
             self.note_loss(inner, &pipe);
             self.session.discard(pipe);
         }
-        // What has no answer is sent again, with the same numbers.
+        // The changes without an answer are sent again, with the same numbers.
         inner.sent = inner.answered;
         self.changed.notify_all();
     }
 
-    /// The next try waits if several connections in a row were lost.
+    /// Notes a lost connection. The next attempt waits if several connections in a row were lost.
     fn note_loss(&self, inner: &mut Inner, pipe: &Pipe) {
         let now = self.session.runtime.now();
         let since = *inner.lost_since.get_or_insert(now);
@@ -348,8 +351,8 @@ impl FileShared {
         inner.last_serial
     }
 
-    /// Gives numbers to the changes that are sent together next, and returns the end of them. They
-    /// have at most `most` bytes, unless one alone has more.
+    /// Gives numbers to the changes that are sent together next, and returns the index behind the
+    /// last of them. They have at most `most` bytes, unless a single change has more.
     fn number_some(&self, inner: &mut Inner, most: usize) -> usize {
         let (mut end, mut bytes) = (inner.sent, 0);
         while end < inner.tail.len() && end - inner.answered < UNANSWERED_MAX {
@@ -377,8 +380,8 @@ impl FileShared {
         self.send_while(inner, BULK_MAX, |_| true)
     }
 
-    /// As [`FileShared::send_some`], in calls with at most `most` bytes. Ends before a call that
-    /// `goes_on` refuses.
+    /// As [`FileShared::send_some`], with at most `most` bytes for each call of the link. Ends
+    /// before a call for which `goes_on` returns false.
     fn send_while(&self, inner: &mut Inner, most: usize, goes_on: impl Fn(&Pipe) -> bool) -> bool {
         let Some(mut pipe) = inner.pipe.take() else {
             return false;
@@ -408,7 +411,7 @@ impl FileShared {
         true
     }
 
-    /// Takes the answer to the first change without one.
+    /// Takes the answer to the first change that has none.
     fn answered(&self, inner: &mut Inner, answer: Answer) {
         let at = inner.answered;
         let Some(change) = inner.tail.get_mut(at).filter(|_| at < inner.sent) else {
@@ -449,7 +452,7 @@ impl FileShared {
         }
     }
 
-    /// Drops the first change of the tail, which is answered.
+    /// Drops the first change of the tail. It must be answered.
     fn drop_first(&self, inner: &mut Inner) {
         if let Some(change) = inner.tail.pop_front() {
             if let ChangeKind::Append { position, bytes } = &change.kind {
@@ -461,7 +464,7 @@ impl FileShared {
         }
     }
 
-    /// Whether the goal is reached, or cannot be reached any more.
+    /// Whether the goal is reached. Returns an error if it cannot be reached any more.
     fn reached(&self, inner: &Inner, goal: Goal, op: &'static str) -> Result<bool> {
         if let Some(error) = &inner.failed {
             return Err(error.clone());
@@ -483,7 +486,7 @@ impl FileShared {
         })
     }
 
-    /// Sends and receives until the goal is reached or the limit is over.
+    /// Sends and receives until the goal is reached or the time limit has passed.
     fn work_until<'a>(
         &'a self,
         mut inner: Guard<'a>,
@@ -556,7 +559,8 @@ impl FileShared {
         inner
     }
 
-    /// Binds the file to a pipe. On another state of the server it is opened there again first.
+    /// Binds the file to a pipe. If the pipe belongs to a new state of the server, the file is
+    /// opened there first.
     fn adopt(&self, inner: &mut Inner, mut pipe: Pipe) {
         if inner.pipe.is_some() || inner.failed.is_some() || inner.is_closed {
             return self.session.give_back(pipe);
@@ -576,7 +580,7 @@ impl FileShared {
         inner.pipe = Some(pipe);
     }
 
-    /// Opens the file on another state of the server.
+    /// Opens the file in a new state of the server.
     fn reopen(
         &self,
         inner: &mut Inner,
@@ -585,11 +589,11 @@ impl FileShared {
         let welcome = self.session.welcome();
         let boot = welcome.filter(|w| w.state == pipe.state);
         let Some(boot) = boot.map(|w| w.boot.clone()) else {
-            // Yet another state began meanwhile.
+            // Yet another state of the server has begun meanwhile.
             return Err(ConnectionError::End);
         };
-        // Until the answer is here, nobody may ask for a change of the name: the device could
-        // execute that first.
+        // Until the answer arrives, nobody may request a change of the name, because the device
+        // could execute that change first.
         let name = self.name.lock();
         let names = match name.candidates() {
             Candidates::Names(names) => names,
@@ -679,7 +683,7 @@ fn receive(mut receiver: Receiver) -> (Receiver, std::result::Result<Answer, Con
     (receiver, received)
 }
 
-/// The handle of a file that is written.
+/// The handle of a file that is open for writing.
 pub(super) struct RemoteFile(pub(super) Arc<FileShared>);
 
 impl Drop for RemoteFile {

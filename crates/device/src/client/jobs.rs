@@ -1,9 +1,10 @@
-//! Jobs of a session, from the host's side.
+//! Jobs that a session runs on its device, from the host's side.
 //!
 //! Invariants (RFC 9, section 8): an attempt begins once. A caller that returns before the attempt
 //! has ended leaves it to the keeper, which asks the device to end it. The finished tables of an
-//! attempt are left to the next one only if the attempt is known to have ended, and the device says
-//! that none of its syncs failed. Those with which an attempt began are its own until it has ended.
+//! attempt are left to the next attempt only if the attempt is known to have ended, and the device
+//! says that none of its syncs failed. The tables with which an attempt began belong to it until it
+//! has ended.
 //!
 //! Threading: any task; no lock is held over a request.
 
@@ -25,28 +26,28 @@ use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, put_work};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
-/// How long the device holds an answer back while there is nothing new.
+/// How long the device may delay its answer while there is nothing new.
 const WAIT_MS: u32 = 200;
 
 /// How long a link may be down before an attempt fails, so that the host can run the job.
 pub(super) const DOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a cancelled attempt is waited for.
+/// How long the host waits for a cancelled attempt to end.
 const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
 
-/// How long a job on a device may make no progress while the device answers. A device ends such a
+/// How long a job on a device may make no progress while the device answers. The device ends such a
 /// job sooner, if it can.
 const STILL_MAX: Duration = Duration::from_secs(120);
 
-/// The longest outcome that is taken from a device, in bytes.
+/// The maximum length of an outcome from a device, in bytes.
 const OUTCOME_MAX: u64 = 256 << 20;
 
-/// The bytes of a frame's bulk bytes that a job cannot have.
+/// How many of a frame's bulk bytes a job cannot use.
 const WORK_OVERHEAD: usize = 8;
 
 const OP: &str = "run a job";
 
-/// The limit of this host as of now, and the bytes of an attempt that were counted against it.
+/// The present rate limit of this host, and the bytes of an attempt that were counted against it.
 #[derive(Clone, Copy, Default)]
 struct Paid {
     bytes_per_s: u64,
@@ -71,18 +72,19 @@ pub(super) trait Beside {
     /// The attempt has begun.
     fn begin(&self, attempt: u64);
 
-    /// Whether it has failed, so that the attempt is to end.
+    /// Whether the host's part has failed, so that the attempt must end.
     fn has_failed(&self) -> bool;
 
-    /// Shows the counts of the device, with its own, as those of the attempt.
+    /// Adds the host's own counts to those of the device, and shows them as the counts of the
+    /// attempt.
     fn show(&self, counts: &JobCounts, progress: &Progress);
 
-    /// The attempt has ended, or nobody waits for it any more. Returns when nothing runs any more,
-    /// with the failure if there was one.
+    /// Called when the attempt has ended, or nobody waits for it any more. Returns when the host's
+    /// tasks have ended, with their error if one of them failed.
     fn end(&self) -> Option<ExecError>;
 }
 
-/// Nothing is done beside.
+/// The host does nothing while the device runs the attempt.
 struct Nothing;
 
 impl Beside for Nothing {
@@ -102,13 +104,13 @@ impl Beside for Nothing {
 }
 
 impl Client {
-    /// A number for an attempt, which rises within the session.
+    /// A number for an attempt. The numbers rise within the session.
     pub(super) fn new_attempt(&self) -> u64 {
         self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Has the device run a job, and waits for its end. The attempt goes on after the tables that
-    /// earlier ones left in the context's handover. They must lie where the job runs.
+    /// Has the device run a job, and waits for its end. The attempt continues after the tables that
+    /// earlier attempts left in the context's handover. These must lie where the job runs.
     pub(super) fn run_job(
         &self,
         job: &Job,
@@ -120,8 +122,8 @@ impl Client {
         self.run_attempt(job, (attempt, epoch, change), ctx, &Nothing)
     }
 
-    /// Has the device begin an attempt of a job, and waits for its end. The attempt has this number
-    /// and the epoch of this lease.
+    /// Has the device begin an attempt of a job, and waits for its end. The arguments are the
+    /// number of the attempt, the epoch of the lease, and the change that begins it.
     pub(super) fn run_attempt(
         &self,
         job: &Job,
@@ -149,7 +151,7 @@ impl Client {
         let boot = match begun {
             Ok(boot) => boot,
             Err(error) => {
-                // It may begin later, unless it was refused or never sent.
+                // The attempt may still begin later, unless the request was refused or never sent.
                 let may_begin =
                     error.kind == StorageErrorKind::Unreachable && self.names.has_pending_job();
                 match may_begin {
@@ -162,7 +164,8 @@ impl Client {
         beside.begin(attempt);
         let mut ended = self.wait_for(attempt, job, ctx, beside, &mut finished);
         let failed_beside = beside.end();
-        // Without a handover the tables are deleted, which a device that is gone does not answer.
+        // Without a handover the tables are deleted. If the device is gone, these deletions would
+        // not be answered.
         let is_gone = ctx.handover.is_none() && is_unreachable(&ended);
         if ended.is_err() && !is_gone {
             if finished.may_be_adopted {
@@ -175,7 +178,7 @@ impl Client {
             Err(_) if !finished.has_ended => self.leave_attempt(attempt),
             _ => self.forget_attempt(attempt),
         }
-        // What failed on the host is why the attempt was cancelled.
+        // If the host's part failed, its error is the reason why the attempt was cancelled.
         if let (Err(ExecError::Cancelled), Some(error)) = (&ended, failed_beside)
             && !ctx.cancel.is_cancelled()
         {
@@ -184,10 +187,10 @@ impl Client {
         ended.map(|outcome| JobRun { outcome, boot })
     }
 
-    /// Begins a job, and returns the boot of the device's machine in which it runs.
+    /// Begins a job, and returns the boot of the device's machine in which the job runs.
     fn begin_job(&self, change: NamesChange, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
         let limit = self.session.limit_of(DOWN_LIMIT);
-        // The device reads what this session wrote.
+        // The device reads what this session wrote, so all of that must have arrived.
         self.drain_all(&limit, OP)?;
         let names = &self.names;
         let changed = names.change(&self.session, OP, epoch, change, work, &limit);
@@ -235,8 +238,8 @@ impl Client {
             let status = match status {
                 Ok(status) => status,
                 Err(error) => {
-                    // A device that does not know the attempt was started again, or has ended the
-                    // state of the session: either way the attempt has ended.
+                    // A device that does not know the attempt was restarted, or has ended the
+                    // session's state. In both cases the attempt has ended.
                     if error.kind == StorageErrorKind::NotFound {
                         finished.has_ended = true;
                         finished.may_be_adopted = finished.hold;
@@ -248,7 +251,7 @@ impl Client {
             if last.0 != status.counts || status.end.is_some() {
                 last = (status.counts, now);
             } else if now.since(last.1) >= STILL_MAX {
-                // The device ends jobs without progress, but cannot end a call that hangs.
+                // The device ends jobs that make no progress, but it cannot end a call that hangs.
                 let seconds = STILL_MAX.as_secs();
                 let detail = format!("the device answers, and it made no progress for {seconds} s");
                 return Err(failed(self.job_error(attempt, &detail)));
@@ -256,7 +259,7 @@ impl Client {
             beside.show(&status.counts, &ctx.progress);
             finished.take(&status, job, ctx);
             if status.counts.spent_bytes > most_spent_bytes(job) {
-                // The host's own jobs would have to wait for it.
+                // The host's own jobs would have to wait until these bytes are paid for.
                 let detail = format!(
                     "it says that it has read and written {} bytes for inputs of {}",
                     status.counts.spent_bytes,
@@ -269,8 +272,9 @@ impl Client {
             if let Some(throttle) = &ctx.throttle
                 && spent > 0
             {
-                // What the device did counts against the limit of this host. While this waits, the
-                // device waits too, because it is told what was paid for.
+                // What the device read and wrote counts against the rate limit of this host. While
+                // this waits, the device waits too, because each status request says how many bytes
+                // were paid for.
                 throttle.spent(spent, &|| ctx.cancel.is_cancelled());
             }
             paid_bytes += spent;
@@ -326,8 +330,8 @@ impl Client {
         }
     }
 
-    /// Reads the parts for which the status had no room. Together they have as many bytes as an
-    /// outcome at most.
+    /// Reads the parts for which the status had no room. Together they have at most about as many
+    /// bytes as an outcome may have.
     fn read_large_parts(&self, attempt: u64, known: u32, status: &mut JobStatus) -> Result<()> {
         let session = &self.session;
         let mut total = 0;
@@ -391,13 +395,13 @@ impl Client {
         }
     }
 
-    /// Leaves an attempt to the keeper, which ends it.
+    /// Leaves an attempt to the keeper, which will end it.
     fn leave_attempt(&self, attempt: u64) {
         self.left_attempts.lock().insert(attempt);
         self.drops.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends the attempts that were left. Returns false if the device could not be reached.
+    /// Ends the attempts that were left to the keeper. Returns false if that must be tried again.
     pub(super) fn end_left_attempts(&self, limit: &Limit) -> bool {
         let left: Vec<u64> = self.left_attempts.lock().iter().copied().collect();
         for attempt in left {
@@ -406,13 +410,13 @@ impl Client {
             if !is_told {
                 return false;
             }
-            // A device that does not know the attempt has forgotten it, or has not begun it yet: a
-            // request for it that gave up may still arrive.
+            // A device that does not know the attempt has either forgotten it, or has not begun it
+            // yet: a request whose caller gave up may still arrive.
             if self.names.has_pending_job() {
                 return false;
             }
             match self.ask_status(attempt, 0, Paid::default(), limit) {
-                // It runs on, and is forgotten when it has ended.
+                // The attempt still runs. It is forgotten once it has ended.
                 Ok(status) if status.end.is_none() => continue,
                 Err(error) if error.kind == StorageErrorKind::Unreachable => return false,
                 Ok(_) if !self.tell(&Request::ForgetJob { attempt }, limit) => return false,
@@ -424,16 +428,18 @@ impl Client {
     }
 }
 
-/// The finished tables of an attempt, as the device told them.
+/// The finished tables of an attempt, as the device reported them.
 struct Finished {
-    /// For each subjob its last part: the one that the device told, or the one with which the
+    /// The last part of each subjob: the one that the device reported, or the one with which the
     /// attempt began.
     parts: BTreeMap<u32, Part>,
-    /// The subjobs with which the attempt began, and of which the device has told nothing yet.
+    /// The subjobs with which the attempt began and about which the device has reported nothing
+    /// yet.
     sent: BTreeSet<u32>,
-    /// The number of parts that were told.
+    /// The number of parts that the device has reported.
     known: u32,
-    /// The device says that none of the attempt's syncs failed, and every part was well formed.
+    /// Whether the device says that none of the attempt's syncs failed, and every part was well
+    /// formed.
     hold: bool,
     has_ended: bool,
     may_be_adopted: bool,
@@ -442,11 +448,11 @@ struct Finished {
 /// A job that is done.
 pub(super) struct JobRun {
     pub(super) outcome: Outcome,
-    /// The boot of the device's machine in which it ran.
+    /// The boot of the device's machine in which the job ran.
     pub(super) boot: Vec<u8>,
 }
 
-/// Takes what earlier attempts of the job left.
+/// Takes the parts that earlier attempts of the job left.
 fn take_left(job: &Job, ctx: &ExecContext) -> Vec<Part> {
     let Some(handover) = &ctx.handover else {
         return Vec::new();
@@ -460,8 +466,8 @@ fn take_left(job: &Job, ctx: &ExecContext) -> Vec<Part> {
     }
 }
 
-/// Deletes tables that nobody needs. If their storage cannot be reached, the rest stays, because
-/// each call would wait for its time limit.
+/// Deletes tables that nobody needs. If their storage cannot be reached, the remaining tables stay,
+/// because each further call would wait for its time limit.
 pub(super) fn delete_tables<'a>(names: impl Iterator<Item = &'a str>, ctx: &ExecContext) {
     for name in names {
         if let Err(error) = ctx.outputs.delete(ctx.epoch, name) {
@@ -481,14 +487,14 @@ impl Finished {
             sent: parts.keys().copied().collect(),
             parts,
             known: 0,
-            // What the attempt began with was synced by earlier ones.
+            // The tables with which the attempt began were synced by earlier attempts.
             hold: true,
             has_ended: false,
             may_be_adopted: false,
         }
     }
 
-    /// Deletes the tables of all parts behind the first ones, which were not sent.
+    /// Keeps the first `count` parts. Deletes the tables of the other parts, which were not sent.
     fn keep_first(&mut self, count: usize, ctx: &ExecContext) {
         while self.parts.len() > count
             && let Some((subjob, part)) = self.parts.pop_last()
@@ -498,14 +504,14 @@ impl Finished {
         }
     }
 
-    /// Deletes the tables, which the device has tried to delete too.
+    /// Deletes the tables. The device has tried to delete them too.
     fn delete(&mut self, ctx: &ExecContext) {
         let parts = std::mem::take(&mut self.parts);
         let tables = parts.values().flat_map(|part| &part.tables);
         delete_tables(tables.map(|table| &table.name[..]), ctx);
     }
 
-    /// Takes what a status tells.
+    /// Takes the parts that a status reports.
     fn take(&mut self, status: &JobStatus, job: &Job, ctx: &ExecContext) {
         self.hold = status.parts_hold && (self.known == 0 || self.hold);
         for bytes in &status.parts {
@@ -520,7 +526,8 @@ impl Finished {
             };
             match checked {
                 Ok(part) => {
-                    // A part with which the attempt began is told first, under its new names.
+                    // A part with which the attempt began is reported first, with the new names of
+                    // its tables.
                     if let Some(handover) = &ctx.handover
                         && self.sent.remove(&part.subjob)
                     {
@@ -541,7 +548,7 @@ impl Finished {
         let parts = std::mem::take(&mut self.parts).into_values();
         let parts: Vec<Part> = parts.filter(|part| !part.tables.is_empty()).collect();
         let handover = ctx.handover.as_ref();
-        // Another attempt may have left tables since this one began, and they stay where they are.
+        // Another attempt may have left tables since this one began. Those stay in the handover.
         let handover = handover.filter(|handover| handover.left_count() == 0);
         let names = match handover {
             Some(handover) => handover.leave(job.identity(), parts),
@@ -572,8 +579,8 @@ fn input_bytes(job: &Job) -> u64 {
         .fold(0, |sum, input| sum.saturating_add(input.len_bytes))
 }
 
-/// The most bytes that an attempt can read and write. Uncompressed outputs of compressed inputs may
-/// be much larger than these. Of streams the length is not known.
+/// The maximum number of bytes that an attempt can read and write. Uncompressed outputs of
+/// compressed inputs may be much larger than the inputs. The length of a stream is not known.
 fn most_spent_bytes(job: &Job) -> u64 {
     if job
         .inputs

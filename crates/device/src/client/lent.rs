@@ -1,18 +1,19 @@
-//! Lent work: a device without the store's tables gets those that a job needs, and its outputs are
-//! fetched.
+//! Lent work: a device that does not have the store's tables is sent those that a job needs, and
+//! its outputs are fetched.
 //!
 //! The executor has a session of its own on a scratch folder of the device. Tables are found there
-//! by their digest, so a table that was sent or made once is not sent again while it is kept. What
-//! is kept is bounded by the bytes that the device allows; the least recently used goes first.
+//! by their digest, so a table that was sent or made once is not sent again as long as it is kept.
+//! The bytes that are kept are bounded by what the device allows. The least recently used tables
+//! are dropped first.
 //!
 //! Invariants: tables that a running job needs are not dropped. No file of this host is made or
 //! deleted before the outcome that names it was verified. A fetched table is complete and synced
-//! before its outcome is returned. The session's lease and folder end with the session, so
-//! nothing is left on the device. If a call does not reach the device, the attempt makes no further
-//! calls there. The tables that it would have deleted count as kept and unfinished, and they are
+//! before its outcome is returned. The session's lease and folder end with the session, so nothing
+//! is left on the device. If a call does not reach the device, the attempt makes no further calls
+//! there. The tables that the attempt would have deleted count as kept and unfinished, and they are
 //! deleted when room is needed.
 //!
-//! Threading: shared. The lock is held over no call.
+//! Threading: shared. The lock is not held during a call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use super::{Client, Device};
 use crate::wire::hello::FolderWanted;
 use crate::wire::job::JobOrder;
 
-/// The bytes that are copied at once.
+/// The number of bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
 
 /// A table on the device.
@@ -45,14 +46,14 @@ struct Kept {
     is_complete: bool,
 }
 
-/// What came of the wish to use a table.
+/// The result of `Scratch::claim`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// The device has it.
+    /// The device has the table.
     There,
-    /// The caller sends it.
+    /// The caller must send the table.
     New,
-    /// Another job is sending it.
+    /// Another job is sending the table.
     Busy,
 }
 
@@ -111,7 +112,8 @@ impl Lent {
         }
     }
 
-    /// The next job has a session of its own. This one ends with the last job that uses it.
+    /// Makes the next job open a session of its own. This session ends with the last job that uses
+    /// it.
     fn leave_session(&self, scratch: &Arc<Scratch>) {
         let mut current = self.scratch.lock();
         let is_current = current.as_ref().is_some_and(|s| Arc::ptr_eq(s, scratch));
@@ -136,7 +138,8 @@ impl Lent {
         }
     }
 
-    /// The scratch folder, which is made if there is none, or if the device has forgotten it.
+    /// Returns the scratch folder. A new one is made if there is none, or if the device has
+    /// forgotten it.
     fn scratch(&self) -> Result<Arc<Scratch>> {
         let known = self.scratch.lock().clone();
         if let Some(scratch) = known {
@@ -168,12 +171,12 @@ impl Lent {
         let Some(sooner) = sooner else {
             return Ok(scratch);
         };
-        // Another job made one meanwhile.
+        // Another job has made one meanwhile.
         scratch.device.close();
         Ok(sooner)
     }
 
-    /// Runs a job: sends inputs, has it run, fetches outputs.
+    /// Runs a job: sends its inputs, has the device run it, and fetches its outputs.
     pub(super) fn run(
         &self,
         job: &Job,
@@ -187,14 +190,15 @@ impl Lent {
             ..job.clone()
         };
         let client = &scratch.device.client;
-        // The host's limit is one of its own disks. What is sent and fetched counts against it, and
-        // what the device reads and writes of its scratch folder does not.
+        // The host's rate limit is about its own disks. The bytes that are sent and fetched count
+        // against it. The bytes that the device reads and writes in its scratch folder do not.
         let order = JobOrder {
             bytes_per_s: 0,
             ..order(client, scratch.lease.epoch().0)
         };
-        // What an attempt finishes there lies on the device, so no attempt here can go on after it,
-        // and the device begins anew, because the tables that earlier attempts left lie here.
+        // The tables that this attempt finishes lie on the device, so no attempt here can continue
+        // after them. The tables that earlier attempts left lie here, so the device begins from the
+        // start.
         let there = ExecContext {
             outputs: Arc::clone(&scratch.storage),
             epoch: scratch.epoch(),
@@ -204,7 +208,7 @@ impl Lent {
         };
         let outcome = client.run_job(&theirs, order, &there);
         if is_unreachable(&outcome) {
-            // What the attempt made may lie there, and nobody would count it.
+            // The tables that the attempt made may still lie there, and nobody would count them.
             self.leave_session(&scratch);
         }
         let mut outcome = outcome.map_err(no_room)?.outcome;
@@ -214,8 +218,8 @@ impl Lent {
         }
         outcome.job = job.identity();
         if verify_outcome(job, &outcome).is_err() {
-            // It may name any file of this host, so nothing is fetched. The store rejects it, and
-            // does not trust the device any more.
+            // The outcome may name any file of this host, so nothing is fetched. The store rejects
+            // it, and does not trust the device any more.
             if outcome
                 .names_of(&job.output)
                 .any(|name| scratch.delete(name).is_err())
@@ -227,8 +231,8 @@ impl Lent {
         let fetched = scratch.fetch(&outcome, ctx);
         drop(in_use);
         if fetched.is_err() {
-            // Nobody refers to what was fetched, nor to what lies on the device, where it would
-            // take room that this host counts as free.
+            // Nothing refers to the fetched tables, nor to the tables on the device. There they
+            // would take room that this host counts as free.
             delete_tables(outcome.tables.iter().map(|table| &table.name[..]), ctx);
             let mut is_gone = is_unreachable(&fetched);
             for table in &outcome.tables {
@@ -244,7 +248,8 @@ impl Lent {
     }
 }
 
-/// A device without room for the tables lacks something for the job. The host's disk is not full.
+/// If the device has no room for the tables, the device declines the job. The host's disk is not
+/// full.
 fn no_room(error: ExecError) -> ExecError {
     match error {
         ExecError::Failed(TableError::Storage(error)) if error.is_no_space() => {
@@ -254,7 +259,7 @@ fn no_room(error: ExecError) -> ExecError {
     }
 }
 
-/// Counts bytes that this host read or wrote, and waits until its limit allows more.
+/// Counts bytes that this host read or wrote, and waits until its rate limit allows more.
 fn copied(len: usize, ctx: &ExecContext) {
     ctx.progress.beat();
     if let Some(throttle) = &ctx.throttle {
@@ -262,7 +267,7 @@ fn copied(len: usize, ctx: &ExecContext) {
     }
 }
 
-/// The input under its name on the device.
+/// The input, with the name that it has on the device.
 fn renamed(input: &Input) -> Input {
     Input {
         name: content_name(input.digest, input.len_bytes),
@@ -277,7 +282,7 @@ impl Scratch {
         StorageError::new(StorageErrorKind::Io, "run a job", name, detail)
     }
 
-    /// Whether its session goes on.
+    /// Whether the session has not ended.
     fn is_usable(&self) -> bool {
         self.device.client.session.ended().is_none()
     }
@@ -294,7 +299,7 @@ impl Scratch {
         sent_bytes: &AtomicU64,
     ) -> std::result::Result<InUse<'_>, ExecError> {
         let total: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
-        // Outputs take about as much as inputs.
+        // Outputs need about as many bytes as inputs.
         if total.saturating_mul(2) > self.keep_bytes {
             return Err(ExecError::declined(format!(
                 "the job reads {total} bytes of tables, and the device keeps {} for this host",
@@ -323,7 +328,8 @@ impl Scratch {
             }
             let table = ctx.inputs.table(input.location, &input.name)?;
             let sent = self.send(&*table, &name, ctx).map_err(no_room);
-            // Without the device it stays as it is, unfinished, until somebody sends it again.
+            // If the device cannot be reached, the table stays there unfinished until somebody
+            // sends it again.
             if sent.is_err() && !is_unreachable(&sent) {
                 in_use.names.pop();
                 self.forget(&name)?;
@@ -337,7 +343,7 @@ impl Scratch {
         Ok(in_use)
     }
 
-    /// Takes a table into use.
+    /// Marks a table as in use.
     fn claim(&self, name: &str, len: u64) -> Claim {
         let mut tables = self.tables.lock();
         tables.clock += 1;
@@ -349,7 +355,7 @@ impl Scratch {
                 kept.last_use = clock;
                 match kept.is_complete {
                     true => Claim::There,
-                    // Whoever began to send it gave up.
+                    // The job that began to send the table gave up.
                     false => Claim::New,
                 }
             }
@@ -367,10 +373,10 @@ impl Scratch {
         }
     }
 
-    /// Deletes a table on the device.
+    /// Deletes a table from the device.
     ///
     /// # Errors
-    /// If the device cannot be reached. Another failure changes nothing for anybody.
+    /// If the device cannot be reached. Other failures are ignored, because they change nothing.
     fn delete(&self, name: &str) -> Result<()> {
         match self.storage.delete(self.epoch(), name) {
             Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
@@ -378,7 +384,7 @@ impl Scratch {
         }
     }
 
-    /// A table may be on the device, unfinished, that could not be deleted there.
+    /// Notes that an unfinished table may be on the device, because it could not be deleted there.
     fn leave(&self, name: &str, len: u64) {
         let mut tables = self.tables.lock();
         if !tables.kept.contains_key(name) {
@@ -393,7 +399,7 @@ impl Scratch {
         }
     }
 
-    /// Deletes a table that is kept. If the device cannot be reached, it is left.
+    /// Deletes a kept table. If the device cannot be reached, it is noted with `leave`.
     fn forget(&self, name: &str) -> Result<()> {
         let mut tables = self.tables.lock();
         let removed = tables.kept.remove(name);
@@ -433,7 +439,7 @@ impl Scratch {
         ctx: &ExecContext,
     ) -> std::result::Result<(), ExecError> {
         let file = match self.storage.create(self.epoch(), name) {
-            // An earlier attempt left it unfinished.
+            // An earlier attempt left an unfinished table of this name.
             Err(e) if e.kind == StorageErrorKind::AlreadyExists => {
                 self.storage.delete(self.epoch(), name)?;
                 self.storage.create(self.epoch(), name)?
@@ -453,8 +459,8 @@ impl Scratch {
             at += len as u64;
             copied(len, ctx);
         }
-        // Appends do not wait for their answers. What made one of them fail is the result of a
-        // sync, which is not needed otherwise.
+        // Appends do not wait for their answers. If an append failed, the sync returns its error.
+        // Otherwise no sync is needed.
         let arrived = self.storage.open(name)?.len();
         if arrived != table.len() {
             file.sync()?;
@@ -464,7 +470,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Fetches the outputs, and makes them durable.
+    /// Fetches the outputs and makes them durable.
     fn fetch(&self, outcome: &Outcome, ctx: &ExecContext) -> std::result::Result<(), ExecError> {
         for table in &outcome.tables {
             let theirs = self.storage.open(&table.name)?;
@@ -499,7 +505,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Keeps the outputs under their digests, for later jobs.
+    /// Keeps the outputs on the device, under their digests, for later jobs.
     fn keep_outputs(&self, outcome: &Outcome) {
         let mut is_gone = false;
         for table in &outcome.tables {
@@ -524,7 +530,7 @@ impl Scratch {
             Claim::New => self.storage.rename(self.epoch(), &table.name, &name),
             Claim::There | Claim::Busy => Ok(()),
         };
-        // Whoever sends it has it in use.
+        // If the claim is `Busy`, the job that sends the table has it in use.
         if let (Claim::New, Err(error)) = (claim, &renamed)
             && error.kind != StorageErrorKind::Unreachable
         {
@@ -538,7 +544,7 @@ impl Scratch {
         match renamed {
             Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
             Ok(()) if claim == Claim::New => Ok(()),
-            // It is there already, or will be.
+            // The table is there already, or will be, or could not be renamed.
             _ => self.delete(&table.name),
         }
     }

@@ -1,15 +1,15 @@
-//! Appends to a file that a client writes, which are joined if they are small.
+//! Appends to a file that a client writes. Small appends are joined.
 //!
 //! While a request is under way, small appends are held back and joined into one request, because
-//! each request costs two calls of the system and wakes a task of the device. Whatever waits for an
-//! answer, or reads the object, sends them, as does the append that finds no request under way or
-//! makes the joined one large, and at last the keeper. An append that finds no request under way is
-//! sent at once, unless the link has no room. So a writer waits for a busy device only when the
-//! limit of bytes without an answer is reached.
+//! each request costs two system calls and wakes a task of the device. The joined append is sent by
+//! whatever waits for an answer or reads the object, by the append that finds no request under way
+//! or makes the joined one large, and at the latest by the keeper. An append that finds no request
+//! under way is sent at once, unless the link has no room. So a writer waits for a busy device only
+//! when the limit of bytes without an answer is reached.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
-//! it is sent again as it was, and nothing to a change behind which a sync is due. An append that
-//! fails as `Unreachable` has had no effect.
+//! that change is sent again unchanged, and nothing to a change behind which a sync is due. An
+//! append that fails as `Unreachable` has had no effect.
 //!
 //! Threading: as the parent module.
 
@@ -25,14 +25,15 @@ use crate::frames::ConnectionError;
 use crate::wire::Answer;
 use crate::wire::frame::BULK_MAX;
 
-/// While so many requests of one file are under way, small appends are held back and joined.
+/// While at least this many requests of one file are under way, small appends are held back and
+/// joined.
 const HELD_AT: usize = 1;
 
-/// The most bytes of appends that are joined into one request.
+/// The maximum number of bytes of appends that are joined into one request.
 const JOINED_MAX: usize = 64 << 10;
 
-/// While appends are held back, the answers that have come are taken after so many bytes, and after
-/// so much time. Each look is a call of the system.
+/// While appends are held back, the answers that have arrived are taken each time that this many
+/// bytes were added, or that this much time has passed. Each look is a system call.
 const LOOK_AFTER: (usize, Duration) = (32 << 10, Duration::from_millis(1));
 
 /// While appends are held back, the clock is read each time that this many bytes were added. Most
@@ -80,7 +81,8 @@ impl FileShared {
         self.appended(inner, &limit)
     }
 
-    /// Adds an append to the tail, behind a sync if one is due. Returns where it ends.
+    /// Adds an append to the tail, behind a sync if one is due. Returns the position at which it
+    /// ends.
     fn push_append(&self, inner: &mut Inner, position: u64, bytes: Vec<u8>) -> u64 {
         if self.is_sync_due(inner) {
             self.push(inner, ChangeKind::Sync);
@@ -90,13 +92,14 @@ impl FileShared {
         end
     }
 
-    /// Whether so much was appended since the last sync that the next append comes behind another.
+    /// Whether so many bytes were appended since the last sync that the next append must follow a
+    /// new sync.
     fn is_sync_due(&self, inner: &Inner) -> bool {
         let after = self.session.options.sync_bytes;
         after > 0 && inner.unsynced_bytes >= after
     }
 
-    /// Adds the bytes to the last append of the tail, if it was not sent yet and they fit.
+    /// Adds the bytes to the last append of the tail, if that append was not sent yet and they fit.
     fn join(&self, inner: &mut Inner, parts: &[&[u8]], total: usize) -> bool {
         if self.is_sync_due(inner) {
             return false;
@@ -128,7 +131,7 @@ impl FileShared {
         true
     }
 
-    /// Sends what was appended if that needs no wait for the device; otherwise a later call or the
+    /// Sends what was appended, if that needs no wait for the device. Otherwise a later call or the
     /// keeper sends it.
     fn appended<'a>(&'a self, mut inner: Guard<'a>, limit: &Limit) -> Result<()> {
         if inner.pipe.is_none() {
@@ -155,11 +158,11 @@ impl FileShared {
             }
         }
         if self.session.is_crowded() {
-            // Others wait for a connection, so this file does not keep one.
+            // Other files wait for a connection, so this file does not keep one.
             let goal = Goal::Answered(inner.last_serial);
             match self.work_until(inner, goal, limit, "append") {
-                // The bytes were taken and stay in the tail. A caller may take an append that fails
-                // as `Unreachable` as one without effect, and repeat it.
+                // The bytes were taken and stay in the tail. If this returned `Unreachable`, the
+                // caller could assume that the append had no effect, and repeat it.
                 Err(error) if error.kind == StorageErrorKind::Unreachable => {}
                 waited => drop(waited?),
             }
@@ -167,12 +170,13 @@ impl FileShared {
         Ok(())
     }
 
-    /// Whether it is time to take the answers that have come.
+    /// Whether it is time to take the answers that have arrived.
     fn looks_again(&self, inner: &mut Inner) -> bool {
         let (now, held) = (self.session.runtime.now(), held_bytes(inner));
         inner.clock_at = held + CLOCK_AFTER;
         let (then, held_then) = inner.looked;
-        // Fewer bytes than before: they were sent meanwhile, and these are others.
+        // If fewer bytes are held back than before, those were sent meanwhile, and these are new
+        // ones.
         let is_due =
             held < held_then || held - held_then >= LOOK_AFTER.0 || now.since(then) >= LOOK_AFTER.1;
         if is_due {
@@ -182,7 +186,7 @@ impl FileShared {
         is_due
     }
 
-    /// Takes the answers that have come already.
+    /// Takes the answers that have already arrived.
     fn take_answers(&self, inner: &mut Inner) {
         while inner.sent > inner.answered {
             let receiver = inner.pipe.as_mut().and_then(|pipe| pipe.receiver.as_mut());
@@ -205,13 +209,13 @@ fn held_bytes(inner: &Inner) -> usize {
     waiting.map(|change| change.kind.len()).sum()
 }
 
-/// Whether an append of `more` bytes is only added to what is held back, without reading the clock.
+/// Whether an append of `more` bytes can be added to what is held back without reading the clock.
 fn waits_quietly(inner: &Inner, more: usize) -> bool {
     let held = held_bytes(inner);
     is_held(inner) && held >= inner.looked.1 && held + more < inner.clock_at
 }
 
-/// Whether what was not sent yet waits for more that is joined to it.
+/// Whether the bytes that were not sent yet are held back, so that more can be joined to them.
 fn is_held(inner: &Inner) -> bool {
     inner.is_full
         || inner.sent - inner.answered >= HELD_AT && held_bytes(inner) < JOINED_MAX / 4 * 3
