@@ -1,11 +1,10 @@
-//! A limit of bytes a second on the connections of a client, which stands in for a slow link.
+//! A limit on the bytes per second of a client's connections, to simulate a slow link.
 //!
-//! Each direction of all connections together has the rate. Whoever sends waits until its bytes
-//! are paid for; whoever receives takes bytes and then waits, so the peer is slowed down by the
-//! window of the connection. What a real link has and this does not: latency of its own, headers,
-//! and loss.
+//! Each direction has this rate for all connections together. A sender waits until its bytes are
+//! paid for. A receiver takes bytes and then waits, so the peer is slowed down by the window of the
+//! connection. Unlike a real link, this adds no latency, no headers and no loss.
 //!
-//! Threading: shared. Nobody waits while holding a lock.
+//! Threading: shared. No task waits while it holds a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use siltstone_storage::link::{Address, Connection, LinkResult, Listener, Network
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{Instant, Mutex, Runtime};
 
-/// What a pause saves up.
+/// How much time a pause can save up for later bytes.
 const BURST: Duration = Duration::from_millis(2);
-/// The most bytes that are sent before they are paid for.
+/// The maximum number of bytes that are sent before they are paid for.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// One direction.
@@ -35,7 +34,7 @@ impl Lane {
         })
     }
 
-    /// Spends bytes, and waits until the debt of the lane is paid.
+    /// Spends bytes, and waits until the lane has no debt.
     fn spend(&self, bytes: usize) {
         self.bucket.lock().spend(bytes as u64);
         loop {
@@ -111,8 +110,8 @@ impl Connection for Limited {
         self.inner.certificate_hash()
     }
 
-    // Bytes that are read by a descriptor would cross no link, so none is passed: that is what the
-    // trait does by itself.
+    // A descriptor would let the peer read bytes that cross no link, so none is passed. The default
+    // methods of the trait do that.
 
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()> {
         for part in parts {

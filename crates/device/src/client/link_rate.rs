@@ -1,28 +1,29 @@
-//! How fast bytes come over a link, from the answers with many of them.
+//! How fast bytes arrive over a link, measured with the answers that have many bytes.
 //!
-//! An answer is measured from the moment at which somebody waits for it, so the time of the device
-//! is part of it. Of several answers that are under way at once, each but the first takes as long
-//! as its bytes.
+//! An answer is measured from the moment at which somebody waits for it, so the time includes the
+//! work of the device. If several answers are under way at once, each of them but the first takes
+//! as long as the transfer of its bytes.
 //!
-//! Threading: shared. Two measurements at once may lose one of them, which does not matter.
+//! Threading: shared. If two tasks measure at once, one measurement may be lost. That does not
+//! matter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::transfer_cost::average;
 
-/// Answers with fewer bytes show the time of a request, and not that of bytes.
+/// Answers with fewer bytes show the time of a request rather than the time of the bytes.
 const BYTES_MIN: u64 = 64 << 10;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct LinkRate {
-    /// Nanoseconds for a byte, as the bits of an `f64`; 0 for none yet.
+    /// Nanoseconds for each byte, as the bits of an `f64`; 0 if nothing was measured yet.
     ns_per_byte: AtomicU64,
 }
 
 impl LinkRate {
-    /// Takes an answer of this length that was waited for.
+    /// Takes the measurement of an answer of this length that somebody waited for.
     pub(super) fn note(&self, bytes: u64, took: Duration) {
         if bytes < BYTES_MIN || took.is_zero() {
             return;
@@ -33,7 +34,7 @@ impl LinkRate {
         self.ns_per_byte.store(now.to_bits(), Ordering::Relaxed);
     }
 
-    /// Nanoseconds for a byte, if any were measured.
+    /// Nanoseconds for each byte, if any were measured.
     pub(super) fn ns_per_byte(&self) -> Option<f64> {
         match self.ns_per_byte.load(Ordering::Relaxed) {
             0 => None,

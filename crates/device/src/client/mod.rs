@@ -10,7 +10,7 @@
 //! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
-//! Threading: [`Device`] is shared by whatever uses the session. One task gives a sign of
+//! Threading: [`Device`] is shared by everything that uses the session. One task sends a sign of
 //! life each second. The keeper task sends what files could not send while the link was down, and
 //! closes objects whose handles were dropped.
 
@@ -60,10 +60,10 @@ use storage::DeviceStorage;
 use crate::wire::Request;
 use crate::wire::hello::{FolderWanted, Welcome};
 
-/// The interval of signs of life, and of the keeper's turns.
+/// The interval between signs of life, and between the rounds of the keeper.
 const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one attempt of the keeper to reach the device may take, beyond signs of life.
+/// How long one round of the keeper, or one sign of life, waits after the device was last heard.
 const KEEPER_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a close waits for the device.
@@ -79,11 +79,11 @@ pub(crate) struct Client {
     readers: Mutex<BTreeMap<u64, Arc<ReadShared>>>,
     /// The leases that the session has or may get, and whether their handles were dropped.
     leases: Mutex<BTreeMap<[u8; 16], Arc<AtomicBool>>>,
-    /// Counts handles that were dropped.
+    /// Counts the handles that were dropped.
     drops: Arc<AtomicU64>,
-    /// The number of attempts that were numbered.
+    /// How many attempts were given a number.
     attempts: AtomicU64,
-    /// Attempts that the keeper ends.
+    /// Attempts that the keeper is to end.
     left_attempts: Mutex<BTreeSet<u64>>,
     is_ending: AtomicBool,
     ending: Mutex<()>,
@@ -101,24 +101,24 @@ pub struct Device {
 pub struct LinkReport {
     /// The device's name.
     pub device: String,
-    /// How long it could not be reached, and why. `None` if it can.
+    /// How long the device could not be reached, and why. `None` if it can be reached.
     pub down: Option<(Duration, String)>,
-    /// The bytes that were sent, those of sessions for lent work included.
+    /// The bytes that were sent, including those of sessions for lent work.
     pub sent_bytes: u64,
-    /// The bytes that were received.
+    /// The bytes that were received, including those of sessions for lent work.
     pub received_bytes: u64,
-    /// The same bytes by purpose.
+    /// The same bytes, by purpose.
     pub purposes: Vec<LinkBytes>,
-    /// Appends that were joined to earlier ones, and so needed no request of their own.
+    /// Appends that were joined to earlier ones, and therefore needed no request of their own.
     pub joined_count: u64,
-    /// Bytes that were asked for before they were needed. They are a part of those received.
+    /// Bytes that were requested before they were needed. They are part of `received_bytes`.
     pub ahead_bytes: u64,
-    /// Objects that are read by the descriptor that the device passed, without the link.
+    /// Objects that are read through a descriptor that the device passed, without the link.
     pub passed_count: u64,
 }
 
 impl Device {
-    /// Connects to a device for the use of a folder. Begins the tasks of the session.
+    /// Connects to a device, to use a folder on it. Starts the tasks of the session.
     ///
     /// # Errors
     /// `Unreachable` if it does not answer within the time limit; the device's reason if it refuses
@@ -183,8 +183,9 @@ impl Device {
         }))
     }
 
-    /// Another session with the same device for jobs, whose bytes count as those of this one. Its
-    /// calls give up as soon as those that wait for a job, and its files need not be durable.
+    /// Opens another session with the same device, for jobs. Its bytes count as bytes of this
+    /// session. Its calls give up as early as those that wait for a job, and its files need not be
+    /// durable.
     fn reconnect(&self, folder: FolderWanted) -> Result<Arc<Device>> {
         let session = &self.client.session;
         let (network, address) = session.link();
@@ -202,7 +203,7 @@ impl Device {
         Arc::new(DeviceStorage::new(Arc::clone(&self.client)))
     }
 
-    /// The address of the device, and of the folder on it if the session has one.
+    /// The address of the device, with the folder on it if the session has one.
     pub fn address(&self) -> String {
         self.client.session.describe()
     }
@@ -212,12 +213,12 @@ impl Device {
         self.client.session.is_for_jobs()
     }
 
-    /// The address of the device alone.
+    /// The address of the device, without the folder.
     pub(crate) fn link_address(&self) -> Address {
         self.client.session.link().1
     }
 
-    /// What the device said of itself and of its limits, once the session was attached.
+    /// What the device said about itself and about its limits, once the session is attached.
     pub fn welcome(&self) -> Option<Arc<Welcome>> {
         self.client.session.welcome()
     }
@@ -241,10 +242,10 @@ impl Device {
         }
     }
 
-    /// Ends the session: what files have is sent, leases are given back, and every later call
-    /// fails. Waits for the device for five seconds, and for a try to connect that is under way. If
-    /// the device cannot be reached and the session is for compactions only, it waits for no more
-    /// than such a try.
+    /// Ends the session: sends what files have not sent yet and gives leases back. Every later call
+    /// fails. Waits until the device has been silent for five seconds, and for an attempt to
+    /// connect that is under way. If the device cannot be reached and the session is for
+    /// compactions only, this waits only for such an attempt.
     pub fn close(&self) {
         self.begin_close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -266,21 +267,23 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Its tasks notice this at their next look. A caller that wants to wait calls `close`.
+        // The tasks of the session notice this when they next check. A caller that wants to wait
+        // for them calls `close`.
         self.client.is_ending.store(true, Ordering::Release);
     }
 }
 
 impl Client {
-    /// Waits until the bytes that were appended to the object of this name are answered.
+    /// Waits until all appends to the object of this name are answered.
     fn drain(&self, name: &str, limit: &Limit, op: &'static str) -> Result<()> {
-        // An object that has lost its name may be the one that somebody reads.
+        // Files that have lost their name are included, because somebody may still read that
+        // object.
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         for file in files
             .iter()
             .filter(|file| file.with_name(|own| own.text() == name))
         {
-            // A file that has failed has nothing that could still arrive.
+            // A file that has failed has no bytes that could still arrive.
             match file.drain(limit, op) {
                 Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
                 _ => {}
@@ -301,7 +304,8 @@ impl Client {
         Ok(())
     }
 
-    /// These objects are about to be opened for writing, so nothing is read ahead of them.
+    /// Called before these objects are opened for writing. Nothing is read ahead of them from then
+    /// on.
     fn is_written_now(&self, objects: &[Named]) {
         for object in objects {
             if let Named::Read(reader) = object {
@@ -310,7 +314,7 @@ impl Client {
         }
     }
 
-    /// Closes the files of this name whose handles were dropped, as the keeper would later.
+    /// Closes the files of this name whose handles were dropped, which the keeper would do later.
     fn close_dropped(&self, name: &str, limit: &Limit) -> Result<()> {
         for file in self.files_named(name) {
             if !file.is_dropped.load(Ordering::Acquire) {
@@ -345,7 +349,7 @@ impl Client {
         named
     }
 
-    /// Closes what was dropped.
+    /// Closes the objects and gives back the leases whose handles were dropped.
     fn sweep(&self, limit: &Limit) {
         let dropped: Vec<_> = {
             let files = self.files.lock();
@@ -393,8 +397,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next turn of a task that comes again and again. Returns false at the end of
-    /// the client.
+    /// Waits for the next round of a periodic task. Returns false when the client ends.
     fn goes_on(&self) -> bool {
         let ending = self.ending.lock();
         if !self.is_ending.load(Ordering::Acquire) {
@@ -411,20 +414,21 @@ impl Client {
         self.leases.lock().remove(&id);
     }
 
-    /// The handle of a lease is of no use any more. The keeper gives the lease back.
+    /// Notes that the handle of a lease was dropped. The keeper gives the lease back.
     fn lease_is_over(&self, is_over: &AtomicBool) {
         is_over.store(true, Ordering::Release);
         self.drops.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Makes a request whose answer does not matter. Returns false if it could not be made.
+    /// Makes a request whose answer does not matter. Returns false if the device could not be
+    /// reached.
     fn tell(&self, request: &Request, limit: &Limit) -> bool {
         let asked = self.session.ask(limit, "close", "", request, &[]);
         !matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable)
     }
 }
 
-/// An open object, as far as its name goes.
+/// An open object, to look at or change its name.
 enum Named {
     Written(Arc<FileShared>),
     Read(Arc<ReadShared>),
@@ -439,8 +443,8 @@ impl Named {
     }
 }
 
-/// The task that gives signs of life. It does nothing else, because everything else may wait for a
-/// slow answer, and a host that the device does not hear may lose its lease.
+/// The task that sends signs of life. It does nothing else, because anything else may have to wait
+/// for a slow answer, and a host that the device does not hear from may lose its lease.
 fn live(client: &Arc<Client>) {
     let session = &client.session;
     while client.goes_on() {
@@ -484,8 +488,8 @@ fn keep(client: &Arc<Client>) {
         let files = client.files.lock();
         files.values().any(|file| file.is_unanswered())
     };
-    // A device that cannot be reached notices the end of the session by its silence. A lease should
-    // be given back all the same, because the next host would have to wait for it.
+    // A device that cannot be reached notices the end of the session by its silence. This still
+    // tries to give a lease back, because otherwise the next host has to wait for it.
     if session.down().is_none() || session.has_folder() || has_unsent() {
         let limit = session.keeper_limit(CLOSE_LIMIT);
         let _ = client.drain_all(&limit, "close");

@@ -1,18 +1,18 @@
-//! A client's lane of names: one request without an answer at most.
+//! A client's lane of names: the requests that change names. At most one of them has no answer.
 //!
 //! Invariants (RFC 9, section 6):
-//! - A request has one number in each state of the server, and the next number is used only when
-//!   its answer is there.
-//! - A request that gave up is settled before the next one is sent. A caller that makes the same
-//!   call again, while nobody changed its names in between, takes over the request or its answer.
-//!   So a call that is repeated until it succeeds takes effect once.
-//! - A sync covers what was done before the call. So nobody takes over a sync that gave up, nor its
-//!   answer: what it covered may be less. Only its failure counts for later syncs.
-//! - A sync of names that failed, or whose result is not known, makes all later ones fail.
-//! - Names that a job made are synced, or known to be lost, before its outcome counts.
+//! - A request has one number in each state of the server. The next number is used only after the
+//!   request was answered.
+//! - A request whose caller gave up is settled before the next one is sent. A caller that makes the
+//!   same call again, while nobody changed its names in between, takes over the request or its
+//!   answer. So a call that is repeated until it succeeds takes effect once.
+//! - A sync covers what was done before the call. So nobody takes over a sync whose caller gave up,
+//!   nor its answer: it may cover less. Only its failure counts for later syncs.
+//! - If a sync of names failed, or its result is not known, all later ones fail.
+//! - Names that a job made are synced, or known to be lost, before the job's outcome counts.
 //!
-//! Threading: a caller takes the lane ([`NamesLane::turn`]) and puts it back. No lock is held over
-//! a request.
+//! Threading: a caller takes the lane ([`NamesLane::turn`]) and puts it back. No lock is held
+//! during a request.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,9 +33,9 @@ struct Pending {
     bulk: Vec<u8>,
     /// The server's state in which it was sent, and its number there.
     sent: Option<([u8; 16], u64)>,
-    /// Whether the object was there before the request was sent for the first time: the one that a
-    /// creation makes, or that a rename takes. Without this, a refused request could not be told
-    /// from an executed one after a restart of the server.
+    /// Whether the object existed before the request was sent for the first time. This is the
+    /// object that a creation makes, or that a rename or a recycling takes. Without this flag, a
+    /// refused request could not be told from an executed one after a restart of the server.
     was_there: Option<bool>,
 }
 
@@ -49,26 +49,26 @@ pub(super) struct Names {
     unclaimed: Unclaimed,
     /// Names that were made since the last answered sync of names, and are still there.
     unsynced: BTreeSet<String>,
-    /// Names that jobs made since then, of tables that nothing refers to yet.
+    /// Names that jobs made since then. They belong to tables that nothing refers to yet.
     made: BTreeSet<String>,
-    /// Those of them that the machine may have lost.
+    /// Names from `made` that the machine may have lost.
     lost: BTreeSet<String>,
     /// Why no sync of names can succeed any more.
     failed: Option<StorageError>,
 }
 
-/// The lane, which one task has at a time.
+/// The lane. One task at a time has it.
 pub(super) struct NamesLane {
     names: Mutex<Option<Names>>,
     changed: Condvar,
 }
 
-/// Who makes a change, and for how long.
+/// Who makes a change, and how long the call may take.
 struct Call<'a> {
     session: &'a Session,
     op: &'static str,
     limit: &'a Limit,
-    /// The object, for messages.
+    /// The object's name, for messages.
     shown: &'a str,
 }
 
@@ -82,7 +82,7 @@ impl Call<'_> {
     }
 }
 
-/// What an answered change of names leaves.
+/// The answer to a change of names, and where it was given.
 pub(super) struct Changed {
     pub(super) answer: Answer,
     /// The server's state in which it was answered.
@@ -126,9 +126,9 @@ impl NamesLane {
         result
     }
 
-    /// Notes names that a job made in this boot of the device's machine. Until the next sync of
-    /// names they count as unsynced. Returns false if the machine was started again since, so they
-    /// may be lost.
+    /// Notes names that a job made in this boot of the device's machine. They count as unsynced
+    /// until the next sync of names. Returns false if the machine was restarted since then, so that
+    /// the names may be lost.
     pub(super) fn note_made(
         &self,
         session: &Session,
@@ -145,8 +145,8 @@ impl NamesLane {
         })
     }
 
-    /// Forgets names that a job made, and returns whether none of them may have been lost before a
-    /// sync of names.
+    /// Forgets names that a job made. Returns true if none of them may have been lost before a sync
+    /// of names.
     pub(super) fn made_are_there(
         &self,
         session: &Session,
@@ -161,7 +161,7 @@ impl NamesLane {
         })
     }
 
-    /// Uses what the lane knows, when nobody else has the lane.
+    /// Calls a function with what the lane knows, as soon as no other task has the lane.
     fn with<T>(
         &self,
         session: &Session,
@@ -181,8 +181,9 @@ impl NamesLane {
         Ok(result)
     }
 
-    /// Closes objects that calls opened which gave up, if nobody has claimed them for a while.
-    /// Whoever claims one later opens it again. Does nothing while somebody has the lane.
+    /// Closes objects that were opened by calls that gave up, if nobody has claimed them for a
+    /// while. A caller that claims one later opens it again. Does nothing while another task has
+    /// the lane.
     pub(super) fn close_unclaimed(&self, session: &Session, limit: &Limit) {
         let Some(mut names) = self.names.lock().take() else {
             return;
@@ -193,7 +194,7 @@ impl NamesLane {
         for (at, file) in close.iter().enumerate() {
             let asked = session.ask(limit, "close", "", &Request::Close { file: *file }, &[]);
             if matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable) {
-                // Objects of a state that has ended are closed anyway.
+                // Objects of a state that has ended are closed in any case.
                 if let Some(names) = self.names.lock().as_mut() {
                     names.unclaimed.close_later(&close[at..]);
                 }
@@ -207,7 +208,7 @@ impl NamesLane {
         let names = self.names.lock();
         let pending = names.as_ref().map(|names| names.pending.as_ref());
         match pending {
-            // Somebody has the lane.
+            // Another task has the lane.
             None => true,
             Some(pending) => pending.is_some_and(|p| {
                 let change = &p.change;
@@ -244,7 +245,7 @@ impl Names {
         change: NamesChange,
         bulk: &[u8],
     ) -> Result<(Changed, u64)> {
-        // A request that gave up comes first, whoever asked for it.
+        // A request whose caller gave up comes first, whoever made it.
         if let Some(pending) = &self.pending
             && (syncs(&pending.change)
                 || !is_same(&pending.change, &change)
@@ -289,8 +290,8 @@ impl Names {
         self.answered(&pending.change, changed, object)
     }
 
-    /// Gives a caller the answer to its call that gave up. An object that is not open any more is
-    /// opened again, from its beginning, because nobody has written to it.
+    /// Gives a caller the answer to its earlier call, which gave up. If the object is not open any
+    /// more, it is opened again from its beginning, because nobody has written to it.
     fn claim(
         &mut self,
         call: &Call<'_>,
@@ -320,7 +321,7 @@ impl Names {
         self.answered(&old.change, changed, object)
     }
 
-    /// Opens the object of a creation or a recycling that is done.
+    /// Opens the object of a creation or a recycling that has taken effect.
     fn open_again(
         &mut self,
         call: &Call<'_>,
@@ -351,7 +352,7 @@ impl Names {
         }
     }
 
-    /// Notes what a change did to names, and turns its answer into a result.
+    /// Turns the answer to a change into a result. Notes the failure of a sync.
     fn answered(
         &mut self,
         change: &NamesChange,
@@ -446,7 +447,7 @@ impl Names {
         Ok(None)
     }
 
-    /// Begins the lane anew if the pipe belongs to another state of the server.
+    /// Starts the lane's numbers again if the pipe belongs to a new state of the server.
     fn enter(
         &mut self,
         session: &Session,
@@ -471,7 +472,7 @@ impl Names {
             self.failed.get_or_insert(error);
         }
         if self.boot != welcome.boot {
-            // Only their jobs fail: nobody uses these tables yet.
+            // Only the jobs that made these tables fail, because nobody uses the tables yet.
             let made = std::mem::take(&mut self.made);
             self.lost.extend(made);
         }
@@ -481,7 +482,8 @@ impl Names {
         Ok(())
     }
 
-    /// Sends the request, or settles it by looking if it was sent in another state.
+    /// Sends the request. If it was sent in an earlier state, first finds out whether it took
+    /// effect.
     fn try_once(
         &mut self,
         pending: &mut Pending,
@@ -527,7 +529,7 @@ impl Names {
         Ok(answer)
     }
 
-    /// Finds out whether a request took effect that was sent in an earlier state of the server.
+    /// Finds out whether a request that was sent in an earlier state of the server took effect.
     fn settle(
         &mut self,
         pending: &mut Pending,
@@ -541,7 +543,7 @@ impl Names {
         let mut look = |name: &str| look_at(session, pipe, name);
         let is_done = match &mut pending.change {
             NamesChange::Create { name, file, .. } => match look(name)? {
-                // The name was free before, and nobody else makes names here.
+                // The name was free before, and nobody else creates names here.
                 Looked::There(_) if was_there == Some(false) => {
                     return reopen(pipe, name, *file, epoch).map(Settled::Answer);
                 }
@@ -605,26 +607,27 @@ fn syncs(change: &NamesChange) -> bool {
     )
 }
 
-/// What is done with a request that was sent in an earlier state of the server.
+/// What to do with a request that was sent in an earlier state of the server.
 enum Settled {
     /// This is its answer.
     Answer(Answer),
-    /// It has had no effect, or may have it twice.
+    /// It had no effect, or it does no harm if it takes effect twice.
     SendAgain,
 }
 
-/// What a look at an object's name found.
+/// The result of looking up an object's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looked {
     /// An object of this length.
     There(u64),
     /// There is no such object.
     Missing,
-    /// It cannot be opened, for example because the name is none. The request will fail too.
+    /// The object cannot be opened, for example because the name is not valid. The request will
+    /// fail too.
     Failed,
 }
 
-/// Looks whether there is an object.
+/// Looks up whether there is an object of this name.
 fn look_at(
     session: &Session,
     pipe: &mut Pipe,

@@ -1,7 +1,7 @@
-//! The name by which an open object is found again when the device was started again.
+//! The name by which an open object is found again after the device was restarted.
 //!
-//! Invariant: as long as it is not known whether the name belongs to another object, the object is
-//! not opened again by it.
+//! Invariant: while it is not known whether the name belongs to another object, the object is not
+//! opened again under that name.
 //!
 //! Threading: plain data, under the lock of its object.
 
@@ -9,19 +9,19 @@
 #[derive(Clone, Debug)]
 pub(super) struct ObjectName {
     name: String,
-    /// The name that it may have instead, because a rename to it has no answer yet.
+    /// The name that the object may have instead, because a rename to it has no answer yet.
     other: Option<String>,
     hold: Hold,
 }
 
-/// Whether the object has its name.
+/// Whether the object still has its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// It has it.
+    /// The object has its name.
     Kept,
     /// A change that gives the name to another object has no answer yet.
     InDoubt,
-    /// Another object has the name, or none.
+    /// Another object has the name, or no object has it.
     Lost,
 }
 
@@ -29,7 +29,7 @@ enum Hold {
 pub(super) enum Candidates {
     /// Under one of these names.
     Names(Vec<String>),
-    /// That is not known now, and will be soon.
+    /// This is not known now, but will be known soon.
     InDoubt,
     /// Nowhere.
     Lost,
@@ -66,28 +66,28 @@ impl ObjectName {
         }
     }
 
-    /// A rename to this name is asked for.
+    /// Notes that a rename to this name was requested.
     pub(super) fn may_become(&mut self, name: &str) {
         self.other = Some(name.to_string());
     }
 
-    /// The object has this name.
+    /// Notes that the object has this name now.
     pub(super) fn becomes(&mut self, name: &str) {
         self.name = name.to_string();
         self.other = None;
     }
 
-    /// A change is asked for that gives the name to another object, or to none.
+    /// Notes that a change was requested that gives the name to another object, or to none.
     pub(super) fn may_be_lost(&mut self) {
         self.hold = Hold::InDoubt;
     }
 
-    /// Another object has the name, or none.
+    /// Notes that another object has the name, or no object has it.
     pub(super) fn is_lost(&mut self) {
         self.hold = Hold::Lost;
     }
 
-    /// The object kept its name after all.
+    /// Notes that the object has kept its name.
     pub(super) fn is_kept(&mut self) {
         self.hold = Hold::Kept;
     }

@@ -1,10 +1,10 @@
-//! One connection of a client, on which requests are answered in their order.
+//! One connection of a client. Requests on it are answered in the order in which they were sent.
 //!
-//! Invariants: answers come in the order of requests, so only the number of those that are not
-//! answered yet is kept. After an error the pipe is of no use.
+//! Invariants: answers arrive in the order of the requests, so a pipe only counts them. After an
+//! error the pipe cannot be used any more.
 //!
-//! Threading: one owner. The receiving half can be taken out, so that another task can send
-//! meanwhile.
+//! Threading: one owner. The receiving half can be taken out, so that another task can send at the
+//! same time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::wire::answer::WORKING;
 use crate::wire::frame::{Label, flag};
 use crate::wire::{Answer, Frame, Request, WireError};
 
-/// How long a send may take. The server reads no request while it executes one, so this is long;
-/// a connection that is dead is noticed while an answer is awaited.
+/// How long a send may take. The server reads no request while it executes one, so this is long. A
+/// dead connection is noticed while an answer is awaited.
 const SEND_LIMIT: Duration = Duration::from_secs(60);
 
 /// What all pipes of a client share.
@@ -32,7 +32,7 @@ pub(super) struct Vital {
     pub(super) address: String,
     /// How long a connection may be silent while an answer is due.
     pub(super) silence: Duration,
-    /// When a byte of the device came last.
+    /// When a byte from the device last arrived.
     pub(super) last_heard_ns: AtomicU64,
     /// The bytes of the session, by purpose.
     pub(super) traffic: Arc<Traffic>,
@@ -40,7 +40,7 @@ pub(super) struct Vital {
     pub(super) joined_count: AtomicU64,
     /// Bytes that were read ahead.
     pub(super) ahead_bytes: AtomicU64,
-    /// Objects that were opened by the descriptor that the device passed.
+    /// Objects that were opened through a descriptor that the device passed.
     pub(super) passed_count: AtomicU64,
     pub(super) rate: LinkRate,
 }
@@ -61,7 +61,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Waits for the next answer. The frame has its bulk bytes.
+    /// Waits for the next answer. The frame has the bulk bytes of the answer.
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
         let begun = self.vital.runtime.now();
         loop {
@@ -86,7 +86,8 @@ impl Receiver {
         self.frames.close();
     }
 
-    /// The next answer, if it is there already. What is there of it is received.
+    /// Returns the next answer, if it has already arrived. If only a part has arrived, that is
+    /// received.
     pub(super) fn receive_now(&mut self) -> Result<Option<(Answer, Frame)>, ConnectionError> {
         loop {
             match self.frames.next(self.vital.runtime.now())? {
@@ -101,7 +102,7 @@ impl Receiver {
         }
     }
 
-    /// The answer that a frame is. `None` for a sign of life.
+    /// Decodes the answer in a frame. Returns `None` for a sign of life.
     fn answer_of(&mut self, frame: Frame) -> Result<Option<(Answer, Frame)>, ConnectionError> {
         self.vital.heard();
         let len = frame.header.body_len() + crate::wire::frame::HEADER_BYTES;
@@ -117,16 +118,16 @@ impl Receiver {
         let answer = Answer::decode(frame.header.kind, frame.fields());
         let mut answer = answer.map_err(WireError::from)?;
         if let Answer::Failed(error) = &mut answer {
-            // A full disk, for example, is not one of this machine.
+            // Without this, a full disk, for example, could be taken for one of this machine.
             error.detail += &format!(", on the device at {}", self.vital.address);
         }
         Ok(Some((answer, frame)))
     }
 
-    /// The descriptor that came along with this frame. The system may have had none left to
-    /// receive it.
+    /// The descriptor that was passed along with this frame. The system may have had no free
+    /// descriptor to receive it.
     pub(super) fn descriptor_of(&self, frame: &Frame) -> Passed {
-        // One that came with another frame is of no use.
+        // A descriptor that arrived with another frame is not used.
         let passed = self.frames.take_descriptor();
         match frame.header.flags & flag::DESCRIPTOR != 0 {
             true => passed.map_or(Passed::Lost, Passed::Descriptor),
@@ -135,13 +136,13 @@ impl Receiver {
     }
 }
 
-/// What of descriptors came along with a frame.
+/// Whether a descriptor was passed along with a frame.
 pub(super) enum Passed {
     /// None was passed.
     Nothing,
-    /// This one.
+    /// This descriptor was passed.
     Descriptor(OwnedFd),
-    /// One was passed, and could not be received.
+    /// A descriptor was passed, but could not be received.
     Lost,
 }
 
@@ -149,15 +150,15 @@ pub(super) enum Passed {
 pub(super) struct Pipe {
     connection: Arc<dyn Connection>,
     vital: Arc<Vital>,
-    /// When it was made.
+    /// When the connection was made.
     pub(super) connected: Instant,
-    /// The server's state of the session.
+    /// The state of the server in which the session was when it connected.
     pub(super) state: [u8; 16],
     last_sent: u64,
     awaited: Arc<Awaited>,
-    /// What the bytes of the object are for that this pipe is used for now.
+    /// The purpose of the bytes of the object that the pipe is used for now.
     pub(super) object: LinkPurpose,
-    /// `None` while a task receives.
+    /// `None` while a task receives with it.
     pub(super) receiver: Option<Receiver>,
 }
 
@@ -195,7 +196,7 @@ impl Pipe {
         self.send_all(&[(request, bulk)])
     }
 
-    /// Sends requests, one after the other, in one call of the link.
+    /// Sends requests, one after the other, with one call of the link.
     pub(super) fn send_all(
         &mut self,
         requests: &[(&Request, &[&[u8]])],
@@ -218,12 +219,12 @@ impl Pipe {
         send_frames(&*self.connection, &frames, deadline)
     }
 
-    /// Whether a request of a few tens of KiB could probably be sent without a wait.
+    /// Whether a request of a few tens of KiB could probably be sent without waiting.
     pub(super) fn has_room(&self) -> bool {
         self.connection.has_room()
     }
 
-    /// Sends a request and waits for its answer. There is no other one without an answer.
+    /// Sends a request and waits for its answer. All earlier requests must be answered.
     pub(super) fn exchange(
         &mut self,
         request: &Request,
@@ -239,24 +240,24 @@ impl Pipe {
         receiver.expect("nobody else receives").receive()
     }
 
-    /// The next answer, if it is there already.
+    /// The next answer, if it has already arrived.
     pub(super) fn receive_now(&mut self) -> Result<Option<(Answer, Frame)>, ConnectionError> {
         let receiver = self.receiver.as_mut();
         receiver.expect("nobody else receives").receive_now()
     }
 
-    /// Whether descriptors can come along with frames.
+    /// Whether descriptors can be passed along with frames.
     pub(super) fn passes_descriptors(&self) -> bool {
         self.connection.passes_descriptors()
     }
 
-    /// The descriptor that came along with this frame.
+    /// The descriptor that was passed along with this frame.
     pub(super) fn descriptor_of(&self, frame: &Frame) -> Passed {
         let receiver = self.receiver.as_ref();
         receiver.map_or(Passed::Nothing, |receiver| receiver.descriptor_of(frame))
     }
 
-    /// Ends the connection, and wakes a task that receives.
+    /// Closes the connection, and wakes a task that receives.
     pub(super) fn close(&self) {
         self.connection.close();
     }

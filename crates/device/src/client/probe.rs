@@ -1,8 +1,8 @@
-//! What a host measures of a device and of the link to it.
+//! What a host measures about a device and about the link to it.
 //!
 //! Invariant: a measurement of the link ends after a bounded time, or fails as `Unreachable`.
 //!
-//! Threading: one caller at a time, or they disturb each other's figures.
+//! Threading: one caller at a time. Otherwise the callers disturb each other's measurements.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::probe::{Format, Link, Machine, MergeRate};
 use crate::wire::frame::BULK_MAX;
 use crate::wire::{Answer, Request};
 
-/// The number of round trips of which the median counts.
+/// The number of round trips. Their median is reported.
 const ROUND_TRIPS: usize = 32;
 
 /// The bytes of the first stream in a direction, and of the longest one. A stream that took less
-/// than [`LONG_ENOUGH`] says little, so a longer one follows.
+/// than [`LONG_ENOUGH`] is not reliable, so a longer one follows.
 const STREAM_BYTES: (usize, usize) = (1 << 20, 64 << 20);
 const LONG_ENOUGH: Duration = Duration::from_millis(300);
 
-/// The requests of a stream that are under way at once.
+/// How many requests of a stream are under way at once.
 const UNDER_WAY: usize = 4;
 
 /// A stream in one direction.
@@ -44,7 +44,7 @@ impl Stream {
 }
 
 impl Device {
-    /// What the device's machine has. The first host that asks waits for a measurement of its
+    /// Describes the device's machine. The first host that asks waits for a measurement of its
     /// storage.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Device {
         asked.map(|(answer, _)| answer)
     }
 
-    /// Streams ever more bytes until the time is long enough to be believed.
+    /// Streams more and more bytes until the time is long enough to be reliable.
     fn stream(&self, is_up: bool) -> Result<Stream> {
         let mut bytes = STREAM_BYTES.0;
         loop {

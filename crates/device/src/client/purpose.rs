@@ -1,11 +1,13 @@
-//! What the bytes of a link are for, counted for each direction.
+//! What the bytes of a link are used for, counted separately for each direction.
 //!
-//! Every frame of a session counts with its header, and with all repetitions. So do hellos. What a
-//! request is for follows from its kind, and for the bytes of an object from the object's name, or
-//! from the caller of a read ([`ReadPurpose`]). An answer counts for the purpose of its request.
+//! Every frame of a session counts with its header, each time that it is sent. Hellos count as
+//! well. The kind of a request determines its purpose. For the bytes of an object, the object's
+//! name or the caller of a read ([`ReadPurpose`]) determines it. An answer counts for the purpose
+//! of its request.
 //!
-//! Invariants: each byte of a frame counts for one purpose, so the sums of all purposes are all
-//! bytes. The requests that are without an answer on one connection have one purpose.
+//! Invariants: each byte of a frame counts for one purpose, so the sum over all purposes is the
+//! number of all bytes. All requests on one connection that have no answer yet have the same
+//! purpose.
 //!
 //! Threading: atomics.
 
@@ -17,7 +19,7 @@ use siltstone_storage::ReadPurpose;
 use crate::wire::Request;
 use crate::wire::request::NamesChange;
 
-/// What bytes of a link are for.
+/// What bytes of a link are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkPurpose {
     /// Segments of the log.
@@ -28,21 +30,21 @@ pub enum LinkPurpose {
     Read,
     /// Reads of tables by compactions that run on the host.
     Compaction,
-    /// Reads that verify what a device made.
+    /// Reads that verify what a device has made.
     Verify,
-    /// Columns of tables that separated transfer reads.
+    /// Columns of tables, which separated transfer reads.
     Columns,
-    /// What separated transfer tells the device to keep.
+    /// The survivors of separated transfer: what the host tells the device to keep.
     Survivors,
-    /// Tables of lent work, both ways.
+    /// Tables of lent work, in both directions.
     Lent,
     /// Manifests, and the pointer to the current one.
     Manifest,
     /// Other files: published statistics, options, reserved space.
     Other,
-    /// Names: creations, renames, deletions, lists, opening and closing.
+    /// Names: creating, renaming, deleting, listing, opening and closing objects.
     Names,
-    /// Jobs: orders, their progress, their outcomes.
+    /// Jobs: their orders, their progress and their outcomes.
     Jobs,
     /// Hellos, leases, signs of life, measurements of the link.
     Session,
@@ -66,7 +68,7 @@ impl LinkPurpose {
         LinkPurpose::Session,
     ];
 
-    /// The purpose as a word, in the names of counters too.
+    /// The purpose as a word. The names of counters contain it.
     pub fn word(self) -> &'static str {
         match self {
             LinkPurpose::Log => "log",
@@ -85,7 +87,7 @@ impl LinkPurpose {
         }
     }
 
-    /// The purpose of the bytes of an object with this name that is written.
+    /// The purpose of the bytes that are written to an object with this name.
     pub(super) fn of_name(name: &str) -> LinkPurpose {
         match name {
             _ if name.ends_with(".tbl") => LinkPurpose::Table,
@@ -106,7 +108,8 @@ impl LinkPurpose {
         }
     }
 
-    /// The purpose of a request. `object` is that of the bytes of the object that it is about.
+    /// The purpose of a request. `object` is the purpose of the bytes of the object that the
+    /// request is about.
     pub(super) fn of(request: &Request, object: LinkPurpose) -> LinkPurpose {
         match request {
             Request::KeepAlive
@@ -118,7 +121,7 @@ impl LinkPurpose {
             | Request::MeasureMerge { .. } => LinkPurpose::Session,
             Request::Read { .. } | Request::File { .. } => object,
             Request::Survivors(_) => LinkPurpose::Survivors,
-            // The answer has the end of the object.
+            // The answer contains the last bytes of the object.
             Request::OpenFinished { name, .. } | Request::ReadSmall { name } => {
                 LinkPurpose::of_read(name, ReadPurpose::Lookup)
             }
@@ -154,11 +157,11 @@ impl fmt::Display for LinkPurpose {
 /// The bytes of one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkBytes {
-    /// What they are for.
+    /// What the bytes are used for.
     pub purpose: LinkPurpose,
     /// The bytes that were sent to the device.
     pub sent: u64,
-    /// The bytes that were received from it.
+    /// The bytes that were received from the device.
     pub received: u64,
 }
 
@@ -190,7 +193,7 @@ impl Traffic {
         LinkPurpose::ALL.map(of).to_vec()
     }
 
-    /// The bytes of jobs and of their tables, both ways.
+    /// The bytes of jobs and of tables of lent work, in both directions.
     pub(super) fn of_jobs(&self) -> u64 {
         let mine = [LinkPurpose::Jobs, LinkPurpose::Lent];
         let report = self.report();
@@ -216,7 +219,7 @@ impl Traffic {
     }
 }
 
-/// The purpose of the request that waits for its answer, which both halves of a connection know.
+/// The purpose of the request that waits for its answer. Both halves of a connection share it.
 #[derive(Default)]
 pub(super) struct Awaited(AtomicU8);
 

@@ -1,17 +1,18 @@
 //! An object of a device that is open for reading.
 //!
-//! Large reads are split into requests of a frame each, several of which are under way at once. A
-//! reader that goes from front to back is served from what was asked for ahead (`ahead.rs`).
+//! Large reads are split into requests of one frame each, several of which are under way at once. A
+//! reader that reads from front to back is served from what was read ahead (`ahead.rs`).
 //!
-//! A finished object of a device on this machine is opened by the descriptor that the device
-//! passes, and is then a file of this process: it crosses no link, is mapped as a local file, and
-//! stays readable after its name was deleted, after the device was started again, and after this
-//! host was fenced (RFC 9, section 5).
+//! A finished object of a device on this machine is opened through a descriptor that the device
+//! passes. It is then a file of this process: its bytes cross no link, it is mapped like a local
+//! file, and it stays readable after its name was deleted, after the device was restarted, and
+//! after this host was fenced (RFC 9, section 5).
 //!
-//! Invariants: an object that was opened again, because the device forgot the session, must have
-//! its old length. Bytes that this client appended to the object are sent before it is read.
+//! Invariants: an object that was opened again, because the device forgot the session, must be at
+//! least as long as before. Bytes that this client appended to the object are sent before it is
+//! read.
 //!
-//! Threading: shared. The lock is not held over a request.
+//! Threading: shared. The lock is not held during a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,20 +35,20 @@ use crate::wire::hello::capability;
 use crate::wire::request::RANGES_MAX;
 use crate::wire::{Answer, Frame, Request};
 
-/// The most requests of one read that are under way at once.
+/// The maximum number of requests of one read that are under way at once.
 const UNDER_WAY_MAX: usize = 4;
 
-/// How many of the last bytes of a finished object come with the answer that it is open. A table
-/// has its footer, its properties and more or less of its index there.
+/// How many of the last bytes of a finished object come with the answer to opening it. A table has
+/// its footer, its properties and a part of its index there.
 const TAIL_BYTES: u32 = 32 << 10;
 
-/// The pause before another try, while it is not known which name the object has.
+/// The pause before another attempt, while the object's name is not known.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// See the module.
 pub(super) struct ReadShared {
     pub(super) id: u64,
-    /// The name under which it was opened.
+    /// The name under which the object was opened.
     first_name: String,
     name: Mutex<ObjectName>,
     direct: bool,
@@ -73,7 +74,7 @@ impl Drop for RemoteReader {
     }
 }
 
-/// A part of a read, which fits into a frame.
+/// A part of a read that fits into a frame.
 struct Part {
     ranges: Vec<(u64, u32)>,
     bytes: usize,
@@ -82,11 +83,11 @@ struct Part {
 /// How an object is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// Somebody may write to it.
+    /// The object may still be written.
     Any,
-    /// Nobody writes to it any more.
+    /// Nobody writes to the object any more.
     Finished,
-    /// Past the page cache.
+    /// The page cache is bypassed.
     Direct,
 }
 
@@ -100,7 +101,7 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
         .is_some_and(|w| w.capabilities & capability::FINISHED != 0);
     let is_finished = how == How::Finished && knows_finished;
     if is_finished {
-        // What this session wrote is finished, and the device should know it.
+        // What this session wrote to the object is finished, and the device must know that.
         client.close_dropped(name, &limit)?;
     }
     let id = session.new_object();
@@ -159,7 +160,8 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
     }
 }
 
-/// The handle of an object that is open on the device. The answer may have the object's last bytes.
+/// The handle of an object that is open on the device. The answer may contain the object's last
+/// bytes.
 fn opened(
     client: &Arc<Client>,
     name: &str,
@@ -182,7 +184,7 @@ fn opened(
         is_dropped: AtomicBool::new(false),
     });
     client.readers.lock().insert(id, Arc::clone(&shared));
-    // From here on, whoever opens the object for writing finds this reader.
+    // From here on, a call that opens the object for writing finds this reader.
     let mut writers = client.files_named(name).into_iter();
     let is_written = writers.any(|file| !file.is_dropped.load(Ordering::Acquire));
     let tail = answer.bulk().len() as u64;
@@ -206,7 +208,7 @@ impl ReadShared {
 }
 
 impl RemoteReader {
-    /// Opens the object on another state of the server.
+    /// Opens the object in a new state of the server.
     fn reopen(&self, pipe: &mut Pipe) -> std::result::Result<Result<()>, ConnectionError> {
         let shared = &self.shared;
         let gone = |detail: String| {
@@ -249,8 +251,8 @@ impl RemoteReader {
         gone(deleted.into())
     }
 
-    /// Reads parts, and calls `sink` with the number and the bytes of each. After a lost connection
-    /// it begins again with the first one.
+    /// Reads parts, and calls `sink` with the index and the bytes of each. After a lost connection
+    /// this begins again with the first part.
     fn read_parts(
         &self,
         object: LinkPurpose,
@@ -319,13 +321,13 @@ impl RemoteReader {
         Ok(failed.map_or(Ok(()), Err))
     }
 
-    /// Reads ranges with as few requests as they need, and nothing ahead.
+    /// Reads ranges with as few requests as possible, and reads nothing ahead.
     fn read_whole(&self, object: LinkPurpose, ranges: &mut [ReadRange<'_>]) -> Result<()> {
         let parts = parts_of(ranges.iter().map(|range| (range.offset, range.buf.len())));
         if parts.is_empty() {
             return Ok(());
         }
-        // The range that is filled, and how far.
+        // The range that is being filled, and how many of its bytes are filled.
         let (mut at, mut filled) = (0, 0);
         let mut sink = |part: usize, mut bytes: &[u8]| {
             if part == 0 {
@@ -357,7 +359,7 @@ impl RemoteReader {
     }
 }
 
-/// Cuts ranges into parts that fit into a frame each.
+/// Cuts ranges into parts, each of which fits into a frame.
 fn parts_of(ranges: impl Iterator<Item = (u64, usize)>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for (mut offset, mut len) in ranges {

@@ -1,17 +1,18 @@
 //! The host's half of separated transfer ([RFC 11](../../../../docs/rfc/0011-separated.md),
-//! sections 10 to 14): compactions that the host runs while the tables lie on a device, without
-//! their values on the link.
+//! sections 10 to 14): compactions that the host runs on tables that lie on a device, without
+//! sending the values over the link.
 //!
-//! The host reads columns, merges them, and sends what survives; the device makes the tables. Three
-//! tasks of a subjob overlap: the reader, the planner, the sender.
+//! The host reads columns, merges them, and sends the survivors. The device makes the tables. For
+//! each subjob three tasks run at the same time: the reader, the planner and the sender.
 //!
 //! Invariants:
-//! - E1 to E4 of executors. The device's half is an attempt like any other of it (`jobs.rs`).
-//! - Of a subjob there are two pieces of columns of each run, and three chunks.
+//! - E1 to E4 of executors. The device's half is an attempt like any other attempt on it
+//!   (`jobs.rs`).
+//! - For a subjob, memory holds two pieces of columns of each run, and three chunks.
 //! - When [`Executor::run`] returns, none of its tasks runs any more.
-//! - What it makes comes from a device, so it is to be verified like every table from outside.
+//! - The tables come from a device, so they must be verified like every table from outside.
 //!
-//! Threading: shared. No lock is held over a request.
+//! Threading: shared. No lock is held during a request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,10 +40,10 @@ use crate::wire::request::NamesChange;
 use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Request};
 
-/// The number of chunks that wait to be sent.
+/// The maximum number of chunks that wait to be sent.
 const CHUNKS_MAX: usize = 2;
 
-/// How often a task that waits looks whether the job has ended.
+/// How often a waiting task checks whether the job has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long the device may be unreachable before the job fails.
@@ -50,13 +51,13 @@ const DOWN_LIMIT: Duration = Duration::from_secs(10);
 
 const OP: &str = "run a job";
 
-/// What separated transfer did and saved, since the executor exists.
+/// What separated transfer did and saved since the executor was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SeparatedStats {
-    /// Jobs that were done.
+    /// Jobs that ran in this way and succeeded.
     pub job_count: u64,
-    /// Jobs that were left to the host's cores, because whole blocks are cheaper or the job cannot
-    /// be divided.
+    /// Jobs that were left to the executor of the host's cores, because moving whole blocks is
+    /// cheaper or the job cannot be run in this way.
     pub declined_count: u64,
     /// Jobs that failed.
     pub failed_count: u64,
@@ -64,7 +65,7 @@ pub struct SeparatedStats {
     pub columns_bytes: u64,
     /// The bytes of survivors that were sent.
     pub survivor_bytes: u64,
-    /// The bytes of blocks and tables that would have crossed the link, less those that did.
+    /// The bytes of blocks and tables that would have crossed the link, minus the bytes that did.
     pub saved_bytes: u64,
 }
 
@@ -83,17 +84,17 @@ pub struct SeparatedExecutor {
     device: DeviceExecutor,
     measured: Mutex<Measured>,
     counts: Counts,
-    /// Whether every job that can be divided is, whatever it costs.
+    /// Whether every job that can run in this way does, whatever it costs.
     always: bool,
     sizes: Sizes,
 }
 
-/// How survivors are cut.
+/// How survivors are cut into chunks and pieces.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// The extents of a chunk; `None` for as many as planners make.
+    /// The number of extents in a chunk. `None` lets the planners choose.
     chunk_extents: Option<usize>,
-    /// The bytes of a piece.
+    /// The number of bytes in a piece.
     piece_bytes: usize,
 }
 
@@ -113,7 +114,7 @@ impl SeparatedExecutor {
         }
     }
 
-    /// Has every job that can be divided run in this way, for tests and measurements. Otherwise the
+    /// Makes every job that can run in this way do so, for tests and measurements. Otherwise the
     /// cost model chooses.
     #[must_use]
     pub fn always(mut self) -> SeparatedExecutor {
@@ -121,8 +122,8 @@ impl SeparatedExecutor {
         self
     }
 
-    /// Cuts survivors into chunks of so many extents and pieces of so many bytes, for tests with
-    /// small jobs.
+    /// Cuts survivors into chunks of this many extents and pieces of this many bytes, for tests
+    /// with small jobs.
     #[must_use]
     pub fn cut_into(mut self, chunk_extents: usize, piece_bytes: usize) -> SeparatedExecutor {
         self.sizes = Sizes {
@@ -132,7 +133,7 @@ impl SeparatedExecutor {
         self
     }
 
-    /// What it did and saved.
+    /// What the executor did and saved so far.
     pub fn stats(&self) -> SeparatedStats {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.counts;
@@ -146,7 +147,8 @@ impl SeparatedExecutor {
         }
     }
 
-    /// The context of the planners: their own progress and token, and the rest as the job's.
+    /// The context of the planners. They have a progress and a cancel token of their own, no
+    /// handover and no part listener. The rest is as in the job's context.
     fn context_of(ctx: &ExecContext) -> ExecContext {
         ExecContext {
             progress: Arc::default(),
@@ -215,7 +217,8 @@ impl SeparatedExecutor {
         outcome
     }
 
-    /// Has the device rebuild what this host decides, and makes the names of the tables durable.
+    /// Has the device make the tables as this host decides, and makes the names of the tables
+    /// durable.
     fn run_there(
         &self,
         client: &Arc<Client>,
@@ -287,7 +290,7 @@ impl Executor for SeparatedExecutor {
     }
 }
 
-/// Chunks of one subjob on their way to the device.
+/// Chunks of one subjob that wait to be sent to the device.
 struct Outbox {
     state: Mutex<OutboxState>,
     changed: Condvar,
@@ -296,9 +299,9 @@ struct Outbox {
 #[derive(Default)]
 struct OutboxState {
     chunks: VecDeque<Vec<u8>>,
-    /// No chunk follows.
+    /// Set when no more chunks will follow.
     is_complete: bool,
-    /// Nothing is sent any more.
+    /// Set when nothing is sent any more.
     is_closed: bool,
 }
 
@@ -310,7 +313,7 @@ impl Outbox {
         })
     }
 
-    /// Adds a chunk when there is room.
+    /// Adds a chunk, as soon as there is room.
     fn push(&self, chunk: Vec<u8>, cancel: &CancelToken) -> Result<(), ExecError> {
         let mut state = self.state.lock();
         while state.chunks.len() >= CHUNKS_MAX {
@@ -325,7 +328,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The next chunk, or `None` if none follows.
+    /// Returns the next chunk, or `None` after the last one.
     fn next(&self, cancel: &CancelToken) -> Result<Option<Vec<u8>>, ExecError> {
         let mut state = self.state.lock();
         loop {
@@ -369,11 +372,11 @@ struct Halves {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     sent_bytes: AtomicU64,
     plan_cpu_ns: AtomicU64,
-    /// The device's last counts.
+    /// The latest counts of the device.
     there: Mutex<JobCounts>,
 }
 
-/// The memory of a planner, as a part of the job's.
+/// The memory of one planner, which is counted as part of the job's memory.
 struct PlannerMemory<'a> {
     all: &'a AtomicU64,
     own: u64,
@@ -421,7 +424,7 @@ impl Halves {
         }
     }
 
-    /// What the attempt showed, without its tables.
+    /// What was measured in the attempt, without its tables.
     fn ran(&self, blocks: u64) -> Ran {
         let there = *self.there.lock();
         Ran {
@@ -434,7 +437,7 @@ impl Halves {
         }
     }
 
-    /// Notes a failure, and ends the other tasks.
+    /// Notes a failure, and cancels the other tasks.
     fn fail(&self, error: ExecError) {
         if self.ctx.cancel.is_cancelled() {
             return;
@@ -480,7 +483,7 @@ impl Halves {
         spawned.map_err(|e| failed(e).into())
     }
 
-    /// Plans a subjob, with a task that reads ahead and one that sends.
+    /// Plans a subjob, together with a task that reads ahead and a task that sends.
     fn plan(self: &Arc<Halves>, subjob: u32) -> Result<(), ExecError> {
         let runtime = &self.ctx.runtime;
         let reader = ColumnsAhead::new(runtime, &self.ctx.cancel);
@@ -505,7 +508,7 @@ impl Halves {
         reader.close();
         match &planned {
             Ok(()) => outbox.set(|state| state.is_complete = true),
-            // The sender ends without the rest.
+            // The sender ends without sending the remaining chunks.
             Err(error) => self.fail(error.clone()),
         }
         let reading = reading.join();
@@ -537,7 +540,7 @@ impl Halves {
         }
         while let Some(chunk) = planner.next_chunk()? {
             let bytes = chunk.encode(identity);
-            // The chunks that wait are about as large as this one.
+            // The waiting chunks are about as large as this one.
             memory.set(planner.buffer_bytes() + (CHUNKS_MAX as u64 + 1) * bytes.len() as u64);
             outbox.push(bytes, &ctx.cancel)?;
         }
@@ -565,7 +568,7 @@ impl Halves {
         Ok(())
     }
 
-    /// Sends a piece until the device has taken it.
+    /// Sends a piece, again and again until the device has taken it.
     fn send_piece(&self, piece: SurvivorsPiece, bytes: &[u8]) -> Result<(), ExecError> {
         let session = &self.client.session;
         let request = Request::Survivors(piece);
@@ -577,7 +580,7 @@ impl Halves {
             let limit = session.limit_of(DOWN_LIMIT);
             match session.ask(&limit, OP, &name, &request, &[bytes])?.0 {
                 Answer::Done => return Ok(()),
-                // There is no room, so the device is the slowest stage.
+                // The device has no room, so it is the slowest stage.
                 Answer::Later => self.ctx.progress.beat(),
                 _ => return Err(session.wrong_answer(OP, &name).into()),
             }
@@ -585,8 +588,8 @@ impl Halves {
     }
 }
 
-/// Ends the attempt if the task panics. Otherwise the device would wait for survivors that never
-/// come.
+/// Makes the attempt end if the task panics. Otherwise the device would wait for survivors that
+/// never arrive.
 struct FailOnPanic<'a>(&'a Halves);
 
 impl Drop for FailOnPanic<'_> {
@@ -610,7 +613,7 @@ impl Beside for Running {
             let task = move || task_halves.plan_all();
             match halves.ctx.runtime.spawn(&format!("plan-{i}"), task) {
                 Ok(task) => halves.tasks.lock().push(task),
-                // The tasks that there are do its work.
+                // The tasks that could be started do the work of this one.
                 Err(_) if i > 0 => break,
                 Err(e) => {
                     let name = halves.client.session.describe();

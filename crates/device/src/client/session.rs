@@ -1,17 +1,17 @@
-//! A client's session: its connections, and what the server knows of it.
+//! A client's session: its connections, and what the server knows about it.
 //!
-//! A caller takes a connection from the pool, makes requests, and gives it back. Whoever connects
-//! and finds that the server has forgotten the session attaches it again before anybody else gets a
-//! connection: it asks for the leases that the session had.
+//! A caller takes a connection from the pool, makes requests, and gives it back. A caller that
+//! connects and finds that the server has forgotten the session attaches it again: it asks for the
+//! leases that the session had. Until then nobody else gets a connection.
 //!
 //! Invariants:
-//! - Every pipe that is given out belongs to the state that the session is attached to.
+//! - Every pipe that is given out belongs to the server state that the session is attached to.
 //! - Once the session is fenced or closed, it stays so.
-//! - A call waits as long as the device shows signs of life, and [`ClientOptions::time_limit`]
-//!   beyond the last one. It makes no further try after ten times that limit.
+//! - A call waits as long as the device shows signs of life, and for [`ClientOptions::time_limit`]
+//!   after the last one. It makes no further attempt after ten times that limit.
 //!
-//! Threading: shared. Nobody who waits for a pipe holds a lock. The pool's lock is held over no
-//! call of a link.
+//! Threading: shared. A task that waits for a pipe holds no lock. The pool's lock is never held
+//! during a call of a link.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,33 +33,34 @@ use crate::wire::{Answer, Frame, Request, WireError};
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The host, for messages: its name and the number of its process.
+    /// A description of the host, for messages: its name and the number of its process.
     pub host: String,
-    /// How long a call waits without a sign of life of the device before it fails as
+    /// How long a call waits without a sign of life from the device before it fails as
     /// `Unreachable`.
     pub time_limit: Duration,
-    /// How long a connection may be silent while an answer is due before another one is tried.
+    /// How long a connection may be silent while an answer is due before another connection is
+    /// tried.
     pub silence: Duration,
-    /// The largest number of connections.
+    /// The maximum number of connections.
     pub connections_max: usize,
-    /// The bytes of each file that are kept, in case that the device is started again.
+    /// How many bytes of each file are kept, in case the device is restarted.
     pub tail_bytes: usize,
-    /// After so many bytes a file that is written is synced without being asked for, so that all
-    /// bytes that are not durable are among those that are kept. 0 for never. If more than
-    /// [`tail_bytes`](Self::tail_bytes) are answered and not durable, a device that is started
-    /// again during a sync may have lost some of them, and the file fails.
+    /// After this many bytes, a file that is being written is synced although nobody asked for it,
+    /// so that all bytes that are not durable are among those that are kept. 0 means never. If more
+    /// than [`tail_bytes`](Self::tail_bytes) are answered and not durable, a device that is
+    /// restarted during a sync may have lost some of them, and the file fails.
     pub sync_bytes: usize,
-    /// The bytes of each file that may be without an answer.
+    /// How many bytes of each file may be without an answer.
     pub unanswered_bytes: usize,
-    /// The bytes that are read ahead for all open objects together.
+    /// How many bytes are read ahead, for all open objects together.
     pub ahead_bytes: usize,
-    /// Whether finished objects are read by their descriptors, if the device passes them.
+    /// Whether finished objects are read through descriptors, if the device passes them.
     pub descriptors: bool,
-    /// How long the lease of a folder is tried again while somebody else has it. The lease of a
-    /// host that died becomes free after about ten seconds.
+    /// For how long the session tries again to get the lease of a folder while another host has it.
+    /// The lease of a host that died becomes free after about ten seconds.
     pub lease_wait: Duration,
-    /// The most bytes a second in each direction, for a store that is opened by
-    /// [`open`](crate::open()). `None` is no limit.
+    /// The maximum number of bytes per second in each direction, for a store that is opened by
+    /// [`open`](crate::open()). `None` means no limit.
     pub link_bytes_per_s: Option<u64>,
 }
 
@@ -81,17 +82,17 @@ impl Default for ClientOptions {
     }
 }
 
-/// How long one try to connect may take.
+/// How long one attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The pauses between tries to connect: the first, and the longest.
+/// The pauses between attempts to connect: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// A call makes no further try after so many times its limit, even if the device answers others. A
-/// request that ends every connection would be made for ever.
+/// A call makes no further attempt after this many times its limit, even if the device answers
+/// other calls. Otherwise a request that ends every connection would be sent for ever.
 const TRIES_MAX: u64 = 10;
 
-/// How long the end of a wait for the pool is checked at the latest.
+/// The longest time between two checks of a call that waits for the pool.
 const POOL_LOOK: Duration = Duration::from_millis(200);
 
 /// A lease that the session has.
@@ -113,7 +114,7 @@ struct Pool {
     leases: Vec<LeaseRecord>,
     /// Why every call fails from now on.
     ended: Option<StorageError>,
-    /// Since when the device could not be reached, and why.
+    /// Since when the device cannot be reached, and why.
     down: Option<(Instant, String)>,
 }
 
@@ -130,7 +131,7 @@ pub(super) struct Session {
     changed: Condvar,
     next_object: AtomicU64,
     pub(super) ahead: AheadBudget,
-    /// Whether the last connection can pass descriptors.
+    /// Whether the connection that was made last can pass descriptors.
     pub(super) passes_descriptors: AtomicBool,
 }
 
@@ -138,15 +139,16 @@ pub(super) struct Session {
 pub(super) struct Limit {
     begun: Instant,
     limit: Duration,
-    /// Connections that the call may add to the largest number. The keeper has one, because it
-    /// makes files give theirs back.
+    /// How many connections the call may use beyond the maximum. The keeper may use one more,
+    /// because it makes files give theirs back.
     extra: usize,
     losses: Cell<Losses>,
 }
 
-/// The connections that one caller lost in a row although they began after its first try. A device
-/// that ends each connection because of a request would otherwise get it thousands of times a
-/// second. Connections that were lost because the device was started again began earlier.
+/// The connections that one caller lost in a row, counting only those that began after its first
+/// attempt. Without this count, a device that ends each connection because of a request would get
+/// that request thousands of times per second. Connections that were lost because the device was
+/// restarted began earlier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses(u32);
 
@@ -156,7 +158,7 @@ impl Losses {
         self.0 = self.0.saturating_add(u32::from(connected >= since));
     }
 
-    /// How long the caller waits before its next try.
+    /// How long the caller waits before its next attempt.
     pub(super) fn pause(self) -> Duration {
         match self.0 {
             0 => Duration::ZERO,
@@ -168,13 +170,13 @@ impl Losses {
     }
 }
 
-/// The result of one try.
+/// The result of one attempt.
 pub(super) enum Tried<T> {
-    /// It was answered.
+    /// The request was answered.
     Answered(T),
-    /// The connection failed; it may be tried again.
+    /// The connection failed. The request may be tried again.
     Lost(ConnectionError),
-    /// It has failed for good.
+    /// The request has failed for good.
     Failed(StorageError),
 }
 
@@ -214,7 +216,7 @@ impl Session {
         }
     }
 
-    /// The session as people know it.
+    /// The session's address, for messages.
     pub(super) fn describe(&self) -> String {
         match &self.folder {
             FolderWanted::Named { name, .. } => crate::url::url_of(&self.address, name),
@@ -228,14 +230,14 @@ impl Session {
         (Arc::clone(&self.network), self.address.clone())
     }
 
-    /// The epoch of the lease that the session has.
+    /// The epoch of the exclusive lease that the session has.
     pub(super) fn writer_epoch(&self) -> Option<Epoch> {
         let pool = self.pool.lock();
         let mut leases = pool.leases.iter();
         leases.find(|lease| !lease.shared).map(|lease| lease.epoch)
     }
 
-    /// What the bytes of an object with this name are for, if this session writes it.
+    /// The purpose of the bytes of an object with this name, if this session writes it.
     pub(super) fn purpose_of(&self, name: &str) -> LinkPurpose {
         match self.folder {
             FolderWanted::Scratch => LinkPurpose::Lent,
@@ -243,7 +245,7 @@ impl Session {
         }
     }
 
-    /// What the bytes of an object with this name are for, if this session reads it.
+    /// The purpose of the bytes of an object with this name, if this session reads it.
     pub(super) fn purpose_of_read(&self, name: &str, purpose: ReadPurpose) -> LinkPurpose {
         match self.folder {
             FolderWanted::Scratch => LinkPurpose::Lent,
@@ -256,7 +258,7 @@ impl Session {
         self.folder == FolderWanted::None
     }
 
-    /// Whether the session has a folder that stays after it.
+    /// Whether the session has a folder that remains after the session.
     pub(super) fn has_folder(&self) -> bool {
         matches!(self.folder, FolderWanted::Named { .. })
     }
@@ -265,7 +267,7 @@ impl Session {
         self.token
     }
 
-    /// A number for an object that is opened. Numbers are not used again.
+    /// A new number for an object that is opened. Numbers are not reused.
     pub(super) fn new_object(&self) -> u64 {
         self.next_object.fetch_add(1, Ordering::Relaxed)
     }
@@ -297,7 +299,7 @@ impl Session {
         pool.idle.is_empty() && pool.count >= self.options.connections_max
     }
 
-    /// Whether a call gives up instead of making another try.
+    /// Whether a call must give up instead of making another attempt.
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
         let begun = limit.begun.as_nanos();
@@ -307,7 +309,7 @@ impl Session {
         silent >= limit || now.saturating_sub(begun) >= limit.saturating_mul(TRIES_MAX)
     }
 
-    /// The error of a call that gave up.
+    /// The error for a call that gave up.
     pub(super) fn unreachable(&self, op: &'static str, name: &str) -> StorageError {
         let pool = self.pool.lock();
         let why = match &pool.down {
@@ -340,7 +342,8 @@ impl Session {
         idle.iter().for_each(Pipe::close);
     }
 
-    /// Since when the device cannot be reached, and why. `None` if it can, as far as is known.
+    /// Since when the device cannot be reached, and why. `None` if it can be reached, as far as is
+    /// known.
     pub(super) fn down(&self) -> Option<(Instant, String)> {
         self.pool.lock().down.clone()
     }
@@ -354,7 +357,7 @@ impl Session {
         self.pool.lock().leases.push(lease);
     }
 
-    /// Forgets a lease, and says whether the session had it.
+    /// Forgets a lease. Returns whether the session had it.
     pub(super) fn forget_lease(&self, id: [u8; 16]) -> bool {
         let leases = &mut self.pool.lock().leases;
         let before = leases.len();
@@ -362,7 +365,7 @@ impl Session {
         leases.len() < before
     }
 
-    /// Takes a pipe from the pool, or connects. The caller holds no lock.
+    /// Takes a pipe from the pool, or connects. The caller must hold no lock.
     pub(super) fn take(
         &self,
         limit: &Limit,
@@ -385,7 +388,7 @@ impl Session {
                         drop(pool);
                         match self.connect() {
                             Tried::Answered(Some(pipe)) => return Ok(pipe),
-                            // Somebody else attaches the session.
+                            // Another caller is attaching the session.
                             Tried::Answered(None) => {}
                             Tried::Failed(error) => return Err(error),
                             Tried::Lost(error) => self.note_down(&error),
@@ -407,7 +410,7 @@ impl Session {
         }
     }
 
-    /// Takes a pipe only if there is no need to wait for the device.
+    /// Takes a pipe, unless the device is known to be down or the session is being attached.
     pub(super) fn take_now(&self) -> Option<Pipe> {
         {
             let pool = self.pool.lock();
@@ -419,9 +422,9 @@ impl Session {
             .ok()
     }
 
-    /// Takes an idle pipe of this state of the server to read ahead on it, unless others may need
-    /// it. A read does not wait for a new connection only to read ahead. Whoever gives the pipe
-    /// back takes it out of the count in [`Session::ahead`].
+    /// Takes an idle pipe of this state of the server for reading ahead, unless others may need it.
+    /// A read does not wait for a new connection only to read ahead. The caller that gives the pipe
+    /// back reduces the count in [`Session::ahead`].
     pub(super) fn take_to_read_ahead(&self, state: [u8; 16]) -> Option<Pipe> {
         let most = self.options.connections_max / 4;
         let mut pool = self.pool.lock();
@@ -446,12 +449,12 @@ impl Session {
         pool.down.get_or_insert((now, error.to_string()));
     }
 
-    /// Gives a pipe back that has no request without an answer.
+    /// Gives a pipe back. All its requests must be answered.
     pub(super) fn give_back(&self, pipe: Pipe) {
         let mut pool = self.pool.lock();
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
         if matches!(&pool.down, Some((since, _)) if since.as_nanos() < heard) {
-            // A try to connect failed while other connections worked.
+            // An attempt to connect failed while other connections worked.
             self.note_up(&mut pool);
         }
         let is_attached = pool
@@ -469,7 +472,7 @@ impl Session {
         pipe.close();
     }
 
-    /// Drops a pipe whose connection failed.
+    /// Closes a pipe whose connection failed, or whose answers nobody needs.
     pub(super) fn discard(&self, pipe: Pipe) {
         pipe.close();
         drop(pipe);
@@ -478,8 +481,8 @@ impl Session {
         self.changed.notify_one();
     }
 
-    /// Connects, and attaches the session if the server does not know it. The pool has counted the
-    /// pipe. `None` if somebody else attaches the session now.
+    /// Connects, and attaches the session if the server does not know it. The pool has already
+    /// counted the pipe. `None` if another caller is attaching the session now.
     fn connect(&self) -> Tried<Option<Pipe>> {
         let result = self.try_connect();
         if !matches!(result, Tried::Answered(Some(_))) {
@@ -526,7 +529,7 @@ impl Session {
         }
     }
 
-    /// Makes the server know the session again.
+    /// Attaches the session to a state of the server that does not know it.
     fn attach(
         &self,
         mut pipe: Pipe,
@@ -575,7 +578,7 @@ impl Session {
                 Ok((Answer::Failed(error), _)) if error.kind == StorageErrorKind::Fenced => {
                     return Tried::Failed(error);
                 }
-                // Somebody has it for a moment, or the device's disk is full.
+                // Another session has the lease for a moment, or the device's disk is full.
                 Ok((Answer::Failed(error), _)) => {
                     return Tried::Lost(ConnectionError::Refused(error));
                 }
@@ -600,8 +603,8 @@ impl Session {
                     error.detail,
                 ));
             }
-            // Another try ends in the same way, unless the socket is that of a device that has
-            // ended.
+            // Another attempt would end in the same way, unless the socket was left by a device
+            // that has ended.
             Err(error) if error.kind == LinkErrorKind::PermissionDenied && !self.was_attached() => {
                 let kind = StorageErrorKind::PermissionDenied;
                 let name = self.address.to_string();
@@ -637,7 +640,7 @@ impl Session {
                 connection.close();
                 let name = self.describe();
                 let error = StorageError::new(refusal.kind, "connect", name, refusal.reason);
-                // A device that was started again may not see its disk yet.
+                // A device that was restarted may not see its disk yet.
                 match self.pool.lock().attached {
                     None => Tried::Failed(error),
                     Some(_) => Tried::Lost(ConnectionError::Refused(error)),
@@ -649,8 +652,8 @@ impl Session {
                 let name = self.describe();
                 Tried::Failed(StorageError::new(kind, "connect", name, error.to_string()))
             }
-            // Another try ends in the same way until somebody changes a certificate. A session that
-            // was attached waits for that.
+            // Another attempt would end in the same way until somebody changes a certificate. A
+            // session that was attached before waits for that.
             Err(ConnectionError::Link(error))
                 if error.kind == LinkErrorKind::PermissionDenied && !self.was_attached() =>
             {
@@ -670,7 +673,7 @@ impl Session {
         self.pool.lock().attached.is_some()
     }
 
-    /// Makes a request that may be made twice, until it is answered or the limit is over.
+    /// Makes a request that may be executed twice, until it is answered or the limit has passed.
     pub(super) fn ask(
         &self,
         limit: &Limit,
@@ -699,8 +702,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::lost`], in a call that makes another try. Waits before it, if several tries
-    /// ended in this way.
+    /// As [`Session::lost`], for a call that makes another attempt. If several attempts ended in
+    /// this way, this waits before the next one.
     pub(super) fn lost_in(&self, limit: &Limit, pipe: Pipe, error: &ConnectionError) {
         let mut losses = limit.losses.get();
         losses.count(pipe.connected, limit.begun);
@@ -711,13 +714,13 @@ impl Session {
         }
     }
 
-    /// A connection failed while a request was without an answer.
+    /// Drops a pipe whose connection failed before a request was answered.
     pub(super) fn lost(&self, pipe: Pipe, error: &ConnectionError) {
         tracing::debug!(address = %self.address, %error, "a connection was lost");
         self.discard(pipe);
     }
 
-    /// The error for an answer of another kind than the request has.
+    /// The error for an answer whose kind does not fit the request.
     pub(super) fn wrong_answer(&self, op: &'static str, name: &str) -> StorageError {
         let detail = format!(
             "the device at {} answered something else than was asked; are both of one release?",
@@ -740,7 +743,7 @@ mod tests {
             runtime.sleep(Duration::from_secs(1));
             let since = runtime.now();
             let mut losses = Losses::default();
-            // A device that was started again has ended all of these.
+            // A device that was restarted has ended all of these.
             (0..32).for_each(|_| losses.count(before, since));
             assert_eq!(losses.pause(), Duration::ZERO);
             let pauses: Vec<u128> = (0..8)

@@ -1,8 +1,8 @@
 //! A folder of a device as a [`Storage`].
 //!
-//! Invariants: S1 to S5 of the trait. An append may return before the device has it, so
-//! [`Capabilities::pipelined`] is set; appended bytes of a killed host may be lost, so
-//! [`Capabilities::survives_kill`] is not.
+//! Invariants: S1 to S5 of the trait. An append may return before the device has the bytes, so
+//! [`Capabilities::pipelined`] is set. Appended bytes of a killed host may be lost, so
+//! [`Capabilities::survives_kill`] is not set.
 //!
 //! Threading: shared.
 
@@ -25,10 +25,10 @@ use super::{Client, Named};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
-/// The pause between two tries to get a lease.
+/// The pause between two attempts to get a lease.
 const LEASE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The most objects of a folder. A device that lists more does not tell the truth.
+/// The maximum number of objects in a folder. A device that lists more is not trusted.
 const OBJECTS_MAX: usize = 4 << 20;
 
 /// See the module.
@@ -36,7 +36,7 @@ pub(crate) struct DeviceStorage {
     pub(crate) client: Arc<Client>,
 }
 
-/// A lease that the device gave.
+/// A lease that the device granted.
 struct RemoteLease {
     client: Arc<Client>,
     id: [u8; 16],
@@ -49,7 +49,8 @@ impl RemoteLease {
         let session = &self.client.session;
         let limit = session.limit();
         let asked = self.client.drain_all(&limit, "release").and_then(|()| {
-            // A device that is started again now is not asked for it again.
+            // If the device is restarted from now on, the session does not ask for this lease
+            // again.
             session.forget_lease(self.id);
             let request = Request::Release { id: self.id };
             session.ask(&limit, "release", "", &request, &[]).map(drop)
@@ -65,7 +66,7 @@ impl RemoteLease {
 
 impl Drop for RemoteLease {
     fn drop(&mut self) {
-        // The keeper gives it back.
+        // The keeper gives the lease back.
         self.client.lease_is_over(&self.is_over);
     }
 }
@@ -100,7 +101,7 @@ impl DeviceStorage {
         let op = if shared { "lease_shared" } else { "lease" };
         let id = crate::server::random_id(&session.runtime);
         let limit = session.limit();
-        // A lease that was dropped in this process is given back before another one is asked for.
+        // A lease that was dropped in this process is given back before another one is requested.
         self.client.sweep(&limit);
         let request = Request::Lease {
             id,
@@ -119,8 +120,9 @@ impl DeviceStorage {
                     session.runtime.sleep(LEASE_PAUSE);
                 }
                 Err(error) => {
-                    // It may be given later, also after a refusal: a request that was sent twice
-                    // may still be under way. The keeper gives it back.
+                    // The lease may still be granted later, even after a refusal, because a request
+                    // that was sent twice may still be under way. The keeper gives such a lease
+                    // back.
                     self.client.add_lease(id, Arc::new(AtomicBool::new(true)));
                     self.client.drops.fetch_add(1, Ordering::AcqRel);
                     return Err(error);
@@ -189,7 +191,7 @@ impl DeviceStorage {
         let limit = session.limit();
         loop {
             other.drain(from_name, &limit, "import")?;
-            // The device must know the other session, which it may have forgotten.
+            // The device must know the other session, and it may have forgotten it.
             session.ask(&limit, "import", from_name, &Request::KeepAlive, &[])?;
             let change = NamesChange::Import {
                 name: name.to_string(),
@@ -213,7 +215,7 @@ impl DeviceStorage {
         bulk: &[u8],
     ) -> Result<()> {
         // While it is not known whether the change took effect, a file of this name must not be
-        // opened again: the name may be another object's.
+        // opened again, because the name may belong to another object.
         let objects = self.client.objects_named(name);
         let all = |f: fn(&mut ObjectName)| objects.iter().for_each(|o| o.with_name(f));
         all(ObjectName::may_be_lost);
@@ -234,8 +236,8 @@ impl Storage for DeviceStorage {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // Finished objects have maps if the device passes descriptors, which no caller has to
-            // know.
+            // Finished objects can be mapped if the device passes descriptors, but callers need not
+            // know that.
             maps: false,
             links: true,
             survives_kill: false,
@@ -277,7 +279,8 @@ impl Storage for DeviceStorage {
             new: new.to_string(),
             file: self.client.session.new_object(),
         };
-        // Who has it open for reading goes on reading it. Nobody else writes to it any more.
+        // Whoever has the object open for reading can go on reading it. Nobody else may write to
+        // it.
         let before = self.client.objects_named(old);
         self.client.is_written_now(&before);
         let renamed = |o: &Named, name: &str| {
@@ -293,7 +296,7 @@ impl Storage for DeviceStorage {
         let file = self.open_file("recycle", epoch, new, change);
         match &file {
             Ok(_) => before.iter().for_each(|o| renamed(o, new)),
-            // It may still take effect, and then the writer has lost the object.
+            // The recycling may still take effect, and then the writer has lost the object.
             Err(e) if e.kind == StorageErrorKind::Unreachable => {
                 let writers = before.iter().filter(|o| matches!(o, Named::Written(_)));
                 writers.for_each(|o| o.with_name(ObjectName::is_lost));
@@ -413,7 +416,8 @@ impl Storage for DeviceStorage {
             let request = Request::List { after };
             match session.ask(&limit, "list", &session.describe(), &request, &[])? {
                 (Answer::Objects { objects, more }, _) => {
-                    // A device that repeats names, or never ends, would fill this host's memory.
+                    // A device that repeats names, or whose list never ends, would fill this host's
+                    // memory.
                     let names = all.last().into_iter().chain(&objects).map(|o| &o.name);
                     if !names.is_sorted_by(|a, b| a < b) || all.len() > OBJECTS_MAX {
                         return Err(session.wrong_answer("list", ""));
@@ -522,13 +526,13 @@ impl Storage for DeviceStorage {
         if !session.passes_descriptors.load(Ordering::Relaxed) {
             return told;
         }
-        // What the device passes a descriptor of is open in this process.
+        // Objects whose descriptor the device passes are open files of this process.
         let own = open_files_max().unwrap_or(u64::MAX);
         told.map(|told| told.min(own))
     }
 }
 
-/// A small object fits into a frame.
+/// Checks that a small object fits into a frame.
 fn check_small(op: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
     if bytes.len() <= crate::wire::frame::BULK_MAX {
         return Ok(());

@@ -1,31 +1,32 @@
-//! Whether a compaction of the host, whose tables lie on a device, moves whole blocks over the link
-//! or only columns ([RFC 11](../../../../docs/rfc/0011-separated.md), section 12).
+//! Decides whether a compaction of the host, whose tables lie on a device, moves whole blocks over
+//! the link or only columns ([RFC 11](../../../../docs/rfc/0011-separated.md), section 12).
 //!
-//! [`choose`] is a pure function of bytes and rates. [`Measured`] has the rates, as averages that
-//! forget.
+//! [`choose`] is a pure function of bytes and rates. [`Measured`] has the rates, as moving
+//! averages.
 //!
 //! Threading: plain data.
 
-/// How much a new measurement counts against all earlier ones.
+/// The weight of a new measurement against all earlier ones.
 const WEIGHT: f64 = 1.0 / 8.0;
 
-/// Before anything is measured: processor time of the merge for a byte of columns, and of the
-/// device for a byte of a block or table.
+/// Assumptions before anything is measured: the processor time of the merge for each byte of
+/// columns, and the processor time of the device for each byte of a block or table.
 const PLAN_NS_PER_BYTE: f64 = 4.0;
 const REBUILD_NS_PER_BYTE: f64 = 2.0;
 
-/// The bytes of survivors for each byte of columns, about: an extent has 4 to 7 bytes, an entry of
-/// the columns has a key and 8 bytes at least.
+/// The approximate number of bytes of survivors for each byte of columns. An extent has 4 to 7
+/// bytes. An entry of the columns has a key and at least 8 bytes.
 const SURVIVORS_PER_COLUMN: f64 = 0.25;
 
-/// What begins and ends a job on a device.
+/// The time that is needed to begin and to end a job on a device.
 const FIXED_NS: f64 = 5e6;
 
-/// While the link is not measured, the columns may be one in so many bytes of the blocks.
+/// While the link is not measured, columns are chosen if the blocks have at least this many times
+/// their bytes.
 const UNMEASURED_SHARE: u64 = 4;
 
-/// After so many jobs in a row that went whole, and for which the other way would have taken less
-/// than twice the time, one goes the other way, so that its rates are measured again.
+/// After this many jobs in a row that moved whole blocks, although columns would have taken less
+/// than twice the time, one job moves columns, so that the rates of that way are measured again.
 const WHOLE_IN_A_ROW_MAX: u32 = 16;
 
 /// What the choice for a job depends on.
@@ -33,7 +34,7 @@ const WHOLE_IN_A_ROW_MAX: u32 = 16;
 pub struct TransferBytes {
     /// The bytes of all blocks of the inputs.
     pub blocks: u64,
-    /// Those of them that are headers and columns.
+    /// How many of these bytes are headers and columns.
     pub columns: u64,
     /// The number of subjobs that run at once.
     pub parallel: u32,
@@ -42,7 +43,7 @@ pub struct TransferBytes {
 /// What was measured in earlier jobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Nanoseconds for each byte that comes over the link, if any were measured.
+    /// Nanoseconds for each byte that arrives over the link, if any were measured.
     pub link_ns_per_byte: Option<f64>,
     /// Processor time of the host for each byte of columns.
     pub plan_ns_per_byte: f64,
@@ -50,7 +51,8 @@ pub struct Measured {
     pub rebuild_ns_per_byte: f64,
     /// The bytes of tables for each byte of blocks.
     pub kept: f64,
-    /// The number of jobs in a row that went whole by a factor below two.
+    /// The number of jobs in a row that moved whole blocks, although columns would have taken less
+    /// than twice the time.
     pub whole_in_a_row: u32,
 }
 
@@ -66,31 +68,30 @@ impl Default for Measured {
     }
 }
 
-/// What a separated job showed.
+/// What was measured in a separated job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// The bytes of columns, and the processor time of the tasks that merged them.
+    /// The bytes of columns.
     pub columns: u64,
-    /// See `columns`.
+    /// The processor time of the tasks that merged the columns.
     pub plan_cpu_ns: u64,
-    /// The bytes of blocks that the device read, the bytes of all blocks of the inputs, and the
-    /// bytes of the tables.
+    /// The bytes of blocks that the device read.
     pub blocks_read: u64,
-    /// See `blocks_read`.
+    /// The bytes of all blocks of the inputs.
     pub blocks: u64,
-    /// See `blocks_read`.
+    /// The bytes of the tables that were made.
     pub tables: u64,
     /// The device's processor time.
     pub rebuild_cpu_ns: u64,
 }
 
-/// An average that forgets.
+/// A moving average: the average after a new measurement.
 pub(super) fn average(before: f64, new: f64) -> f64 {
     before + (new - before) * WEIGHT
 }
 
 impl Measured {
-    /// Takes what a job showed.
+    /// Takes the measurements of a job.
     pub fn note(&mut self, ran: &Ran) {
         let rate = |before: &mut f64, ns: u64, bytes: u64| {
             // A simulated task uses no processor time.
@@ -106,7 +107,7 @@ impl Measured {
         }
     }
 
-    /// Takes a choice.
+    /// Takes note of a choice.
     pub fn note_choice(&mut self, choice: &TransferChoice) {
         self.whole_in_a_row = match choice {
             TransferChoice {
@@ -127,13 +128,14 @@ impl Measured {
 pub struct TransferChoice {
     /// Whether only columns cross the link.
     pub separated: bool,
-    /// The nanoseconds that the job would take whole and separated, if the link is measured.
+    /// The nanoseconds that the job would take with whole blocks and with columns, if the link was
+    /// measured.
     pub times_ns: Option<(u64, u64)>,
     /// The reason, for people.
     pub reason: String,
 }
 
-/// Chooses for a job.
+/// Chooses how a job moves its data.
 pub fn choose(bytes: &TransferBytes, measured: &Measured) -> TransferChoice {
     let (blocks, columns) = (bytes.blocks as f64, bytes.columns as f64);
     let share = format!("columns are {:.1} of {:.1} MB", columns / 1e6, blocks / 1e6);
@@ -197,7 +199,7 @@ mod tests {
         // 64 MB of values of 4 KiB, and of 8 bytes.
         let large = choose(&job(64_000_000, 600_000), &gigabit());
         assert!(large.separated, "{large:?}");
-        // Whole: 128 MB at 8 ns. Separated: the device's 128 MB at 2 ns, and 5 ms.
+        // Whole: 128 MB at 8 ns a byte. Separated: the device's 128 MB at 2 ns a byte, and 5 ms.
         assert_eq!(large.times_ns, Some((1_024_000_000, 261_000_000)));
         assert!(large.reason.contains("separated 0.261 s, whole 1.024 s"));
         let small = choose(&job(64_000_000, 60_000_000), &gigabit());
@@ -235,7 +237,7 @@ mod tests {
             ..gigabit()
         };
         assert_eq!(times(link).1, 105_000_000);
-        // More tasks share the processor time and not the link.
+        // More tasks share the processor time, but not the link.
         let wide = TransferBytes {
             parallel: 4,
             ..bytes
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(measured, before);
     }
 
-    /// One slow job does not decide for ever.
+    /// One slow job does not decide forever.
     #[test]
     fn a_close_choice_is_tried_again() {
         let mut measured = Measured {

@@ -1,13 +1,15 @@
-//! Answers to changes of names whose callers gave up, until the same call is made again.
+//! Answers to changes of names whose callers gave up. They are kept until the same call is made
+//! again.
 //!
-//! A creation that is answered late leaves an open object on the device. If nobody claims it for a
-//! minute it is closed there, and whoever claims it later opens it again. It is empty until then.
+//! A creation that is answered late leaves an open object on the device. If nobody claims the
+//! object for a minute, it is closed there, and a caller that claims it later opens it again. It
+//! stays empty until then.
 //!
-//! Invariants: the answer to a sync is not kept (`names.rs`). An answer is given once. A change of
-//! the same names forgets an answer. At most [`UNCLAIMED_MAX`] answers are kept, and every open
-//! object that nobody can claim any more is closed.
+//! Invariants: the answer to a sync is not kept (`names.rs`). An answer is given to a caller once.
+//! A change of the same names makes an answer forgotten. At most [`UNCLAIMED_MAX`] answers are
+//! kept, and every open object that nobody can claim any more is closed.
 //!
-//! Threading: plain data of the lane of names.
+//! Threading: plain data, which belongs to the lane of names.
 
 use std::time::Duration;
 
@@ -17,10 +19,10 @@ use super::names::Changed;
 use crate::wire::Answer;
 use crate::wire::request::NamesChange;
 
-/// The most answers that are kept.
+/// The maximum number of answers that are kept.
 const UNCLAIMED_MAX: usize = 64;
 
-/// How long an object stays open for whoever claims it.
+/// How long an unclaimed object stays open.
 const OPEN_TIME: Duration = Duration::from_secs(60);
 
 /// The answer to a call that gave up.
@@ -29,13 +31,13 @@ pub(super) struct Answered {
     bulk: Vec<u8>,
     pub(super) answer: Answer,
     since: Instant,
-    /// The state of the server in which the object is open that the call opened. `None` if there is
-    /// none, or if it was closed because nobody claimed it.
+    /// The state of the server in which the object that the call opened is still open. `None` if
+    /// the call opened none, or if the object was closed because nobody claimed it.
     open_in: Option<[u8; 16]>,
 }
 
 impl Answered {
-    /// The object that is open for nobody.
+    /// The open object that nobody has claimed yet.
     fn open_object(&self) -> Option<u64> {
         self.open_in.and_then(|_| object_of(&self.change))
     }
@@ -77,19 +79,19 @@ impl Unclaimed {
         }
     }
 
-    /// Takes the answer to the same call.
+    /// Takes the answer to an earlier call that is the same as this one.
     pub(super) fn find(&mut self, change: &NamesChange, bulk: &[u8]) -> Option<Answered> {
         let is_it = |old: &Answered| is_same(&old.change, change) && old.bulk == bulk;
         let at = self.answers.iter().position(is_it)?;
         Some(self.answers.remove(at))
     }
 
-    /// Keeps an answer that was taken and could not be given.
+    /// Keeps an answer that was taken but could not be given to the caller.
     pub(super) fn put_back(&mut self, answered: Answered) {
         self.answers.push(answered);
     }
 
-    /// Forgets answers whose names are changed now.
+    /// Forgets the answers to earlier changes of the names that this change is about.
     pub(super) fn touch(&mut self, change: &NamesChange) {
         let touched = names_of(change);
         let is_touched = |old: &Answered| {
@@ -115,13 +117,13 @@ impl Unclaimed {
         close
     }
 
-    /// Closes objects at another time, because the device cannot be reached now.
+    /// Keeps objects to close them later, because the device cannot be reached now.
     pub(super) fn close_later(&mut self, objects: &[u64]) {
         self.stale.extend(objects);
     }
 }
 
-/// The names that a change gives or takes away.
+/// The names that a change creates, removes or syncs.
 pub(super) fn names_of(change: &NamesChange) -> Vec<&str> {
     match change {
         NamesChange::Create { name, .. }
@@ -138,7 +140,7 @@ pub(super) fn names_of(change: &NamesChange) -> Vec<&str> {
     }
 }
 
-/// Whether two calls ask for the same. The number of the opened object does not count.
+/// Whether two calls ask for the same change. The number of the opened object does not count.
 pub(super) fn is_same(a: &NamesChange, b: &NamesChange) -> bool {
     match (a, b) {
         (
