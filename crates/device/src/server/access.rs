@@ -1,4 +1,4 @@
-//! Which hosts may use which folders: names of certificates, and what each of them may use.
+//! The access list: which hosts may use which folders, by the names in their certificates.
 //!
 //! ```text
 //! # a name, a colon, and what it may use
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants: a peer that showed a certificate without a name, or with a name that is not listed,
-//! may use nothing. What is not understood is refused with the number of its line, and nothing of
-//! the text is used then.
+//! may use nothing. A line that cannot be understood is refused with its number, and then nothing
+//! of the text is used.
 //!
 //! Threading: plain data.
 
@@ -22,7 +22,7 @@ use siltstone_storage::name::is_object_name;
 
 use crate::wire::hello::FolderWanted;
 
-/// What a name may use.
+/// Something that a name may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Folder(String),
@@ -39,7 +39,7 @@ pub struct Access {
 /// A list of names and folders that is malformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessError {
-    /// The number of the line, from 1 on. `None` if the text as a whole is of no use.
+    /// The number of the line, counted from 1. `None` if the text as a whole cannot be used.
     pub line: Option<usize>,
     /// What is wrong, and what was expected.
     pub reason: String,
@@ -56,18 +56,18 @@ impl fmt::Display for AccessError {
 
 impl std::error::Error for AccessError {}
 
-/// Who is at the other end of a connection.
+/// The peer at the other end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// The hash of its certificate. `None` if it showed none.
+    /// The hash of the peer's certificate. `None` if it showed none.
     pub(super) certificate: Option<[u8; 32]>,
     /// The name in the certificate.
     pub(super) name: Option<String>,
-    /// Whether it is a process of this machine.
+    /// Whether the peer is a process of this machine.
     pub(super) is_local: bool,
 }
 
-/// Whether a path can be compared by its components: it is absolute and does not go back.
+/// Whether a path can be compared by its components: it is absolute and contains no `..`.
 pub(super) fn is_plain_path(path: &Path) -> bool {
     let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     path.is_absolute() && path.components().all(is_plain)
@@ -98,7 +98,7 @@ impl Rule {
 }
 
 impl Access {
-    /// Reads a list.
+    /// Parses an access list.
     ///
     /// # Errors
     /// [`AccessError`] for the first line that is malformed, and for a list without names.
@@ -113,7 +113,7 @@ impl Access {
                 line: Some(at + 1),
                 reason,
             };
-            // No name of a folder has a colon, and a name in a certificate may have some.
+            // The name of a folder has no colon, but the name in a certificate may have some.
             let split = line
                 .rsplit_once(':')
                 .map(|(name, rest)| (name.trim(), rest));
@@ -168,8 +168,8 @@ impl Access {
         }
     }
 
-    /// Whether a peer may have a session on this folder. Everybody who is listed may have one
-    /// without a folder, and one for the tables that it sends.
+    /// Whether a peer may have a session on this folder. Every listed peer may have a session
+    /// without a folder, and a session for the tables that it sends.
     pub(super) fn check_folder(&self, peer: &Peer, folder: &FolderWanted) -> Result<(), String> {
         let FolderWanted::Named { name, .. } = folder else {
             return self.rules(peer).map(drop);
@@ -181,7 +181,7 @@ impl Access {
         })
     }
 
-    /// Whether a peer may have jobs run in this shared folder.
+    /// Whether a peer may have jobs run in this shared folder of the machine.
     pub(super) fn check_shared(&self, peer: &Peer, path: &Path) -> Result<(), String> {
         let what = format!("the shared folder {}", path.display());
         self.check(peer, &what, |rule| match rule {
@@ -240,8 +240,8 @@ mod tests {
         };
         assert!(shares("robin", "/srv/shared") && shares("robin", "/srv/shared/a/b"));
         assert!(!shares("robin", "/srv/sharedx") && !shares("owl", "/srv/shared"));
-        // Who showed no certificate is a process of this machine that may use the socket, or
-        // nobody.
+        // A peer that showed no certificate is a process of this machine that may use the socket,
+        // or it is not allowed anything.
         let mut peer = Peer {
             is_local: true,
             ..Peer::default()

@@ -1,11 +1,11 @@
-//! One connection of a server: a hello, and then requests and answers in their order.
+//! One connection of a server: a hello, and then requests and answers, in order.
 //!
-//! Invariants: requests are executed one after the other, and answered in their order. While one is
-//! executed, or received in pieces, the client gets a frame `working` each second. Until its hello
-//! is accepted, a peer has the bytes of one hello and, with TLS, of one message of its handshake,
-//! and five seconds.
+//! Invariants: requests are executed one after the other, and answered in their order. While a
+//! request is executed, or received in pieces, the client gets a frame `working` each second. Until
+//! its hello is accepted, a peer can make the server keep only the bytes of one hello and, with
+//! TLS, of one message of the handshake, and it has five seconds.
 //!
-//! Threading: one task for each connection; the clock task sends `working` through
+//! Threading: one task for each connection. The clock task sends `working` with
 //! [`Served::tell_working`] while a request is executed.
 
 use std::sync::Arc;
@@ -25,40 +25,40 @@ use crate::wire::frame::Label;
 use crate::wire::hello::{ClientHello, Refusal, ServerHello, Welcome, capability};
 use crate::wire::{Answer, Request, WireError};
 
-/// How long a new connection may take for its hello.
+/// How long a new connection may take to say hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to receive an answer before the connection ends.
 const SEND_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a task that waits for a request looks whether the server ends.
+/// How often a task that waits for a request checks whether the server is stopping.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often a client that waits is told that the server works.
+/// The interval of the frames that tell a waiting client that the server works.
 const WORKING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the connection's task does.
+/// What the connection's task does now.
 enum Phase {
-    /// It waits for a request, or sends.
+    /// It waits for a request, or sends an answer.
     Other,
-    /// It executes a request, since then.
+    /// It has been executing a request since this time.
     Executing(Instant),
 }
 
-/// What is known of a peer.
+/// What is known about a peer.
 #[derive(Clone, Copy)]
 enum Who {
     /// It has not said hello yet.
     Greeting,
-    /// It is cut off before it said hello.
+    /// The server cut it off before it said hello.
     CutOff,
-    /// It said hello, and has this certificate.
+    /// It has said hello, and showed this certificate, if any.
     Known(Option<[u8; 32]>),
 }
 
 /// See the module.
 pub(super) struct Served {
-    /// Its number. Later connections have larger ones.
+    /// The connection's number. Later connections have larger numbers.
     pub(super) id: u64,
     connection: Arc<dyn Connection>,
     who: Mutex<Who>,
@@ -86,12 +86,12 @@ impl Served {
         matches!(*self.who.lock(), Who::Greeting)
     }
 
-    /// The peer has taken too long to say hello. The caller closes the connection.
+    /// Notes that the peer took too long to say hello. The caller closes the connection.
     pub(super) fn give_up(&self) {
         *self.who.lock() = Who::CutOff;
     }
 
-    /// The peer said hello.
+    /// Notes that the peer said hello.
     pub(super) fn greeted(&self, certificate: Option<[u8; 32]>) {
         *self.who.lock() = Who::Known(certificate);
     }
@@ -104,7 +104,7 @@ impl Served {
         }
     }
 
-    /// Waits for the connection's task.
+    /// Waits for the end of the connection's task.
     pub(super) fn join(&self) {
         let task = self.task.lock().take();
         if let Some(task) = task {
@@ -112,10 +112,11 @@ impl Served {
         }
     }
 
-    /// Tells a client whose request has been executed for a while that the server works on it. A
-    /// client that has not read earlier answers is told nothing, because the send could wait.
+    /// Tells the client that the server works on its request, if it has been executing it for a
+    /// while. A client that has not read earlier answers is told nothing, because sending could
+    /// block.
     pub(super) fn tell_working(&self, now: Instant) {
-        // The connection's task needs this lock before it sends its answer.
+        // The connection's task takes this lock before it sends its answer.
         let phase = self.phase.lock();
         if let Phase::Executing(since) = &*phase
             && now.since(*since) >= WORKING_INTERVAL / 2
@@ -131,7 +132,7 @@ fn send_working(connection: &dyn Connection, deadline: Instant) {
         kind: WORKING,
         ..Label::default()
     };
-    // If it fails, the connection's task finds out.
+    // If this fails, the connection's task will notice it.
     let _ = send_frame(connection, label, Vec::new(), &[], deadline);
 }
 
@@ -226,7 +227,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
                 continue;
             }
             // The session has ended, perhaps because its host lost power and closed nothing. A host
-            // that lives makes another connection.
+            // that is alive makes another connection.
             Next::Nothing if inner.is_stopping() || session.is_ended() => return Ok(()),
             Next::Nothing => continue,
         };
@@ -240,7 +241,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
         }
         *served.phase.lock() = Phase::Executing(now);
         let executed = execute(inner, &session, request, &frame, passes_descriptors);
-        // From here on nobody else sends.
+        // From here on no other task sends on this connection.
         *served.phase.lock() = Phase::Other;
         let (answer, bulk, object) = match executed {
             Executed::Answer(answer, bulk) => (answer, bulk, None),

@@ -11,11 +11,11 @@ use siltstone_storage::{
     FileStorage, MemoryStorage, Mutex, Result, Runtime, Storage, StorageError, StorageErrorKind,
 };
 
-/// The name of the server's own folder within its data. It begins with a dot, so it is no name that
-/// a host can ask for.
+/// The name of the server's own folder within its data. It begins with a dot, so it is not a name
+/// that a host can ask for.
 const ROOT: &str = ".device";
 
-/// The name of the folder with scratch folders.
+/// The name of the folder that contains the scratch folders.
 const SCRATCH: &str = ".scratch";
 
 /// Where a device finds folders.
@@ -23,13 +23,14 @@ pub trait Folders: Send + Sync {
     /// The server's own folder, for notes.
     fn root(&self) -> Arc<dyn Storage>;
 
-    /// The folder of this name, which is created if `create`.
+    /// Opens the folder of this name. If there is none and `create` is set, it is created.
     ///
     /// # Errors
-    /// `NotFound` if there is none, `InvalidInput` if the name is none, and those of the storage.
+    /// `NotFound` if there is none, `InvalidInput` if the name is not valid, and those of the
+    /// storage.
     fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>>;
 
-    /// A new, empty folder for one session.
+    /// Creates a new, empty folder for one session.
     ///
     /// # Errors
     /// Those of the storage.
@@ -41,7 +42,7 @@ pub trait Folders: Send + Sync {
     /// Those of the storage.
     fn remove_scratch_folder(&self, name: &str) -> Result<()>;
 
-    /// Removes all scratch folders, which earlier processes left.
+    /// Removes all scratch folders. They were left by earlier processes.
     ///
     /// # Errors
     /// Those of the storage.
@@ -53,24 +54,25 @@ pub trait Folders: Send + Sync {
     /// `NotFound` if there is no such folder, and those of the storage.
     fn real_path(&self, path: &Path) -> Result<PathBuf>;
 
-    /// A folder of this machine, by its path.
+    /// Opens a folder of this machine by its path.
     ///
     /// # Errors
     /// Those of the storage.
     fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>>;
 
-    /// What tells one running time of the machine and its file system from another.
+    /// An id of the present boot of the machine and of its file system. It changes when the machine
+    /// is restarted.
     fn boot(&self) -> Vec<u8>;
 }
 
-/// The folders below one folder of local files.
+/// The folders in one folder of local files.
 pub struct DataFolder {
     path: PathBuf,
     root: Arc<dyn Storage>,
 }
 
 impl DataFolder {
-    /// The folders below `path`, which is created if it is not there.
+    /// The folders in `path`, which is created if it does not exist.
     ///
     /// # Errors
     /// If it cannot be created or opened.
@@ -155,7 +157,7 @@ fn boot_of(path: &Path) -> Vec<u8> {
     boot
 }
 
-/// The folders of a device that holds none: notes go to its own folder, and shared and scratch
+/// The folders of a device that holds none. Its notes are in its own folder, and shared and scratch
 /// folders are found as by [`DataFolder`].
 pub struct NoFolders(DataFolder);
 
@@ -214,7 +216,7 @@ pub struct MemoryFolders {
 }
 
 impl MemoryFolders {
-    /// No folders.
+    /// Creates an empty set of folders.
     pub fn new(runtime: &Runtime) -> MemoryFolders {
         MemoryFolders {
             root: MemoryStorage::named(runtime, "device-root"),
@@ -224,8 +226,8 @@ impl MemoryFolders {
         }
     }
 
-    /// The folders after an event, such as a kill of the process or a power loss, which `image`
-    /// does to each of them. `is_reboot` says whether the machine was started again.
+    /// The folders after an event, such as a kill of the process or a power loss, whose effect
+    /// `image` applies to each of them. `is_reboot` says whether the machine was restarted.
     pub fn after(
         &self,
         is_reboot: bool,
@@ -244,7 +246,7 @@ impl MemoryFolders {
         }
     }
 
-    /// A folder, which is made if there is none.
+    /// The folder of this name, which is created if there is none.
     pub fn folder(&self, name: &str) -> MemoryStorage {
         let mut folders = self.folders.lock();
         let new = || MemoryStorage::named(&self.runtime, name);

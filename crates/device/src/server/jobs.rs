@@ -1,17 +1,18 @@
-//! The jobs of a session: they run in tasks of their own, and the host asks how they go on.
+//! The jobs of a session. They run in tasks of their own, and the host asks for their progress.
 //!
 //! Invariants (RFC 9, section 8):
-//! - D4: an attempt is done, or has ended without an outcome, in one change under its lock. The
-//!   executor deletes outputs only before that. The finished tables of an attempt without an
-//!   outcome are the host's once the host was told of its end. Those that it was not told of are
-//!   deleted when it forgets the attempt, or when the state of the session ends.
+//! - D4: an attempt changes to done, or to ended without an outcome, in one step under its lock.
+//!   The executor deletes outputs only before that. The finished tables of an attempt without an
+//!   outcome belong to the host once the host was told of its end. Tables that the host was not
+//!   told of are deleted when it forgets the attempt, or when the state of the session ends.
 //! - D5: an attempt's number begins once (D1, the lane of names).
-//! - D6: an attempt has ended when its executor has returned; [`Jobs::end_all`] waits for that.
+//! - D6: an attempt has ended when its executor has returned. [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.
-//! - An attempt goes on after the tables that came with its order. Before it takes them over they
-//!   are the host's, which knows them: if the attempt ends before, nothing happened to them.
+//! - An attempt continues after the tables that came with its order. Until it takes them over, they
+//!   belong to the host, which knows them. If the attempt ends before that, nothing has happened to
+//!   them.
 //!
-//! Threading: shared. An attempt's lock is never held over a call of a storage.
+//! Threading: shared. An attempt's lock is never held during a call of a storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,44 +41,45 @@ use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, get_work};
 use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Frame};
 
-/// The longest time that an answer about a job is held back.
+/// The longest time for which an answer about a job may be delayed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// A part with more than [`SMALL_PART`] bytes is told only when so much time has passed since the
-/// host began to wait. A part has all tables of its subjob, so telling each table at once would
-/// cost a request and more and more bytes for each.
+/// A part with more than [`SMALL_PART`] bytes is reported only after this much time has passed
+/// since the host began to wait. A part lists all tables of its subjob, so a report after each
+/// table would cost a request with more and more bytes for each table.
 const PARTS_PAUSE: Duration = Duration::from_millis(100);
 
-/// The most bytes of a part that is told at once.
+/// The maximum number of bytes of a part that is reported at once.
 const SMALL_PART: usize = 4 << 10;
 
-/// The most attempts of a session that are known, most of which have ended. A host forgets an
-/// attempt when it has its end.
+/// The maximum number of attempts of a session that are remembered. Most of them have ended. A host
+/// makes the device forget an attempt when it knows its end.
 const ATTEMPTS_MAX: usize = 256;
 
-/// What the host is told of an attempt.
+/// What the host can learn about an attempt.
 #[derive(Default)]
 struct Told {
-    /// Finished parts, in the order in which they were finished. A later part of a subjob has all
-    /// tables of its earlier parts. It replaces an earlier part of which the host was not told yet,
-    /// unless that is the first part of the subjob, because the attempt may have begun with it.
+    /// Finished parts, in the order in which they were finished. A later part of a subjob lists all
+    /// tables of its earlier parts. It replaces an earlier part that was not reported to the host
+    /// yet. The first part of a subjob is never replaced, because the attempt may have begun with
+    /// it.
     parts: Vec<Vec<u8>>,
-    /// The number of parts that the host was told of.
+    /// The number of parts that were reported to the host.
     told_count: usize,
-    /// For each subjob that has several parts, where its last one is.
+    /// The index of the last part of each subjob, or `None` for a subjob that has only one part.
     last: BTreeMap<u32, Option<usize>>,
-    /// A sync failed, or the executor deleted its tables.
+    /// Set if a sync failed, or if the executor deleted its tables.
     parts_are_lost: bool,
     end: Option<JobEnd>,
     outcome: Vec<u8>,
-    /// The finished tables of an attempt without an outcome, until the host was told of its end.
+    /// The finished tables of an attempt without an outcome, until the host was told of the end.
     left: Vec<String>,
-    /// The host does not wait for the end, so the attempt is forgotten when it has ended.
+    /// Set if the host does not wait for the end. Then the attempt is forgotten when it has ended.
     is_forgotten: bool,
 }
 
 struct Attempt {
-    /// The survivors that the host sends, if it decides what is kept.
+    /// The survivors that the host sends, if the host decides what is kept.
     chunks: Option<Arc<Chunks>>,
     progress: Arc<Progress>,
     limit: Arc<Limit>,
@@ -85,13 +87,13 @@ struct Attempt {
     silence: Duration,
     /// The job's identity.
     job: u128,
-    /// Where its tables are that have to be deleted. `None` once there are none, because the
-    /// storage of a shared folder is an open file.
+    /// Where the tables are that may have to be deleted. `None` once there are none, because the
+    /// storage of a shared folder keeps a file open.
     outputs: Mutex<Option<Arc<dyn Storage>>>,
     epoch: Epoch,
     told: Mutex<Told>,
     changed: Condvar,
-    /// The signs of life that the watch saw last, and when they changed.
+    /// The signs of life at the last check of progress, and when they last changed.
     watched: Mutex<(u64, Instant)>,
 }
 
@@ -100,7 +102,7 @@ impl Attempt {
         self.told.lock().end.is_some()
     }
 
-    /// Deletes the tables of an attempt that has ended, if the host does not know that it did.
+    /// Deletes the tables of an attempt that has ended, if the host does not know that it has.
     fn delete_left(&self) {
         let left = std::mem::take(&mut self.told.lock().left);
         self.delete(left);
@@ -190,13 +192,13 @@ impl Jobs {
             .ok_or_else(|| unknown(number))
     }
 
-    /// The number of attempts that run.
+    /// The number of attempts that are running.
     pub(super) fn running(&self) -> usize {
         let all = self.all();
         all.iter().filter(|attempt| !attempt.has_ended()).count()
     }
 
-    /// Asks all attempts to end, and waits until they have.
+    /// Cancels all attempts, and waits until they have ended.
     pub(super) fn end_all(&self) {
         let all = self.all();
         all.iter().for_each(|attempt| attempt.cancel.cancel());
@@ -210,14 +212,14 @@ impl Jobs {
         }
     }
 
-    /// Asks all attempts to end, for example because the host is silent.
+    /// Cancels all attempts, for example because the host is silent.
     pub(super) fn cancel_all(&self) {
         self.all()
             .iter()
             .for_each(|attempt| attempt.cancel.cancel());
     }
 
-    /// Ends attempts that made no progress for their time limit (D7).
+    /// Cancels the attempts that made no progress within their time limit (D7).
     pub(super) fn watch(&self) {
         let now = self.runtime.now();
         for attempt in self.all() {
@@ -237,7 +239,7 @@ impl Jobs {
         }
     }
 
-    /// The host's limit, and the bytes of the attempt that it has counted.
+    /// Notes the host's rate limit, and how many bytes of the attempt the host has counted.
     pub(super) fn pay(&self, number: u64, bytes_per_s: u64, paid_bytes: u64) {
         if let Ok(attempt) = self.attempt(number) {
             let limit = &attempt.limit;
@@ -246,7 +248,7 @@ impl Jobs {
         }
     }
 
-    /// Forgets an attempt, now or when it has ended.
+    /// Forgets an attempt, now or as soon as it has ended.
     pub(super) fn forget(&self, number: u64) {
         let attempt = {
             let mut attempts = self.attempts.lock();
@@ -266,7 +268,8 @@ impl Jobs {
         }
     }
 
-    /// How an attempt goes on. Waits until there is a part that the host does not know, or the end.
+    /// Reports the state of an attempt. Waits until there is a part that the host does not know, or
+    /// the end.
     pub(super) fn wait(
         &self,
         number: u64,
@@ -295,8 +298,8 @@ impl Jobs {
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = &attempt.progress;
-        // A frame has limits: the host asks again for the parts that did not fit. One that never
-        // fits is left empty, and the host reads it by itself.
+        // A frame has a maximum size. The host asks again for the parts that did not fit. A part
+        // that never fits is left empty, and the host reads it with requests of its own.
         let most = crate::wire::frame::FIELDS_MAX / 2;
         let new = told.parts.iter().skip(known).map(|part| match part.len() {
             len if len + 4 <= most => part.clone(),
@@ -331,7 +334,7 @@ impl Jobs {
         }))
     }
 
-    /// A piece of a part of an attempt. It is empty if it begins behind the end of the part.
+    /// A piece of an attempt's part. It is empty if it begins behind the end of the part.
     pub(super) fn read_part(
         &self,
         number: u64,
@@ -354,7 +357,7 @@ impl Jobs {
         Ok(part[from..to].to_vec())
     }
 
-    /// A part of the bytes of an outcome.
+    /// A piece of the bytes of an outcome.
     pub(super) fn read_outcome(
         &self,
         number: u64,
@@ -369,7 +372,7 @@ impl Jobs {
     }
 }
 
-/// The inputs of a job, from the storage that has them.
+/// The inputs of a job, in the storage that has them.
 struct StorageInputs(Arc<dyn Storage>);
 
 impl Inputs for StorageInputs {
@@ -384,14 +387,15 @@ impl Inputs for StorageInputs {
     }
 }
 
-/// Counts the bytes that one job reads and writes, and limits them if the host has a limit.
+/// Counts the bytes that one job reads and writes, and limits their rate if the host has a limit.
 ///
-/// The limit is that of all jobs of the host, wherever they run. So the job keeps to the rate, and
-/// it is never further ahead of the bytes that the host has counted than [`AHEAD`] at that rate.
+/// The limit applies to all jobs of the host together, wherever they run. So the job keeps to the
+/// rate, and at that rate it is never further ahead of the bytes that the host has counted than
+/// [`AHEAD`].
 struct Limit {
     runtime: Runtime,
     progress: Arc<Progress>,
-    /// 0 for no limit.
+    /// 0 means no limit.
     bytes_per_s: AtomicU64,
     spent: AtomicU64,
     paid: AtomicU64,
@@ -402,7 +406,7 @@ struct Limit {
 const BURST: Duration = Duration::from_millis(100);
 
 /// How far a job may be ahead of what the host has counted, as time at its rate. A host asks five
-/// times a second.
+/// times per second.
 const AHEAD: Duration = Duration::from_secs(1);
 
 /// How often a job that waits for its rate checks whether it should end.
@@ -420,7 +424,7 @@ impl Limit {
         }
     }
 
-    /// Whether the job has to wait.
+    /// Whether the job must wait.
     fn is_over(&self) -> bool {
         let rate = self.bytes_per_s.load(Ordering::Relaxed);
         let mut bucket = self.bucket.lock();
@@ -444,7 +448,7 @@ impl Throttle for Limit {
         }
         self.bucket.lock().spend(bytes);
         while self.is_over() && !stop() {
-            // A job that waits for its rate is alive.
+            // A job that waits because of its rate limit is alive.
             self.progress.beat();
             self.runtime.sleep(STOP_CHECK_INTERVAL);
         }
@@ -455,8 +459,8 @@ impl Throttle for Limit {
     }
 }
 
-/// A part that an earlier attempt of the job left, as the host passes it on. All its tables have
-/// the names that one attempt of the same writer gave them, so it cannot name other files.
+/// Decodes a part that an earlier attempt of the job left and that the host passes on. All its
+/// tables have names that one attempt of the same writer gave them, so it cannot name other files.
 fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
     let (of, part) = Part::decode(bytes).map_err(|damage| damage.to_string())?;
     if of != job.identity() {
@@ -562,7 +566,7 @@ pub(super) fn begin(
         store: order.store,
         handover: Some(Arc::new(handover)),
         part_listener: Some(Arc::clone(&attempt) as Arc<dyn PartListener>),
-        // A host that decides goes through the subjobs in the order of their keys, too.
+        // A host that decides what is kept also plans the subjobs in the order of their keys.
         subjob_order: match decides {
             Decides::Device => SubjobOrder::default(),
             Decides::Host => SubjobOrder::Keys,
@@ -603,10 +607,10 @@ pub(super) fn begin(
     Ok(Answer::Done)
 }
 
-/// By how much the priority of a job's tasks is lowered. Requests come first, because a writer of
-/// the host may wait for the answer to an append. Jobs from level 0 come next, because writers are
-/// slowed down when level 0 grows. The device recognises them by their number of runs: most other
-/// jobs merge the tables of two levels, which are two runs.
+/// By how much the priority of a job's tasks is lowered. Requests have the highest priority,
+/// because a writer on the host may wait for the answer to an append. Jobs from level 0 come next,
+/// because writers are slowed down when level 0 grows. The device recognises these jobs by their
+/// number of runs: most other jobs merge the tables of two levels, which are two runs.
 fn lowered_by(job: &Job) -> i32 {
     let runs: BTreeSet<u32> = job.inputs.iter().map(|input| input.run).collect();
     match runs.len() {
@@ -615,7 +619,7 @@ fn lowered_by(job: &Job) -> i32 {
     }
 }
 
-/// Runs a job to its end, and notes the end.
+/// Runs a job, and notes how it ended.
 fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     let begun = context.runtime.task_cpu_ns();
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match &attempt.chunks {
@@ -650,7 +654,8 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
         *attempt.outputs.lock() = None;
     }
     let told = attempt.told.lock();
-    // Whoever ends the session waits for the end, so tables that nobody will adopt go before it.
+    // A caller that ends the session waits for this end, so tables that nobody will adopt are
+    // deleted before it.
     let (mut told, left) = match told.is_forgotten {
         false => (told, left),
         true => {

@@ -1,12 +1,13 @@
-//! How a server gives the leases of its folders to sessions (RFC 9, section 6).
+//! How a server grants the leases of its folders to sessions (RFC 9, section 6).
 //!
 //! Invariants:
-//! - D3: a lease is given only after everything of its last holder has ended.
+//! - D3: a lease is granted only after everything that its last holder did has ended.
 //! - D3a: the note of a grant is durable before the grant is answered, and epochs rise.
-//! - A lease is given *again* only to the token and the id of the last grant, and only if nobody
-//!   opened the folder since. A share is given again only if no writer was there since.
+//! - A lease is granted *again* only to the token and the id of the last grant, and only if nobody
+//!   opened the folder since then. A share is granted again only if there was no writer since then.
 //!
-//! Threading: the lock `grants` of the folder serialises everything here.
+//! Threading: the lock `grants` of the folder serialises grants. A release does not take it: its
+//! note is written before the lease is dropped, and until then nobody else can get the lease.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use super::notes::{Note, Notes};
 use super::session::{Folder, Held, SessionState};
 use crate::wire::Answer;
 
-/// How many leases that were given back are remembered.
+/// How many released leases are remembered.
 const RELEASED_MAX: usize = 4096;
 
-/// The most leases of a session. Each is an open file, and a store has two.
+/// The maximum number of leases of a session. Each is an open file, and a store has two.
 const HELD_MAX: usize = 64;
 
-/// What a host asks for.
+/// The lease that a host asks for.
 pub(super) struct Wanted<'a> {
     pub(super) id: [u8; 16],
     pub(super) name: &'a str,
@@ -39,7 +40,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Gives a lease to a session, or says why not.
+/// Grants a lease to a session, or says why it does not.
 pub(super) fn give(
     inner: &Inner,
     session: &Arc<SessionState>,
@@ -77,11 +78,12 @@ pub(super) fn give(
     };
     let epoch = held.granted.0;
     let mut leases = session.leases.lock();
-    // An end that began meanwhile has not dropped the leases yet, or has and would miss this one.
+    // An end that began meanwhile either has not dropped the leases yet, or has dropped them and
+    // would miss this one.
     if session.is_ended() {
         return Ok(Answer::Ended);
     }
-    // The host gave up while this request waited. Nobody would ever give the lease back.
+    // The host gave up while this request waited, so it would never give the lease back.
     if leases.released.contains(&wanted.id) {
         drop(leases);
         note_release(inner, folder, &held);
@@ -136,7 +138,8 @@ fn lease(
         }
         (None, Some(_)) => return Err(fenced()),
         (Some(note), None) if !note.is_released() && note.token_hash != hash => {
-            // The holder of before the server's start may come back, for a short time.
+            // The host that held the lease before the server's start may come back within a short
+            // time.
             let since = inner.runtime.now().since(inner.started);
             let left = inner.options.restart_grace.saturating_sub(since);
             let came_back = inner.was_given(&folder.name, wanted.name);
@@ -179,9 +182,10 @@ fn lease(
     })
 }
 
-/// Takes a lease or a share back from the session, and returns when others can have it.
+/// Takes a lease or a share back from the session. Returns when others can get it.
 pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
-    // Under the lane's lock no change begins. After the last lease nothing may write any more.
+    // Under the lane's lock no change can begin. Once the last lease is released, nothing may
+    // write.
     let names = session.names.lock();
     let is_last = {
         let leases = session.leases.lock();
@@ -211,7 +215,7 @@ pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
     drop(held);
 }
 
-/// Ends the session because the host says that it needs it no longer.
+/// Ends the session, because its host does not need it any more.
 pub(super) fn goodbye(inner: &Inner, session: &Arc<SessionState>) {
     let ids: Vec<[u8; 16]> = session.leases.lock().held.keys().copied().collect();
     for id in ids {
@@ -220,7 +224,8 @@ pub(super) fn goodbye(inner: &Inner, session: &Arc<SessionState>) {
     session.end(inner.options.end_limit);
 }
 
-/// Notes that nobody has a lease, so a server that is started again keeps it for nobody.
+/// Notes that nobody has the lease, so that a restarted server does not keep it for its last
+/// holder.
 fn note_release(inner: &Inner, folder: &Folder, held: &Held) {
     let Some(local) = held.local else {
         return;

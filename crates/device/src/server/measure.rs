@@ -1,9 +1,11 @@
-//! What the server measures of its machine: its storage, and small merges for hosts that ask.
+//! What the server measures on its machine: its storage, and small merges for hosts that ask.
 //!
-//! Invariants: one measurement at a time, each bounded in bytes. The storage is measured once; a
-//! failure counts as "not known", because a full disk must not keep a device from serving.
+//! Invariants: there is one measurement at a time, and each is bounded in bytes. The storage is
+//! measured once. A failure counts as "not known", because a full disk must not keep a device from
+//! serving.
 //!
-//! Threading: the task of the connection that asks. Nobody else waits for the lock.
+//! Threading: a measurement runs in the task of the connection that asks. Only other measurements
+//! wait for the lock.
 
 use siltstone_storage::{Result, StorageError, StorageErrorKind};
 use siltstone_table::{Codec, TableError};
@@ -14,12 +16,12 @@ use crate::probe::{Format, Machine, MergeRate};
 /// The object that is written to measure the storage.
 const OBJECT: &str = "probe";
 
-/// Its bytes, and those of a piece.
+/// The bytes of that object, and the bytes of each piece.
 const STORAGE_BYTES: u64 = 8 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Inner {
-    /// What the machine has. The first call measures the storage.
+    /// Describes the machine. The first call measures the storage.
     pub(super) fn machine(&self) -> Machine {
         let mut known = self.measured.lock();
         let rates = *known.get_or_insert_with(|| {
@@ -40,10 +42,10 @@ impl Inner {
 
     fn measure_storage(&self) -> Result<Machine> {
         let (root, now) = (&self.root, || self.runtime.now());
-        // A killed server may have left it.
+        // A killed server may have left the object.
         let _ = root.delete(self.root_epoch, OBJECT);
         let mut piece = vec![0; PIECE_BYTES];
-        // A storage that compresses must not be measured with zeros.
+        // The bytes are random, because a storage that compresses must not be measured with zeros.
         for bytes in piece.chunks_mut(8) {
             bytes.copy_from_slice(&self.runtime.random_u64().to_le_bytes());
         }

@@ -1,13 +1,15 @@
-//! The server: what a device runs (RFC 9).
+//! The server, which a device runs (RFC 9).
 //!
-//! A task accepts connections at each address, and each connection has a task, which executes its
-//! requests in their order (`connection.rs`). The clock task tells clients that wait for an answer
-//! that the server works on it, ends jobs without progress, and ends the states of silent sessions.
+//! One task for each address accepts connections. Each connection has a task, which executes its
+//! requests in order (`connection.rs`). The clock task tells clients that wait for an answer that
+//! the server is working on it, ends jobs that make no progress, and ends the states of silent
+//! sessions.
 //!
 //! Invariants: those of `session.rs`, `leases.rs` and `jobs.rs`. The server has the lease of its
-//! root folder, so two servers never have the same folders.
+//! root folder, so two servers never use the same folders.
 //!
-//! Threading: [`Server`] is owned by whoever started it. Locks: `state`, then those of a session.
+//! Threading: [`Server`] is owned by the task that started it. Locks are taken in this order:
+//! `state`, then those of a session.
 
 mod access;
 mod bounded;
@@ -54,23 +56,24 @@ use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
 /// The interval of the clock task.
 const TICK: Duration = Duration::from_secs(1);
 
-/// If the clock task is this late, the server was paused, and nobody was silent.
+/// If the clock task is this late, the server was paused, and no session counts as silent.
 const PAUSED: Duration = Duration::from_secs(3);
 
-/// How long a session must be silent before it makes room for another one. Its host makes a request
-/// each second.
+/// How long a session must be silent before it may be ended to make room for another one. Its host
+/// makes a request each second.
 const IDLE: Duration = Duration::from_secs(3);
 
-/// The number of events of sessions that are kept for [`Server::take_session_events`].
+/// The maximum number of session events that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
 
-/// The most bytes of an object of which a proof is made. Hosts make objects of 16 bytes.
+/// The maximum length of an object that a proof can be made of, in bytes. Hosts make objects of 16
+/// bytes.
 const PROOF_MAX: u64 = 4096;
 
-/// Descriptors of the process that are left to jobs and to the device itself.
+/// How many descriptors of the process are left to jobs and to the device itself.
 const OPEN_RESERVE: u64 = 64;
 
-/// How often the tasks that accept look whether the server ends.
+/// How often the tasks that accept connections check whether the server is stopping.
 const ACCEPT_LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
@@ -85,7 +88,8 @@ struct State {
 }
 
 impl State {
-    /// Notes that a session began or ended. If nobody takes the events, the oldest are forgotten.
+    /// Notes that a session began or ended. If nobody takes the events, the oldest ones are
+    /// dropped.
     fn note(&mut self, session: &SessionState, has_ended: bool) {
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
@@ -121,28 +125,28 @@ struct Inner {
     _root_lease: Box<dyn Lease>,
     device: [u8; 16],
     started: Instant,
-    /// The number of jobs that run.
+    /// The number of jobs that are running.
     busy_slots: AtomicUsize,
-    /// The objects that all sessions have open.
+    /// How many objects all sessions together have open.
     open_objects: InUse,
     /// The bytes of all scratch folders.
     kept_bytes: InUse,
-    /// As many jobs again may run of which the host decides what is kept: the host's slots must not
-    /// be taken by its own workers.
+    /// The number of running jobs for which the host decides what is kept. They have slots of their
+    /// own, as many as other jobs have, so that the host's workers do not take the others' slots.
     busy_rebuilds: AtomicUsize,
     state: Mutex<State>,
-    /// When the clock task ran last.
+    /// When the clock task last ran.
     ticked_ns: AtomicU64,
     /// Notified when the server stops.
     stopping: Condvar,
-    /// The folders that sessions use. A folder that none uses is opened anew, so that whoever
-    /// removed or replaced it meanwhile is heeded.
+    /// The folders that sessions use. A folder that no session uses is opened anew, in case it was
+    /// removed or replaced meanwhile.
     open_folders: Mutex<BTreeMap<String, Weak<Folder>>>,
     /// The rates of the storage, once they were measured.
     measured: Mutex<Option<Machine>>,
     /// Held while a merge is measured.
     measuring: Mutex<()>,
-    /// The leases that were given since the start, by folder and name.
+    /// The leases that were granted since the start, by folder and name.
     given: Mutex<BTreeSet<(String, String)>>,
 }
 
@@ -154,7 +158,7 @@ pub(crate) fn random_id(runtime: &Runtime) -> [u8; 16] {
     id
 }
 
-/// The proof that somebody can read an object's bytes.
+/// The proof that somebody can read the bytes of an object.
 pub(crate) fn proof_of(bytes: &[u8], salt: &[u8; 16]) -> [u8; 16] {
     let mut hash = Xxh3::new();
     hash.update(salt);
@@ -168,7 +172,7 @@ impl Inner {
         self.state.lock().sessions.get(&token_hash).cloned()
     }
 
-    /// Counts a connection whose peer said hello as one of that peer's.
+    /// Counts a connection whose peer said hello as one of the connections of that peer.
     fn admit(&self, served: &connection::Served, peer: &Peer) -> std::result::Result<(), Refusal> {
         let state = self.state.lock();
         let of_peer = |other: &&Arc<connection::Served>| {
@@ -185,7 +189,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Finds the state of a session, or begins one.
+    /// Finds the state of a session, or creates one.
     fn attach(
         &self,
         hello: &ClientHello,
@@ -215,7 +219,7 @@ impl Inner {
         if let Some(session) = self.session(token_hash).filter(found) {
             return own(session);
         }
-        // No folder is opened, or even made, for a session that there is no room for.
+        // If there is no room for another session, no folder is opened or created for it.
         self.check_room(&mut self.state.lock())?;
         let id = random_id(&self.runtime);
         let is_scratch = hello.folder == FolderWanted::Scratch;
@@ -252,13 +256,13 @@ impl Inner {
         {
             tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         } else {
-            // Another connection was sooner, or the room was taken.
+            // Another connection was faster, or the room was taken.
             session.remove_scratch();
         }
         own(known?)
     }
 
-    /// Whether there is room for one more session, which may end one that loses nothing.
+    /// Checks that there is room for one more session. This may end a session that loses nothing.
     fn check_room(&self, state: &mut State) -> std::result::Result<(), Refusal> {
         state.forget_ended();
         if state.sessions.len() < self.options.sessions_max || self.make_room(state) {
@@ -269,9 +273,10 @@ impl Inner {
         Err(Refusal { kind, reason })
     }
 
-    /// Ends the session that was silent for the longest time, if there is one that would lose
-    /// nothing: it has no lease and no job. Without this, strangers who say hello and nothing else
-    /// would keep hosts out until their states end. Says whether there is room.
+    /// Among the sessions that would lose nothing, because they have no lease and no running job,
+    /// ends the one that was silent for the longest time. Without this, strangers that only say
+    /// hello would keep hosts out until the states of their sessions end. Returns whether there is
+    /// room.
     fn make_room(&self, state: &mut State) -> bool {
         let sessions = state.sessions.values();
         let idle = sessions.filter(|session| {
@@ -334,13 +339,13 @@ impl Inner {
         let wanted = std::path::Path::new(path);
         let is_below = |shared: &PathBuf| wanted.starts_with(shared);
         let is_shared = self.options.shared.iter().any(|shared| shared == wanted);
-        // A path that goes back would leave the folder with which it begins.
+        // A path with `..` in it could lead out of the folder with which it begins.
         let is_plain = access::is_plain_path(wanted) || is_shared;
         if !is_plain || !self.options.shared.iter().any(is_below) {
             let detail = "the device does not share this folder; start it with --share FOLDER";
             return Err(denied(detail.into()));
         }
-        // So would a symbolic link, which any host that writes there can make.
+        // So could a symbolic link, which any host that writes there can create.
         if !is_shared && self.folders.real_path(wanted)? != wanted {
             let detail = "the path has a symbolic link in it on the device, and folders that are \
                           shared are named by their real paths";
@@ -352,8 +357,8 @@ impl Inner {
         self.folders.open_shared(path)
     }
 
-    /// Looks for an object in a folder at or below a shared one, and proves that its bytes can be
-    /// read.
+    /// Finds an object in a shared folder, or in a folder below one, and proves that its bytes can
+    /// be read.
     fn prove_folder(
         &self,
         session: &SessionState,
@@ -372,7 +377,7 @@ impl Inner {
         Ok(Answer::Proof(proof_of(&bytes, salt)))
     }
 
-    /// Whether a lease was given since the server's start.
+    /// Whether this lease was granted since the server's start.
     fn was_given(&self, folder: &str, lease: &str) -> bool {
         let key = (folder.to_string(), lease.to_string());
         self.given.lock().contains(&key)
@@ -404,8 +409,8 @@ impl Inner {
         self.slots_of(decides).fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes a lease or a share by `take`. If a session that is silent holds it, its state ends
-    /// first.
+    /// Takes a lease or a share with `take`. If a silent session holds it, the state of that
+    /// session is ended first.
     fn after_silent_holders<T>(
         &self,
         session: &Arc<SessionState>,
@@ -453,15 +458,15 @@ impl Inner {
         }
     }
 
-    /// Whether the clock task has not run for so long that the server may have been paused. Then
-    /// nobody was silent: the clock task will note that.
+    /// Whether the clock task has not run for so long that the server may have been paused. In that
+    /// case no session counts as silent. The clock task will note that when it runs.
     fn is_behind(&self) -> bool {
         let ticked = Duration::from_nanos(self.ticked_ns.load(Ordering::Acquire));
         let now = Duration::from_nanos(self.runtime.now().as_nanos());
         now.saturating_sub(ticked) >= PAUSED
     }
 
-    /// The sessions that hold this lease, or a share of it.
+    /// The other sessions that hold this lease, or a share of it.
     fn holders(
         &self,
         session: &Arc<SessionState>,
@@ -484,7 +489,7 @@ impl Inner {
     }
 }
 
-/// A running server. [`Server::stop`] ends it; dropping it does not.
+/// A running server. [`Server::stop`] stops it. Dropping it does not.
 pub struct Server {
     inner: Arc<Inner>,
     listeners: Vec<Arc<dyn Listener>>,
@@ -494,10 +499,10 @@ pub struct Server {
 /// Why a server could not be started.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its root folder could not be used.
+    /// The server's root folder could not be used.
     #[error("the device's own folder cannot be used: {0}")]
     Root(#[from] StorageError),
-    /// It could not listen.
+    /// The server could not listen.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A task could not be started.
@@ -527,7 +532,7 @@ impl Server {
             .map(|address| network.listen(address))
             .collect::<std::result::Result<Vec<_>, LinkError>>()?;
         let mut options = options;
-        // Connections, and the files of jobs, need descriptors too.
+        // Connections and the files of jobs need descriptors too.
         let others = options.connections_max as u64 + OPEN_RESERVE;
         if let Some(most) = root.open_objects_max() {
             let most = most.saturating_sub(others).max(OPEN_RESERVE);
@@ -574,18 +579,18 @@ impl Server {
         Ok(server)
     }
 
-    /// The addresses at which it listens, with the ports that were chosen.
+    /// The addresses at which the server listens. A port that the system chose is filled in.
     pub fn addresses(&self) -> Vec<Address> {
         self.listeners.iter().map(|l| l.address()).collect()
     }
 
-    /// What the machine has, as hosts are told. The first call measures the storage: it writes and
-    /// reads 8 MiB.
+    /// Describes the machine, in the same way as to hosts. The first call measures the storage: it
+    /// writes and reads 8 MiB.
     pub fn machine(&self) -> Machine {
         self.inner.machine()
     }
 
-    /// What the sessions of the server do now.
+    /// Reports what the sessions of the server are doing now.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let sessions: Vec<_> = self.inner.state.lock().sessions.values().cloned().collect();
         let live = sessions.iter().filter(|session| !session.is_ended());
@@ -600,16 +605,16 @@ impl Server {
         .collect()
     }
 
-    /// The sessions that began or ended since the last call, in this order. At most 1024 events are
-    /// kept.
+    /// The sessions that began or ended since the last call, in the order in which that happened.
+    /// At most 1024 events are kept.
     pub fn take_session_events(&self) -> Vec<SessionEvent> {
         let mut state = self.inner.state.lock();
         state.forget_ended();
         state.events.drain(..).collect()
     }
 
-    /// Ends the server: it accepts nothing more, ends its jobs, closes its files and gives its
-    /// leases back. Waits at most for the limit in the options for each session.
+    /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
+    /// leases back. For each session this waits at most as long as the option `end_limit` says.
     pub fn stop(self) {
         for listener in &self.listeners {
             listener.close();

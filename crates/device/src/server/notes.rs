@@ -1,16 +1,16 @@
-//! What a server remembers of leases that it gave, across its own restarts (RFC 9, D3a).
+//! The server's notes about the leases that it granted. They survive its restarts (RFC 9, D3a).
 //!
 //! Each lease of each folder has two objects in the server's root folder, which are written in
 //! turn. An object has a fixed length and is overwritten in place, so a note needs no space on a
-//! full disk. A note that was torn has a wrong checksum, and then the other one counts.
+//! full disk. A torn note has a wrong checksum, and then the other one counts.
 //!
 //! ```text
 //! length u32 | document: folder, lease, number, hash of the token, id, granted epoch, local epoch
 //! | zeros up to 1,024 bytes
 //! ```
 //!
-//! Invariants: a note is durable before the lease that it describes is given to a host. Numbers
-//! rise.
+//! Invariants: a note is durable before the lease that it describes is granted to a host. The
+//! numbers of notes rise.
 //!
 //! Threading: the caller serialises the calls for one lease.
 
@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The first bytes of a note.
 const MAGIC: [u8; 8] = *b"siltnote";
 
-/// The version of a note's form.
+/// The version of the format of a note.
 const VERSION: u16 = 1;
 
-/// The bytes of an object.
+/// The length of an object, in bytes.
 const NOTE_BYTES: usize = 1024;
 
 /// The tags of fields.
@@ -40,9 +40,9 @@ mod tag {
 pub(super) struct Note {
     /// The hash of the holder's token. The token itself is a secret.
     pub(super) token_hash: u128,
-    /// The lease's id, which the holder drew.
+    /// The lease's id, which the holder has drawn at random.
     pub(super) id: [u8; 16],
-    /// The epoch that the holder got.
+    /// The epoch that was granted to the holder.
     pub(super) granted: u64,
     /// The epoch that the folder's own lease had.
     pub(super) local: u64,
@@ -96,17 +96,17 @@ impl<'a> Notes<'a> {
             Err(e) if e.kind == StorageErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        // What cannot be decoded was torn, or never finished.
+        // An object that cannot be decoded was torn, or was never finished.
         Ok(self.decode(&bytes).ok().flatten())
     }
 
-    /// The last note, with its number. `None` if the lease was never given.
+    /// The last note, with its number. `None` if the lease was never granted.
     pub(super) fn read(&self) -> Result<Option<(u64, Note)>> {
         let (a, b) = (self.read_object(0)?, self.read_object(1)?);
         Ok(a.into_iter().chain(b).max_by_key(|(number, _)| *number))
     }
 
-    /// Writes the next note durably.
+    /// Writes the next note and makes it durable.
     pub(super) fn write(&self, note: &Note) -> Result<()> {
         let number = self.read()?.map_or(0, |(number, _)| number + 1);
         let name = self.object(number);
@@ -146,7 +146,7 @@ impl<'a> Notes<'a> {
         bytes
     }
 
-    /// The number and the note, or `None` if it is another lease's.
+    /// The number and the note, or `None` if the note belongs to another lease.
     fn decode(&self, bytes: &[u8]) -> Decoded<Option<(u64, Note)>> {
         let mut i = FieldReader::new(bytes);
         let len = i.u32("length of a note")? as usize;
@@ -181,7 +181,7 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// The server's own id, which it draws when it is started for the first time.
+/// The server's own id, which is drawn at random when the server is started for the first time.
 pub(super) fn device_id(root: &dyn Storage, epoch: Epoch, new: [u8; 16]) -> Result<[u8; 16]> {
     const NAME: &str = "device-id";
     match root.read_small(NAME) {
@@ -224,7 +224,8 @@ mod tests {
         }
         // Another lease has other notes.
         assert_eq!(Notes::new(&root, epoch, "db", "x").read().unwrap(), None);
-        // The last one is torn: the one before it counts, and is not written next.
+        // The last note is torn. So the one before it counts, and it is not the next to be
+        // overwritten.
         let torn = root.reopen(epoch, &notes.object(4), 100).unwrap();
         torn.append(&[&[0xff; 20]]).unwrap();
         assert_eq!(notes.read().unwrap(), Some((3, note(4))));

@@ -1,4 +1,4 @@
-//! How a device serves: what it has for hosts, its limits, and its times.
+//! How a device serves: what it offers to hosts, its limits, and its times.
 //!
 //! Threading: plain data.
 
@@ -12,35 +12,36 @@ use super::access::Access;
 pub struct ServerOptions {
     /// The device's name, for messages.
     pub name: String,
-    /// The number of jobs that run at once.
+    /// The number of jobs that may run at once.
     pub slots: u32,
-    /// The number of subjobs of a job that run at once.
+    /// The number of subjobs of one job that may run at once.
     pub parallelism: u32,
-    /// The cores of the machine, for hosts that ask; 0 if they are not known.
+    /// The number of cores of the machine, for hosts that ask; 0 if it is not known.
     pub cores: u32,
-    /// The bytes of its memory, for hosts that ask; 0 if they are not known.
+    /// The bytes of the machine's memory, for hosts that ask; 0 if they are not known.
     pub memory_bytes: u64,
     /// The folders of this machine in which hosts may have jobs run.
     pub shared: Vec<PathBuf>,
-    /// The bytes that a session may keep in its scratch folder; 0 if there are no such folders.
+    /// The bytes that a session may keep in its scratch folder; 0 if the device offers no scratch
+    /// folders.
     pub keep_bytes: u64,
     /// The bytes that all sessions together may keep in their scratch folders.
     pub keep_all_bytes: u64,
-    /// Which names of certificates may use which folders. `None` if every peer may use all.
+    /// Which names in certificates may use which folders. `None` if every peer may use all folders.
     pub access: Option<Access>,
-    /// The number of objects that a session may have open.
+    /// The maximum number of objects that a session may have open.
     pub open_objects_max: u64,
-    /// The number of objects that all sessions together may have open, without those of jobs. The
-    /// server takes fewer if the process may not open as many files.
+    /// The maximum number of objects that all sessions together may have open, without those of
+    /// jobs. The server allows fewer if the process may not open as many files.
     pub open_objects_all_max: u64,
-    /// The number of sessions.
+    /// The maximum number of sessions.
     pub sessions_max: usize,
-    /// The number of connections.
+    /// The maximum number of connections.
     pub connections_max: usize,
-    /// The number of connections of peers that have one certificate.
+    /// The maximum number of connections of peers with the same certificate.
     pub certificate_connections_max: usize,
-    /// The number of peers that have not said hello yet. If there is another one, the one that has
-    /// taken longest is cut off.
+    /// The maximum number of peers that have not said hello yet. If another one connects, the one
+    /// that has been connected for the longest time is cut off.
     pub greeting_max: usize,
     /// How long a session must be silent before another one may take its lease.
     pub lease_silence: Duration,
@@ -48,13 +49,13 @@ pub struct ServerOptions {
     pub job_silence: Duration,
     /// How long a session must be silent before its state ends although nobody asks for its lease.
     pub state_silence: Duration,
-    /// The same for a session that has only tables that were sent, and for one whose host is on
-    /// this machine and has no connection any more. The host sends such tables again, and a process
-    /// of this machine loses all its connections only when it ends.
+    /// The same for a session that has only tables that were sent, and for a session whose host is
+    /// on this machine and has no connection any more. The host would send such tables again, and a
+    /// process on this machine loses all its connections only when it ends.
     pub gone_silence: Duration,
     /// How long after its start the server keeps leases for their last holders.
     pub restart_grace: Duration,
-    /// How long a request for a lease waits for the end of the last holder's state.
+    /// How long a request for a lease waits until the state of the last holder has ended.
     pub end_limit: Duration,
 }
 

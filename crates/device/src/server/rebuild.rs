@@ -1,16 +1,18 @@
-//! The survivors that a host sends for an attempt, on their way to the executor that rebuilds
-//! tables from them ([RFC 11](../../../../docs/rfc/0011-separated.md), section 10).
+//! The survivors that a host sends for an attempt. They are kept until the executor that rebuilds
+//! tables needs them ([RFC 11](../../../../docs/rfc/0011-separated.md), section 10).
 //!
 //! Invariants:
-//! - The pieces of a subjob are taken in the order of their numbers, each once, on whichever
-//!   connections they come.
-//! - Memory is bounded: of a subjob that runs, [`CHUNKS_MAX`] chunks and one that is put together,
-//!   of [`CHUNK_BYTES_MAX`] each; of all others together [`WAITING_BYTES_MAX`].
-//! - A request waits for room for half a second at most. When the attempt ends, nobody waits.
-//! - What a host sends against these rules is refused, and the attempt fails.
+//! - The pieces of a subjob are taken in the order of their numbers, each of them once, no matter
+//!   on which connections they arrive.
+//! - Memory is bounded. A running subjob has at most [`CHUNKS_MAX`] chunks and one that is being
+//!   put together, each of at most [`CHUNK_BYTES_MAX`] bytes. All other subjobs together have at
+//!   most [`WAITING_BYTES_MAX`].
+//! - A request waits at most half a second for room. When the attempt ends, no request waits any
+//!   more.
+//! - If a host breaks these rules, what it sends is refused, and the attempt fails.
 //!
-//! Threading: shared by connections and by the tasks of the attempt. One lock, which is held over
-//! no call.
+//! Threading: shared by connections and by the tasks of the attempt. There is one lock, and it is
+//! not held during any call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,31 +29,31 @@ use siltstone_table::job::Job;
 use crate::wire::Answer;
 use crate::wire::survivors::{CHUNK_BYTES_MAX, SurvivorsPiece};
 
-/// The number of complete chunks of a subjob that are kept.
+/// The maximum number of complete chunks of a subjob that are kept.
 const CHUNKS_MAX: usize = 2;
 
-/// The bytes that are kept for all subjobs that do not run yet.
+/// The maximum number of bytes that are kept for all subjobs that do not run yet.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// The longest time that a piece waits for room.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
-/// How often a task that waits for a chunk looks whether its attempt was cancelled.
+/// How often a task that waits for a chunk checks whether its attempt was cancelled.
 const LOOK: Duration = Duration::from_millis(100);
 
 const OP: &str = "run a job";
 
-/// What is known of one subjob.
+/// The state of one subjob.
 #[derive(Default)]
 struct Lane {
     /// The number of the last piece that was taken, and its checksum.
     taken: u64,
     last_crc: u32,
-    /// The chunk that is put together.
+    /// The chunk that is being put together.
     begun: Vec<u8>,
     chunks: VecDeque<Vec<u8>>,
     is_running: bool,
-    /// The subjob needs no further chunk.
+    /// Set when the subjob needs no further chunk.
     is_done: bool,
 }
 
@@ -64,7 +66,7 @@ impl Lane {
 #[derive(Default)]
 struct State {
     lanes: BTreeMap<u32, Lane>,
-    /// Why the attempt fails, because the host broke a rule.
+    /// The error with which the attempt fails, because the host broke a rule.
     broken: Option<StorageError>,
     has_ended: bool,
 }
@@ -89,7 +91,7 @@ pub(super) struct Chunks {
     attempt: u64,
     job: u128,
     subjobs: u32,
-    /// How long the host may ask nothing about the attempt while a task waits for it.
+    /// How long a waiting task counts as alive after the host last asked about the attempt.
     silence: Duration,
     asked: Mutex<Instant>,
     state: Mutex<State>,
@@ -119,7 +121,7 @@ impl Chunks {
         StorageError::new(kind, OP, format!("attempt {}", self.attempt), detail)
     }
 
-    /// The host has asked about the attempt.
+    /// Notes that the host has asked about the attempt.
     pub(super) fn asked(&self) {
         *self.asked.lock() = self.runtime.now();
     }
@@ -128,7 +130,7 @@ impl Chunks {
         self.runtime.now().since(*self.asked.lock()) < self.silence
     }
 
-    /// The attempt has ended, so nobody waits any more, and nothing is kept.
+    /// Notes that the attempt has ended. Nobody waits any more, and nothing is kept.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.has_ended = true;
@@ -137,13 +139,13 @@ impl Chunks {
         self.changed.notify_all();
     }
 
-    /// The bytes that are kept.
+    /// The number of bytes that are kept.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.state.lock().lanes.values().map(Lane::bytes).sum()
     }
 
-    /// Refuses what no host sends, and has the attempt fail.
+    /// Refuses what a correct host never sends, and makes the attempt fail.
     fn broken(&self, state: &mut State, detail: String) -> StorageError {
         let error = self.error(StorageErrorKind::InvalidInput, detail);
         state.broken.get_or_insert_with(|| error.clone());
@@ -151,7 +153,8 @@ impl Chunks {
         error
     }
 
-    /// Takes a piece, or says that there is no room for it now. `crc` is the checksum of its frame.
+    /// Takes a piece, or says that there is no room for it now. `crc` is the checksum of the
+    /// frame's body.
     pub(super) fn take(
         &self,
         piece: &SurvivorsPiece,
@@ -365,7 +368,7 @@ mod tests {
     fn pieces_are_taken_once_and_in_order() {
         with_chunks(1, |rt, chunks| {
             assert!(is_done(chunks.take(&piece(3, 1, false), 7, b"ab")));
-            // A repeat, whatever came since.
+            // A repetition, no matter what arrived since then.
             assert!(is_done(chunks.take(&piece(3, 1, false), 7, b"ab")));
             assert!(is_done(chunks.take(&piece(3, 2, true), 8, b"cd")));
             assert!(is_done(chunks.take(&piece(3, 1, false), 7, b"ab")));
@@ -373,7 +376,7 @@ mod tests {
             assert_eq!(chunks.bytes(), 4);
             let ctx = context(rt);
             assert_eq!(chunks.next(3, &ctx).unwrap(), b"abcd");
-            // Nothing else is there: the task waits until it is cancelled.
+            // There is no other chunk, so the task waits until it is cancelled.
             ctx.cancel.cancel();
             assert!(matches!(chunks.next(3, &ctx), Err(ExecError::Cancelled)));
         });
@@ -384,7 +387,7 @@ mod tests {
         let wrong: [(SurvivorsPiece, u32, usize); 7] = [
             (piece(3, 0, true), 1, 1),
             (piece(3, 3, true), 1, 1),
-            // The last number with other bytes.
+            // The last number, but with other bytes.
             (piece(3, 1, true), 9, 1),
             (piece(10, 1, true), 1, 1),
             (piece(u32::MAX, 1, true), 1, 1),
@@ -399,13 +402,13 @@ mod tests {
                 let ctx = context(rt);
                 let failed = chunks.next(3, &ctx).unwrap_err();
                 assert!(failed.to_string().contains(&error.detail), "{failed}");
-                // Honest pieces do not help any more.
+                // Correct pieces do not help any more.
                 assert!(chunks.take(&piece(4, 1, true), 7, b"x").is_err());
             });
         }
     }
 
-    /// A host that sends all it can has bounded memory on the device, and is never held up for
+    /// A host that sends as much as it can uses bounded memory on the device, and never waits for
     /// long.
     #[test]
     fn memory_is_bounded() {
@@ -427,10 +430,11 @@ mod tests {
                     assert!(rt.now().since(begun) <= ROOM_WAIT + LOOK, "turn {turn}");
                 }
             }
-            // Two chunks of the subjob that runs, and the budget of those that wait.
+            // These are two chunks of the running subjob, and the budget of those that do not run
+            // yet.
             assert_eq!(sent[0], 4);
             assert_eq!(chunks.bytes(), (4 << 20) + WAITING_BYTES_MAX);
-            // A subjob that begins to run has room again.
+            // A subjob has room again when it begins to run.
             let full = (1..10u32)
                 .find(|subjob| sent[*subjob as usize] < 4)
                 .unwrap();
@@ -438,7 +442,7 @@ mod tests {
             let number = sent[full as usize] + 1;
             let piece = piece(full, number, number.is_multiple_of(2));
             assert!(is_done(chunks.take(&piece, 1, &bytes)));
-            // The end wakes and frees everything.
+            // The end wakes every waiting task and frees all memory.
             let waits = chunks.clone();
             let ctx = context(rt);
             let waiting = rt.spawn("waits", move || waits.next(5, &ctx).map(drop).map_err(drop));
@@ -451,7 +455,7 @@ mod tests {
         });
     }
 
-    /// A task that waits shows signs of life while the host asks, and not when it is silent.
+    /// A waiting task shows signs of life while the host asks, but not while the host is silent.
     #[test]
     fn a_silent_host_is_noticed() {
         with_chunks(3, |rt, chunks| {

@@ -1,9 +1,9 @@
-//! How a server executes requests, except for leases and jobs.
+//! Executes requests, except those about leases and jobs.
 //!
-//! Invariants: D1 and D2 of RFC 9. Bytes and names of the host go to the folder's storage, which
-//! checks names.
+//! Invariants: D1 and D2 of RFC 9. The host's bytes and names are passed to the folder's storage,
+//! which checks the names.
 //!
-//! Threading: the task of the connection that the request came on.
+//! Threading: a request is executed by the task of the connection on which it arrived.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::wire::frame::BULK_MAX;
 use crate::wire::request::{FileChange, NamesChange};
 use crate::wire::{Answer, Frame, Request};
 
-/// What a request led to.
+/// The result of a request.
 pub(super) enum Executed {
     /// An answer, with its bulk bytes.
     Answer(Answer, Vec<u8>),
@@ -192,7 +192,7 @@ pub(super) fn execute(
     }
 }
 
-/// Executes a change in the lane of names.
+/// Executes a change in the session's lane of names.
 fn change_names(
     inner: &Arc<Inner>,
     session: &Arc<SessionState>,
@@ -322,8 +322,8 @@ fn make_change(
     })
 }
 
-/// Takes a place among the open objects. Fails if the session, or all sessions together, have as
-/// many open as they may.
+/// Reserves a slot for an open object. Fails if the session, or all sessions together, have as many
+/// objects open as they may.
 fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageError> {
     let full = |who: &str, max: u64| {
         let detail = format!("the device lets {who} open {max} objects at once");
@@ -338,7 +338,7 @@ fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageErro
     taken.ok_or_else(|| full("all hosts together", options.open_objects_all_max))
 }
 
-/// Registers a file that is written.
+/// Registers a file that is open for writing.
 fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>, room: Taken) -> Answer {
     let len = written.len();
     let lane = session.new_file_lane();
@@ -360,7 +360,8 @@ fn reopen(
     position: u64,
 ) -> Result<Answer, StorageError> {
     let folder = session.folder.as_ref().ok_or_else(|| no_folder("reopen"))?;
-    // Under this lock, nothing else opens or ends files.
+    // Under this lock, no other request opens files for writing, and the end of a lease or of the
+    // session closes none.
     let _names = session.names.lock();
     if session.is_ended() {
         return Ok(Answer::Ended);
@@ -420,7 +421,8 @@ fn open(
 }
 
 /// Opens an object to which nobody writes any more. If its descriptor can be passed, the host needs
-/// nothing else of it, so it is not open here; otherwise the answer has its last bytes.
+/// nothing else, so the object is not registered as open here. Otherwise the answer has the
+/// object's last bytes.
 fn open_finished(
     inner: &Inner,
     session: &SessionState,
@@ -454,7 +456,7 @@ fn open_finished(
     Ok(Executed::Answer(answer, bytes))
 }
 
-/// Whether the session has an object of this name open for writing.
+/// Whether the session has an object open for writing that was opened under this name.
 fn is_written(session: &SessionState, name: &str) -> bool {
     let objects = session.objects.lock();
     let mut open = objects.open.values();
@@ -574,14 +576,15 @@ fn change_file(
     };
     lane.taken = number;
     lane.last = result.as_ref().err().cloned();
-    // A failed reserve changed nothing. After any other failure the file is not what the host
-    // thinks that it is.
+    // A failed reserve has changed nothing. After any other failure, the content of the file may
+    // differ from what the host assumes.
     if !matches!(change, FileChange::Reserve { .. }) {
         lane.failed = lane.last.clone();
     }
     drop(lane);
     if let (FileChange::Sync, Err(error)) = (&change, &result) {
-        // Nobody may have asked for this sync, and the system tells of the failure only once.
+        // The host may not have asked for this sync, and the system reports such a failure only
+        // once.
         let name = written.file.name().to_string();
         session.names.lock().1.objects.insert(name, error.clone());
     }

@@ -1,14 +1,14 @@
-//! The server's state of one session: its lane of names, its leases, its open objects, its jobs.
+//! The server's state of one session: its lane of names, its leases, its open objects and its jobs.
 //!
 //! Invariants (RFC 9, sections 5 and 6):
 //! - D1: a lane executes each number once, under its lock.
-//! - D2: whoever has a lane's lock checks there that the state has not ended.
-//! - D3: [`SessionState::end`] returns when no request changes anything any more. Only after that
-//!   the leases are dropped.
+//! - D2: a task that holds a lane's lock checks, under this lock, that the state has not ended.
+//! - D3: [`SessionState::end`] returns true only when no request changes anything any more. The
+//!   leases are dropped only after that.
 //! - A state that has ended stays so.
 //!
-//! Threading: shared. Locks are taken in the order lane of names, objects, lane of a file, leases.
-//! The lanes' locks are held over calls of the storage.
+//! Threading: shared. Locks are taken in this order: lane of names, objects, lane of a file,
+//! leases. The locks of the lanes are held during calls of the storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::wire::Answer;
 
 /// A folder that sessions use.
 pub(super) struct Folder {
-    /// Its name. That of a scratch folder begins with `scratch-`.
+    /// The folder's name. The name of a scratch folder begins with `scratch-`.
     pub(super) name: String,
     pub(super) storage: Arc<dyn Storage>,
     /// Serialises the grants of the folder's leases.
@@ -51,11 +51,11 @@ pub(super) struct Held {
 #[derive(Default)]
 pub(super) struct Leases {
     pub(super) held: BTreeMap<[u8; 16], Held>,
-    /// The ids of leases that were given back. They are not given again.
+    /// The ids of leases that were given back. They are not granted again.
     pub(super) released: Vec<[u8; 16]>,
 }
 
-/// A lane: the last number that was taken, and the answer.
+/// A lane: the last number that was taken, and the answer to it.
 #[derive(Default)]
 pub(super) struct Lane {
     taken: u64,
@@ -64,16 +64,16 @@ pub(super) struct Lane {
 
 /// What a lane does with a request.
 pub(super) enum Turn {
-    /// It is executed now.
+    /// The request is executed now.
     Execute,
-    /// This is the answer, and nothing happens.
+    /// The request was executed before, and this is its answer.
     Answered(Answer),
     /// The host broke the protocol.
     Broken,
 }
 
 impl Lane {
-    /// Says what happens with the request of this number and this checksum.
+    /// Says what to do with the request of this number and this checksum.
     pub(super) fn turn(&self, number: u64, crc: u32) -> Turn {
         if number == self.taken + 1 || number == self.taken && planted!(LaneTakesTwice) {
             return Turn::Execute;
@@ -82,43 +82,44 @@ impl Lane {
             Some((taken_crc, answer)) if number == self.taken && *taken_crc == crc => {
                 Turn::Answered(answer.clone())
             }
-            // An old request that was under way for long. The host has its answer.
+            // This is an old request that was under way for a long time. The host already has its
+            // answer.
             _ if number < self.taken && number > 0 => Turn::Answered(Answer::Done),
             _ => Turn::Broken,
         }
     }
 
-    /// The request of this number was executed.
+    /// Notes that the request of this number was executed.
     pub(super) fn taken(&mut self, number: u64, crc: u32, answer: &Answer) {
         self.taken = number;
         self.answer = Some((crc, answer.clone()));
     }
 }
 
-/// The lane of a file that is written.
+/// The lane of a file that is open for writing.
 #[derive(Default)]
 pub(super) struct FileLane {
     /// The last number that was taken.
     pub(super) taken: u64,
-    /// The answer to it.
+    /// The error of that request, if it failed.
     pub(super) last: Option<StorageError>,
-    /// The first failure after which nothing of this file is executed any more.
+    /// The first failure after which no more requests for this file are executed.
     pub(super) failed: Option<StorageError>,
     pub(super) is_closed: bool,
 }
 
-/// A file that the host writes.
+/// A file that the host has open for writing.
 pub(super) struct Written {
     pub(super) file: Arc<dyn WriteFile>,
     pub(super) lane: Mutex<FileLane>,
-    /// Its place among the open objects of all sessions.
+    /// The file's slot among the open objects of all sessions.
     pub(super) _room: Taken,
 }
 
-/// An object that the host reads.
+/// An object that the host has open for reading.
 pub(super) struct Reading {
     pub(super) file: Arc<dyn ReadFile>,
-    /// Its place among the open objects of all sessions.
+    /// The object's slot among the open objects of all sessions.
     pub(super) _room: Taken,
 }
 
@@ -133,7 +134,8 @@ pub(super) enum Object {
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) open: BTreeMap<u64, Object>,
-    /// The files that were closed last. A request to open one of them again is an old one.
+    /// Files that were closed. A request to open one of them again is an old one. If there are too
+    /// many, those with the smallest numbers are forgotten.
     closed: BTreeSet<u64>,
 }
 
@@ -147,8 +149,8 @@ impl Objects {
 /// How many closed files are remembered.
 const CLOSED_MAX: usize = 4096;
 
-/// Syncs that failed. The same sync would succeed if it were tried again, although bytes or names
-/// are lost.
+/// The syncs that failed. If such a sync were tried again, it would succeed, although bytes or
+/// names are lost.
 #[derive(Default)]
 pub(super) struct FailedSyncs {
     pub(super) names: Option<StorageError>,
@@ -160,7 +162,7 @@ pub(super) struct FailedSyncs {
 pub struct SessionEvent {
     /// The host, as it described itself.
     pub host: String,
-    /// Its folder.
+    /// The session's folder.
     pub folder: Option<String>,
     /// Whether the folder was made for the tables of lent work.
     pub is_scratch: bool,
@@ -173,15 +175,15 @@ pub struct SessionEvent {
 pub struct SessionReport {
     /// The host, as it described itself.
     pub host: String,
-    /// Its folder.
+    /// The session's folder.
     pub folder: Option<String>,
-    /// How long no byte of it has come. A host that lives is silent for a second at most.
+    /// For how long no byte has arrived from the host. A live host is silent for at most a second.
     pub silent_for: Duration,
-    /// The number of its connections that stand.
+    /// The number of open connections of the session.
     pub connections: usize,
-    /// The number of its jobs that run.
+    /// The number of the session's jobs that are running.
     pub jobs: usize,
-    /// The number of objects that it has open.
+    /// The number of objects that the session has open.
     pub open_objects: usize,
 }
 
@@ -189,22 +191,22 @@ pub struct SessionReport {
 pub(super) struct SessionState {
     runtime: Runtime,
     pub(super) id: [u8; 16],
-    /// The hash of the token, which is a secret of the host.
+    /// The hash of the session's token. The token itself is a secret of the host.
     pub(super) token_hash: u128,
-    /// Who began the session. Nobody else can use its token.
+    /// The peer that began the session. No other peer can use its token.
     pub(super) peer: Peer,
-    /// The host, for messages.
+    /// A description of the host, for messages.
     pub(super) host: String,
     pub(super) folder: Option<Arc<Folder>>,
     pub(super) is_scratch: bool,
-    /// What removes the folder, if it is a scratch folder.
+    /// Used to remove the folder, if it is a scratch folder.
     folders: Arc<dyn Folders>,
     is_ended: AtomicBool,
     /// Whether the end is complete.
     end_is_done: Mutex<bool>,
     end_changed: Condvar,
     last_heard_ns: AtomicU64,
-    /// The connections of the session that stand.
+    /// The number of open connections of the session.
     connections: AtomicUsize,
     pub(super) names: Mutex<(Lane, FailedSyncs)>,
     pub(super) objects: Mutex<Objects>,
@@ -221,7 +223,7 @@ impl Drop for Connected {
     }
 }
 
-/// Whose session it is.
+/// The owner of a new session.
 pub(super) struct Owner {
     pub(super) token_hash: u128,
     pub(super) peer: Peer,
@@ -258,7 +260,7 @@ impl SessionState {
         }
     }
 
-    /// The lane of a new file.
+    /// A lane for a new file.
     pub(super) fn new_file_lane(&self) -> Mutex<FileLane> {
         self.runtime.mutex(FileLane::default())
     }
@@ -278,12 +280,12 @@ impl SessionState {
         Connected(Arc::clone(self))
     }
 
-    /// The number of connections of the session that stand.
+    /// The number of open connections of the session.
     pub(super) fn connection_count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// A byte of the host came.
+    /// Notes that a byte from the host has arrived.
     pub(super) fn heard(&self) {
         self.heard_at(self.runtime.now());
     }
@@ -293,7 +295,7 @@ impl SessionState {
             .fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// How long no byte of the host has come.
+    /// For how long no byte has arrived from the host.
     pub(super) fn silent_for(&self) -> Duration {
         let last = self.last_heard_ns.load(Ordering::Relaxed);
         Duration::from_nanos(self.runtime.now().as_nanos().saturating_sub(last))
@@ -303,7 +305,7 @@ impl SessionState {
         self.is_ended.load(Ordering::SeqCst)
     }
 
-    /// The epoch of the folder's own lease for a request of the epoch that the host has. Fails as
+    /// Translates the epoch in a host's request into the epoch of the folder's own lease. Fails as
     /// `Fenced` if the session does not have this lease.
     pub(super) fn local_epoch(&self, op: &'static str, epoch: u64) -> Result<Epoch, StorageError> {
         let leases = self.leases.lock();
@@ -316,7 +318,7 @@ impl SessionState {
         })
     }
 
-    /// Ends everything that writes: jobs and open files. Returns when nothing of it changes the
+    /// Ends everything that writes: jobs and open files. Returns when none of them can change the
     /// folder any more.
     pub(super) fn end_writers(&self) {
         self.jobs.end_all();
@@ -333,13 +335,13 @@ impl SessionState {
             written
         };
         for written in written {
-            // Whoever executes a request of the file has this lock.
+            // A task that executes a request for the file holds this lock.
             written.lane.lock().is_closed = true;
         }
     }
 
     /// Removes the folder with the tables that were sent. If that fails, the next start of the
-    /// device does it.
+    /// device removes it.
     pub(super) fn remove_scratch(&self) {
         if let Some(folder) = self.folder.as_ref().filter(|_| self.is_scratch)
             && let Err(error) = self.folders.remove_scratch_folder(&folder.name)
@@ -348,8 +350,8 @@ impl SessionState {
         }
     }
 
-    /// Ends the state (D3). Waits at most for `limit`, and says whether the end is complete. The
-    /// end goes on in any case.
+    /// Ends the state (D3). Waits at most for `limit`, and returns whether the end is complete. If
+    /// it is not, the end still goes on.
     pub(super) fn end(self: &Arc<Self>, limit: Duration) -> bool {
         if !self.is_ended.swap(true, Ordering::SeqCst) {
             let state = Arc::clone(self);
@@ -365,7 +367,7 @@ impl SessionState {
             };
             let end = Arc::new(end);
             let run = Arc::clone(&end);
-            // Without a task the caller does it, however long it takes.
+            // If no task can be started, the caller does it, no matter how long it takes.
             if self
                 .runtime
                 .spawn("end of a session", move || run())
@@ -401,7 +403,7 @@ mod tests {
         let Turn::Answered(Answer::Opened { len: 9 }) = lane.turn(1, 5) else {
             panic!("the answer is kept");
         };
-        // Another request with a number that was taken is no repeat.
+        // Another request with a number that was already taken is not a repetition.
         assert!(matches!(lane.turn(1, 6), Turn::Broken));
         assert!(matches!(lane.turn(2, 6), Turn::Execute));
         lane.taken(2, 6, &Answer::Done);
