@@ -1,12 +1,12 @@
-//! A small merge in memory, which shows how fast a core merges tables of a format.
+//! A small merge in memory, which shows how fast one core merges tables of a format.
 //!
-//! Two runs with half of their keys in common are merged, so a quarter of the entries is shadowed.
-//! Values are half random, so that a codec finds as much as it does in common data. The time of
-//! making the inputs does not count.
+//! Two runs that have half of their keys in common are merged, so a quarter of the entries is
+//! shadowed. Half of each value is random, so that it compresses about as well as common data. The
+//! time for making the inputs does not count.
 //!
 //! Invariants: the size of the merge is bounded, whatever a peer asks for.
 //!
-//! Threading: any task; it uses one core.
+//! Threading: any task may call this. It uses one core.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use siltstone_table::{Codec, TableError};
 
 use crate::wire::machine::MergeRate;
 
-/// The raw bytes of all inputs, about.
+/// The approximate number of raw bytes of all inputs together.
 const RAW_BYTES: usize = 4 << 20;
 
-/// The most bytes of a value.
+/// The maximum number of bytes of a value.
 pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 
 /// The bytes of a key.
@@ -35,7 +35,7 @@ const KEY_BYTES: usize = 16;
 /// The bytes of a block.
 const BLOCK_BYTES: u64 = 16 << 10;
 
-/// The number of runs of which the fastest counts.
+/// How many times the merge is run. The fastest run counts.
 const TRIES: usize = 2;
 
 /// The format of tables, and the size of their values.
@@ -50,7 +50,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// The formats for which a probe predicts.
+    /// The formats for which a probe makes predictions.
     pub fn all() -> Vec<Format> {
         let mut all = Vec::new();
         for (codec, level) in [(Codec::None, 0), (Codec::Lz4, 0), (Codec::Zstd, 3)] {
@@ -63,7 +63,7 @@ impl Format {
         all
     }
 
-    /// Why nothing of this format can be measured, if so.
+    /// Returns the reason why this format cannot be measured, if there is one.
     pub fn refusal(&self) -> Option<String> {
         if !self.codec.levels().contains(&self.level) {
             return Some(format!("the codec has no level {}", self.level));
@@ -76,7 +76,7 @@ impl Format {
         })
     }
 
-    /// The codec and its level, as in options: `zstd:3`.
+    /// The codec and its level, as they are written in options: `zstd:3`.
     pub fn codec_name(&self) -> String {
         match self.codec {
             Codec::None => "none".into(),
@@ -93,7 +93,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// A small generator (xorshift), so that both sides merge the same bytes.
+/// A small random number generator (xorshift), so that both sides merge the same bytes.
 struct Draw(u64);
 
 impl Draw {
@@ -104,7 +104,7 @@ impl Draw {
         self.0
     }
 
-    /// Fills the first half with random bytes, the second half with one byte.
+    /// Fills the first half of `value` with random bytes, and the second half with one byte.
     fn value(&mut self, value: &mut [u8]) {
         let half = value.len() / 2;
         for piece in value[..half].chunks_mut(8) {
@@ -122,7 +122,7 @@ impl Draw {
 /// Those of the table layer; none is expected in memory.
 ///
 /// # Panics
-/// If [`Format::refusal`] gives a reason.
+/// If [`Format::refusal`] returns a reason.
 pub fn measure(runtime: &Runtime, format: Format) -> Result<MergeRate, TableError> {
     assert_eq!(format.refusal(), None, "the caller has checked this");
     let storage = Arc::new(MemoryStorage::new(runtime));
@@ -171,7 +171,7 @@ pub fn measure(runtime: &Runtime, format: Format) -> Result<MergeRate, TableErro
     Ok(best.unwrap_or_default())
 }
 
-/// Writes a run as one table. Every second key of both runs is the same.
+/// Writes a run as one table. Every second key is the same in both runs.
 fn write_run(
     storage: &dyn Storage,
     epoch: Epoch,
@@ -196,7 +196,7 @@ fn write_run(
         if writer.block_raw_bytes() >= BLOCK_BYTES {
             writer.end_block()?;
         }
-        // Keys are spread, so that they share no more than usual ones.
+        // Keys are spread, so that neighbours share no longer prefixes than in common data.
         let own = if n % 2 == 0 { 0 } else { run };
         key[..8].copy_from_slice(&(n * 0x10_0001 * 2 + own).to_be_bytes());
         draw.value(&mut value);

@@ -1,8 +1,8 @@
-//! Whether a device pays: what a host can measure of it, and what follows.
+//! Whether a device pays off: what a host can measure about it, and what follows from that.
 //!
-//! [`merge::measure`] merges tables in memory; host and device both call it. The client's
-//! `probe.rs` measures the link. [`predict`](predict::predict) turns the figures into one answer
-//! for each shape, and is a pure function.
+//! [`merge::measure`] merges tables in memory. The host and the device both call it. The client's
+//! `probe.rs` measures the link. [`predict`](predict::predict) is a pure function that turns the
+//! measurements into one prediction for each shape.
 //!
 //! Threading: plain values.
 

@@ -1,7 +1,7 @@
-//! Predicts whether a device pays, from measured figures.
+//! Predicts from measurements whether a device pays off.
 //!
 //! For one job, the time that the host needs is compared with the time that the device needs. Each
-//! is a sum of stages; what overlaps within a stage takes as long as its slowest part:
+//! time is a sum of stages. Parts of a stage that overlap take as long as the slowest of them:
 //!
 //! | shape | on the host | on the device |
 //! | --- | --- | --- |
@@ -9,12 +9,12 @@
 //! | shared | max(merge, storage) | max(merge, storage) |
 //! | lent | merge | send inputs + merge + receive outputs |
 //!
-//! To each job on the device come the round trips of its order, its progress and its verification.
-//! A merge on several cores is taken as so many times faster. Jobs of the host and of the device do
-//! not disturb each other: where both are on the same cores, nothing is gained.
+//! For a job on the device, the round trips of its order, its progress and its verification are
+//! added. A merge on several cores is taken to be as many times faster. Jobs of the host and of the
+//! device do not disturb each other. If both run on the same cores, nothing is gained.
 //!
-//! Invariant: a pure function. Figures that are zero mean "not known", and such a resource takes no
-//! time.
+//! Invariant: a pure function. A measurement that is zero means "not known", and the resource is
+//! then assumed to take no time.
 //!
 //! Threading: plain values.
 
@@ -23,7 +23,7 @@ use std::fmt;
 use super::merge::Format;
 use crate::wire::machine::{Machine, MergeRate};
 
-/// The bytes of input tables of the job that is compared.
+/// The bytes of input tables of the job for which the times are compared.
 const JOB_BYTES: f64 = (64 << 20) as f64;
 
 /// The round trips of a job: its order, its progress, its outcome, the syncs of its tables, and the
@@ -33,11 +33,11 @@ const ROUND_TRIPS: f64 = 24.0;
 /// The part of a job's bytes that is read to verify it.
 const VERIFIED: f64 = 0.025;
 
-/// The device pays from this factor on.
+/// The device pays off if it is faster than the host by at least this factor.
 const FASTER: f64 = 1.05;
 
-/// A device that is slower pays if it spares the host this part of its processor time, and has at
-/// least [`NOT_MUCH_SLOWER`] of the host's speed.
+/// A slower device pays off if it spares the host at least this part of its processor time, and has
+/// at least [`NOT_MUCH_SLOWER`] of the host's speed.
 const SPARED: f64 = 0.5;
 const NOT_MUCH_SLOWER: f64 = 0.5;
 
@@ -46,7 +46,7 @@ const NOT_MUCH_SLOWER: f64 = 0.5;
 pub enum Shape {
     /// On the device.
     Held,
-    /// In a folder that both see.
+    /// In a folder that both sides can see.
     Shared,
     /// On the host.
     Lent,
@@ -72,9 +72,9 @@ impl fmt::Display for Shape {
 pub struct Link {
     /// The median time of a request and its answer, in nanoseconds.
     pub round_trip_ns: u64,
-    /// Bytes a second to the device.
+    /// Bytes per second to the device.
     pub up_bytes_per_s: f64,
-    /// Bytes a second from the device.
+    /// Bytes per second from the device.
     pub down_bytes_per_s: f64,
     /// Processor time of the host for each byte that it sends, in nanoseconds.
     pub up_cpu_ns_per_byte: f64,
@@ -82,28 +82,28 @@ pub struct Link {
     pub down_cpu_ns_per_byte: f64,
 }
 
-/// What one side has for a job.
+/// The resources of one side for a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Side {
     /// How fast one core merges.
     pub merge: MergeRate,
-    /// The cores that work on a job.
+    /// The number of cores that work on a job.
     pub threads: u32,
 }
 
 impl Side {
-    /// Seconds for a byte of input.
+    /// Seconds for each byte of input.
     fn merge_s_per_byte(&self) -> f64 {
         self.cpu_ns_per_byte() / 1e9 / f64::from(self.threads.max(1))
     }
 
-    /// Processor time for a byte of input, in nanoseconds.
+    /// Processor time for each byte of input, in nanoseconds.
     fn cpu_ns_per_byte(&self) -> f64 {
         self.merge.busy_ns() as f64 / (self.merge.in_bytes as f64).max(1.0)
     }
 }
 
-/// The resource that a job on the device waits for most.
+/// The resource for which a job on the device waits longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binds {
     /// The cores of the device.
@@ -130,19 +130,20 @@ impl fmt::Display for Binds {
     }
 }
 
-/// Whether the device pays.
+/// Whether the device pays off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its jobs end sooner than those of the host.
+    /// The device's jobs end sooner than those of the host.
     Faster,
-    /// They do not, but they spare the host at least half of the processor time.
+    /// The device's jobs end no sooner, but they spare the host at least half of the processor
+    /// time.
     SparesHost,
-    /// It does not pay.
+    /// The device does not pay off.
     No,
 }
 
 impl Verdict {
-    /// A word: `yes`, `spares-host`, `no`.
+    /// The verdict as a word: `yes`, `spares-host` or `no`.
     pub fn word(self) -> &'static str {
         match self {
             Verdict::Faster => "yes",
@@ -159,24 +160,24 @@ pub struct Prediction {
     pub shape: Shape,
     /// The format.
     pub format: Format,
-    /// Whether it pays.
+    /// Whether the device pays off.
     pub verdict: Verdict,
-    /// How many times as fast as the host it does a job.
+    /// The speed of a job on the device, divided by its speed on the host.
     pub times_faster: f64,
-    /// Bytes of input tables a second that a job on the device merges.
+    /// Bytes of input tables that a job on the device merges per second.
     pub device_bytes_per_s: f64,
-    /// Those on the host.
+    /// Bytes of input tables that a job on the host merges per second.
     pub host_bytes_per_s: f64,
-    /// The part of the host's processor time that a job on the device spares. Negative if it costs
-    /// the host more.
+    /// The part of the host's processor time that a job on the device spares. It is negative if the
+    /// job costs the host more.
     pub spared_cpu: f64,
-    /// The bytes that cross the link for each byte of input, if the device does the job.
+    /// The bytes that cross the link for each byte of input, if the device runs the job.
     pub link_bytes_per_byte: f64,
-    /// What the job on the device waits for most.
+    /// The resource for which the job on the device waits longest.
     pub binds: Binds,
 }
 
-/// Seconds for a byte, if the rate is known.
+/// Seconds for each byte, or 0 if the rate is not known.
 fn per_byte(bytes_per_s: f64) -> f64 {
     match bytes_per_s > 0.0 {
         true => 1.0 / bytes_per_s,
@@ -184,8 +185,8 @@ fn per_byte(bytes_per_s: f64) -> f64 {
     }
 }
 
-/// Predicts one shape and format. `kept` bytes of output come from each byte of input, as the
-/// merge of the host showed.
+/// Predicts one shape and format. The bytes of output for each byte of input are taken from the
+/// merge that the host measured.
 pub fn predict(
     shape: Shape,
     format: Format,
@@ -211,7 +212,7 @@ pub fn predict(
         Shape::Shared => here.max(storage),
         Shape::Lent => here,
     };
-    // The stages one after the other, each with what it waits for.
+    // The stages run one after the other. Each is paired with the resource that it waits for.
     let stages: Vec<(f64, Binds)> = match shape {
         Shape::Held | Shape::Shared => vec![
             match there >= storage {
@@ -287,7 +288,7 @@ mod tests {
         value_bytes: 128,
     };
 
-    /// A core that merges so many bytes a second, and keeps three quarters.
+    /// A core that merges this many bytes per second, and keeps three quarters of them.
     fn side(bytes_per_s: f64, threads: u32) -> Side {
         let ns = (1e9 * 1e6 / bytes_per_s) as u64;
         Side {
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(costly.verdict, Verdict::Faster, "{costly:?}");
         assert_eq!(costly.binds, Binds::Cores);
         assert!((costly.link_bytes_per_byte - 1.75).abs() < 1e-9);
-        // A slow way back binds alone.
+        // A slow link back is the only bottleneck.
         let back = Link {
             down_bytes_per_s: 10e6,
             ..ten
@@ -401,7 +402,7 @@ mod tests {
             &storage,
         );
         assert_eq!((slow.verdict, slow.binds), (Verdict::No, Binds::LinkDown));
-        // A link that costs more processor time than it saves.
+        // This link costs more processor time than it saves.
         let dear = Link {
             up_cpu_ns_per_byte: 40.0,
             ..ten

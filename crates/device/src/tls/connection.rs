@@ -1,16 +1,16 @@
 //! A connection whose bytes are encrypted.
 //!
 //! Sending and receiving both need the state of rustls, and both may have to do a part of the
-//! handshake. So each direction of the wrapped connection has a *turn*: the task that has it calls
-//! the wrapped connection without the mutex, and others wait on the condition variable, at most
-//! until their own deadlines.
+//! handshake. So each direction of the wrapped connection has a *turn*. The task that has the turn
+//! calls the wrapped connection without holding the mutex. Other tasks wait on the condition
+//! variable, at most until their own deadlines.
 //!
 //! Invariants:
 //! - Encrypted bytes are taken from rustls only by the task that has the turn to send, so they are
 //!   sent in the order in which they were encrypted.
-//! - `failed` is set once and never cleared. The wrapped connection is closed after that (N4).
+//! - `failed` is set once and never cleared. After that the wrapped connection is closed (N4).
 //!
-//! Threading: as in the parent module. `close` takes no turn that another task has.
+//! Threading: as in the parent module. `close` never takes a turn that another task has.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::explain::explain;
 use super::name::name_of;
 use crate::secret::sha256;
 
-/// The bytes that one call may receive while the peer is not authenticated, and after that.
+/// How many bytes one call may receive: while the peer is not authenticated, and after that.
 const INPUT_BYTES: (usize, usize) = (4 << 10, 64 << 10);
 
-/// The most encrypted bytes that wait to be sent.
+/// The maximum number of encrypted bytes that wait to be sent.
 const OUTPUT_BYTES: usize = 64 << 10;
 
 /// See the module.
@@ -42,11 +42,11 @@ struct State {
     is_receiving: bool,
     /// A task has the turn to send.
     is_sending: bool,
-    /// Received bytes, of which rustls has not got `input[used..len]` yet.
+    /// Received bytes. Those in `input[used..len]` were not given to rustls yet.
     input: Vec<u8>,
     used: usize,
     len: usize,
-    /// A buffer for encrypted bytes, kept for the next call.
+    /// A buffer for encrypted bytes, which is kept for the next call.
     output: Vec<u8>,
     /// Why the connection is over.
     failed: Option<LinkError>,
@@ -58,12 +58,12 @@ struct State {
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl State {
-    /// Gives received bytes to rustls until it has bytes for the caller.
+    /// Gives received bytes to rustls until rustls has bytes for the caller.
     fn absorb(&mut self) -> Result<(), rustls::Error> {
         while self.used < self.len {
             let mut rest = &self.input[self.used..self.len];
             match self.tls.read_tls(&mut rest) {
-                // What follows the peer's closing message does not count.
+                // Bytes behind the peer's closing message are ignored.
                 Ok(0) => self.used = self.len,
                 Ok(n) => self.used += n,
                 Err(error) => return Err(rustls::Error::General(error.to_string())),
@@ -162,7 +162,7 @@ impl TlsConnection {
         error
     }
 
-    /// Ends the connection because rustls found an error, and tells the peer if that needs no wait.
+    /// Ends the connection because rustls found an error. Tells the peer, if that needs no waiting.
     fn break_off(&self, state: Guard<'_>, op: &'static str, error: &rustls::Error) -> LinkError {
         let is_handshaking = !state.is_established;
         let (kind, detail) = explain(error, is_handshaking);
@@ -175,7 +175,7 @@ impl TlsConnection {
         explained
     }
 
-    /// Ends the connection. The encrypted bytes that are left are sent if that needs no wait.
+    /// Ends the connection. The remaining encrypted bytes are sent, if that needs no waiting.
     fn end(&self, mut state: Guard<'_>, error: LinkError) {
         state.failed.get_or_insert(error);
         self.changed.notify_all();
@@ -191,7 +191,7 @@ impl TlsConnection {
         self.inner.close();
     }
 
-    /// Waits for a change. Returns `None` if the deadline has come.
+    /// Waits for a change. Returns `None` if the deadline has passed.
     fn wait<'a>(&'a self, state: Guard<'a>, deadline: Instant) -> Option<Guard<'a>> {
         let left = deadline.since(self.runtime.now());
         match left.is_zero() {
@@ -200,7 +200,7 @@ impl TlsConnection {
         }
     }
 
-    /// Sends the encrypted bytes. The caller has seen that no task has the turn to send.
+    /// Sends the encrypted bytes. The caller has checked that no task has the turn to send.
     fn flush<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -222,9 +222,9 @@ impl TlsConnection {
         }
     }
 
-    /// Receives encrypted bytes, and gives them to rustls. Returns false if none came by the
-    /// deadline. The caller has seen that no task has the turn to receive, and that rustls has all
-    /// bytes that were received before.
+    /// Receives encrypted bytes, and gives them to rustls. Returns false if none arrived by the
+    /// deadline. The caller has checked that no task has the turn to receive, and that rustls has
+    /// all bytes that were received before.
     fn fetch<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -268,9 +268,9 @@ impl TlsConnection {
         }
     }
 
-    /// Makes the handshake, or waits for the task that makes it. Returns `None` if it was not over
-    /// by the deadline. The last message of a client is left to the caller, who sends it together
-    /// with the first bytes.
+    /// Performs the handshake, or waits for the task that performs it. Returns `None` if it was not
+    /// complete by the deadline. The last message of a client is left to the caller, which sends it
+    /// together with the first bytes.
     fn establish<'a>(
         &'a self,
         mut state: Guard<'a>,
@@ -350,7 +350,7 @@ impl Connection for TlsConnection {
             .collect();
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
-            // A task that receives may send the last message of the handshake.
+            // A task that receives may be sending the last message of the handshake.
             while state.is_sending {
                 self.check(&state, OP)?;
                 let Some(next) = self.wait(state, deadline) else {
@@ -406,7 +406,7 @@ impl Connection for TlsConnection {
 
     fn close(&self) {
         let mut state = self.state.lock();
-        // After a failure the peer must not take the end for a clean one.
+        // After a failure, the peer must not mistake the end for a clean one.
         if state.failed.is_none() && state.is_established && !state.is_sending {
             state.tls.send_close_notify();
         }

@@ -1,14 +1,14 @@
-//! Errors of TLS as one line with advice.
+//! Explains errors of TLS in one line, with advice.
 //!
-//! Invariants: an error that another try cannot cure, because certificates or settings must change
-//! first, has the kind [`LinkErrorKind::PermissionDenied`].
+//! Invariants: an error that another attempt cannot cure, because certificates or settings must be
+//! changed first, has the kind [`LinkErrorKind::PermissionDenied`].
 //!
 //! Threading: none.
 
 use rustls::{AlertDescription as Alert, CertificateError as Bad, Error, InvalidMessage};
 use siltstone_storage::link::LinkErrorKind;
 
-/// The class of an error, and its text.
+/// The kind of an error, and its text.
 pub(super) fn explain(error: &Error, is_handshaking: bool) -> (LinkErrorKind, String) {
     match error {
         Error::InvalidCertificate(bad) => (LinkErrorKind::PermissionDenied, of_certificate(bad)),

@@ -1,8 +1,8 @@
-//! The files of TLS, and the settings made of them.
+//! The files of TLS, and the settings that are made from them.
 //!
 //! Invariants: an error names the file, and says what was expected in it.
 //!
-//! Threading: none; everything is done by the caller.
+//! Threading: none. Everything is done by the calling task.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,30 +32,30 @@ pub enum TlsError {
         /// The operating system's error.
         error: std::io::Error,
     },
-    /// A file has not what it must have.
+    /// A file does not contain what it must contain.
     #[error(
         "{} has no {what} in PEM; expected a line `-----BEGIN {expected}-----`",
         path.display()
     )]
     Missing {
-        /// What the file should have.
+        /// What the file should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The label of what was expected.
         expected: &'static str,
     },
-    /// The content of a file is damaged, or of a kind that is not known.
+    /// The content of a file is damaged, or of an unknown kind.
     #[error("the {what} in {} cannot be used: {detail}", path.display())]
     Invalid {
-        /// What the file should have.
+        /// What the file should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong.
         detail: String,
     },
-    /// The key is that of another certificate.
+    /// The key belongs to another certificate.
     #[error(
         "the key in {} is not that of the first certificate in {}; give the two files that were \
          made together",
@@ -68,7 +68,7 @@ pub enum TlsError {
         /// The file of the certificate.
         certificate: PathBuf,
     },
-    /// The settings of TLS are refused. This is a fault of this program.
+    /// The settings of TLS were refused. This is a bug in this program.
     #[error("TLS could not be set up: {0}")]
     Setup(String),
 }

@@ -1,26 +1,26 @@
 //! TLS around the connections of another network. Both sides show a certificate.
 //!
-//! [`TlsNetwork`] wraps a [`Network`]. Whoever connects checks that the peer's certificate is
-//! signed by the authority in [`TlsFiles::ca`] and has the name in the address. Whoever listens
-//! requires a certificate that is signed by that authority.
+//! [`TlsNetwork`] wraps a [`Network`]. The side that connects checks that the peer's certificate is
+//! signed by the authority in [`TlsFiles::ca`] and has the name in the address. The side that
+//! listens requires a certificate that is signed by that authority.
 //!
 //! Invariants:
 //! - N1 to N4 of [`siltstone_storage::link`] hold.
 //! - No byte of the caller is sent or returned before the peer's certificate has been checked.
-//! - The handshake is made by the first call that sends or receives, within its deadline. So a peer
-//!   that is slow or hostile delays only the task of its own connection, never `accept`.
-//! - Before the handshake is over, a connection holds at most 4 KiB of input, the one message of
-//!   at most 64 KiB that rustls assembles, and the answer to it.
+//! - The handshake is done by the first call that sends or receives, within the deadline of that
+//!   call. So a slow or hostile peer delays only the task of its own connection, never `accept`.
+//! - Before the handshake is complete, a connection holds at most 4 KiB of input, the one message
+//!   of at most 64 KiB that rustls assembles, and the answer to it.
 //! - A connection that ends without the closing message of TLS is reported as
 //!   [`LinkErrorKind::Closed`], never as [`Received::End`](siltstone_storage::link::Received::End).
 //!
-//! Only TLS 1.3 is spoken. Sessions are not resumed, so each connection shows its certificate.
+//! Only TLS 1.3 is supported. Sessions are not resumed, so each connection shows its certificate.
 //!
-//! Keys and signatures come from the system's random source, so a simulated run over TLS does not
-//! send the same bytes again for the same seed.
+//! Keys and signatures use the system's random source, so a simulated run over TLS does not send
+//! the same bytes again for the same seed.
 //!
-//! Threading: as for other networks. The state of a connection is under one mutex of the runtime,
-//! which is never held while a call of the wrapped connection waits.
+//! Threading: as for other networks. The state of a connection is protected by one mutex of the
+//! runtime, which is never held while a call of the wrapped connection waits.
 
 mod connection;
 mod explain;
@@ -42,12 +42,13 @@ use siltstone_storage::{Instant, Runtime};
 use connection::TlsConnection;
 pub use files::TlsError;
 
-/// The files that TLS needs, all of them in PEM.
+/// The files that TLS needs, all of them in the PEM format.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// The certificates of the authorities that sign the certificates of peers.
     pub ca: PathBuf,
-    /// The certificate of this process, followed by those between it and the authority, if any.
+    /// The certificate of this process, followed by the certificates between it and the authority,
+    /// if any.
     pub certificate: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
@@ -59,17 +60,18 @@ pub struct TlsNetwork {
     inner: Arc<dyn Network>,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    /// Unix sockets are used without TLS: their files say who may connect.
+    /// If true, Unix sockets are used without TLS. The permissions of the socket's file decide who
+    /// may connect.
     leaves_unix_plain: bool,
 }
 
 impl TlsNetwork {
-    /// TLS around the connections of `inner`. The files are read now, and not again. Certificates
+    /// Adds TLS to the connections of `inner`. The files are read now, and not again. Certificates
     /// are checked against the clock of this runtime.
     ///
     /// # Errors
-    /// If a file cannot be read or has not what it must have, or if the key is that of another
-    /// certificate.
+    /// If a file cannot be read or does not contain what it must contain, or if the key belongs to
+    /// another certificate.
     pub fn new(
         runtime: &Runtime,
         inner: Arc<dyn Network>,
@@ -85,7 +87,7 @@ impl TlsNetwork {
         })
     }
 
-    /// The same network, which uses Unix sockets without TLS.
+    /// The same network, but with Unix sockets that use no TLS.
     pub fn with_plain_unix(self) -> TlsNetwork {
         TlsNetwork {
             leaves_unix_plain: true,
@@ -98,7 +100,7 @@ impl TlsNetwork {
     }
 }
 
-/// The clock by which certificates expire.
+/// The clock that decides whether a certificate is expired.
 #[derive(Debug)]
 struct Clock(Runtime);
 
@@ -109,7 +111,7 @@ impl TimeProvider for Clock {
     }
 }
 
-/// The name that the certificate at this address must have.
+/// The name that the peer's certificate must have at this address.
 fn name_at(address: &Address) -> LinkResult<ServerName<'static>> {
     let name = match address {
         Address::Tcp { host, .. } => host,

@@ -1,13 +1,13 @@
 //! The name in a certificate that has been checked.
 //!
-//! Invariants: no bytes of a certificate cause a panic; lengths are checked before they are used.
+//! Invariants: no bytes of a certificate cause a panic. Lengths are checked before they are used.
 //!
 //! Threading: none.
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-/// The first DNS name of the certificate, or the common name of its subject if it has none.
+/// The first DNS name of the certificate, or its subject's common name if it has no DNS name.
 pub(super) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     match certificate.valid_dns_names().next() {

@@ -1,6 +1,6 @@
-//! Answers: what a device says to a request.
+//! Answers: what a device answers to a request.
 //!
-//! Invariants and threading: as the parent module's.
+//! Invariants and threading: as in the parent module.
 
 use siltstone_storage::{ObjectMeta, StorageError};
 use siltstone_table::Damage;
@@ -10,24 +10,24 @@ use super::error::{get_error, put_error};
 use super::job::JobStatus;
 use super::machine::{Machine, MergeRate};
 
-/// The most bytes of names in one page of a list.
+/// The maximum number of bytes of names in one page of a list.
 pub const LIST_BYTES_MAX: usize = 48 << 10;
 
-/// The kind of a frame that says that the request is still being executed. Its number is 0.
+/// The kind of a frame that says that a request is still being executed. Its number is 0.
 pub const WORKING: u16 = 0x4000;
 
 /// An answer.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// It is done.
+    /// The request was executed.
     Done,
-    /// It failed.
+    /// The request failed.
     Failed(StorageError),
-    /// The state of the session that the connection belongs to has ended. The host connects again.
+    /// The session state that the connection belongs to has ended. The host must connect again.
     Ended,
-    /// The lease was given with this epoch.
+    /// The lease was granted with this epoch.
     Leased {
-        /// The epoch; that of the last grant for a share.
+        /// The epoch. For a share, it is the epoch of the last grant.
         epoch: u64,
     },
     /// The object is open, and has this length.
@@ -35,13 +35,13 @@ pub enum Answer {
         /// The length in bytes.
         len: u64,
     },
-    /// The bulk bytes were asked for.
+    /// The bytes that were requested are the bulk bytes.
     Bytes,
-    /// Objects.
+    /// A list of objects.
     Objects {
         /// Names and lengths, sorted by name.
         objects: Vec<ObjectMeta>,
-        /// Whether there are more after the last one.
+        /// Whether there are more objects after the last one.
         more: bool,
     },
     /// The free bytes, if they are known.
@@ -50,9 +50,9 @@ pub enum Answer {
     Job(JobStatus),
     /// The proof of a shared folder: a hash of the object's bytes and the salt.
     Proof([u8; 16]),
-    /// There is no room for what the request brought. The host makes it again.
+    /// There is no room for what the request contains. The host must send it again.
     Later,
-    /// What the device's machine has.
+    /// A description of the device's machine.
     Machine(Machine),
     /// How fast a merge was.
     Merged(MergeRate),
@@ -126,7 +126,7 @@ impl Answer {
     /// Decodes the fields of a frame of this kind.
     ///
     /// # Errors
-    /// If the kind is unknown, or the fields are not those of the kind.
+    /// If the kind is unknown, or the fields do not belong to this kind.
     pub fn decode(found: u16, fields: &[u8]) -> Decoded<Answer> {
         let mut reader = FieldReader::new(fields);
         let i = &mut reader;

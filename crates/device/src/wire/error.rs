@@ -1,17 +1,17 @@
-//! Errors of storages as bytes: class u8, operation, name, offset, details.
+//! The encoding of storage errors: kind u8, operation, name, offset, details.
 //!
-//! Invariants: texts are cut at `TEXT_MAX` bytes, so an error fits into a frame. A class that
-//! this version does not know is read as [`StorageErrorKind::Io`].
+//! Invariants: texts are cut at `TEXT_MAX` bytes, so an error fits into a frame. A kind that this
+//! version does not know is decoded as [`StorageErrorKind::Io`].
 //!
 //! Threading: pure functions.
 
 use siltstone_storage::{StorageError, StorageErrorKind};
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
-/// The most bytes of a text of an error.
+/// The maximum number of bytes of a text in an error.
 const TEXT_MAX: usize = 2048;
 
-/// The classes in the order of their codes, from 1 on.
+/// The kinds in the order of their codes, which begin at 1.
 const KINDS: [StorageErrorKind; 16] = [
     StorageErrorKind::NotFound,
     StorageErrorKind::AlreadyExists,
@@ -31,7 +31,7 @@ const KINDS: [StorageErrorKind; 16] = [
     StorageErrorKind::Io,
 ];
 
-/// The operations that an error may name. Others are read as [`OTHER_OPERATION`].
+/// The operations that an error may name. All others are decoded as [`OTHER_OPERATION`].
 const OPERATIONS: [&str; 25] = [
     "lease",
     "lease_shared",
@@ -60,22 +60,22 @@ const OPERATIONS: [&str; 25] = [
     "free_bytes",
 ];
 
-/// What an unknown operation is called.
+/// The name of an unknown operation.
 const OTHER_OPERATION: &str = "call the device";
 
-/// The code of a class.
+/// The code of a kind.
 pub fn code_of(kind: StorageErrorKind) -> u8 {
     let at = KINDS.iter().position(|known| *known == kind);
     at.unwrap_or(KINDS.len() - 1) as u8 + 1
 }
 
-/// The class of a code.
+/// The kind for a code.
 pub fn kind_of(code: u8) -> StorageErrorKind {
     let at = usize::from(code).wrapping_sub(1);
     KINDS.get(at).copied().unwrap_or(StorageErrorKind::Io)
 }
 
-/// Appends a text, cut at a character's boundary.
+/// Appends a text. It is cut at the boundary of a character if it is too long.
 pub fn put_text(out: &mut FieldWriter, text: &str) {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! Frames: a header, fields, bulk bytes.
+//! Frames: a header, fields and bulk bytes.
 //!
 //! ```text
 //! header 28 bytes: fields length u32 | bulk length u32 | number u64 | kind u16 | flags u16
@@ -7,8 +7,8 @@
 //! bulk             bytes of files
 //! ```
 //!
-//! Invariants: a header's lengths are checked before anything is allocated for them. After a wrong
-//! checksum nothing of the connection can be trusted, so it ends.
+//! Invariants: the lengths in a header are checked before anything is allocated for them. After a
+//! wrong checksum nothing on the connection can be trusted, so it ends.
 
 use siltstone_table::Damage;
 use siltstone_table::checksum::crc32c;
@@ -20,15 +20,15 @@ pub const HEADER_BYTES: usize = 28;
 /// The bytes of a header that its own checksum covers.
 const CHECKED_BYTES: usize = 24;
 
-/// The most bytes of fields.
+/// The maximum number of bytes of fields.
 pub const FIELDS_MAX: usize = 64 << 10;
 
-/// The most bulk bytes.
+/// The maximum number of bulk bytes.
 pub const BULK_MAX: usize = 1 << 20;
 
 /// The flags of frames.
 pub mod flag {
-    /// A descriptor of the system comes along with the frame.
+    /// A file descriptor is passed along with the frame.
     pub const DESCRIPTOR: u16 = 1;
 }
 
@@ -39,10 +39,10 @@ pub struct FrameHeader {
     pub fields_len: u32,
     /// The number of bulk bytes.
     pub bulk_len: u32,
-    /// The number of the request within its connection, from 1 on. An answer has the number of its
-    /// request.
+    /// The number of the request within its connection, counted from 1. An answer has the number of
+    /// its request.
     pub number: u64,
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: u16,
     /// Bits whose meaning depends on the kind; see [`flag`].
     pub flags: u16,
@@ -96,7 +96,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// The bytes behind the header.
+    /// The number of bytes that follow the header.
     pub fn body_len(&self) -> usize {
         self.fields_len as usize + self.bulk_len as usize
     }
@@ -105,7 +105,7 @@ impl FrameHeader {
 /// A frame that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its header.
+    /// The frame's header.
     pub header: FrameHeader,
     body: Vec<u8>,
 }
@@ -128,13 +128,13 @@ fn body_crc(fields: &[u8], bulk: &[&[u8]]) -> u32 {
     parts.fold(crc32c(fields), |crc, part| crc32c::crc32c_append(crc, part))
 }
 
-/// What a frame says beside its body.
+/// The values in a frame's header that do not depend on its body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Label {
-    /// The number of the request within its connection, from 1 on. An answer has the number of its
-    /// request.
+    /// The number of the request within its connection, counted from 1. An answer has the number of
+    /// its request.
     pub number: u64,
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: u16,
     /// Bits whose meaning depends on the kind.
     pub flags: u16,
@@ -143,7 +143,7 @@ pub struct Label {
 /// The header of a frame with these fields and these bulk bytes, which are sent behind it.
 ///
 /// # Panics
-/// If there are more bytes than a frame may have. The sender splits what is larger.
+/// If there are more bytes than a frame may have. The sender must split them.
 pub fn header_of(label: Label, fields: &[u8], bulk: &[&[u8]]) -> FrameHeader {
     let bulk_len: usize = bulk.iter().map(|part| part.len()).sum();
     assert!(
@@ -162,21 +162,21 @@ pub fn header_of(label: Label, fields: &[u8], bulk: &[&[u8]]) -> FrameHeader {
     }
 }
 
-/// How many bytes are received at once if it is not known what comes. Most frames are smaller, and
-/// then one call receives a frame, or several.
+/// How many bytes are received at once while it is not known what follows. Most frames are smaller,
+/// so that one call receives a frame, or several.
 const CHUNK_BYTES: usize = 2048;
 
 /// Cuts the bytes of a connection into frames.
 ///
-/// The caller receives into [`FrameReader::space`], says how much came with
-/// [`FrameReader::filled`], and takes frames with [`FrameReader::next_frame`] until there is none.
-/// A large body is received into the buffer that the frame keeps, except for its first bytes, so
-/// bulk bytes are not copied.
+/// The caller receives into [`FrameReader::space`], calls [`FrameReader::filled`] with the number
+/// of bytes that arrived, and takes frames with [`FrameReader::next_frame`] until there are no
+/// more. A large body is received into the buffer that the frame keeps, except for its first bytes,
+/// so bulk bytes are not copied.
 #[derive(Debug)]
 pub struct FrameReader {
-    /// Bytes that were received and belong to no frame yet.
+    /// Bytes that were received. Those in `chunk_from..chunk_to` belong to no frame yet.
     chunk: Box<[u8; CHUNK_BYTES]>,
-    /// Which of them.
+    /// See `chunk`.
     chunk_from: usize,
     chunk_to: usize,
     header: Option<FrameHeader>,
@@ -208,7 +208,7 @@ impl FrameReader {
         self.header.is_some() || self.chunk_from < self.chunk_to
     }
 
-    /// Where the next bytes go. It is empty only if a whole frame waits to be taken.
+    /// The buffer for the next bytes. It is empty only if a complete frame waits to be taken.
     pub fn space(&mut self) -> &mut [u8] {
         if self.header.is_some() {
             return &mut self.body[self.body_len..];
@@ -216,7 +216,7 @@ impl FrameReader {
         if self.chunk_from == self.chunk_to {
             (self.chunk_from, self.chunk_to) = (0, 0);
         } else if self.chunk_to == CHUNK_BYTES {
-            // Less than a header is left, or a frame would have been begun.
+            // Less than a header is left, because otherwise a frame would have begun.
             self.chunk.copy_within(self.chunk_from.., 0);
             self.chunk_to -= self.chunk_from;
             self.chunk_from = 0;
@@ -224,10 +224,10 @@ impl FrameReader {
         &mut self.chunk[self.chunk_to..]
     }
 
-    /// The first `len` bytes of the space were filled.
+    /// Notes that the first `len` bytes of the space were filled.
     ///
     /// # Errors
-    /// If they complete a header that is wrong.
+    /// If these bytes complete a header, and the header is wrong.
     ///
     /// # Panics
     /// If `len` is larger than the space.
@@ -242,7 +242,8 @@ impl FrameReader {
         self.begin_frame()
     }
 
-    /// Decodes a header that was received, and takes what was received of its body.
+    /// Decodes a header that was received, and takes the bytes of its body that were received with
+    /// it.
     fn begin_frame(&mut self) -> Decoded<()> {
         let received = &self.chunk[self.chunk_from..self.chunk_to];
         let Some((head, rest)) = received.split_first_chunk::<HEADER_BYTES>() else {
@@ -257,10 +258,10 @@ impl FrameReader {
         Ok(())
     }
 
-    /// The frame that was received, if it is whole.
+    /// Takes the received frame, if it is complete.
     ///
     /// # Errors
-    /// If its body has another checksum, or if its header is wrong.
+    /// If the checksum of the body does not match, or if a header is wrong.
     pub fn next_frame(&mut self) -> Decoded<Option<Frame>> {
         if self.header.is_none() {
             self.begin_frame()?;

@@ -1,14 +1,14 @@
-//! The hellos with which a connection begins. Their form is the same in all versions, so that sides
-//! of any two versions can tell each other that they do not match.
+//! The hellos with which a connection begins. Their format is the same in all versions, so that two
+//! sides of any versions can tell each other that their versions do not match.
 //!
 //! ```text
 //! magic 8 bytes | lowest version u16 | highest version u16 | length u32 | fields | crc32c u32
 //! ```
-//! The server answers with the version that it chose as both its lowest and its highest one, or
-//! with a refusal and its own range.
+//! The server answers with the version that it chose, as both the lowest and the highest version,
+//! or with a refusal and its own range of versions.
 //!
-//! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet can
-//! make the other side keep no more than that.
+//! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet cannot
+//! make the other side keep more than that.
 
 use siltstone_storage::StorageErrorKind;
 use siltstone_table::Damage;
@@ -21,19 +21,19 @@ use super::{Shown, WireError};
 /// The first bytes of every connection.
 pub const MAGIC: [u8; 8] = *b"siltlink";
 
-/// The lowest and the highest version of the protocol that this program speaks.
+/// The lowest and the highest version of the protocol that this program supports.
 pub const VERSIONS: (u16, u16) = (1, 1);
 
-/// The bytes before the fields of a hello.
+/// The number of bytes before the fields of a hello.
 pub const HELLO_HEAD_BYTES: usize = 16;
 
-/// The most bytes of a hello.
+/// The maximum number of bytes of a hello.
 pub const HELLO_MAX: usize = 4096;
 
 /// The folder that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderWanted {
-    /// None: the session only runs jobs in shared folders.
+    /// No folder: the session runs jobs in shared folders only.
     None,
     /// The folder of this name.
     Named {
@@ -42,34 +42,34 @@ pub enum FolderWanted {
         /// Whether it is created if there is none.
         create: bool,
     },
-    /// An empty folder that exists as long as the device's state of the session.
+    /// An empty folder that exists as long as the device's state of the session exists.
     Scratch,
 }
 
-/// What a host says first.
+/// The first message of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello {
-    /// The session that the connection belongs to: a secret of the host.
+    /// The token of the session that the connection belongs to. It is a secret of the host.
     pub token: [u8; 16],
     /// The folder that the session uses.
     pub folder: FolderWanted,
-    /// The host, for messages: its name and the number of its process.
+    /// A description of the host, for messages: its name and the number of its process.
     pub host: String,
 }
 
-/// What a device answers.
+/// The answer of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHello {
-    /// The session goes on, or begins.
+    /// The session begins, or continues.
     Welcome(Welcome),
-    /// It does not.
+    /// The device refuses the session.
     Refused(Refusal),
 }
 
 /// Why a device refuses a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The class of the failure.
+    /// The kind of the failure.
     pub kind: StorageErrorKind,
     /// The reason, with advice.
     pub reason: String,
@@ -78,30 +78,30 @@ pub struct Refusal {
 /// The device, and its state of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The id of the device's state of the session. Another id than before means that the device
-    /// has forgotten the session.
+    /// The id of the device's state of the session. If the id has changed, the device has forgotten
+    /// the session.
     pub state: [u8; 16],
-    /// What tells one running time of the device's machine from another.
+    /// An id of the present boot of the device's machine. It changes when the machine is restarted.
     pub boot: Vec<u8>,
-    /// The device's id, which stays the same when it is started again.
+    /// The device's id, which stays the same when the device is restarted.
     pub device: [u8; 16],
     /// The device's name, for messages.
     pub name: String,
-    /// The number of jobs that the device runs at once, and of subjobs of each.
+    /// The number of jobs that the device runs at once, and the number of subjobs of each job.
     pub slots: (u32, u32),
     /// The number of objects that the session may have open at once.
     pub open_objects_max: u64,
     /// The bytes that the session may keep in a scratch folder.
     pub keep_bytes: u64,
-    /// What the device can do beyond the required requests: bits of [`capability`]. Bits that are
-    /// not known mean nothing.
+    /// What the device supports beyond the required requests: bits of [`capability`]. Unknown bits
+    /// are ignored.
     pub capabilities: u32,
 }
 
 /// The capabilities of a device.
 pub mod capability {
-    /// It answers requests to open a finished object, on a connection within one machine with the
-    /// object's descriptor.
+    /// The device answers requests to open a finished object. On a connection within one machine it
+    /// passes the object's descriptor.
     pub const FINISHED: u32 = 1;
 }
 
@@ -116,7 +116,7 @@ mod tag {
     pub const DEVICE: u16 = 4;
     pub const NAME: u16 = 5;
     pub const LIMITS: u16 = 6;
-    /// A host that does not know it makes no requests that need it.
+    /// A host that does not know this tag makes no requests that depend on it.
     pub const CAPABILITIES: u16 = 1 | siltstone_table::fields::MAY_SKIP;
 }
 
@@ -133,10 +133,10 @@ fn hello(versions: (u16, u16), fields: FieldWriter) -> Vec<u8> {
     out
 }
 
-/// The number of bytes of a whole hello that begins with these bytes.
+/// The length of a complete hello that begins with these bytes.
 ///
 /// # Errors
-/// If it is no hello, or too large.
+/// If the bytes are not a hello, or the hello is too large.
 pub fn hello_len(head: &[u8; HELLO_HEAD_BYTES]) -> Result<usize, WireError> {
     if head[..8] != MAGIC {
         return Err(WireError::Foreign(Shown(head.to_vec())));
@@ -179,7 +179,7 @@ fn get_id(i: &mut FieldReader<'_>, what: &'static str) -> Decoded<[u8; 16]> {
     bytes.try_into().map_err(|_| wrong())
 }
 
-/// The capabilities of a device, which an older one does not tell.
+/// The capabilities of a device. An older device does not report them.
 fn get_capabilities(mut i: FieldReader<'_>) -> Decoded<u32> {
     while i.remaining() > 0 {
         let found = i.u16("field of a hello")?;
@@ -225,7 +225,7 @@ impl ClientHello {
         hello(VERSIONS, out)
     }
 
-    /// Decodes a hello, and the version that both sides speak.
+    /// Decodes a hello, and chooses the version that both sides use.
     ///
     /// # Errors
     /// [`WireError`]. After [`WireError::Version`] the server answers with a refusal.
@@ -248,7 +248,7 @@ impl ClientHello {
 
 impl ServerHello {
     /// The answer as bytes. `version` is the version that was chosen. A refusal has the server's
-    /// range instead.
+    /// range of versions instead.
     pub fn encode(&self, version: u16) -> Vec<u8> {
         let mut out = FieldWriter::new();
         match self {
@@ -277,8 +277,8 @@ impl ServerHello {
         }
     }
 
-    /// Decodes an answer, and the version that the server chose. Fields are read only if there is a
-    /// common version, because another version may have others.
+    /// Decodes an answer, and the version that the server chose. The fields are read only if there
+    /// is a common version, because another version may have other fields.
     ///
     /// # Errors
     /// [`WireError`].
@@ -301,7 +301,7 @@ impl ServerHello {
             Some(refusal) => {
                 return Ok((theirs.1.min(ours.1), ServerHello::Refused(refusal)));
             }
-            // It has chosen one.
+            // The server has chosen one version.
             None if theirs.0 == theirs.1 => {}
             None => return Err(WireError::Version { theirs, ours }),
         }
@@ -367,7 +367,7 @@ mod tests {
         })
     }
 
-    /// The bytes with other versions and the checksum that fits.
+    /// The bytes with other versions, and with a checksum that matches.
     fn with_versions(bytes: &[u8], versions: (u16, u16)) -> Vec<u8> {
         let mut bytes = bytes[..bytes.len() - 4].to_vec();
         bytes[8..10].copy_from_slice(&versions.0.to_le_bytes());
@@ -436,7 +436,7 @@ mod tests {
                     let crc = crc32c(&bytes[..end]);
                     bytes[end..].copy_from_slice(&crc.to_le_bytes());
                 }
-                // With a fitting checksum there is no panic, whatever the result is.
+                // With a matching checksum there is no panic, whatever the result is.
                 let is_refused = match is_client {
                     true => ClientHello::decode(&bytes).is_err(),
                     false => ServerHello::decode(&bytes).is_err(),

@@ -1,9 +1,9 @@
-//! How a job is asked for, and how it goes on.
+//! How a host asks for a job, and how the device reports on it.
 //!
-//! The job itself, the parts that earlier attempts left, and the outcome have the bytes of
-//! `docs/format/job.md`, and are bulk bytes.
+//! The job itself, the parts that earlier attempts left, and the outcome are encoded as in
+//! `docs/format/job.md`. They are sent as bulk bytes.
 //!
-//! Invariants and threading: as the parent module's.
+//! Invariants and threading: as in the parent module.
 
 use siltstone_storage::StorageError;
 use siltstone_table::Damage;
@@ -16,28 +16,28 @@ use super::error::{get_error, put_error, put_text};
 pub enum Place {
     /// In the folder of the session.
     Session,
-    /// In a folder of the machine that device and host share.
+    /// In a folder of the machine that the device and the host share.
     Shared {
-        /// Its absolute path, as the host knows it.
+        /// The folder's absolute path, as the host knows it.
         path: String,
     },
 }
 
-/// What travels beside a job.
+/// What is sent along with a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOrder {
-    /// The attempt's number, which rises within the session.
+    /// The attempt's number. Numbers rise within the session.
     pub attempt: u64,
     /// The id of the store, for messages.
     pub store: [u8; 16],
-    /// Where its tables lie.
+    /// Where the job's tables lie.
     pub place: Place,
     /// The epoch of the host's lease.
     pub epoch: u64,
     /// The number of subjobs that may run at once.
     pub max_parallel: u32,
-    /// Bytes that the job may read and write each second; 0 for no limit. Each question about the
-    /// job has the limit of its time.
+    /// How many bytes the job may read and write per second; 0 means no limit. Each question about
+    /// the job contains the limit at that time.
     pub bytes_per_s: u64,
     /// The time without progress after which the device ends the job, in milliseconds.
     pub silence_ms: u64,
@@ -82,8 +82,9 @@ impl JobOrder {
     }
 }
 
-/// A job and the parts after which the attempt goes on, as the bulk bytes of its order. Parts that
-/// do not fit into `most` bytes are left out; the second value is the number of those that are in.
+/// Encodes a job and the parts after which the attempt continues, as the bulk bytes of its order.
+/// Parts that do not fit into `most` bytes are left out. The second value is the number of parts
+/// that were included.
 pub fn put_work(job: &[u8], parts: &[Vec<u8>], most: usize) -> (Vec<u8>, usize) {
     let mut bytes = job.len() + 8;
     let fit = parts.iter().take_while(|part| {
@@ -97,7 +98,7 @@ pub fn put_work(job: &[u8], parts: &[Vec<u8>], most: usize) -> (Vec<u8>, usize) 
     (out.into_bytes(), count)
 }
 
-/// The job and the parts of [`put_work`].
+/// Decodes the job and the parts that [`put_work`] encoded.
 ///
 /// # Errors
 /// If the bytes are not well formed.
@@ -112,22 +113,22 @@ pub fn get_work(bulk: &[u8]) -> Decoded<(&[u8], Vec<&[u8]>)> {
 /// How an attempt ended.
 #[derive(Clone, Debug)]
 pub enum JobEnd {
-    /// With an outcome of this many bytes.
+    /// It succeeded, with an outcome of this many bytes.
     Done {
         /// The length of the outcome's bytes.
         outcome_bytes: u64,
     },
     /// The device lacks something for the job.
     Declined(String),
-    /// It was cancelled.
+    /// The attempt was cancelled.
     Cancelled,
-    /// The storage failed.
+    /// The storage returned this error.
     Storage(StorageError),
-    /// For another reason, such as a damaged input.
+    /// It failed for another reason, such as a damaged input.
     Failed(String),
 }
 
-/// The counts of a job's progress, as of now.
+/// The present counts of a job's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobCounts {
     /// Entries read.
@@ -140,23 +141,23 @@ pub struct JobCounts {
     pub tables: u64,
     /// Signs of life that no other count shows.
     pub beats: u64,
-    /// The processor time of the device that the job used so far, in nanoseconds.
+    /// The processor time that the job has used on the device so far, in nanoseconds.
     pub cpu_ns: u64,
-    /// Bytes read and written, those of unfinished tables too. The host counts them against its
-    /// limit of bytes a second.
+    /// Bytes that were read and written, including those of unfinished tables. The host counts them
+    /// against its limit of bytes per second.
     pub spent_bytes: u64,
 }
 
-/// How an attempt goes on.
+/// The state of an attempt.
 #[derive(Clone, Debug)]
 pub struct JobStatus {
-    /// Its progress.
+    /// The progress of the attempt.
     pub counts: JobCounts,
-    /// The parts that the host does not know yet, in the bytes of `docs/format/job.md`.
+    /// The parts that the host does not know yet, encoded as in `docs/format/job.md`.
     pub parts: Vec<Vec<u8>>,
     /// Whether the parts may be adopted: no sync of the attempt has failed.
     pub parts_hold: bool,
-    /// How it ended, if it did.
+    /// How the attempt ended, if it has ended.
     pub end: Option<JobEnd>,
 }
 

@@ -1,6 +1,6 @@
-//! What a device says of its machine, and of how fast it merges.
+//! What a device reports about its machine, and about how fast it merges.
 //!
-//! Invariants and threading: as the parent module's.
+//! Invariants and threading: as in the parent module.
 
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
@@ -11,13 +11,14 @@ pub struct Machine {
     pub cores: u32,
     /// The bytes of memory; 0 if they are not known.
     pub memory_bytes: u64,
-    /// The free bytes of the storage with the device's own folder, if they are known.
+    /// The free bytes of the storage that contains the device's own folder, if they are known.
     pub free_bytes: Option<u64>,
-    /// Bytes a second that this storage writes and makes durable; 0 if they could not be measured.
+    /// Bytes per second that this storage writes and makes durable; 0 if this could not be
+    /// measured.
     pub write_bytes_per_s: u64,
-    /// Bytes a second that it reads; 0 if they could not be measured.
+    /// Bytes per second that this storage reads; 0 if this could not be measured.
     pub read_bytes_per_s: u64,
-    /// Whether these were read past the page cache.
+    /// Whether the bytes were read past the page cache.
     pub reads_are_direct: bool,
 }
 
@@ -55,15 +56,15 @@ pub struct MergeRate {
     pub in_bytes: u64,
     /// Bytes of the output tables.
     pub out_bytes: u64,
-    /// The time that it took, in nanoseconds.
+    /// The elapsed time, in nanoseconds.
     pub ns: u64,
     /// The processor time, in nanoseconds; 0 if it is not known.
     pub cpu_ns: u64,
 }
 
 impl MergeRate {
-    /// The processor time; where it is not known, the time. Other work on the machine makes only
-    /// the second longer.
+    /// The processor time, or the elapsed time if the processor time is not known. Other work on
+    /// the machine makes only the elapsed time longer.
     pub fn busy_ns(&self) -> u64 {
         match self.cpu_ns {
             0 => self.ns,

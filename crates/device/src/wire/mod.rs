@@ -1,8 +1,8 @@
-//! What crosses a link, as bytes: the two hellos with which a connection begins, and the frames
-//! after them, which carry requests and answers.
+//! The bytes that cross a link: the two hellos with which a connection begins, and the frames after
+//! them, which carry requests and answers.
 //!
-//! Invariants: decoding never panics, and allocates no more than the limits that are checked
-//! before. Nothing that was decoded is believed to be true, only to be well formed.
+//! Invariants: decoding never panics, and allocates no more than limits that are checked before. A
+//! decoded value is known to be well formed, but is not believed to be true.
 //!
 //! Threading: pure functions. [`FrameReader`] has one owner.
 
@@ -24,10 +24,10 @@ use std::fmt;
 
 use siltstone_table::Damage;
 
-/// Bytes of a peer that break the protocol. The connection ends with it.
+/// Bytes from a peer that break the protocol. The connection ends with this error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The bytes are not what the protocol says.
+    /// The bytes are not what the protocol requires.
     #[error("the peer broke the protocol: {0}")]
     Damage(#[from] Damage),
     /// The peer does not speak this protocol at all.
@@ -36,10 +36,10 @@ pub enum WireError {
     /// The peer answered with an alert of TLS.
     #[error("the peer speaks TLS only; give this side a certificate, its key and a CA file")]
     Tls,
-    /// A frame has another number than the one after its predecessor.
+    /// The number of a frame does not follow the number of the frame before it.
     #[error("the peer broke the protocol: expected frame {0}, found frame {1}")]
     Order(u64, u64),
-    /// A request has a number in its lane that cannot come now.
+    /// The number of a request does not fit its lane.
     #[error("the peer broke the protocol: a request does not fit its lane")]
     Lane,
     /// There is no common version.
@@ -51,12 +51,12 @@ pub enum WireError {
     Version {
         /// The lowest and the highest version of the peer.
         theirs: (u16, u16),
-        /// Those of this program.
+        /// The lowest and the highest version of this program.
         ours: (u16, u16),
     },
 }
 
-/// The first bytes of something unknown, for a message.
+/// The first bytes that an unknown peer sent, for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown(pub Vec<u8>);
 

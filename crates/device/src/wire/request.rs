@@ -1,10 +1,10 @@
-//! Requests: what a host asks of a device.
+//! Requests: what a host asks a device to do.
 //!
-//! A request is a frame. Its kind says which values its fields have, in which order;
-//! `docs/format/wire.md` lists them. Bytes of files are the frame's bulk bytes.
+//! A request is a frame. The kind of the frame says which values its fields have, and in which
+//! order. `docs/format/wire.md` lists them. Bytes of files are the frame's bulk bytes.
 //!
-//! Invariants: as the parent module's. A decoded name may still be no name of an object: the
-//! storage that gets it checks it.
+//! Invariants: as in the parent module. A decoded name may still not be a valid name of an object.
+//! The storage that gets the name checks it.
 //!
 //! Threading: plain data.
 
@@ -14,7 +14,7 @@ use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 use super::job::JobOrder;
 use super::survivors::SurvivorsPiece;
 
-/// The most ranges of one read.
+/// The maximum number of ranges of one read.
 pub const RANGES_MAX: usize = 1024;
 
 /// A request. RFC 9, section 5, says what a lane is.
@@ -22,25 +22,25 @@ pub const RANGES_MAX: usize = 1024;
 pub enum Request {
     /// A sign of life of the session.
     KeepAlive,
-    /// The session's state ends.
+    /// Ends the state of the session.
     Goodbye,
     /// Takes a lease, or a share of it.
     Lease {
-        /// Its id, which the host has drawn.
+        /// The lease's id, which the host has drawn at random.
         id: [u8; 16],
         /// The lease's name.
         name: String,
         /// Whether it is a share.
         shared: bool,
-        /// The epoch of the lease if the host had it before the device forgot the session.
+        /// The epoch of the lease, if the host had this lease before the device forgot the session.
         again: Option<u64>,
     },
     /// Gives a lease or a share back.
     Release {
-        /// Its id.
+        /// The lease's id.
         id: [u8; 16],
     },
-    /// Opens an object for writing again, which the host wrote before the device forgot the
+    /// Opens an object for writing again. The host was writing it before the device forgot the
     /// session.
     Reopen {
         /// The object.
@@ -49,41 +49,41 @@ pub enum Request {
         file: u64,
         /// The epoch of the lease under which it is written.
         epoch: u64,
-        /// Where writing goes on.
+        /// The position at which writing continues.
         position: u64,
     },
     /// Closes an object that is open for reading or for writing.
     Close {
-        /// Its number.
+        /// The number of the open object.
         file: u64,
     },
     /// Opens an object for reading.
     Open {
         /// The object.
         name: String,
-        /// The number that the host gives it.
+        /// The number that the host gives the open object.
         file: u64,
         /// Whether it is read past the page cache.
         direct: bool,
     },
-    /// Opens a finished object, to which nobody writes any more, for reading. The answer has the
-    /// object's descriptor if it is wanted and can be passed, and the object is not open then.
-    /// Otherwise it has the object's last bytes.
+    /// Opens a finished object, to which nobody writes any more, for reading. If the descriptor is
+    /// wanted and can be passed, it comes with the answer, and the object is not open on the device
+    /// then. Otherwise the answer has the object's last bytes.
     OpenFinished {
         /// The object.
         name: String,
-        /// The number that the host gives it.
+        /// The number that the host gives the open object.
         file: u64,
         /// How many of the last bytes are wanted.
         tail: u32,
         /// Whether the descriptor is wanted.
         descriptor: bool,
     },
-    /// Reads ranges of an open object, which together have no more bytes than a frame.
+    /// Reads ranges of an open object. Together they must fit into a frame.
     Read {
-        /// Its number.
+        /// The number of the open object.
         file: u64,
-        /// Offset and length of each range.
+        /// The offset and the length of each range.
         ranges: Vec<(u64, u32)>,
     },
     /// Reads the whole of a small object.
@@ -93,23 +93,23 @@ pub enum Request {
     },
     /// Lists objects.
     List {
-        /// The last name of the list before, to go on after it.
+        /// The last name of the previous page of the list. The list continues after it.
         after: String,
     },
-    /// Asks for the free bytes.
+    /// Asks for the number of free bytes.
     FreeBytes,
-    /// Asks whether the page cache can be avoided.
+    /// Asks whether the page cache can be bypassed.
     CheckDirect,
-    /// Asks for the proof that the device can read an object in a folder of the host's machine.
+    /// Asks for a proof that the device can read an object in a folder of the host's machine.
     ProveFolder {
         /// The object.
         name: String,
-        /// Random bytes of the host.
+        /// Random bytes that the host has drawn.
         salt: [u8; 16],
         /// The absolute path of the folder, as the host knows it.
         path: String,
     },
-    /// Asks how a job goes on. The answer comes when there is something new, or after the time.
+    /// Asks for the state of a job. It is answered when there is something new, or after `wait_ms`.
     WaitJob {
         /// The attempt.
         attempt: u64,
@@ -117,10 +117,10 @@ pub enum Request {
         parts_known: u32,
         /// How long the device waits for something new, in milliseconds.
         wait_ms: u32,
-        /// Bytes that the job may read and write each second; 0 for no limit.
+        /// How many bytes the job may read and write per second; 0 means no limit.
         bytes_per_s: u64,
         /// The bytes read and written that the host has counted against its limit. The device runs
-        /// ahead of them for a second at most.
+        /// at most one second ahead of them.
         paid_bytes: u64,
     },
     /// Asks an attempt to end.
@@ -128,15 +128,15 @@ pub enum Request {
         /// The attempt.
         attempt: u64,
     },
-    /// Reads a part of the outcome of an attempt that is done.
+    /// Reads a piece of the outcome of an attempt that is done.
     ReadOutcome {
         /// The attempt.
         attempt: u64,
         /// The offset in the outcome's bytes.
         offset: u64,
     },
-    /// Reads a piece of a finished part of an attempt. Answers about the job have an empty part in
-    /// its place, because they have no room for it.
+    /// Reads a piece of a finished part of an attempt. This is for a part that is too large for an
+    /// answer about the job, which then has an empty part in its place.
     ReadPart {
         /// The attempt.
         attempt: u64,
@@ -145,40 +145,40 @@ pub enum Request {
         /// The offset in the part's bytes.
         offset: u64,
     },
-    /// The host needs an ended attempt no longer.
+    /// Makes the device forget an attempt that the host does not need any more.
     ForgetJob {
         /// The attempt.
         attempt: u64,
     },
-    /// Brings a piece of the survivors of a subjob, whose bytes are the bulk bytes.
+    /// Sends a piece of the survivors of a subjob. The bytes of the piece are the bulk bytes.
     Survivors(SurvivorsPiece),
-    /// Asks what the device's machine has.
+    /// Asks for a description of the device's machine.
     Describe,
-    /// Sends bulk bytes that are thrown away, and asks for as many bytes as this. It measures the
+    /// Sends bulk bytes that are thrown away, and asks for `len` bytes. This is used to measure the
     /// link.
     Echo {
-        /// The bytes of the answer, at most those of a frame.
+        /// The number of bytes of the answer, at most what fits into a frame.
         len: u32,
     },
     /// Asks the device to measure a small merge in memory.
     MeasureMerge {
         /// The number of the codec.
         codec: u8,
-        /// Its level.
+        /// The level of the codec.
         level: u8,
         /// The bytes of a value.
         value_bytes: u32,
     },
-    /// A change in the lane of names.
+    /// Makes a change in the lane of names.
     Names {
-        /// Its number in the lane.
+        /// The change's number in the lane.
         number: u64,
         /// The epoch of the lease under which it is made.
         epoch: u64,
         /// The change.
         change: NamesChange,
     },
-    /// A change in the lane of a file.
+    /// Makes a change in the lane of a file.
     File {
         /// The number of the open object.
         file: u64,
@@ -189,14 +189,14 @@ pub enum Request {
     },
 }
 
-/// A change of names, or the beginning of a job.
+/// A change of names, or the start of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamesChange {
     /// Creates an object for writing.
     Create {
         /// The object.
         name: String,
-        /// The number that the host gives it.
+        /// The number that the host gives the open object.
         file: u64,
         /// Whether it is written past the page cache.
         direct: bool,
@@ -205,16 +205,16 @@ pub enum NamesChange {
     Recycle {
         /// The object.
         old: String,
-        /// Its new name.
+        /// The object's new name.
         new: String,
-        /// The number that the host gives it.
+        /// The number that the host gives the open object.
         file: u64,
     },
     /// Makes the bytes of an object durable.
     SyncObject {
         /// The object.
         name: String,
-        /// Whether its bytes are written again.
+        /// Whether the bytes are written again.
         rewrite: bool,
     },
     /// Deletes an object.
@@ -226,15 +226,15 @@ pub enum NamesChange {
     Rename {
         /// The object.
         old: String,
-        /// Its new name.
+        /// The object's new name.
         new: String,
     },
-    /// Sets the contents of an object that nothing relies on, to the bulk bytes.
+    /// Sets the contents of an object to the bulk bytes. Nothing relies on such an object.
     Publish {
         /// The object.
         name: String,
     },
-    /// Replaces an object by the bulk bytes.
+    /// Replaces the contents of an object by the bulk bytes, durably.
     Replace {
         /// The object.
         name: String,
@@ -245,36 +245,36 @@ pub enum NamesChange {
         name: String,
         /// The token of the other session.
         from: [u8; 16],
-        /// The object there.
+        /// The object's name in the other folder.
         from_name: String,
     },
-    /// Makes names durable.
+    /// Makes the names in the folder durable.
     SyncDir,
     /// Makes the names that lead to the folder durable.
     SyncParents,
-    /// Begins a job, whose bytes are the bulk bytes.
+    /// Begins a job, whose encoding is the bulk bytes.
     BeginJob(JobOrder),
-    /// Begins a job, whose bytes are the bulk bytes, of which the host decides what is kept
-    /// ([`Request::Survivors`]) and the device makes the tables.
+    /// Begins a job, whose encoding is the bulk bytes. The host decides what is kept
+    /// ([`Request::Survivors`]), and the device makes the tables.
     BeginRebuild(JobOrder),
 }
 
-/// A change of a file that is written.
+/// A change of a file that is open for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileChange {
     /// Appends the bulk bytes.
     Append {
-        /// The position, which must be that of the file.
+        /// The position, which must be the file's present position.
         position: u64,
     },
     /// Reserves space.
     Reserve {
-        /// Up to this length.
+        /// The length up to which space is reserved.
         len: u64,
     },
     /// Truncates the file at its position.
     Truncate,
-    /// Makes the file durable.
+    /// Makes the bytes of the file durable.
     Sync,
 }
 
@@ -606,7 +606,7 @@ impl Request {
     /// Decodes the fields of a frame of this kind.
     ///
     /// # Errors
-    /// If the kind is unknown, or the fields are not those of the kind.
+    /// If the kind is unknown, or the fields do not belong to this kind.
     pub fn decode(found: u16, fields: &[u8]) -> Decoded<Request> {
         let mut reader = FieldReader::new(fields);
         let i = &mut reader;

@@ -1,26 +1,27 @@
 //! Pieces of the survivors of a subjob ([RFC 11](../../../../docs/rfc/0011-separated.md),
 //! section 10).
 //!
-//! A chunk of survivors has the bytes of `docs/format/job.md`. It is sent in one piece or, if it is
-//! longer than a frame, in several. The bytes of a piece are the frame's bulk bytes.
+//! A chunk of survivors is encoded as in `docs/format/job.md`. It is sent in one piece, or in
+//! several if it is longer than a frame. The bytes of a piece are the frame's bulk bytes.
 //!
-//! Invariants and threading: as the parent module's.
+//! Invariants and threading: as in the parent module.
 
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
 
-/// The most bytes of a chunk. A planner makes chunks of 16,384 extents, which have fewer.
+/// The maximum number of bytes of a chunk. A planner makes chunks of 16,384 extents, which are
+/// shorter.
 pub const CHUNK_BYTES_MAX: usize = 2 << 20;
 
-/// What a host says of a piece.
+/// What a host says about a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SurvivorsPiece {
     /// The attempt.
     pub attempt: u64,
     /// The subjob.
     pub subjob: u32,
-    /// The number of the piece in the subjob, from 1 on.
+    /// The number of the piece in the subjob, counted from 1.
     pub number: u64,
-    /// Whether a chunk ends with it.
+    /// Whether the chunk ends with this piece.
     pub ends_chunk: bool,
 }
 
