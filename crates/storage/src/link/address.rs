@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::{LinkError, LinkErrorKind};
 
-/// Where a listener is found.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A name or an IP address, and a port: `host:port` or `[::1]:port`.

@@ -1,10 +1,10 @@
 //! Passing descriptors of open files over Unix sockets, on systems that close a received descriptor
 //! when another program is executed.
 //!
-//! Invariants: a call receives one descriptor at most. The kernel closes what has no room, and what
-//! has room beyond the last one is closed here.
+//! Invariants: a call receives at most one descriptor. The kernel closes descriptors that do not
+//! fit into the buffer. If several fit, all but the last one are closed here.
 //!
-//! Threading: plain calls of the system.
+//! Threading: plain system calls.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 /// Whether this system passes descriptors.
 pub(super) const PASSES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// Receives bytes, and the descriptor that came along with them.
+/// Receives bytes, and the descriptor that was passed along with them.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn receive(socket: &UnixStream, buf: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     use std::io::IoSliceMut;
@@ -51,7 +51,7 @@ pub(super) fn send(
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("there is no room for the descriptor"));
     }
-    // Without this flag a connection that is over would send a signal to this process.
+    // Without this flag, sending on a connection that is over would send a signal to this process.
     Ok(sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)?)
 }
 
@@ -149,7 +149,7 @@ mod tests {
         pair.a.send(&[b"before"], pair.until()).unwrap();
         assert_eq!(pair.receive(6), b"before");
         assert!(pair.b.take_descriptor().is_none());
-        // More than the socket takes at once: the rest goes without it.
+        // This is more than the socket takes at once, so the rest is sent without the descriptor.
         let large = vec![7; 1 << 20];
         let file = pair.file("some text");
         std::thread::scope(|scope| {
@@ -179,7 +179,7 @@ mod tests {
         }
         pair.pass(&last, b"z!");
         assert_eq!(pair.receive(2), b"z!");
-        // Other tests run in this process, too.
+        // Other tests run in this process too.
         assert!(open() < before + 90, "{} of {before}", open());
         assert_eq!(text_of(pair.b.take_descriptor()).as_deref(), Some("last"));
     }
@@ -198,7 +198,7 @@ mod tests {
                 .to_string()
                 .contains("only Unix sockets")
         );
-        // The connection stands as before.
+        // The connection can still be used.
         pair.a.send(&[b"more"], pair.until()).unwrap();
         assert_eq!(pair.receive(4), b"more");
         assert!(pair.b.take_descriptor().is_none());

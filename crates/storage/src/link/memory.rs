@@ -1,20 +1,21 @@
-//! A network in memory, whose connections are slow, are cut, or carry nothing any more, as a test
-//! or a seed says.
+//! A network in memory. As a test or a seed decides, its connections are slow, are cut, or stop
+//! carrying bytes.
 //!
-//! In a simulated run the processes at both ends are groups of tasks
-//! ([`Runtime::spawn_process`]). An end belongs to the process that connected or accepted. If that
-//! process was killed, the peer receives what was sent before, and then the end of the connection;
-//! a listener of a killed process is gone.
+//! In a simulated run the processes at both ends are groups of tasks ([`Runtime::spawn_process`]).
+//! An end belongs to the process that connected or accepted. If that process was killed, the peer
+//! receives what was sent before, and then the end of the connection. A listener of a killed
+//! process is gone.
 //!
 //! Rules:
-//! - N1 to N4 of the parent module hold, and no stronger promises: a cut loses the bytes in flight,
-//!   except for a prefix whose length the seed draws. It may end in the middle of a frame.
+//! - N1 to N4 of the parent module hold, and nothing stronger: a cut loses the bytes in flight,
+//!   except for a prefix whose length the seed determines. The prefix may end in the middle of a
+//!   frame.
 //! - A *frozen* connection behaves like a half-open one: sends succeed until the buffer is full,
-//!   and nothing arrives. A caller notices it only because a deadline passes.
+//!   and nothing arrives. A caller notices this only because a deadline passes.
 //! - Each direction of a connection has at most [`BUFFER_BYTES`] bytes in flight.
 //!
-//! Threading: one mutex of the runtime for the whole network, never held over a wait or a point, so
-//! a process that is killed never holds it.
+//! Threading: one mutex of the runtime for the whole network. It is never held during a wait or at
+//! a point where the simulator can switch tasks, so a killed process never holds it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,31 +27,30 @@ use super::{
 use crate::runtime::{Condvar, Instant, Mutex, MutexGuard, Runtime};
 use crate::sim::GroupId;
 
-/// The largest number of bytes in flight in one direction of a connection.
+/// The maximum number of bytes in flight in one direction of a connection.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The largest number of bytes that arrive together. A longer send arrives in several pieces.
+/// The maximum number of bytes that arrive together. A longer send arrives in several pieces.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How often a waiting task checks whether the peer's process was killed, because a kill wakes no
-/// task.
+/// How often a waiting task checks whether the peer's process was killed. A kill wakes no task.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How the connections of a [`MemoryNetwork`] behave from now on. Chances are for each piece that
-/// is sent, in 1/65,536.
+/// How the connections of a [`MemoryNetwork`] behave from now on. Each chance applies to every
+/// piece that is sent, and is given in units of 1/65,536.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
     /// The time from sending a piece to its arrival.
     pub delay: Duration,
-    /// The largest additional time, which is drawn for each piece.
+    /// The maximum additional time, which is drawn at random for each piece.
     pub jitter: Duration,
-    /// Bytes a second of each direction of a connection; 0 for no limit.
+    /// Bytes per second of each direction of a connection; 0 means no limit.
     pub bytes_per_s: u64,
     /// The chance that the connection is cut in the middle of the piece.
     pub cut: u16,
     /// The chance that the connection freezes.
     pub freeze: u16,
-    /// The chance that the piece, and so all that follow it, arrive later by `stall`.
+    /// The chance that the piece, and all pieces that follow it, arrive later by `stall`.
     pub stall_chance: u16,
     /// How long a stall lasts.
     pub stall: Duration,
@@ -60,13 +60,13 @@ pub struct LinkFaults {
 struct Piece {
     arrives: Instant,
     bytes: Vec<u8>,
-    /// The number of bytes that were received.
+    /// The number of bytes of the piece that were received.
     taken: usize,
 }
 
 /// One end of a connection.
 struct End {
-    /// The process that it belongs to, in simulation.
+    /// The process that the end belongs to, in simulation.
     owner: Option<GroupId>,
     /// The bytes in flight to this end.
     inbox: VecDeque<Piece>,
@@ -88,16 +88,16 @@ impl End {
     }
 }
 
-/// A connection as the network knows it.
+/// The network's state of a connection.
 struct Pair {
     ends: [End; 2],
     is_cut: bool,
     is_frozen: bool,
-    /// The number of ends that are held, or wait to be accepted.
+    /// How many of the ends are held, or wait to be accepted.
     handles: usize,
 }
 
-/// A listener as the network knows it.
+/// The network's state of a listener.
 struct Listening {
     id: u64,
     owner: Option<GroupId>,
@@ -109,7 +109,7 @@ struct Listening {
 #[derive(Default)]
 struct State {
     faults: LinkFaults,
-    /// Nobody can connect, and nobody is told so.
+    /// If true, attempts to connect get no answer.
     is_silent: bool,
     next: u64,
     pairs: BTreeMap<u64, Pair>,
@@ -156,23 +156,23 @@ impl MemoryNetwork {
         });
     }
 
-    /// Freezes all connections: nothing arrives any more, and nobody is told so.
+    /// Freezes all connections: nothing arrives any more, and neither side is told.
     pub fn freeze_all(&self) {
         self.change(|state| state.pairs.values_mut().for_each(|w| w.is_frozen = true));
     }
 
-    /// Whether attempts to connect get no answer, as if the cable were unplugged. Connections that
-    /// stand are not changed.
+    /// Sets whether attempts to connect get no answer, as if the cable were unplugged. Existing
+    /// connections are not changed.
     pub fn set_silent(&self, is_silent: bool) {
         self.change(|state| state.is_silent = is_silent);
     }
 
-    /// The number of connections of which an end is held.
+    /// The number of connections of which at least one end is held.
     pub fn connection_count(&self) -> usize {
         self.inner.state.lock().pairs.len()
     }
 
-    /// All bytes that were sent, in both directions.
+    /// The number of all bytes that were sent, in both directions.
     pub fn sent_bytes(&self) -> u64 {
         self.inner.state.lock().sent_bytes
     }
@@ -193,7 +193,7 @@ impl Inner {
         owner.is_none_or(|group| self.runtime.is_group_alive(group))
     }
 
-    /// Waits for a change, at most until the deadline. Returns `None` if it has come.
+    /// Waits for a change, at most until the deadline. Returns `None` if the deadline has passed.
     fn wait<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -206,7 +206,7 @@ impl Inner {
         }
         let mut left = deadline.since(now);
         if let Some(also) = also {
-            // A timer that is due now would make simulated time stand still.
+            // A timer that is due now would stop simulated time.
             left = left.min(also.since(now)).max(Duration::from_nanos(1));
         }
         if self.runtime.is_simulated() {
@@ -245,7 +245,7 @@ impl Piece {
     }
 }
 
-/// A number below `bound`, from the seed.
+/// A random number below `bound`, determined by the seed.
 fn below(runtime: &Runtime, bound: u64) -> u64 {
     match bound {
         0 => 0,
@@ -339,13 +339,14 @@ fn name_of<'a>(op: &'static str, address: &'a Address) -> LinkResult<&'a str> {
 
 struct MemoryListener {
     inner: Arc<Inner>,
-    /// Tells it from later listeners at the same address.
+    /// Distinguishes this listener from later listeners at the same address.
     id: u64,
     name: String,
 }
 
 impl MemoryListener {
-    /// Its state. `None` if it was closed and another one listens at its address now.
+    /// The state of this listener. `None` if it was closed and another one listens at its address
+    /// now.
     fn listening<'a>(&self, state: &'a mut State) -> Option<&'a mut Listening> {
         let listening = state.listeners.get_mut(&self.name);
         listening.filter(|listening| listening.id == self.id)
@@ -434,8 +435,8 @@ impl MemoryConnection {
         let now = runtime.now();
         let is_cut = happens(runtime, faults.cut);
         let to = &mut pair.ends[1 - self.side];
-        // No piece overtakes the one before it. With a rate, it arrives after that one by the time
-        // that its own bytes take.
+        // No piece overtakes the one before it. With a rate limit, it arrives after that one, later
+        // by the time that its own bytes take.
         let mut arrives = (now + takes).max(to.last_arrives);
         if let Some(nanos) = (bytes.len() as u64 * 1_000_000_000).checked_div(faults.bytes_per_s) {
             arrives = arrives + Duration::from_nanos(nanos);
@@ -513,7 +514,8 @@ impl Connection for MemoryConnection {
                 return Err(LinkError::closed(OP, &self.peer));
             }
             let mut next_arrives = None;
-            // A connection that was cut delivers the prefix that is left of the bytes in flight.
+            // A connection that was cut delivers the prefix of the bytes in flight that the cut
+            // left.
             if !is_frozen || is_cut {
                 match here.inbox.front_mut() {
                     Some(piece) if piece.arrives <= now => {

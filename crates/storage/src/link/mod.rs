@@ -1,25 +1,27 @@
 //! Links: connections that carry bytes between processes.
 //!
 //! A [`Network`] connects to an [`Address`] and listens on one. A [`Connection`] carries bytes in
-//! both directions, in order and without gaps, until it ends. It does not say whether the peer got
-//! what was sent: only an answer of the peer does.
+//! both directions, in order and without gaps, until it ends. It does not tell whether the peer
+//! received what was sent: only an answer of the peer does.
 //!
 //! Invariants that every implementation keeps:
-//! - **N1** Every call that waits has a deadline, and returns soon after it at the latest.
-//! - **N2** What [`Connection::receive`] returns is a prefix of what the peer sent, in its order.
-//! - **N3** After [`Connection::close`], calls of both sides fail or report the end, and so do
-//!   calls that wait already. The peer may still receive what was sent before.
+//! - **N1** Every call that waits has a deadline, and returns soon after the deadline at the
+//!   latest.
+//! - **N2** What [`Connection::receive`] returns is a prefix of what the peer sent, in the same
+//!   order.
+//! - **N3** After [`Connection::close`], calls of both sides fail or report the end, including
+//!   calls that are already waiting. The peer may still receive what was sent before.
 //! - **N4** After a failed call the connection is over: later calls fail too.
 //!
-//! A connection within one machine may pass a descriptor of an open file along with bytes. Whoever
-//! receives these bytes finds it in [`Connection::take_descriptor`], and nothing is known of it:
-//! the peer may have passed anything.
+//! A connection within one machine may pass a descriptor of an open file along with bytes. The
+//! receiver of these bytes gets the descriptor with [`Connection::take_descriptor`]. Nothing is
+//! known about it, because the peer may have passed any descriptor.
 //!
-//! [`SocketNetwork`] has the sockets of the operating system. [`MemoryNetwork`] is part of a test
-//! or of a simulated run, and fails as it is told.
+//! [`SocketNetwork`] uses the sockets of the operating system. [`MemoryNetwork`] is for tests and
+//! simulated runs, and fails when it is told to.
 //!
 //! Threading: all types are shared. A connection has one sender and one receiver at a time, which
-//! the caller ensures; they may be two tasks. [`Connection::close`] may be called by any task.
+//! may be two tasks; the caller ensures this. Any task may call [`Connection::close`].
 
 mod address;
 mod descriptors;
@@ -35,10 +37,10 @@ use std::sync::Arc;
 
 use crate::runtime::Instant;
 
-/// Result of a call of a link.
+/// The result of a call of a link.
 pub type LinkResult<T> = std::result::Result<T, LinkError>;
 
-/// The class of a failure of a link. Callers decide by it, never by the text of a message.
+/// The kind of a failure of a link. Callers decide by the kind, never by the text of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkErrorKind {
@@ -48,9 +50,9 @@ pub enum LinkErrorKind {
     TimedOut,
     /// The connection is over: one of the sides closed it, it was cut, or the peer's process ended.
     Closed,
-    /// Somebody listens at the address already.
+    /// Somebody else already listens at the address.
     AddressInUse,
-    /// The text is no address, or this network has no such addresses.
+    /// The text is not a valid address, or this network does not support such addresses.
     InvalidAddress,
     /// Permissions are missing.
     PermissionDenied,
@@ -60,21 +62,21 @@ pub enum LinkErrorKind {
     Io,
 }
 
-/// A failed call of a link: what was tried, with whom, the class, and details.
+/// A failed call of a link: what was tried, with which peer, the kind of the failure, and details.
 #[derive(Clone, Debug)]
 pub struct LinkError {
-    /// The class of the failure.
+    /// The kind of the failure.
     pub kind: LinkErrorKind,
     /// The operation, for example `connect` or `receive`.
     pub op: &'static str,
-    /// The address of the other side, or the one that was to be listened on.
+    /// The address of the other side, or the address to listen on.
     pub peer: String,
     /// Details, for example the operating system's message.
     pub detail: String,
 }
 
 impl LinkError {
-    /// An error of class `kind` for the operation `op` with `peer`.
+    /// An error of kind `kind` for the operation `op` with `peer`.
     pub fn new(
         kind: LinkErrorKind,
         op: &'static str,
@@ -136,45 +138,47 @@ impl fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// What one call of [`Connection::receive`] got.
+/// The result of one call of [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// This many bytes, at least one.
     Bytes(usize),
     /// The peer closed the connection, and everything that it had sent was received.
     End,
-    /// Nothing came by the deadline. The connection stands as before.
+    /// Nothing arrived by the deadline. The connection can still be used.
     Nothing,
 }
 
-/// Connects and listens.
+/// Connects to listeners, and creates them.
 pub trait Network: Send + Sync {
     /// Connects to a listener.
     ///
     /// # Errors
-    /// [`LinkErrorKind::Refused`] if nobody listens there, and others of [`LinkError`].
+    /// [`LinkErrorKind::Refused`] if nobody listens there, and other errors of [`LinkError`].
     fn connect(&self, address: &Address, deadline: Instant) -> LinkResult<Arc<dyn Connection>>;
 
-    /// Listens at an address. A port of 0 is replaced by a free one; [`Listener::address`] has it.
+    /// Listens at an address. A port of 0 is replaced by a free one, which [`Listener::address`]
+    /// returns.
     ///
     /// # Errors
-    /// [`LinkErrorKind::AddressInUse`] if somebody listens there, and others of [`LinkError`].
+    /// [`LinkErrorKind::AddressInUse`] if somebody listens there, and other errors of
+    /// [`LinkError`].
     fn listen(&self, address: &Address) -> LinkResult<Arc<dyn Listener>>;
 }
 
-/// Accepts connections. Dropping the last reference ends it.
+/// Accepts connections. Dropping the last reference ends the listener.
 pub trait Listener: Send + Sync {
     /// The address to which peers connect.
     fn address(&self) -> Address;
 
-    /// The next connection, or `None` if none came by the deadline.
+    /// The next connection, or `None` if none arrived by the deadline.
     ///
     /// # Errors
-    /// [`LinkErrorKind::Closed`] after [`Listener::close`], and others of [`LinkError`]. After
-    /// [`LinkErrorKind::TooManyOpen`] the listener still works.
+    /// [`LinkErrorKind::Closed`] after [`Listener::close`], and other errors of [`LinkError`].
+    /// After [`LinkErrorKind::TooManyOpen`] the listener still works.
     fn accept(&self, deadline: Instant) -> LinkResult<Option<Arc<dyn Connection>>>;
 
-    /// Ends the listener. Connections that were accepted stay.
+    /// Ends the listener. Connections that were accepted remain open.
     fn close(&self);
 }
 
@@ -192,20 +196,20 @@ pub trait Connection: Send + Sync {
         None
     }
 
-    /// The SHA-256 hash of the certificate that the peer has proved to have. `None` as for
-    /// [`Connection::certified_name`]; a certificate may have a hash and no name.
+    /// The SHA-256 hash of the certificate that the peer has proved to have. `None` in the same
+    /// cases as for [`Connection::certified_name`]. A certificate may have a hash and no name.
     fn certificate_hash(&self) -> Option<[u8; 32]> {
         None
     }
 
-    /// Sends all of `parts`, in order. Returns when the bytes are on their way; whether they arrive
-    /// is not known.
+    /// Sends all of `parts`, in order. Returns when the bytes are on their way. It is not known
+    /// whether they arrive.
     ///
     /// # Errors
     /// [`LinkError`]. A part of the bytes may have been sent, so the connection is over.
     fn send(&self, parts: &[&[u8]], deadline: Instant) -> LinkResult<()>;
 
-    /// Whether a send of a few tens of KiB would probably not wait now. True if that is not known.
+    /// Whether a send of a few tens of KiB would probably not wait now. True if this is not known.
     fn has_room(&self) -> bool {
         true
     }
@@ -218,7 +222,8 @@ pub trait Connection: Send + Sync {
     /// As [`Connection::send`], and passes a descriptor along with the first byte.
     ///
     /// # Errors
-    /// [`LinkError`], also if the connection passes no descriptors.
+    /// [`LinkError`], also if the connection passes no descriptors. In that case nothing was sent,
+    /// and the connection can still be used.
     fn send_with_descriptor(
         &self,
         parts: &[&[u8]],
@@ -231,8 +236,8 @@ pub trait Connection: Send + Sync {
         Err(LinkError::new(kind, "send to", self.peer(), detail))
     }
 
-    /// Takes the descriptor that was passed last along with bytes that were received. At most one
-    /// is kept until it is taken; a peer that passes more loses the older ones.
+    /// Takes the descriptor that was last passed along with bytes that were received. At most one
+    /// is kept until it is taken. If the peer passes more, the older ones are closed.
     fn take_descriptor(&self) -> Option<OwnedFd> {
         None
     }
@@ -240,9 +245,9 @@ pub trait Connection: Send + Sync {
     /// Receives at most `buf.len()` bytes, and waits for the first one.
     ///
     /// # Errors
-    /// [`LinkError`]. That nothing came in time is no error.
+    /// [`LinkError`]. It is not an error if nothing arrives in time.
     fn receive(&self, buf: &mut [u8], deadline: Instant) -> LinkResult<Received>;
 
-    /// Ends the connection for both sides, and wakes calls that wait.
+    /// Ends the connection for both sides, and wakes waiting calls.
     fn close(&self);
 }

@@ -1,8 +1,8 @@
 //! Sockets of the operating system: TCP, and Unix sockets.
 //!
-//! Invariants: descriptors are non-blocking; a call that would block waits in `poll` for the time
-//! that is left. A Unix socket's file belongs to its listener: it may be opened by its owner only,
-//! and is removed when the listener ends.
+//! Invariants: descriptors are non-blocking. A call that would block waits in `poll` until its
+//! deadline. The file of a Unix socket belongs to the socket's listener: only its owner may open
+//! it, and it is removed when the listener ends.
 //!
 //! Threading: as in the parent module. `close` shuts the socket down, which wakes calls in `poll`.
 
@@ -31,15 +31,15 @@ use crate::runtime::{Instant, Runtime};
 
 /// The network of the operating system.
 ///
-/// A deadline does not hold for the lookup of a host's name, which takes as long as the system's
-/// resolver does.
+/// A deadline does not apply to the lookup of a host's name, which takes as long as the system's
+/// resolver takes.
 #[derive(Clone, Debug)]
 pub struct SocketNetwork {
     clock: Clock,
 }
 
 impl SocketNetwork {
-    /// The network, with deadlines on the clock of this runtime.
+    /// Creates the network. Deadlines refer to the clock of this runtime.
     ///
     /// # Panics
     /// On the simulated runtime, where a task must not wait in the operating system.
@@ -63,21 +63,21 @@ const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
 /// The operation of a failed send, for messages.
 const SEND: &str = "send to";
 
-/// The system asks the peer for a sign of life after so much silence. If three such requests are
-/// not answered, each after a third of this time, the connection is over.
+/// After this much silence the system asks the peer for a sign of life. If three such requests, one
+/// after each third of this time, are not answered, the connection is over.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
 impl Clock {
-    /// The time that is left until the deadline, or `None` if it has come.
+    /// The time that is left until the deadline, or `None` if it has passed.
     fn left(&self, deadline: Instant) -> Option<Duration> {
         let left = deadline.since(self.0.now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Waits until the descriptor is ready. Returns false if the deadline comes first.
+    /// Waits until the descriptor is ready. Returns false if the deadline passes first.
     fn wait_ready(
         &self,
         fd: BorrowedFd<'_>,
@@ -95,7 +95,7 @@ impl Clock {
             let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
             match poll(&mut fds, Some(&timeout)) {
                 Ok(0) => {}
-                // An error or an end of the connection is shown by the call that follows.
+                // If the connection has failed or ended, the call that follows reports it.
                 Ok(_) => return Ok(true),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -110,7 +110,7 @@ enum Socket {
 }
 
 impl Socket {
-    /// Reads, and puts a descriptor that came along into `passed`.
+    /// Reads bytes. If a descriptor was passed along with them, it is put into `passed`.
     fn read(&self, buf: &mut [u8], passed: &Mutex<Option<OwnedFd>>) -> io::Result<usize> {
         let (len, descriptor) = match self {
             Socket::Tcp(socket) => return (&*socket).read(buf),
@@ -130,7 +130,7 @@ impl Socket {
     }
 
     fn shut_down(&self) {
-        // The peer may have ended the connection already.
+        // The peer may already have ended the connection.
         let _ = match self {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
             Socket::Unix(socket) => socket.shutdown(Shutdown::Both),
@@ -152,7 +152,7 @@ struct SocketConnection {
     socket: Socket,
     peer: String,
     is_local: bool,
-    /// The connection was closed here, or a send failed in the middle.
+    /// Set when the connection was closed here, or when a call on it failed.
     is_over: AtomicBool,
     /// The descriptor that the peer passed last.
     passed: Mutex<Option<OwnedFd>>,
@@ -163,7 +163,7 @@ impl SocketConnection {
         socket.set_nonblocking(true)?;
         // Frames are sent as a whole, so nothing is gained by waiting for more bytes.
         socket.set_nodelay(true)?;
-        // If the peer's machine lost power, this ends the connection although nothing is sent on
+        // If the peer's machine loses power, this ends the connection even if nothing is sent on
         // it.
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, KEEPALIVE_AFTER)?;
@@ -198,7 +198,7 @@ impl SocketConnection {
         }
     }
 
-    /// Waits until the socket is ready. Returns false if the deadline comes first.
+    /// Waits until the socket is ready. Returns false if the deadline passes first.
     fn wait_ready(
         &self,
         op: &'static str,
@@ -301,7 +301,7 @@ impl Connection for SocketConnection {
         loop {
             match self.socket.read(buf, &self.passed) {
                 Ok(0) => {
-                    // A shutdown by this side looks like an end of the peer.
+                    // A shutdown by this side looks like an end by the peer.
                     self.check(OP)?;
                     return Ok(Received::End);
                 }
@@ -342,7 +342,7 @@ fn connect_tcp(
     Err(last)
 }
 
-/// The address of a path, which must be short.
+/// The socket address of a path. The path must be short.
 fn unix_address(path: &Path) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|errno| match errno {
         rustix::io::Errno::NAMETOOLONG => {
@@ -449,7 +449,7 @@ fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener
     })
 }
 
-/// Removes the file of a socket at which nobody listens any more. Any other file stays.
+/// Removes the file of a socket if nobody listens on that socket any more. Any other file stays.
 fn remove_stale(clock: &Clock, path: &Path) -> io::Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         let detail = "there is a file at this path that is no socket";
@@ -469,8 +469,8 @@ fn is_refused(error: io::Error) -> bool {
 fn listen_unix(clock: &Clock, path: &Path) -> io::Result<SocketListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The mode of the socket is the mode of its file, so nobody else can connect, not even between
-    // these calls.
+    // The mode of the socket becomes the mode of its file, so nobody else can connect, not even
+    // between these calls.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     let address = unix_address(path)?;
     match rustix::net::bind(&socket, &address) {
@@ -522,7 +522,7 @@ impl Listener for SocketListener {
             }
             match self.accept_one() {
                 Ok(connection) => return Ok(Some(Arc::new(connection))),
-                // A peer that connected and went away is no failure of the listener.
+                // If a peer connected and went away, this is not a failure of the listener.
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -545,8 +545,8 @@ impl Listener for SocketListener {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
-        // This wakes a task that waits in `accept`. Where the system refuses, the task wakes at
-        // its deadline.
+        // This wakes a task that waits in `accept`. If the system refuses it, the task wakes at its
+        // deadline.
         let _ = rustix::net::shutdown(&self.acceptor, rustix::net::Shutdown::Both);
         if let Acceptor::Unix(_, path) = &self.acceptor {
             let _ = std::fs::remove_file(path);
@@ -647,7 +647,7 @@ mod tests {
             far.send(&[b"late"], world.soon()).unwrap();
             let late = world.receive_all(&*near, 4);
             assert_eq!(late, b"late", "a deadline ends no connection");
-            // Nobody reads, so the buffers fill.
+            // Nobody reads, so the buffers fill up.
             let bytes = vec![0; 64 << 20];
             let error = near.send(&[&bytes], world.within_ms(50)).unwrap_err();
             assert_eq!(error.kind, LinkErrorKind::TimedOut);
@@ -706,11 +706,11 @@ mod tests {
         let tcp = network.listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
         assert_eq!(taken(&tcp.address()), LinkErrorKind::AddressInUse);
         drop(listener);
-        // A process that was killed leaves its socket's file.
+        // A killed process leaves the file of its socket.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(network.listen(&address).unwrap());
-        // A file that is no socket stays.
+        // A file that is not a socket stays.
         std::fs::write(&path, "data").unwrap();
         assert_eq!(taken(&address), LinkErrorKind::InvalidAddress);
         assert_eq!(std::fs::read(&path).unwrap(), b"data");

@@ -29,7 +29,8 @@ impl World {
         from.receive(&mut [0; 8], self.soon())
     }
 
-    /// What arrives before the connection ends, or before nothing comes for a minute.
+    /// Returns the bytes that arrive before the connection ends, or before nothing arrives for a
+    /// minute.
     fn receive_all(&self, from: &dyn Connection) -> (Vec<u8>, LinkResult<Received>) {
         let (mut got, mut buf) = (Vec::new(), [0; 5000]);
         loop {
@@ -226,7 +227,7 @@ fn a_closed_listener_does_not_end_the_next_one_at_its_address() {
         world.listener.close();
         let next = listen().unwrap();
         assert!(is_over(world.listener.accept(world.soon())));
-        // Closing it again, as dropping it does, changes nothing.
+        // Closing it again, which a drop does too, changes nothing.
         world.listener.close();
         let near = world.network.connect(&address(), world.soon()).unwrap();
         let far = next.accept(world.soon()).unwrap().unwrap();
