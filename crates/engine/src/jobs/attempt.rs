@@ -1,8 +1,9 @@
 //! One attempt of a job: a side executes it, and the engine verifies what came back.
 //!
-//! Invariant: an outcome that leaves here is verified: structurally always; if an executor other
-//! than the host's own made any of its tables, by reading tables back and by comparing ranges of
-//! them with the inputs; and by comparing them with the memtable if it is a flush (`flush_verify`).
+//! Invariant: an outcome that leaves this module is verified. Its structure is always verified. If
+//! an executor other than the host's own made any of its tables, tables are read back and ranges of
+//! them are compared with the inputs. The tables of a flush are compared with the memtable
+//! (`flush_verify`).
 //!
 //! Threading: any task; no lock is held.
 
@@ -35,26 +36,27 @@ use crate::types::error::{self, Error, ErrorKind};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::KeyspaceSettings;
 
-/// The most blocks of each table that are read back as blocks when its executor is not the host's
-/// own. Of small tables it is a share, because [`verify_ranges`] reads places of each table, too.
+/// The maximum number of blocks of each table that are read back as blocks if its executor is not
+/// the host's own. Of small tables a share is read back, because [`verify_ranges`] also reads
+/// places of each table.
 const SAMPLED_BLOCKS: usize = 8;
 
 /// See the module.
 pub(crate) struct Attempt {
     pub(crate) side: SideId,
-    /// What the names of its outputs begin with.
+    /// The prefix of the names of its outputs.
     pub(crate) output: OutputPrefix,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cancel: CancelToken,
-    /// What stands between an executor that is not the host's own and the store. Side `host` has
-    /// one if another executor runs the job in the place of the host's cores.
+    /// The gate between an executor that is not the host's own and the store. Side `host` has one
+    /// if another executor runs the job in place of the host's cores.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Tables that earlier attempts of the job took over.
     pub(crate) adopted_before: u64,
 }
 
-/// An attempt that is ready to be executed. It holds nothing of the store but what the executor may
-/// use.
+/// An attempt that is ready to be executed. It holds nothing of the store except what the executor
+/// may use.
 pub(crate) struct PreparedJob {
     executor: Arc<dyn Executor>,
     name: String,
@@ -64,8 +66,8 @@ pub(crate) struct PreparedJob {
 }
 
 impl PreparedJob {
-    /// Has the executor run the job. A panic of an executor that is not the host's own is a failure
-    /// of the attempt.
+    /// Runs the job on the executor. If an executor that is not the host's own panics, the attempt
+    /// has failed.
     pub(crate) fn execute(&self) -> Result<Outcome, Ended> {
         let run = || self.executor.run(&self.job, &self.context);
         if self.is_host {
@@ -80,7 +82,7 @@ impl PreparedJob {
 }
 
 impl JobRunner {
-    /// A flush before the store exists: nobody reads, no snapshots.
+    /// Flushes a memtable before the store exists, when nobody reads and there are no snapshots.
     pub(crate) fn flush_for_recovery(
         &self,
         keyspace: KeyspaceId,
@@ -118,7 +120,7 @@ impl JobRunner {
         Ok(outcome)
     }
 
-    /// The executor that may run a job in the place of the host's cores. Flushes have none.
+    /// The executor that may run a job in place of the host's cores. There is none for flushes.
     pub(crate) fn separated_for(&self, begun: &Begun) -> Option<&Arc<dyn Executor>> {
         let separated = self.separated.as_ref();
         separated.filter(|_| begun.compared.is_none())
@@ -189,8 +191,8 @@ impl JobRunner {
         }
     }
 
-    /// Verifies an outcome, whose tables are opened through `carry_over` if it is foreign. The
-    /// tables of one that is not believed are deleted.
+    /// Verifies an outcome. If it is foreign, its tables are opened through `carry_over`. If the
+    /// outcome is not believed, its tables are deleted.
     pub(crate) fn verify(
         &self,
         attempt: &Attempt,
@@ -211,7 +213,7 @@ impl JobRunner {
         let outputs = carried.unwrap_or(&*to_verify);
         let verified = self.check(attempt, begun, &job, outcome, (outputs, is_whole));
         match &verified {
-            // An outcome of which a sample was checked does not show that the side is honest again.
+            // A sample of an outcome does not show that the side is honest again.
             Ok(()) if !is_whole => {}
             Err(Ended::Rejected(_)) => set(true),
             Ok(()) => set(false),
@@ -265,15 +267,15 @@ impl JobRunner {
         })
     }
 
-    /// Whether an executor made tables that is not the host's own, which syncs and checks what it
-    /// writes.
+    /// Whether an executor other than the host's own made tables of the outcome. The host's own
+    /// executor syncs and checks what it writes.
     pub(crate) fn is_foreign(&self, attempt: &Attempt, begun: &Begun) -> bool {
         !self.is_host(attempt) || begun.is_foreign() && !planted!(ForeignTablesAreBelieved)
     }
 
     /// Checks tables that an executor other than the host's own made: that they are synced, some
-    /// blocks of each, their range deletes, and some ranges of their contents. With `is_whole` all
-    /// of them.
+    /// blocks of each table, its range deletes, and some ranges of its contents. With `is_whole`,
+    /// all blocks and all ranges are checked.
     fn check_foreign(
         &self,
         attempt: &Attempt,

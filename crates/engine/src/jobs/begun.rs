@@ -72,7 +72,7 @@ impl Begun {
         self.handover.as_ref().map_or(0, |h| h.left_count())
     }
 
-    /// The names of these tables.
+    /// The names of the tables after which an attempt would resume.
     pub(crate) fn left_names(&self) -> Vec<String> {
         let handover = self.handover.as_ref();
         handover.map_or_else(Vec::new, |handover| handover.left_names())
@@ -87,8 +87,8 @@ impl Begun {
     }
 
     /// Notes that an attempt on this side, by an executor other than the host's own, ended without
-    /// an outcome. The tables that it left are verified as foreign ones from then on, whichever
-    /// executor adopts them, and what is wrong with them is its fault.
+    /// an outcome. From then on the tables that it left are verified as foreign ones, whichever
+    /// executor adopts them, and the side is at fault if they are wrong.
     pub(crate) fn note_foreign_attempt(&mut self, side: SideId) {
         if self.left_count() > 0 {
             self.left_by.insert(side);
@@ -99,7 +99,7 @@ impl Begun {
         !self.left_by.is_empty()
     }
 
-    /// The sides of such attempts.
+    /// The sides that [`Begun::note_foreign_attempt`] noted.
     pub(crate) fn left_by(&self) -> impl Iterator<Item = SideId> {
         self.left_by.iter().copied()
     }

@@ -1,7 +1,7 @@
 //! Turns a memtable or a [`Choice`] into a [`Job`], which is everything that decides its output.
 //!
-//! Invariants: a job holds everything that decides its output; published number and snapshots were
-//! taken together (RFC 1, V6).
+//! Invariants: a job holds everything that decides its output. Its published number and its
+//! snapshots were taken together (RFC 1, V6).
 //!
 //! Threading: shared by all workers.
 
@@ -28,7 +28,7 @@ use crate::types::options::{Compression, KeyspaceSettings};
 /// The name of a flush's only input.
 const STREAM: &str = "memtable";
 
-/// Everything of a flush that is not the memtable.
+/// The input of a flush: the memtable, and everything else that its job is made from.
 pub(crate) struct FlushSpec<'a> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) settings: &'a KeyspaceSettings,
@@ -79,7 +79,7 @@ impl JobRunner {
             ),
             format: format_of(settings, to),
             extensions: Vec::new(),
-            // Each attempt gets one.
+            // Each attempt gets an output prefix of its own.
             output: OutputPrefix {
                 epoch: self.open_number,
                 attempt: 0,
@@ -87,8 +87,8 @@ impl JobRunner {
         }
     }
 
-    /// The job of a flush: one stream, and everything older may hold anything. None if there is
-    /// nothing in the memtable.
+    /// The job of a flush. Its only input is a stream, and older data may have any key. `None` if
+    /// the memtable is empty.
     pub(crate) fn flush_job(&self, spec: &FlushSpec<'_>) -> Option<Job> {
         let (min_seq, max_seq) = spec.mem.min_seq().zip(spec.mem.max_seq())?;
         let mut job = self.job(
@@ -105,7 +105,7 @@ impl JobRunner {
         Some(job)
     }
 
-    /// Begins a flush. None if there is nothing in the memtable.
+    /// Begins a flush. `None` if the memtable is empty.
     pub(crate) fn begin_flush(&self, spec: &FlushSpec<'_>) -> Option<Begun> {
         let job = self.flush_job(spec)?;
         let stream: Arc<dyn StreamSource> = Arc::new(MemtableSource {

@@ -1,13 +1,13 @@
-//! What an outcome that was verified leaves for the tables when they are installed: their filters
-//! and indexes, which the verification has read, and blocks in the block cache for those of the
-//! inputs that were there. So reads of users find after a compaction elsewhere what they found
-//! before, although none of its bytes were on the host
-//! ([RFC 9](../../../../docs/rfc/0009-device.md), section 10).
+//! Carries over to new tables what the verification of their outcome has read: their filters and
+//! indexes. It also reads blocks of the new tables into the block cache in place of the blocks of
+//! the inputs that were cached. So after a compaction on another side, reads of users find as much
+//! in memory as before, although none of the new tables' bytes were on the host ([RFC
+//! 9](../../../../docs/rfc/0009-device.md), section 10).
 //!
-//! Invariants: nothing is carried over of an outcome that was not believed. A failure to carry over
-//! is none of the job.
+//! Invariants: nothing is carried over from an outcome that was not believed. A failure to carry
+//! over is not a failure of the job.
 //!
-//! Threading: one task, which judges the outcome.
+//! Threading: one task, the one that judges the outcome.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,24 +26,24 @@ use crate::tree::tables::TableSet;
 use crate::tree::tables::early::{Sections, WithSections};
 use crate::types::metrics::Counter;
 
-/// What was carried over.
+/// Counts of what was carried over.
 #[derive(Default)]
 pub(crate) struct CarriedOver {
     /// Tables that were installed with their filters and indexes open.
     pub(crate) table_count: Counter,
     /// Blocks that were read into the block cache before their table was installed.
     pub(crate) block_count: Counter,
-    /// Their bytes in the tables.
+    /// The stored bytes of these blocks.
     pub(crate) bytes: Counter,
 }
 
-/// A table of the outcome that was opened.
+/// A table of the outcome that the verification has opened.
 struct Opened {
     file: Arc<TableFile>,
     sections: Arc<Sections>,
 }
 
-/// The storage of the outputs, whose tables are opened once.
+/// The storage of the outputs. It opens each table of the outcome only once.
 struct OpenedOnce {
     inner: Arc<dyn Storage>,
     runtime: Runtime,
@@ -131,8 +131,8 @@ impl CarryOver {
         &*self.storage
     }
 
-    /// The outcome was believed: keeps the readers of its tables, and reads blocks of at most
-    /// `most` bytes for those of the inputs that are cached.
+    /// Called when the outcome was believed. Keeps the readers of its tables, and reads at most
+    /// `most` bytes of blocks in place of the blocks of the inputs that are cached.
     pub(crate) fn keep<'a>(
         &self,
         inputs: impl IntoIterator<Item = &'a Arc<TableMeta>>,

@@ -1,9 +1,9 @@
-//! Chooses the side that runs a job, as a pure function of what is known of the sides.
+//! Chooses the side that runs a job, as a pure function of what is known about the sides.
 //!
-//! [`choose`] compares when each side would have done the job, from the side's recent speed and its
-//! running jobs. If it chooses a busy side, the job waits for that side ([RFC
-//! 7](../../../../docs/rfc/0007-slots.md), section 5). [`ends`] has the other way: queues with two
-//! ends.
+//! [`choose`] compares when each side would have finished the job, computed from the side's recent
+//! speed and its running jobs. If it chooses a busy side, the job waits for that side ([RFC
+//! 7](../../../../docs/rfc/0007-slots.md), section 5). [`ends`] has the other method: queues with
+//! two ends.
 //!
 //! Invariants: the host is always a candidate, so there is always an answer, except for a job that
 //! is kept off the host ([`choose_other`]). A job that may not wait is given to a free slot or to
@@ -34,13 +34,13 @@ pub(crate) enum Answer {
     Failed,
 }
 
-/// What is known of a side at one moment.
+/// What is known about a side at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct SideView<'a> {
     pub(crate) name: &'a str,
     /// The number of jobs that the side may run at once. With 0 it gets no job.
     pub(crate) slots: usize,
-    /// Why it has no slots, if it has none, as text for people.
+    /// The reason why the side has no slots, if it has none, as text for people.
     pub(crate) no_slots: &'static str,
     pub(crate) running: Vec<RunningJob>,
     /// Nanoseconds per byte, by kind. `None` if the speed is not measured.
@@ -63,13 +63,13 @@ pub(crate) struct Waiting {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) kind: JobKind,
-    /// Bytes of its inputs.
+    /// The bytes of the job's inputs.
     pub(crate) bytes: u64,
     /// Whether the job may wait for a busy side. It may not if writers or callers wait for the job.
     pub(crate) may_wait: bool,
     /// The answer of each side.
     pub(crate) answers: &'a [Answer],
-    /// How many times the time of the host's cores counts
+    /// The factor by which the time of the host's cores is multiplied
     /// ([`spare_host`](crate::types::options::ScheduleOptions::spare_host)).
     pub(crate) host_weight: f64,
 }
@@ -79,15 +79,15 @@ pub(crate) struct Ask<'a> {
 pub(crate) struct Decision {
     /// The index of the side in the list.
     pub(crate) side: usize,
-    /// All slots of the side are taken, so the job waits for it.
+    /// Whether all slots of the side are taken, so that the job waits for it.
     pub(crate) is_busy: bool,
-    /// When each side would have done the job, or why it is no candidate, as text.
+    /// When each side would have finished the job, or why it is not a candidate, as text.
     pub(crate) reason: String,
 }
 
-/// Gives a compaction to the first side, which divides it between itself and the host, and lets it
-/// wait while that side has another one. Everything else, and what that side cannot do, is chosen
-/// as by [`choose`].
+/// Gives a compaction to the first side, which divides it between itself and the host. If that side
+/// has another compaction, this one waits. Everything else, and what that side cannot run, is
+/// chosen as by [`choose`].
 pub(crate) fn choose_split(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {
     let takes_it = ask.kind == JobKind::Compaction
         && sides.len() > 1
@@ -103,7 +103,7 @@ pub(crate) fn choose_split(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Wai
     }
 }
 
-/// Chooses the side that will probably have done the job first. Of sides that are equally fast, the
+/// Chooses the side that will probably finish the job first. Of sides that are equally fast, the
 /// first one in the list is chosen. The host is the last one in the list.
 pub(crate) fn choose(sides: &[SideView<'_>], ask: &Ask<'_>, waiting: &[Waiting]) -> Decision {
     let host = sides.len() - 1;
@@ -135,9 +135,9 @@ pub(crate) fn choose_other(
     }
 }
 
-/// Which of these compactions other sides than the host are expected to have done first, although
-/// they may be busy. The works come in the order in which the others take them, each with its bytes
-/// and answers. The more of them wait for a side, the longer the next one would wait.
+/// Which of these compactions sides other than the host are expected to finish first, although they
+/// may be busy. The works are in the order in which the other sides take them, each with its bytes
+/// and its answers. The more of them wait for a side, the longer the next one would wait.
 pub(crate) fn left_to_others<'a>(
     sides: &[SideView<'_>],
     works: impl Iterator<Item = (u64, &'a [Answer])>,
@@ -164,7 +164,7 @@ pub(crate) fn left_to_others<'a>(
     works.map(&mut is_left).collect()
 }
 
-/// Which of the first `count` sides will have done the job first, and whether the job waits for it.
+/// Which of the first `count` sides will finish the job first, and whether the job waits for it.
 fn first_done(
     sides: &[SideView<'_>],
     count: usize,
@@ -188,7 +188,7 @@ fn first_done(
             Some(_) => write!(reason, "{:.3} s", total / 1e9),
             None => write!(reason, "is not measured yet"),
         };
-        // The time of a flush counts once, because a writer may wait for the flush.
+        // The time of a flush is not multiplied, because a writer may wait for the flush.
         let is_spared = i == host && ask.host_weight > 1.0 && ask.kind == JobKind::Compaction;
         let total = match is_spared && total > 0.0 {
             true => {
@@ -205,8 +205,8 @@ fn first_done(
     (best.map(|(_, side, is_busy)| (side, is_busy)), reason)
 }
 
-/// Returns the nanoseconds until a slot of the side is free, and until the side would have done the
-/// job. Returns an error that says why, if the side is no candidate.
+/// Returns the nanoseconds until a slot of the side is free, and until the side would have finished
+/// the job. If the side is not a candidate, returns an error that says why.
 fn done_in(
     side: &SideView<'_>,
     index: usize,
@@ -251,8 +251,8 @@ fn done_in(
     Ok((wait, wait + ask.bytes as f64 * measured.unwrap_or(0.0)))
 }
 
-/// The nanoseconds until each slot is free, ascending. If the side runs more jobs than it has slots
-/// now, the jobs that end last occupy the slots.
+/// The nanoseconds until each slot is free, in ascending order. If the side runs more jobs than it
+/// has slots now, the jobs that end last occupy the slots.
 fn free_at(side: &SideView<'_>, slots: usize) -> Vec<f64> {
     let of = |job: &RunningJob| (job.remaining.as_nanos() as f64).max(1.0);
     let mut ends: Vec<f64> = side.running.iter().map(of).collect();
@@ -268,7 +268,7 @@ pub(crate) struct Advance {
     pub(crate) elapsed: Duration,
     /// The time that it was expected to take.
     pub(crate) expected: Duration,
-    /// Bytes of its inputs, and how many of them it has read.
+    /// The bytes of its inputs, and how many of them it has read.
     pub(crate) bytes: u64,
     pub(crate) read: u64,
     /// The time since the job last read something.

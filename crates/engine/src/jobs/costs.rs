@@ -1,12 +1,12 @@
-//! What each side has done for compactions, what that has cost, and what it has saved the host.
+//! What each side has done for compactions, what that cost, and what it saved the host.
 //!
-//! The processor time of a side is what its executor reports of the attempts that made outcomes.
-//! The host's part of it is measured here: building, verifying, installing, waiting, and attempts
-//! that failed. What the host would have needed for the compactions of another side is estimated
-//! from the processor time that it needs for a byte of its own compactions, or, while it has run
-//! none, from what the other side needed for these.
+//! The processor time of a side is what its executor reports for the attempts that made outcomes.
+//! The host's part is measured here: building, verifying, installing, waiting, and attempts that
+//! failed. The time that the host would have needed for the compactions of another side is an
+//! estimate. It is based on the processor time per byte of the host's own compactions or, if the
+//! host has run none, on the processor time that the other side needed.
 //!
-//! Invariant: sums only rise. Flushes do not count, because hosts run them.
+//! Invariant: sums only rise. Flushes do not count.
 //!
 //! Threading: atomics.
 
@@ -14,19 +14,19 @@ use std::time::Duration;
 
 use crate::types::metrics::Counter;
 
-/// The sums of one side. Its compactions are those whose outcomes were believed.
+/// The sums of one side. They cover the compactions whose outcomes were believed.
 #[derive(Default)]
 pub(super) struct Costs {
     pub(super) compaction_count: Counter,
     pub(super) in_bytes: Counter,
     pub(super) out_bytes: Counter,
-    /// Processor time of the machine that ran them, and the bytes of the inputs of those of which
-    /// it is known.
+    /// Processor time of the machine that ran the compactions, and the input bytes of those
+    /// compactions for which it is known.
     pub(super) cpu_ns: Counter,
     measured_bytes: Counter,
-    /// Processor time of the host, that of attempts that failed included.
+    /// Processor time of the host, including that of attempts that failed.
     pub(super) host_cpu_ns: Counter,
-    /// From their begin to their verification.
+    /// The time from the beginning of the compactions to the end of their verification.
     pub(super) run_ns: Counter,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Costs {
 pub(crate) struct Compacted {
     pub(crate) in_bytes: u64,
     pub(crate) out_bytes: u64,
-    /// Processor time of the machine that ran it. `None` if two of them ran parts of it.
+    /// Processor time of the machine that ran it. `None` if two machines ran parts of it.
     pub(crate) cpu_ns: Option<u64>,
     pub(crate) took: Duration,
 }
@@ -57,8 +57,9 @@ impl Costs {
         (bytes > 0 && ns > 0).then(|| ns as f64 / bytes as f64)
     }
 
-    /// The processor time of the host, in microseconds, that it would have needed beyond what it
-    /// spent. Negative if the jobs cost it more than they saved. `host` is the time for a byte.
+    /// The processor time that the side saved the host, in microseconds: what the host would have
+    /// needed for the side's compactions, minus what it spent on them. Negative if they cost the
+    /// host more than they saved. `host` is the host's time for each byte, in nanoseconds.
     pub(super) fn saved_cpu_us(&self, host: Option<f64>) -> Option<i64> {
         let spent = self.host_cpu_ns.get() as f64;
         let bytes = self.in_bytes.get();

@@ -1,8 +1,9 @@
 //! The processor time of flushes and compactions.
 //!
-//! It is the time of the task that does the work, from its begin to its end, and of the helpers of
-//! its executor. So it includes building, verifying and installing, and attempts that failed. Of a
-//! job on another side it is what the host spent on it. Attempts that were abandoned do not count.
+//! It is the time of the task that does the work, from the beginning of the work to its end, and of
+//! the helpers of its executor. So it includes building, verifying and installing, and attempts
+//! that failed. For a job on another side, it is the time that the host spent on the job. Attempts
+//! that were abandoned do not count.
 //!
 //! Threading: a [`CpuUse`] belongs to the task that began it.
 
@@ -38,7 +39,7 @@ impl CpuUse {
         }
     }
 
-    /// Adds what was used to the counters of the store. The caller is the task that began it.
+    /// Adds what was used to the counters of the store. The task that called `begin` calls this.
     pub(crate) fn end(self, jobs: &Jobs) {
         let env = jobs.env();
         let task_ns = env.runtime().task_cpu_ns().saturating_sub(self.began_ns);

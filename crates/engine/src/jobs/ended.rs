@@ -1,4 +1,4 @@
-//! How an attempt ended whose outcome is not believed, and who was at fault.
+//! How an attempt ended whose outcome is not believed, and which side was at fault.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl From<ExecError> for Ended {
 }
 
 impl Ended {
-    /// The error of the job if the host could not do it either.
+    /// The error of the job, if the host could not run it either.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Ended::Rejected(error) | Ended::Failed(error) => error,
@@ -61,8 +61,8 @@ impl Ended {
         }
     }
 
-    /// The end for which the side is judged, if the store did not cancel the job. An executor that
-    /// then reports a cancellation has failed, for example because its device was reset.
+    /// The end that the side is judged by, if the store did not cancel the job. An executor that
+    /// reports a cancellation in that case has failed, for example because its device was reset.
     pub(crate) fn unless_unasked(self, is_host: bool) -> Ended {
         match self {
             Ended::Cancelled if !is_host => Ended::Failed(Error::new(
@@ -73,8 +73,8 @@ impl Ended {
         }
     }
 
-    /// Whether the store and not the side may be at fault. The side is at fault if another side
-    /// does the same job.
+    /// Whether the store rather than the side may be at fault. If another side succeeds with the
+    /// same job, the side was at fault.
     pub(crate) fn may_be_the_stores(&self) -> bool {
         let Ended::Failed(error) = self else {
             return false;

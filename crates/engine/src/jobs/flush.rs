@@ -1,4 +1,4 @@
-//! A flush that a caller requests: it seals memtables and waits until they are installed.
+//! A flush that a caller requests. It seals memtables and waits until they are installed.
 //!
 //! Threading: the caller's task.
 

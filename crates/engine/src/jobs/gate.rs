@@ -1,15 +1,15 @@
-//! A gate between the store and an attempt of another executor, which can cut the attempt off.
+//! A gate between the store and an attempt of another executor. It can cut the attempt off.
 //!
-//! A [`Gate`] wraps an attempt's inputs, its output storage and the files that it writes. While it
-//! is open it only counts the calls in progress. Once it is shut, every call fails as fenced, and
-//! the inputs are released. So an executor that hangs and wakes after the engine has given up the
-//! attempt changes nothing, even if the store was closed and opened by another process since ([RFC
-//! 7](../../../../docs/rfc/0007-slots.md), section 7).
+//! A [`Gate`] wraps an attempt's inputs, its output storage and the files that it writes. While the
+//! gate is open, it only counts the calls in progress. Once it is shut, every such call fails as
+//! fenced, and the inputs are released. So an executor that hangs, and wakes after the engine has
+//! given up the attempt, changes nothing, even if the store was closed and opened by another
+//! process since ([RFC 7](../../../../docs/rfc/0007-slots.md), section 7).
 //!
 //! Invariant: after [`Gate::shut`] no call begins, and after [`Gate::wait_idle`] none is in
 //! progress.
 //!
-//! Threading: a mutex over a count, which is not held over calls.
+//! Threading: a mutex for a count. It is not held during calls.
 
 use std::sync::Arc;
 
@@ -65,12 +65,12 @@ impl Gate {
         })
     }
 
-    /// The inputs, as the attempt gets them.
+    /// The inputs, wrapped for the attempt.
     pub(crate) fn inputs(self: &Arc<Gate>) -> Arc<dyn Inputs> {
         Arc::new(GatedInputs(self.clone()))
     }
 
-    /// A storage for outputs, as the attempt gets it.
+    /// A storage for outputs, wrapped for the attempt.
     pub(crate) fn outputs(self: &Arc<Gate>, storage: &Arc<dyn Storage>) -> Arc<dyn Storage> {
         Arc::new(Wrapped(GatedStorage {
             gate: self.clone(),
@@ -78,7 +78,7 @@ impl Gate {
         }))
     }
 
-    /// Cuts the attempt off. Returns at once; calls in progress may still be running.
+    /// Cuts the attempt off. Returns at once, so calls in progress may still be running.
     pub(crate) fn shut(&self) {
         let inputs = {
             let mut state = self.state.lock();

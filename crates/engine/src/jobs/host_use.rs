@@ -1,10 +1,11 @@
-//! How many times the time of the host's cores counts when the side of a compaction is chosen.
+//! The factor by which the time of the host's cores is multiplied when the side of a compaction is
+//! chosen.
 //!
 //! Writers and readers need these cores, so a compaction should run elsewhere, even if that takes
 //! longer. But cores that nobody uses cost nothing: over a slow link, writers wait for syncs, and
 //! the host could compact in that time. So the weight follows the share of the host's cores that
-//! this process has used lately, its own compactions included. A host that compacts becomes busy
-//! by that, and takes no more until its writers leave time again.
+//! this process has used lately, including its own compactions. A host that compacts becomes busy
+//! by that, and takes no more compactions until its writers leave time again.
 //!
 //! Threading: plain data, under the lock of the schedule.
 
@@ -24,22 +25,23 @@ const BUSY: f64 = 2.0 / 3.0;
 /// The share is measured over at least this time, because the clock of a process advances in steps.
 const MEASURED_OVER: Duration = Duration::from_millis(100);
 
-/// A measurement counts as much as all earlier ones if it covers this time.
+/// A measurement over this time counts as much as all earlier ones together.
 const MEMORY: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct HostUse {
-    /// When the share was measured last, and the processor time of the process then.
+    /// When the share was last measured, and the processor time of the process at that time.
     last: Option<(Instant, u64)>,
     share: Option<f64>,
-    /// The number of cores that the process may use, once it was asked for.
+    /// The number of cores that the process may use, once it has been determined.
     cores: Option<usize>,
 }
 
 impl HostUse {
-    /// The weight now. `used_ns` is the processor time that this process has used so far, `None` if
-    /// that cannot be told. `cores` gives the number of cores that it may use, and is called once.
+    /// The present weight. `used_ns` is the processor time that this process has used so far, or
+    /// `None` if it is not known. `cores` returns the number of cores that the process may use, and
+    /// is called once.
     pub(crate) fn weight(
         &mut self,
         now: Instant,
@@ -61,7 +63,7 @@ impl HostUse {
                 .map_or(measured, |share| share + weight * (measured - share));
             (self.last, self.share) = (Some((now, used_ns)), Some(share));
         }
-        // Until something is known, the host is spared.
+        // Until something is measured, the host is spared.
         let busy = self
             .share
             .map_or(1.0, |share| (share - IDLE) / (BUSY - IDLE));
@@ -98,7 +100,7 @@ mod tests {
             weight = host.weight(at(s * 1000), used(1000), || 2);
         }
         assert_eq!(weight, 1.0);
-        // And then it uses all that it has.
+        // Then it uses all cores.
         for s in 8..20 {
             weight = host.weight(at(s * 1000), used(1000 + 2000 * (s - 7)), || 2);
         }

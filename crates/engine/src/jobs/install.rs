@@ -23,16 +23,16 @@ use crate::tree::pick::ChoiceKind;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::error::Result;
 
-/// Tables as the manifest has them, and the view that shows them. As long as the view is held,
-/// their files are not deleted.
+/// Tables with their metadata in the manifest, and the view that shows them. As long as the view is
+/// held, their files are not deleted.
 type Installed = (Vec<Arc<TableMeta>>, Arc<KeyspaceView>);
 
 impl Jobs {
-    /// Installs the tables that a piece of work made, and gives them as the manifest has them.
+    /// Installs the tables that a piece of work made, and returns their metadata in the manifest.
     ///
     /// # Errors
-    /// Those of the edit; that the keyspace is gone; that the work was cancelled. The tables are
-    /// deleted then, unless the edit is in doubt.
+    /// Those of the edit; that the keyspace is gone; that the work was cancelled. In these cases
+    /// the tables are deleted, unless the edit is in doubt.
     pub(crate) fn install(
         &self,
         work: &Work,

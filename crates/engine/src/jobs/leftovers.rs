@@ -1,4 +1,4 @@
-//! Files that attempts of other executors left and that nothing refers to.
+//! Files that attempts of other executors left behind and that nothing refers to.
 //!
 //! An executor deletes the files that it does not hand over (`siltstone_table::exec`, promise E4).
 //! An executor that panicked, was abandoned or breaks its promise leaves files. When the work has
@@ -47,8 +47,8 @@ impl Leftovers {
         }
     }
 
-    /// Deletes the files of attempts of which no call is in progress any more. Files whose deletion
-    /// fails are deleted by maintenance.
+    /// Deletes the files of attempts that have no call in progress any more. If a deletion fails,
+    /// maintenance repeats it.
     pub(super) fn delete(&self, runner: &JobRunner) {
         let all = std::mem::take(&mut *self.all.lock());
         let (idle, busy): (Vec<_>, Vec<_>) = all.into_iter().partition(|left| left.gate.is_idle());
@@ -65,7 +65,8 @@ impl Leftovers {
         let is_left = |name: &String| {
             names.contains(&name) || begins.iter().any(|begin| name.starts_with(begin))
         };
-        // Neither waits for a storage that is away: maintenance has other things to do.
+        // This does not wait for a storage that cannot be reached, because maintenance has other
+        // things to do.
         let storage = runner.outputs_elsewhere();
         let deleted = storage.list().and_then(|objects| {
             let found = objects.into_iter().map(|object| object.name);

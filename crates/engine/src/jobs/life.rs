@@ -119,8 +119,8 @@ impl Jobs {
         self.runner.prepare(attempt, begun, &work.remark)
     }
 
-    /// Has the executor run the job that stands in the place of the host's cores. Returns `None` if
-    /// there is none, or if it declines.
+    /// Runs the job on the executor that stands in for the host's cores. Returns `None` if there is
+    /// no such executor, or if it declines.
     fn execute_separated(
         &self,
         work: &mut Work,
@@ -137,7 +137,8 @@ impl Jobs {
         match executed {
             Err(Ended::Declined(reason)) => {
                 work.remark.remark(&reason);
-                // It may have begun, and even have left tables, which this attempt will take over.
+                // The executor may have begun, and may even have left tables. This attempt will
+                // take them over.
                 let progress = &work.progress;
                 for count in [
                     &progress.entries,
@@ -159,8 +160,8 @@ impl Jobs {
         }
     }
 
-    /// What carries over the tables of a foreign outcome. Past the page cache they are verified as
-    /// they are written, so nothing is carried over then.
+    /// Carries over what is read when the tables of a foreign outcome are verified. With direct
+    /// I/O, nothing is carried over.
     fn carry_over(&self) -> Option<CarryOver> {
         let direct_io = self.env.options().direct_io;
         let (runner, tables) = (&self.runner, self.tree.tables());
@@ -217,7 +218,7 @@ impl Jobs {
                     let compacted = Compacted {
                         in_bytes: work.bytes(),
                         out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
-                        // Of a separated compaction this is what the device used.
+                        // For a separated compaction, this is what the device used.
                         cpu_ns: (!is_separated).then_some(outcome.counters.cpu_ns),
                         took: time,
                     };
@@ -259,22 +260,22 @@ impl Jobs {
         let left_by = work.begun.iter().flat_map(Begun::left_by);
         let left_by: Vec<SideId> = left_by.filter(|side| *side != attempt.side).collect();
         if is_rejected {
-            // What is wrong may be in the tables that these sides left.
+            // The wrong data may be in the tables that these sides left.
             for side in &left_by {
                 sides.count_trouble(*side, Trouble::Lie, &ended.to_string());
             }
         }
         if is_host && is_rejected && !left_by.is_empty() {
-            // The host's own tables are not wrong, so this is no failure of the store. The job
-            // begins again without what was left.
+            // The host's own tables are not wrong, so this is not a failure of the store. The job
+            // begins again without the tables that were left.
             tracing::warn!(error = %ended, "tables that another executor left are not believed");
             sides.count_fallback();
             return Err(Stopped::Elsewhere);
         }
         if !is_host {
             if !falls_back {
-                // Nobody else will show whose fault it was. A side that fails again and again gets
-                // a pause.
+                // No other side will show whose fault it was. A side that fails again and again is
+                // suspended for a while.
                 if ended.may_be_the_stores() {
                     sides.count_trouble(attempt.side, Trouble::Failure, &ended.to_string());
                 }
@@ -295,8 +296,8 @@ impl Jobs {
     /// Installs the outcome of a piece of work and reports it.
     pub(crate) fn complete(&self, work: &Work, outcome: Outcome, start: Instant) -> Result<()> {
         work.stage.set(Stage::Finishing);
-        // This comes before the installation, which wakes those who wait for the job, so that they
-        // do not find its memory still held.
+        // This happens before the installation, because the installation wakes those who wait for
+        // the job, and they should find the job's memory released.
         if work.placed.side == self.runner.sides.host() {
             give_back_memory(&self.env, &outcome.counters);
         }
@@ -326,7 +327,7 @@ impl Jobs {
 /// After a job of this size, free pages are given back to the system.
 const LARGE_JOB_BYTES: u64 = 4 << 20;
 
-/// The memory that a range delete takes in a job, about.
+/// The approximate memory that a range delete takes in a job, in bytes.
 const RANGE_DELETE_BYTES: u64 = 400;
 
 /// Gives the memory of an executed job back to the system.
@@ -355,8 +356,8 @@ fn span(work: &Work) -> tracing::Span {
 const REJECTIONS_MAX: u32 = 3;
 
 /// Counts a flush whose tables differ from the memtable. The flush runs again. After
-/// [`REJECTIONS_MAX`] rejections the store refuses writes, because log and memory would otherwise
-/// grow for ever. The log has all entries of the memtable, and reads still work.
+/// [`REJECTIONS_MAX`] rejections the store refuses writes, because otherwise the log and the memory
+/// would grow for ever. The log has all entries of the memtable, and reads still work.
 fn count_rejection(env: &Env, keyspace: &KeyspaceCore, source: &MemSource, error: &Error) {
     let count = source.rejections.fetch_add(1, Ordering::AcqRel) + 1;
     if count >= REJECTIONS_MAX {

@@ -1,4 +1,4 @@
-//! Flushes and compactions: their reservations, the sides that run them, how they are built, run
+//! Flushes and compactions: how they are reserved, which sides run them, how they are built, run
 //! and installed, and how a caller waits for them.
 //!
 //! Nothing here depends on the public API.

@@ -2,8 +2,8 @@
 //!
 //! Executors report the bytes that they have read and written since their last report
 //! ([`Throttle`]). A compaction then waits until the bucket is out of debt. A flush does not wait,
-//! but its bytes count, so compactions wait longer for it. Reports come after the reads and writes,
-//! so the sums are exact and no size has to be known in advance.
+//! but its bytes count, so compactions wait longer. Reports follow the reads and writes, so the
+//! sums are exact and no size has to be known in advance.
 //!
 //! Invariants: over any span of time, compactions read and write at most the rate times the span,
 //! plus [`BURST`] at that rate, plus one report's bytes for each task. Waits use the runtime's
@@ -71,7 +71,7 @@ impl RateLimiter {
         self.changed.notify_all();
     }
 
-    /// Counts bytes, and if `waits`, waits until the bucket is out of debt or `stop` says so.
+    /// Counts bytes. If `waits`, waits until the bucket is out of debt or `stop` returns true.
     fn spend(&self, bytes: u64, waits: bool, stop: &dyn Fn() -> bool) {
         if self.bytes_per_s() == 0 || bytes == 0 {
             return;

@@ -18,7 +18,7 @@ use siltstone_table::exec::Progress;
 use crate::env::failures::{JOB_KINDS, JobKind};
 use crate::jobs::choice::ends::COMPARED_JOBS;
 
-/// The number of last jobs over which a side's speed is measured.
+/// The number of a side's last jobs over which its speed is measured.
 const MEASURED_JOBS: usize = COMPARED_JOBS;
 
 /// How long a measurement of a side stays valid.
@@ -76,7 +76,7 @@ impl Speed {
         ns_per_byte.map(|ns| 1e9 / ns)
     }
 
-    /// The number of jobs over which it is measured.
+    /// The number of jobs over which the speed is measured.
     pub(super) fn job_count(&self) -> usize {
         self.recent.len()
     }
@@ -94,7 +94,7 @@ pub(super) struct Record {
     pub(super) speeds: [Speed; JOB_KINDS],
     /// The last failure.
     pub(super) last_failure: Option<String>,
-    /// Why it refused the last job that it was asked about. `None` if it accepted that job.
+    /// Why the side refused the last job that it was asked about. `None` if it accepted that job.
     pub(super) refusal: Option<String>,
     /// Failures since the last believed outcome. Jobs that returned while the side was suspended do
     /// not count.
@@ -103,7 +103,7 @@ pub(super) struct Record {
     pub(super) suspended: u64,
     /// The side gets no job before this time.
     pub(super) suspended_until: Option<Instant>,
-    /// The abandoned attempts that have not returned. Each occupies a slot and memory.
+    /// The abandoned attempts that have not returned yet. Each occupies a slot and memory.
     pub(super) lost: Vec<Arc<Progress>>,
 }
 
@@ -118,8 +118,8 @@ impl Record {
         self.troubles_in_a_row >= TROUBLES_IN_A_ROW
     }
 
-    /// Counts a believed outcome. `took` are its bytes and nanoseconds, if they are a measure of
-    /// the speed. Returns whether this ends a suspension.
+    /// Counts a believed outcome. `took` is the bytes and the nanoseconds of the job, if they are a
+    /// measure of the speed. Returns whether this ends a suspension.
     pub(super) fn believed(
         &mut self,
         kind: JobKind,

@@ -24,7 +24,7 @@ pub(super) struct Made {
 }
 
 impl Jobs {
-    /// Reports that a job begins elsewhere.
+    /// Reports that a job begins on another side.
     pub(crate) fn report_placed(&self, work: &Work) {
         self.env.events().emit(|| {
             let (executor, side) = self.runner.sides.name_of(work.placed.side);
@@ -39,7 +39,8 @@ impl Jobs {
         });
     }
 
-    /// Emits the events of the tables that a job made, once they are installed. A move makes none.
+    /// Emits the events of the tables that a job made, once they are installed. A move makes no
+    /// tables.
     pub(super) fn report_tables(&self, work: &Work, tables: &[Arc<TableMeta>]) {
         let level = match &work.what {
             What::Flush(_) => 0,
@@ -156,8 +157,8 @@ impl Jobs {
     }
 }
 
-/// Whether tables that were rewritten in place have as many tombstones as before. (Tables that go
-/// down a level come nearer to what their tombstones delete.)
+/// Whether tables that were rewritten in place have as many tombstones as before. (Tables that move
+/// down a level come closer to what their tombstones delete.)
 fn gave_nothing_back(choice: &Choice, outputs: &[Arc<TableMeta>]) -> bool {
     let count = |t: &Arc<TableMeta>| t.deletes + t.range_deletes;
     let before: u64 = choice.tables().map(count).sum();

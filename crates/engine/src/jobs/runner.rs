@@ -1,10 +1,10 @@
 //! What all jobs of a store share: the storage of their outputs, the open number that fences names,
 //! the sides, the limits, and the numbers of attempts.
 //!
-//! [`crate::jobs::build`] makes jobs, and [`crate::jobs::attempt`] has them executed and verifies
-//! what came back.
+//! [`crate::jobs::build`] makes jobs. [`crate::jobs::attempt`] has them executed, and verifies
+//! their outcomes.
 //!
-//! Invariant: an attempt number is given once.
+//! Invariant: each attempt number is given out once.
 //!
 //! Threading: shared by all workers.
 
@@ -31,18 +31,19 @@ use crate::types::options::{DirectIo, FlushVerify, Options, ThirdScore};
 /// Blocks of each flushed table that are compared with the memtable under [`FlushVerify::Sample`].
 const COMPARED_BLOCKS: usize = 16;
 
-/// No side has lied yet.
+/// Whether each side's next outcome is checked completely: at first false, because no side has
+/// lied.
 fn checks_whole(sides: &Sides) -> Vec<AtomicBool> {
     (0..=sides.host()).map(|_| AtomicBool::new(false)).collect()
 }
 
-/// A subjob is worth its overhead from this many input bytes on.
+/// A subjob is worth its overhead if it has at least this many input bytes.
 const SUBJOB_MIN_BYTES: u64 = 8 << 20;
 
-/// What was compared of the tables of executors other than the host's own.
+/// Counts of what was compared with the inputs, for tables of executors other than the host's own.
 #[derive(Default)]
 pub(crate) struct Checked {
-    /// Ranges of tables that were derived again from the inputs.
+    /// Ranges of tables whose contents were derived again from the inputs.
     pub(crate) place_count: Counter,
     /// The bytes of inputs and tables that were read for them.
     pub(crate) bytes: Counter,
@@ -51,9 +52,9 @@ pub(crate) struct Checked {
 /// The executors that a store is given.
 #[derive(Default)]
 pub(crate) struct Executors {
-    /// Other sides than the host.
+    /// The sides other than the host.
     pub(crate) others: Vec<Arc<dyn Executor>>,
-    /// What may run compactions in the place of the host's cores.
+    /// The executor that may run compactions in place of the host's cores.
     pub(crate) separated: Option<Arc<dyn Executor>>,
 }
 
@@ -61,41 +62,41 @@ pub(crate) struct Executors {
 pub(crate) struct JobRunner {
     pub(super) runtime: Runtime,
     outputs: Arc<dyn Storage>,
-    /// The same storage for jobs elsewhere: its calls do not wait until it can be reached.
+    /// The same storage, for jobs on other sides. Its calls do not wait until it can be reached.
     outputs_elsewhere: Arc<dyn Storage>,
     pub(super) outage: Arc<Outage>,
     pub(super) epoch: Epoch,
-    /// The id of the store, for executors of other machines.
+    /// The id of the store, for executors on other machines.
     pub(super) store: [u8; 16],
     pub(crate) open_number: u64,
     attempts: AtomicU64,
     subjobs_max: AtomicUsize,
-    /// The policy allows one subjob a job, on each side.
+    /// Whether the policy allows only one subjob per job, on each side.
     has_one_subjob: bool,
     /// The order in which subjobs begin.
     pub(crate) subjob_order: SubjobOrder,
     /// A [`FlushVerify`].
     flush_verify: AtomicU8,
-    /// [`SUBJOB_MIN_BYTES`], less in trials, whose jobs are small.
+    /// [`SUBJOB_MIN_BYTES`], or less in trials, whose jobs are small.
     pub(crate) subjob_min_bytes: AtomicU64,
     pub(crate) sides: Sides,
-    /// What may run compactions in the place of the host's cores, if the policy allows it.
+    /// The executor that may run compactions in place of the host's cores, if the policy allows it.
     pub(super) separated: Option<Arc<dyn Executor>>,
-    /// Compactions of the host read columns first.
+    /// Whether compactions of the host read columns first.
     pub(super) columns_first: bool,
-    /// For each side, whether its next outcome is checked whole.
+    /// For each side, whether its next outcome is checked completely.
     checks_whole: Vec<AtomicBool>,
     /// What was compared with the inputs of jobs.
     pub(crate) checked: Checked,
-    /// What was carried over to tables of jobs elsewhere.
+    /// Counts of what was carried over to tables of jobs on other sides.
     pub(crate) carried_over: CarriedOver,
-    /// The most bytes of blocks that are carried over for one job.
+    /// The maximum number of bytes of blocks that are carried over for one job.
     carry_over_bytes: AtomicU64,
-    /// What compactions may read and write in a second.
+    /// Limits how much compactions read and write per second.
     pub(crate) rate: Arc<RateLimiter>,
 }
 
-/// One executor that divides its jobs between the host and the only other one.
+/// Wraps each executor in one that divides its jobs between the host and that executor.
 fn split(runtime: &Runtime, executors: Vec<Arc<dyn Executor>>) -> Vec<Arc<dyn Executor>> {
     let divided = |other: Arc<dyn Executor>| {
         let host = Arc::new(CpuExecutor::new());
@@ -119,8 +120,8 @@ impl JobRunner {
             others: executors,
             separated,
         } = executors;
-        // Tables that lie behind a link are not read in this way: blocks of which something is kept
-        // would cross it twice.
+        // Tables behind a link are not read in this way, because blocks of which some entries are
+        // kept would cross the link twice.
         let columns_first = options.schedule.columns_first && separated.is_none();
         let separated = separated.filter(|_| options.schedule.separated_transfer);
         let outputs = |tables: &Arc<dyn Storage>| -> Arc<dyn Storage> {
@@ -131,7 +132,7 @@ impl JobRunner {
                 }
             }
         };
-        // The bound is only for jobs elsewhere.
+        // The limit of open files is needed only for jobs on other sides.
         let open_objects_max = match executors.is_empty() {
             true => None,
             false => storages.tables.open_objects_max(),
@@ -151,7 +152,8 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
-            // A job that is divided has many subjobs, which each side runs one after the other.
+            // A job that is divided between two sides has many subjobs, which each side runs one
+            // after the other.
             has_one_subjob: !options.schedule.multi_threading
                 && options.schedule.third_score != ThirdScore::Split,
             subjob_order: match options.schedule.fourth_score {
@@ -179,7 +181,7 @@ impl JobRunner {
         }
     }
 
-    /// A runner with the same settings that writes tables elsewhere, on the host's cores.
+    /// A runner with the same settings that writes tables to another storage, on the host's cores.
     pub(crate) fn onto(&self, outputs: &Arc<dyn Storage>, epoch: Epoch, open_number: u64) -> Self {
         let sides = self.sides.host_only();
         JobRunner {
@@ -207,22 +209,22 @@ impl JobRunner {
         }
     }
 
-    /// Changes how many subjobs of one job may run at once, for the jobs to come.
+    /// Changes how many subjobs of one job may run at once, for later jobs.
     pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
     }
 
-    /// Changes how many bytes of blocks are carried over, for the jobs to come.
+    /// Changes how many bytes of blocks are carried over, for later jobs.
     pub(crate) fn set_carry_over_bytes(&self, bytes: u64) {
         self.carry_over_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The most bytes of blocks that are carried over for one job.
+    /// The maximum number of bytes of blocks that are carried over for one job.
     pub(super) fn carry_over_bytes(&self) -> u64 {
         self.carry_over_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes how much of a flush is compared with its memtable, for the flushes to come.
+    /// Changes how much of a flush is compared with its memtable, for later flushes.
     pub(crate) fn set_flush_verify(&self, flush_verify: FlushVerify) {
         self.flush_verify
             .store(flush_verify as u8, Ordering::Relaxed);
@@ -240,8 +242,8 @@ impl JobRunner {
         }
     }
 
-    /// Whether the next outcome of this side is checked whole, because one was rejected, and none
-    /// that was checked whole was believed since.
+    /// Whether the next outcome of this side is checked completely, because an outcome of this side
+    /// was rejected, and none was believed after a complete check since then.
     pub(super) fn checks_whole(&self, side: SideId) -> bool {
         self.checks_whole[side].load(Ordering::Relaxed)
     }
@@ -250,18 +252,18 @@ impl JobRunner {
         self.checks_whole[side].store(checks_whole, Ordering::Relaxed);
     }
 
-    /// Where tables are written.
+    /// The storage that tables are written to.
     pub(crate) fn outputs(&self) -> &Arc<dyn Storage> {
         &self.outputs
     }
 
-    /// Where executors other than the host's own write tables. They must be able to stop at any
-    /// time, and their jobs run on the host if the storage cannot be reached.
+    /// The storage that executors other than the host's own write tables to. They must be able to
+    /// stop at any time, and their jobs run on the host if the storage cannot be reached.
     pub(super) fn outputs_elsewhere(&self) -> &Arc<dyn Storage> {
         &self.outputs_elsewhere
     }
 
-    /// The number of subjobs that a job for this side is cut into at most.
+    /// The maximum number of subjobs that a job for this side is cut into.
     pub(crate) fn parallelism(&self, side: SideId) -> usize {
         if self.has_one_subjob {
             return 1;
@@ -272,7 +274,7 @@ impl JobRunner {
         self.sides.parallelism(side)
     }
 
-    /// Names of an attempt that nobody else has.
+    /// A new prefix for the names of an attempt. No other attempt has the same one.
     pub(crate) fn next_prefix(&self) -> OutputPrefix {
         OutputPrefix {
             epoch: self.open_number,

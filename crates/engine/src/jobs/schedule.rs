@@ -46,7 +46,7 @@ pub(super) struct Running {
     keyspace: KeyspaceId,
     pub(super) name: String,
     pub(super) described: Described,
-    /// Bytes of its inputs.
+    /// Bytes of the work's inputs.
     pub(super) bytes: u64,
     reservation: Option<Reservation>,
     /// `None` while the work waits for another attempt.
@@ -79,7 +79,8 @@ impl Running {
 /// The side that work waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Waits {
-    /// `None` if it waits in a queue, from which any side may take it.
+    /// The side that the work waits for. `None` if it waits in a queue, from which any side may
+    /// take it.
     pub(super) side: Option<SideId>,
     /// Why it waits for this side, or where it stands in its queue, as text for people.
     pub(super) placement: String,
@@ -92,7 +93,7 @@ pub(super) struct Left {
     pub(super) keyspace: String,
     pub(super) described: Described,
     pub(super) bytes: u64,
-    /// The number of its input tables.
+    /// The number of the work's input tables.
     pub(super) table_count: u64,
     pub(super) waits: Waits,
 }
@@ -124,15 +125,15 @@ pub(crate) struct Schedule {
     /// Tables that were rewritten for their tombstones and did not lose them. They are not
     /// rewritten for this reason again.
     unproductive: BTreeSet<u64>,
-    /// Tests stop automatic compaction.
+    /// Whether a test has stopped automatic compaction.
     pub(crate) paused: bool,
     /// The overlaps of the tables of each keyspace that was picked from, as of its last pick.
     overlaps: LiteMap<KeyspaceId, Overlaps>,
-    /// What is remembered of the queues of compactions, if the policy has queues.
+    /// What is remembered about the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
     /// How busy the host's cores are.
     pub(super) host_use: HostUse,
-    /// The number of writes and reads so far, and when a search first found this number.
+    /// The number of writes and reads so far, and when a search first saw this number.
     callers: Option<(u64, Instant)>,
 }
 
@@ -163,7 +164,8 @@ impl Schedule {
         }
     }
 
-    /// Whether there was no write or read for a while. `count` is the number of both so far.
+    /// Whether there was no write or read for a while. `count` is the number of writes and reads so
+    /// far.
     pub(super) fn is_quiet(&mut self, count: u64, now: Instant) -> bool {
         match &self.callers {
             Some((before, since)) if *before == count => now.since(*since) >= QUIET_AFTER,
@@ -174,7 +176,7 @@ impl Schedule {
         }
     }
 
-    /// Brings the index of overlaps of a keyspace to this version.
+    /// Updates the index of overlaps of a keyspace to this version.
     pub(super) fn follow_overlaps(&mut self, version: &Arc<KeyspaceVersion>) {
         let overlaps = self.overlaps.entry(version.id()).or_default();
         overlaps.follow(version);
@@ -213,7 +215,7 @@ impl Schedule {
         self.left = left;
     }
 
-    /// Forgets waiting work that is started now.
+    /// Forgets waiting work because it is started now.
     pub(super) fn forget_left(&mut self, key: &PickKey) {
         self.left.retain(|left| left.key != *key);
     }
@@ -397,7 +399,8 @@ pub(crate) fn end_returned(jobs: &Jobs) {
     end(jobs, given_up);
 }
 
-/// Work panicked, or its end did. Returns the number of panics in a row of its kind and keyspace.
+/// Counts that work, or the end of work, panicked. Returns the number of panics in a row for its
+/// kind and keyspace.
 pub(crate) fn count_panic(jobs: &Jobs, of: &Reserved) -> u32 {
     let mut schedule = jobs.schedule.lock();
     let count = schedule.panicked.entry((of.kind, of.keyspace)).or_insert(0);
@@ -416,7 +419,7 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
             None
         }
         (What::Compaction(compaction), Err(_)) if compaction.choice.by_seeks => {
-            // It is not tried again before lookups have read as much once more.
+            // It is not tried again before lookups have read as much in vain once more.
             let ids: Vec<u64> = compaction.choice.tables().map(|table| table.id).collect();
             jobs.tree.tables().forget_seeks(ids.into_iter());
             Some(work)
@@ -435,12 +438,14 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
     {
         source.flushing.store(false, Ordering::Release);
     }
-    // Asked again under the lock: whoever cancels jobs looks for returned work under it.
+    // This is checked again under the lock, because a task that cancels jobs looks for returned
+    // work under this lock.
     let mut resumed = work.take_if(|work| may_resume && !work.cancel.is_cancelled());
     if resumed.is_none() {
         schedule.running.retain(|r| r.id != id);
     }
-    // Under the schedule's lock: nobody sees that nothing runs and misses a failure.
+    // This happens under the schedule's lock, so that nobody sees that nothing runs and misses a
+    // failure.
     match result {
         Ok(()) => {
             schedule.panicked.remove(&(kind, keyspace));
@@ -457,13 +462,13 @@ pub(crate) fn finish(jobs: &Jobs, work: Work, result: &Result<()>) {
         schedule.unplace(work);
     }
     schedule.returned.extend(resumed);
-    // The work's views and tables are let go without the lock.
+    // The views and tables of the work are released without the lock.
     drop(schedule);
     end(jobs, work.into_iter().collect());
 }
 
-/// The end of a piece of work panicked. If that was before the work was ended or returned, it is
-/// lost, and what it has reserved is picked again.
+/// Called when the end of a piece of work panicked. If that was before the work was ended or
+/// returned, the work is lost, and what it had reserved is picked again.
 pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     let mut schedule = jobs.schedule.lock();
     let before = schedule.running.len();
@@ -479,19 +484,19 @@ pub(crate) fn take_back(jobs: &Jobs, reserved: &Reserved) {
     jobs.env.job_ended().notify();
 }
 
-/// Returns work with which a side other than the host has failed. It waits for its next attempt, on
-/// any side, or without fallback on any side but the host.
+/// Returns work that a side other than the host has failed with. It waits for its next attempt,
+/// which may run on any side, or, without fallback, on any side except the host.
 pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     let side = work.placed.side;
     let host = jobs.runner.sides.host();
-    // The host can do it in another way.
+    // The host can run it in another way.
     if side != host
         && let Some(answer) = work.answers.get_mut(side)
     {
         *answer = Answer::Failed;
     }
     let others = work.answers.get_mut(..host).unwrap_or_default();
-    // If only the host was asked, nobody else would ever take it.
+    // If only the host was asked, no other side would ever take it.
     let is_for_others = side != host || others.contains(&Answer::Accepts);
     if !jobs.env.options().schedule.fallback && is_for_others {
         work.is_kept_off_host = true;
@@ -505,8 +510,8 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
     }
     match &mut work.begun {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(side),
-        // There is nothing to resume, so the job begins again, divided for the side that will run
-        // it. Tables that the executor may still leave are refused.
+        // There is nothing to resume, so the job begins again, and is divided for the side that
+        // will run it. Tables that the executor may still leave are refused.
         _ => jobs.runner.discard_names(&work.end()),
     }
     let mut schedule = jobs.schedule.lock();

@@ -1,12 +1,14 @@
-//! The executors of a store, the questions to them, and what the store knows of each.
+//! The executors of a store, the questions that they are asked, and what the store knows about
+//! each.
 //!
-//! `Sides` holds the executors, the host's own last, and a record of each ([`super::record`]): its
-//! speed and its failures. An executor that fails too often is suspended for a while. The host is
-//! never suspended, because some side must run the jobs; its failure is reported as a failure of
-//! the job ([RFC 7](../../../../docs/rfc/0007-slots.md), section 6).
+//! `Sides` holds the executors, with the host's own as the last one, and a record of each
+//! ([`super::record`]): its speed and its failures. An executor that fails too often is suspended
+//! for a while. The host is never suspended, because some side must run the jobs. A failure of the
+//! host is reported as a failure of the job ([RFC 7](../../../../docs/rfc/0007-slots.md), section
+//! 6).
 //!
-//! Threading: shared; one mutex for the records, which is held over nothing else. Events are
-//! emitted after it is released.
+//! Threading: shared. One mutex protects the records, and no call is made while it is held. Events
+//! are emitted after it is released.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +35,8 @@ pub(crate) type SideId = usize;
 /// The maximum number of slots of a side, whatever its executor reports.
 const SLOTS_MAX: usize = 64;
 
-/// The jobs of one side may together open one in this many of the files that the process may open.
+/// The jobs of one side together may open at most one in this many of the files that the process
+/// may open.
 const FILES_SHARE: u64 = 8;
 
 /// The maximum number of subjobs of a job, whatever its executor reports.
@@ -128,17 +131,17 @@ pub(crate) struct Sides {
     names: Vec<(String, String)>,
     /// The number of files that the jobs of one side may have open.
     files_max: usize,
-    /// Of each executor, in their order.
+    /// For each executor, in their order.
     records: Mutex<Vec<Record>>,
-    /// Of each executor, in their order.
+    /// For each executor, in their order.
     ends: Vec<Ends>,
-    /// Of each executor, in their order.
+    /// For each executor, in their order.
     costs: Vec<Costs>,
     fallbacks: Counter,
 }
 
 impl Sides {
-    /// The sides of a store in a process that may have `open_objects_max` files open.
+    /// The sides of a store, in a process that may have `open_objects_max` files open.
     pub(crate) fn new(
         runtime: &Runtime,
         mut executors: Vec<Arc<dyn Executor>>,
@@ -161,7 +164,7 @@ impl Sides {
         }
     }
 
-    /// The host alone, for jobs that are not jobs of an open store.
+    /// The host alone, for jobs that do not belong to an open store.
     pub(crate) fn host_only(&self) -> Sides {
         Sides::new(&self.runtime, Vec::new(), &self.events, None)
     }
@@ -261,8 +264,8 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
-    /// What is known of each side now, except the jobs that it runs. `asked` are the answers of the
-    /// executors.
+    /// What is known about each side now, except the jobs that it runs. `asked` are the answers of
+    /// the executors.
     pub(crate) fn view(&self, asked: &[Asked]) -> Vec<SideView<'_>> {
         let host = self.host();
         let now = self.runtime.now();
@@ -320,9 +323,9 @@ impl Sides {
         self.host() > 0
     }
 
-    /// Counts a job that a side has done. `took` are its bytes and nanoseconds. It is `None` if the
-    /// attempt took over a part of an earlier one, because then they say nothing about the side's
-    /// speed.
+    /// Counts a job that a side has completed. `took` is the job's bytes and nanoseconds. It is
+    /// `None` if the attempt took over a part of an earlier one, because then they do not show the
+    /// side's speed.
     pub(crate) fn count_believed(&self, side: SideId, kind: JobKind, took: Option<(u64, u64)>) {
         let now = self.runtime.now();
         let took = took.map(|(bytes, ns)| (bytes.max(1), ns));
@@ -333,7 +336,7 @@ impl Sides {
         }
     }
 
-    /// Counts a compaction that a side has done.
+    /// Counts a compaction that a side has completed.
     pub(crate) fn count_compacted(&self, side: SideId, done: &Compacted) {
         self.costs[side].add(done);
     }
@@ -343,9 +346,9 @@ impl Sides {
         self.costs[side].host_cpu_ns.add(ns);
     }
 
-    /// Counts a job that a side has not done. `falls_back` says whether the host may do it then. If
-    /// the store itself may be at fault, the caller counts the trouble when another side has done
-    /// the job.
+    /// Counts a job that a side has not completed. `falls_back` says whether the host may run the
+    /// job then. If the store itself may be at fault, the caller counts the trouble once another
+    /// side has completed the job.
     pub(crate) fn count_ended(&self, side: SideId, ended: &Ended, falls_back: bool) {
         let trouble = match ended {
             Ended::Cancelled => return,
@@ -392,7 +395,7 @@ impl Sides {
         });
     }
 
-    /// Counts work with which an executor failed that stood in the place of the host's cores.
+    /// Counts work that the executor which stands in for the host's cores has failed with.
     pub(crate) fn count_fallback(&self) {
         self.fallbacks.add(1);
     }

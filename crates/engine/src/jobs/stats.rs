@@ -4,8 +4,8 @@
 //! sides (slots, speed, failures). The result shows why a job runs on its side, which side waiting
 //! work waits for, and why a side is idle.
 //!
-//! Threading: any task. The schedule's lock is held while its lists are copied; then executors are
-//! asked without a lock.
+//! Threading: any task. The schedule's lock is held while its lists are copied. Then the executors
+//! are asked without a lock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -27,12 +27,12 @@ pub(crate) struct JobsStats {
     pub(crate) jobs: Vec<JobStats>,
     /// Jobs that wait for a side and are not reserved.
     pub(crate) waiting: Vec<JobStats>,
-    /// The same jobs by keyspace and level.
+    /// The waiting jobs by keyspace and level.
     pub(crate) queues: Vec<QueueStats>,
     /// The executors in their order, the host's own last.
     pub(crate) sides: Vec<SideStats>,
-    /// How urgent each level of each keyspace is: it is due from 1 on. Tables that jobs have
-    /// reserved do not count, unless the policy says so.
+    /// How urgent each level of each keyspace is. A level is due if this is at least 1. Tables that
+    /// jobs have reserved do not count, unless the policy says so.
     pub(crate) scores: BTreeMap<KeyspaceId, [f64; LEVEL_COUNT]>,
 }
 

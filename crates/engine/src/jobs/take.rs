@@ -1,4 +1,4 @@
-//! Decides which work is done next and by which side: a pick and a choice, under one lock.
+//! Decides which work is done next and on which side: a pick and a choice, under one lock.
 //!
 //! A free task calls [`take`]. It goes through returned work, sealed memtables, manual requests,
 //! due levels of one keyspace after the other, and last the compactions that reclaim deleted space.
@@ -50,7 +50,7 @@ pub(crate) enum Taker {
     },
 }
 
-/// One call gives up after it has left this many flushes, or this many compactions, in the tree.
+/// One call ends after it has left this many flushes, or this many compactions, in the tree.
 const LEFT_MAX: usize = 32;
 
 /// The input of picks for one keyspace, as of one moment.
@@ -121,11 +121,11 @@ fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
     }
 }
 
-/// An answer of [`Round::place`].
+/// The result of [`Round::place`].
 enum Step {
-    /// The caller starts the work there.
+    /// The caller starts the work on this side.
     Start(Placed),
-    /// The work stays where it is. If the sides were compared, it waits for this one.
+    /// The work stays where it is. If the sides were compared, it waits for the given side.
     Leave(Option<Waits>),
     /// The executors have not been asked yet whether they accept the work.
     Ask,
@@ -134,7 +134,7 @@ enum Step {
 /// How a round ended.
 enum Found {
     Work(Box<Work>),
-    /// The caller has to ask the executors about these works, without the lock.
+    /// The caller must ask the executors about these works, without the lock.
     Questions(Vec<(Arc<KeyspaceCore>, What)>),
     Nothing,
 }
@@ -144,21 +144,21 @@ struct Round<'a> {
     jobs: &'a Jobs,
     taker: Taker,
     third_score: ThirdScore,
-    /// Each side has one compaction at once.
+    /// Whether each side may have only one compaction at a time.
     is_single: bool,
-    /// How many times the time of the host's cores counts.
+    /// The factor by which the time of the host's cores is multiplied.
     host_weight: f64,
     /// The answers of the executors that were asked so far in this call.
     answers: &'a BTreeMap<PickKey, Vec<Answer>>,
     /// The state and slots that the executors reported. `None` if the host is the only side.
     asked: Option<Vec<Asked>>,
-    /// The sides as they were under the schedule's lock, without their running jobs.
+    /// The sides as they were under the schedule's lock, without the jobs that they run.
     sides: Option<Vec<SideView<'a>>>,
     /// The work that was left in the tree, with the side that it waits for.
     waiting: Vec<Waiting>,
     /// The reservations that the compactions left in the tree would make.
     left: Vec<(KeyspaceId, Reservation)>,
-    /// The same work as statistics show it.
+    /// The same work, in the form in which statistics show it.
     shown: Vec<Left>,
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
     }
 }
 
-/// All keyspaces, beginning after the one that was served last.
+/// All keyspaces, beginning with the one after the keyspace that was served last.
 fn in_turn(map: &KeyspaceMap, turn: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceCore>> {
     let after = map.by_id.range(turn + 1..).chain(map.by_id.range(..=turn));
     after.map(|(_, keyspace)| keyspace)
@@ -304,7 +304,7 @@ impl Round<'_> {
         // This opens tables, so it runs without the lock.
         'learn: for keyspace in map.by_id.values() {
             for handle in with_range_deletes(&keyspace.pin()) {
-                // Each try of a storage that is away would wait for its own time limit.
+                // If the storage cannot be reached, each attempt would wait for its own time limit.
                 let is_known = handle.deleted_ranges().is_some();
                 if jobs.env.is_closing()
                     || !is_known && !jobs.tree.tables().learn_deleted_ranges(handle)
@@ -342,7 +342,8 @@ impl Round<'_> {
         Found::Nothing
     }
 
-    /// Returned flushes, then the sealed memtables of each keyspace, the oldest first.
+    /// Goes through returned flushes, and then through the sealed memtables of each keyspace, the
+    /// oldest first.
     fn flushes(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
         if let Some(found) = self.returned(schedule, JobKind::Flush) {
             return Some(found);
@@ -438,7 +439,7 @@ impl Round<'_> {
         None
     }
 
-    /// The input of a pick that treats the work left in the tree as reserved.
+    /// The input of a pick. Work that was left in the tree counts as reserved.
     fn pick_state(&self, schedule: &Schedule, keyspace: &KeyspaceCore) -> PickState {
         let mut reserved = schedule.reservations(keyspace.id);
         let left = self.left.iter().filter(|(id, _)| *id == keyspace.id);
@@ -569,7 +570,7 @@ impl Round<'_> {
         }))
     }
 
-    /// Whether a side has the one compaction that it may have at once.
+    /// Whether a side already has the one compaction that it may have at a time.
     fn is_occupied(&self, schedule: &Schedule, side: SideId) -> bool {
         self.is_single && schedule.compaction_count(side) > 0
     }
@@ -592,7 +593,8 @@ impl Round<'_> {
         let now = self.jobs.env.now();
         let with_running = |(id, side): (SideId, &SideView<'b>)| {
             let mut running = schedule.running_on(id, now);
-            // One compaction at once is as one slot for compactions, if any slot is free for it.
+            // A side with one compaction at a time counts as one slot, if any slot is free for the
+            // compaction.
             let is_single = self.is_single
                 && kind == JobKind::Compaction
                 && (id == host || side.slots > running.len() || self.is_occupied(schedule, id));

@@ -1,6 +1,6 @@
-//! A piece of work: one flush or one compaction, from the moment it is picked until it has ended.
+//! A piece of work: one flush or one compaction, from the time it is picked until it has ended.
 //!
-//! Threading: whoever runs it owns it. Its progress, its stage and its token of cancellation are
+//! Threading: the task that runs it owns it. Its progress, its stage and its cancel token are
 //! shared with the schedule.
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,50 +29,53 @@ pub(crate) struct Work {
     pub(crate) progress: Arc<Progress>,
     /// For statistics.
     pub(crate) stage: Arc<StageCell>,
-    /// A sentence of the executor on how it runs the job, which is shown to users.
+    /// A sentence of the executor about how it runs the job. It is shown to users.
     pub(crate) remark: Arc<RemarkCell>,
     pub(crate) cancel: CancelToken,
-    /// Set by the first attempt. Those that follow run the same job, if there is anything to
-    /// resume.
+    /// Set by the first attempt. Later attempts run the same job, if there is anything to resume.
     pub(crate) begun: Option<Begun>,
     pub(crate) placed: Placed,
-    /// What each side said to the job, or did with it. Empty if the host is the only side.
+    /// For each side, whether it accepts the job or has failed with it. Empty if the host is the
+    /// only side.
     pub(crate) answers: Vec<Answer>,
-    /// Sides that failed in a way that may be the store's own fault, and what they said. It is
-    /// their fault if another side does the work.
+    /// Sides that failed in a way that may be the store's own fault, and their errors. If another
+    /// side completes the work, the sides were at fault.
     pub(crate) suspects: Vec<(SideId, String)>,
-    /// What the names of the last attempt's outputs begin with.
+    /// The prefix of the names of the last attempt's outputs.
     pub(crate) last_output: Option<OutputPrefix>,
-    /// A side other than the host has failed with it, and the policy gives it to no host.
+    /// Whether a side other than the host has failed with the work, and the policy does not let the
+    /// host run it instead.
     pub(crate) is_kept_off_host: bool,
-    /// Attempts elsewhere whose outcomes were not believed.
+    /// Attempts on other sides whose outcomes were not believed.
     pub(crate) unbelieved: Vec<Leftover>,
-    /// An attempt that left the values on a device has failed, so the host's cores run it.
+    /// Whether an attempt that left the values on a device has failed, so that the host's cores run
+    /// it.
     pub(crate) is_whole: bool,
 }
 
-/// Where an attempt runs, and why there.
+/// The side on which an attempt runs, and why.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
     pub(crate) side: SideId,
-    /// When each side would have done the job, for people. Empty if there was no choice.
+    /// When each side would have finished the job, as text for people. Empty if there was no
+    /// choice.
     pub(crate) reason: String,
-    /// How long it was expected to take, in nanoseconds; 0 if that is not known.
+    /// How long the attempt was expected to take, in nanoseconds; 0 if this is not known.
     pub(crate) expected_ns: u64,
     pub(crate) begun: Instant,
 }
 
-/// How far a piece of work is ([RFC 7](../../../../docs/rfc/0007-slots.md), section 3).
+/// How far a piece of work has got ([RFC 7](../../../../docs/rfc/0007-slots.md), section 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It is reserved, and no attempt has begun or the last one has failed.
+    /// The work is reserved. No attempt has begun, or the last one has failed.
     #[default]
     Reserved,
     /// An executor has the job.
     Running,
-    /// The executor has returned, and what it made is verified.
+    /// The executor has returned, and its outcome is being verified.
     Verifying,
-    /// What it made is installed.
+    /// The outcome is being installed.
     Finishing,
 }
 
@@ -84,7 +87,7 @@ impl Stage {
         Stage::Finishing,
     ];
 
-    /// The word for it in statistics.
+    /// The word for the stage in statistics.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Stage::Reserved => "reserved",
@@ -95,7 +98,7 @@ impl Stage {
     }
 }
 
-/// The stage of a piece of work, which statistics read while a task changes it.
+/// The stage of a piece of work. Statistics read it while a task changes it.
 #[derive(Default)]
 pub(crate) struct StageCell(AtomicU8);
 
@@ -109,7 +112,7 @@ impl StageCell {
     }
 }
 
-/// The last remark of an executor about a piece of work, which statistics read meanwhile.
+/// The last remark of an executor about a piece of work. Statistics read it while the job runs.
 #[derive(Default)]
 pub(crate) struct RemarkCell(ArcSwapOption<String>);
 
@@ -120,7 +123,7 @@ impl RemarkListener for RemarkCell {
 }
 
 impl RemarkCell {
-    /// Why a side was chosen, and what was said since, as text.
+    /// Joins the reason why a side was chosen and the last remark into one text.
     pub(crate) fn after(&self, placement: &str) -> String {
         match &*self.0.load() {
             None => placement.to_string(),
@@ -137,7 +140,7 @@ pub(crate) enum What {
     Compaction(Box<Compaction>),
 }
 
-/// What a piece of work does, in words.
+/// A description of a piece of work, in words.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
     pub(super) kind: &'static str,
@@ -177,19 +180,19 @@ pub(crate) struct Compaction {
     /// The version that the choice was made from: the job's cuts and the ranges of older data come
     /// from the same version.
     pub(crate) version: Arc<KeyspaceVersion>,
-    /// The slots of the sources that were not installed then.
+    /// The slots of the sources that were not installed at that time.
     pub(crate) unsettled: Vec<SeqRange>,
     pub(crate) reason: Reason,
 }
 
-/// Who asked for a compaction.
+/// Why a compaction is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// A level is due.
     Due,
-    /// Tombstones are worth it.
+    /// There are enough tombstones to make it worthwhile.
     Deletes,
-    /// The user.
+    /// A user requested it.
     Manual,
 }
 
@@ -215,7 +218,8 @@ impl Work {
         }
     }
 
-    /// Bytes of its inputs: the raw bytes of a memtable's entries, or the files of tables.
+    /// The bytes of the work's inputs: the raw bytes of a memtable's entries, or the bytes of the
+    /// table files.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.what {
             What::Flush(source) => source.mem.raw_bytes(),
@@ -223,7 +227,7 @@ impl Work {
         }
     }
 
-    /// The number of its input tables.
+    /// The number of the work's input tables.
     pub(crate) fn table_count(&self) -> u64 {
         match &self.what {
             What::Flush(_) => 0,
@@ -231,7 +235,7 @@ impl Work {
         }
     }
 
-    /// Whether it is only an edit of the manifest, without a job.
+    /// Whether the work is only an edit of the manifest, without a job.
     pub(crate) fn is_edit(&self) -> bool {
         match &self.what {
             What::Flush(_) => false,
@@ -239,7 +243,8 @@ impl Work {
         }
     }
 
-    /// Whether it is a compaction that is due only because of lookups in vain. Nobody waits for it.
+    /// Whether the work is a compaction that is due only because of unsuccessful lookups. Nobody
+    /// waits for it.
     pub(crate) fn is_by_seeks(&self) -> bool {
         match &self.what {
             What::Flush(_) => false,
@@ -247,9 +252,9 @@ impl Work {
         }
     }
 
-    /// Whether it may wait for a busy side. Writers wait for flushes and for the compaction of
-    /// level 0 if it has many runs, callers wait for manual compactions, and work that was returned
-    /// has waited already.
+    /// Whether the work may wait for a busy side. Writers wait for flushes, and for the compaction
+    /// of level 0 if level 0 has many runs. Callers wait for manual compactions. Work that was
+    /// returned has waited already.
     pub(crate) fn may_wait(&self) -> bool {
         match &self.what {
             What::Flush(_) => false,
@@ -268,7 +273,7 @@ impl Work {
         }
     }
 
-    /// What its present attempt has reserved.
+    /// What the work's present attempt has reserved.
     pub(crate) fn reserved(&self) -> Reserved {
         Reserved {
             id: self.id,
@@ -282,26 +287,26 @@ impl Work {
         }
     }
 
-    /// Why its side was chosen, and how it runs the job, for people.
+    /// Why the side was chosen, and how it runs the job, as text for people.
     pub(crate) fn placement(&self) -> String {
         self.remark.after(&self.placed.reason)
     }
 
-    /// For people.
+    /// A description of the work for people.
     pub(crate) fn describe(&self) -> String {
         let kind = self.kind().word();
         format!("a {kind} of keyspace `{}`", self.keyspace.name)
     }
 
-    /// Whether another attempt after a failed one is worth it: the failed one finished tables that
-    /// were not there before. Call this once per attempt.
+    /// Whether another attempt after a failed one is worthwhile: the failed one finished tables
+    /// that were not there before. Call this once per attempt.
     pub(crate) fn may_resume(&mut self) -> bool {
         let has_more = self.begun.as_mut().is_some_and(Begun::has_left_more);
         has_more && !self.cancel.is_cancelled() && !self.keyspace.is_dropped()
     }
 
-    /// Ends the work. Gives the names of the tables that its attempts left, which the caller
-    /// deletes.
+    /// Ends the work. Returns the names of the tables that its attempts left. The caller must
+    /// delete them.
     pub(crate) fn end(&mut self) -> Vec<String> {
         self.begun.take().map_or(Vec::new(), |begun| begun.end())
     }
@@ -313,15 +318,15 @@ pub(crate) struct Reserved {
     pub(super) id: u64,
     pub(super) kind: JobKind,
     pub(super) keyspace: KeyspaceId,
-    /// The attempt: work that is returned gets a new progress.
+    /// Identifies the attempt: when work is returned, it gets a new progress.
     pub(super) attempt: Arc<Progress>,
-    /// The memtable that a flush writes. This does not keep its memory, which is to be free before
-    /// anybody can find that nothing runs any more.
+    /// The memtable that a flush writes. This reference does not keep the memtable's memory, which
+    /// must be free before anybody can see that nothing runs any more.
     pub(super) memtable: Weak<MemSource>,
 }
 
 impl Compaction {
-    /// Whether it is only an edit of the manifest, without a job.
+    /// Whether the compaction is only an edit of the manifest, without a job.
     pub(crate) fn is_edit(&self) -> bool {
         matches!(self.choice.kind, ChoiceKind::TrivialMove | ChoiceKind::Drop)
     }

@@ -1,12 +1,12 @@
-//! Queues with two ends: the slowest side takes the smallest work of a queue, and the others take
-//! the largest ([RFC 10](../../../../../docs/rfc/0010-schedule.md), section 3).
+//! Queues with two ends: the slowest side takes the smallest work of a queue, and the other sides
+//! take the largest ([RFC 10](../../../../../docs/rfc/0010-schedule.md), section 3).
 //!
 //! [`Order`] says how fast the sides are, compared with each other, and [`take_end`] says which
 //! side takes which work.
 //!
-//! Invariants: of the sides that take part, exactly one has the small end. A side never gets work
-//! that it does not accept, or with which it has failed. If a side that can begin a job accepts any
-//! of the works, one of them is taken.
+//! Invariants: of the sides that take part, exactly one takes from the small end. A side never gets
+//! work that it does not accept, or that it has failed with. If a side that can begin a job accepts
+//! any of the works, one of them is taken.
 //!
 //! Threading: pure functions.
 
@@ -18,14 +18,14 @@ pub(crate) const COMPARED_JOBS: usize = 5;
 /// A work that was passed over this many times is taken before all others of its queue.
 pub(crate) const PASSED_MAX: u32 = 8;
 
-/// What is known of a side.
+/// What is known about a side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndSide {
-    /// The side may run jobs, now or when one of its slots is free.
+    /// Whether the side may run jobs, now or when one of its slots is free.
     pub(crate) takes_part: bool,
-    /// The number of its jobs that are measured, at most [`COMPARED_JOBS`].
+    /// The number of its jobs over which it is measured, at most [`COMPARED_JOBS`].
     pub(crate) job_count: usize,
-    /// Nanoseconds a byte over these jobs.
+    /// Nanoseconds per byte over these jobs.
     pub(crate) ns_per_byte: Option<f64>,
 }
 
@@ -39,13 +39,14 @@ impl EndSide {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Order {
     sides: Vec<usize>,
-    /// The nanoseconds a byte of each side with which it is compared for good.
+    /// For each side, the nanoseconds per byte with which it is compared from now on, if they are
+    /// fixed.
     frozen: Vec<Option<f64>>,
 }
 
 impl Order {
     /// The order before anything is measured. The host is the last one in the list of sides, so it
-    /// is taken for the slowest.
+    /// counts as the slowest.
     pub(crate) fn new(side_count: usize) -> Order {
         Order {
             sides: (0..side_count).collect(),
@@ -54,9 +55,10 @@ impl Order {
     }
 
     /// The order after another comparison. Sides that are equally fast keep their order. While a
-    /// side is not measured, it is taken for faster than the others, and the host for the slowest.
-    /// With `freezes`, the first comparison of measured sides that differ is the last one for these
-    /// sides. A side that joins them later is compared for good when it is measured.
+    /// side is not measured, it counts as faster than the others, and the host counts as the
+    /// slowest. With `freezes`, the first comparison in which all sides that take part are measured
+    /// and differ is final for these sides. The speed of a side that joins later is fixed when it
+    /// is measured.
     pub(crate) fn compared(mut self, sides: &[EndSide], freezes: bool) -> Order {
         let frozen = &self.frozen;
         let speed = |side: &usize| match (frozen[*side], &sides[*side]) {
@@ -83,7 +85,7 @@ impl Order {
         self
     }
 
-    /// The side that takes from the small end: the slowest one that takes part.
+    /// The side that takes from the small end: the slowest side that takes part.
     pub(crate) fn small_end(&self, sides: &[EndSide]) -> Option<usize> {
         let mut from_slowest = self.sides.iter().rev();
         from_slowest.find(|side| sides[**side].takes_part).copied()
@@ -95,28 +97,29 @@ impl Order {
     }
 }
 
-/// A work of a queue. The works of a queue are in the order of their size.
+/// A work in a queue. The works of a queue are sorted by size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued<'a> {
-    /// How often a work that came later was taken before it.
+    /// How often a work that came later was taken before this one.
     pub(crate) passed_count: u32,
     /// The answer of each side.
     pub(crate) answers: &'a [Answer],
 }
 
-/// A work that is taken: where it stands, who takes it, and why this one.
+/// A work that is taken: its position, the side that takes it, and why it was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) queue: usize,
     pub(crate) position: usize,
     pub(crate) side: usize,
-    /// It was passed over too often, and is at no end.
+    /// Whether it was taken because it had been passed over too often, and not because it is at an
+    /// end.
     pub(crate) was_passed: bool,
 }
 
-/// Which side takes which work. `small` is the side with the small end. `able` says of each side
-/// whether the caller can begin a job there now: of these, the fastest chooses first. The queues
-/// are in the order of their urgency.
+/// Decides which side takes which work. `small` is the side that takes from the small end. `able`
+/// says for each side whether the caller can begin a job there now. Of these sides, the fastest
+/// chooses first. The queues are in the order of their urgency.
 pub(crate) fn take_end(
     order: &Order,
     small: Option<usize>,
@@ -158,7 +161,7 @@ mod tests {
     const YES: Answer = Answer::Accepts;
     const NO: Answer = Answer::Refuses;
 
-    /// Sides that take these nanoseconds a byte. The last one is the host.
+    /// Sides that need these nanoseconds per byte. The last one is the host.
     fn measured(speeds: &[f64]) -> Vec<EndSide> {
         let of = |ns: &f64| EndSide {
             takes_part: true,
@@ -278,7 +281,7 @@ mod tests {
         (sides[0].takes_part, sides[0].job_count) = (false, 0);
         let order = Order::new(3).compared(&sides, true);
         assert_eq!(order.small_end(&sides), Some(2));
-        // It takes part now. The others keep their order, whatever they are measured at.
+        // It takes part now. The other sides keep their order, whatever is measured for them.
         sides = measured(&[9.0, 7.0, 5.0]);
         sides[0].job_count = 0;
         let order = order.compared(&sides, true);
@@ -332,7 +335,7 @@ mod tests {
             let taken = take_end(&order, Some(1), &able, &[works.to_vec()]).unwrap();
             (taken.side, taken.position, taken.was_passed)
         };
-        // Side 0 does not accept the one that waits the longest.
+        // Side 0 does not accept the work that has waited the longest.
         assert_eq!(at([true, false], &works), (0, 2, true));
         assert_eq!(at([false, true], &works), (1, 1, true));
         works[2].passed_count = PASSED_MAX - 1;

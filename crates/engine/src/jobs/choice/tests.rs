@@ -35,7 +35,7 @@ fn of(bytes: u64) -> Ask<'static> {
     }
 }
 
-/// Places jobs one after the other. Jobs that wait count for the placement of later ones.
+/// Places jobs one after the other. Waiting jobs count when later ones are placed.
 fn places(sides: &[SideView<'_>], asks: &[Ask<'_>]) -> Vec<(usize, bool)> {
     let mut waiting = Vec::new();
     let place = |ask: &Ask<'_>| {

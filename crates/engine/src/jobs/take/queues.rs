@@ -1,12 +1,12 @@
-//! Due compactions below level 0 as queues with two ends, within one search for work.
+//! Due compactions below level 0 as queues with two ends, for one search for work.
 //!
-//! Without queues, work is picked one by one, and a side is chosen for each. With queues
-//! ([`ThirdScore::Ends`](crate::types::options::ThirdScore)), the search first lists what is due,
-//! by keyspace and level in the order of size, and then each side takes from its end ([RFC
+//! Without queues, work is picked one by one, and a side is chosen for each piece. With queues
+//! ([`ThirdScore::Ends`](crate::types::options::ThirdScore)), the search first lists the due work,
+//! by keyspace and level and sorted by size. Then each side takes from its end ([RFC
 //! 10](../../../../../docs/rfc/0010-schedule.md), section 3).
 //!
-//! Invariants: a queue lives for one search, and reserves nothing in the schedule. Level 0 is
-//! placed before anything is listed, so no work in a queue keeps its tables from it.
+//! Invariants: a queue exists during one search, and reserves nothing in the schedule. Level 0 is
+//! placed before anything is listed, so no work in a queue keeps tables from level 0.
 //!
 //! Threading: under the schedule's lock; no I/O.
 
@@ -26,37 +26,38 @@ use crate::tree::view::KeyspaceCore;
 use crate::types::limits::{BOTTOM_LEVEL, KeyspaceId};
 use crate::types::options::ThirdScore;
 
-/// Identifies a work over several searches: the keyspace, the level, and the first table. The
-/// tables below may change meanwhile.
+/// Identifies a work across searches: the keyspace, the level, and the first table. The tables in
+/// the level below may change meanwhile.
 type WorkKey = (KeyspaceId, u8, u64);
 
-/// For how many searches a work is remembered that they did not find. A search lists only as much
-/// as the sides could begin, so it may end before it comes to the works of another keyspace.
+/// A work is forgotten if this many searches in a row did not find it. A search lists only as much
+/// as the sides could begin, so it may end before it reaches the works of another keyspace.
 const REMEMBERED_FOR: u64 = 64;
 
-/// What is remembered of a work in a queue.
+/// What is remembered about a work in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Age {
-    /// The search that found it first.
+    /// The number of the search that found it first.
     since: u64,
-    /// The search that found it last.
+    /// The number of the search that found it last.
     seen: u64,
     passed_count: u32,
 }
 
-/// What is remembered of the queues from one search to the next.
+/// What is remembered about the queues from one search to the next.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Memory {
     /// `None` before the first search.
     order: Option<Order>,
-    /// The side that had the small end in the last search.
+    /// The side that took from the small end in the last search.
     pub(in crate::jobs) small_end: Option<usize>,
     searches: u64,
     ages: BTreeMap<WorkKey, Age>,
 }
 
 impl Memory {
-    /// Notes the works that a search has found. Those that were not found for long are forgotten.
+    /// Notes the works that a search has found. Works that were not found for a long time are
+    /// forgotten.
     fn note(&mut self, found: impl Iterator<Item = WorkKey>) {
         self.searches += 1;
         let now = self.searches;
@@ -71,7 +72,7 @@ impl Memory {
         self.ages.retain(|_, age| now - age.seen < REMEMBERED_FOR);
     }
 
-    /// A work was begun. If it comes back, it is a new one.
+    /// Forgets a work that was begun. If it is found again, it counts as new.
     fn forget(&mut self, key: &WorkKey) {
         self.ages.remove(key);
     }
@@ -80,7 +81,8 @@ impl Memory {
         self.ages.get(key).map_or(0, |age| age.passed_count)
     }
 
-    /// Counts the works of a queue that came earlier than the one that was taken.
+    /// Counts that a work was taken, for the works of its queue that had been found earlier than
+    /// it.
     fn count_passed<'a>(&mut self, taken: &WorkKey, queue: impl Iterator<Item = &'a WorkKey>) {
         let Some(taken) = self.ages.get(taken).copied() else {
             return;
@@ -104,7 +106,7 @@ struct Entry {
     answers: Vec<Answer>,
 }
 
-/// The works of one level of one keyspace, by size.
+/// The works of one level of one keyspace, sorted by size.
 struct Queue {
     keyspace: Arc<KeyspaceCore>,
     level: u8,
@@ -129,8 +131,8 @@ impl Queue {
 }
 
 impl Round<'_> {
-    /// Places due compactions: level 0 of each keyspace as without queues, and then the works of
-    /// the other levels, each side from its end.
+    /// Places due compactions. Level 0 of each keyspace is placed as without queues. Of the works
+    /// of the other levels, each side takes from its end.
     pub(super) fn queued(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
         let mut later = Vec::new();
         for keyspace in super::in_turn(map, schedule.turn) {
@@ -172,8 +174,8 @@ impl Round<'_> {
         let mut taken = take_end(&order, small, &able, &all);
         drop(all);
         if taken.is_none() && is_spared && host_is_able {
-            // No other side can begin a job. The host does not begin one that another side will
-            // have done soon enough.
+            // No other side can begin a job. The host does not begin a job that another side will
+            // finish soon enough.
             self.leave_to_others(schedule, &mut queues, small == Some(host), &able);
             let all: Vec<_> = queues
                 .iter()
@@ -187,24 +189,23 @@ impl Round<'_> {
             return Some(self.start_taken(schedule, queues, taken, small));
         }
         self.show(queues);
-        // Nobody can begin the works that were listed, so they need not keep their tables from
-        // level 0.
+        // No side can begin the listed works now, so they need not keep their tables from level 0.
         self.left.truncate(left_count);
         later
             .into_iter()
             .find_map(|keyspace| self.level0(schedule, keyspace))
     }
 
-    /// Whether level 0 of a keyspace is at least as urgent as its other levels. If it always came
-    /// first, its jobs would follow each other and reserve all of the level below, which would grow
-    /// without a limit, and these jobs with it.
+    /// Whether level 0 of a keyspace is at least as urgent as its other levels. If level 0 always
+    /// came first, its jobs would follow each other and reserve all of the level below. That level
+    /// would grow without a limit, and so would these jobs.
     fn is_level0_first(&self, schedule: &Schedule, keyspace: &Arc<KeyspaceCore>) -> bool {
         let state = self.pick_state(schedule, keyspace);
         let scores = pick::scores(&state.input(None));
         scores[1..].iter().all(|score| *score <= scores[0])
     }
 
-    /// Places the compactions of level 0 of a keyspace that are due.
+    /// Places the due compactions of level 0 of a keyspace.
     fn level0(&mut self, schedule: &mut Schedule, keyspace: &Arc<KeyspaceCore>) -> Option<Found> {
         let pick = |schedule: &Schedule, state: &super::PickState| {
             pick::pick_of(&state.input(schedule.overlaps(keyspace.id)), 0..1)
@@ -212,8 +213,8 @@ impl Round<'_> {
         self.compactions(schedule, keyspace, Reason::Due, pick)
     }
 
-    /// The compactions below level 0 that are due, as many as all sides could begin. Work that is
-    /// only an edit is placed at once.
+    /// Lists the due compactions below level 0, at most as many as all sides could begin. Work that
+    /// is only an edit is placed at once.
     fn list(
         &mut self,
         schedule: &mut Schedule,
@@ -270,12 +271,12 @@ impl Round<'_> {
         Ok(queues)
     }
 
-    /// Whether there is work about which the executors have not been asked.
+    /// Whether the executors have not been asked about some of the work yet.
     fn must_ask(&self, queues: &[Queue]) -> bool {
         let others = self.sides.iter().flatten();
         let mut others = others.take(self.jobs.runner.sides.host());
         let mut entries = queues.iter().flat_map(|queue| &queue.entries);
-        // Without a slot, no executor gets any of the work.
+        // If no executor has a slot, none of them gets any of the work.
         others.any(|side| side.slots > 0) && entries.any(|entry| !self.is_answered(entry))
     }
 
@@ -302,7 +303,7 @@ impl Round<'_> {
         }
     }
 
-    /// What the comparison of the sides needs.
+    /// The properties of the sides that are needed to compare them.
     fn end_sides(&self) -> Vec<EndSide> {
         let host = self.jobs.runner.sides.host();
         let of = |(id, side): (usize, &SideView<'_>)| EndSide {
@@ -313,14 +314,14 @@ impl Round<'_> {
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
 
-    /// On which sides the caller can begin a compaction now.
+    /// For each side, whether the caller can begin a compaction there now.
     fn able(&self, schedule: &Schedule) -> Vec<bool> {
         let host = self.jobs.runner.sides.host();
         let of = |(id, side): (usize, &SideView<'_>)| {
             let count = schedule.running_count(id);
             let has_room = match id == host {
                 true => matches!(self.taker, Taker::Worker { .. }),
-                // One of several slots is kept for level 0, for which writers wait first.
+                // One of several slots is kept for level 0, because writers wait for level 0 first.
                 false => slots_for_queued(side.slots) > count && (count == 0 || !side.is_on_trial),
             };
             has_room && !self.is_occupied(schedule, id)
@@ -328,10 +329,10 @@ impl Round<'_> {
         self.sides.iter().flatten().enumerate().map(of).collect()
     }
 
-    /// Has the host refuse the works that other sides are expected to finish first, although these
-    /// are busy and the host's time counts several times. As many works wait for a side as it has
-    /// slots. `from_large` says that the others take from the large end.
-    /// `able` says on which sides the caller can begin a compaction now.
+    /// Makes the host refuse the works that other sides are expected to finish first, although
+    /// these sides are busy, because the host's time is multiplied. At most as many works wait for
+    /// a side as it has slots. `from_large` says that the other sides take from the large end.
+    /// `able` says for each side whether the caller can begin a compaction there now.
     fn leave_to_others(
         &self,
         schedule: &Schedule,
@@ -346,7 +347,7 @@ impl Round<'_> {
         let mut sides = self.with_running(schedule, sides, JobKind::Compaction);
         for (side, able) in sides[..host].iter_mut().zip(able) {
             side.slots = slots_for_queued(side.slots);
-            // It seems to be free and is not, for example because a flush has its slot.
+            // The side seems to be free but is not, for example because a flush has its slot.
             if !able && side.running.len() < side.slots {
                 side.slots = 0;
             }
@@ -428,7 +429,7 @@ impl Round<'_> {
         reason
     }
 
-    /// Notes for statistics the work that nobody has taken.
+    /// Notes the work that no side has taken, for statistics.
     fn show(&mut self, queues: Vec<Queue>) {
         for queue in queues {
             let length = queue.entries.len();
@@ -454,7 +455,8 @@ impl Round<'_> {
     }
 }
 
-/// The slots of an executor that queued work may take. One of several is kept for level 0.
+/// The number of slots of an executor that queued work may take. If there are several, one is kept
+/// for level 0.
 fn slots_for_queued(slots: usize) -> usize {
     slots.saturating_sub(1).max(slots.min(1))
 }
@@ -473,7 +475,7 @@ mod tests {
         let mut memory = Memory::default();
         memory.note([old].into_iter());
         memory.note([old, new].into_iter());
-        // The one that came first is taken, so nobody is passed over.
+        // The work that was found first is taken, so no work is passed over.
         memory.count_passed(&old, [new].iter());
         assert_eq!(memory.passed_count(&new), 0);
         memory.count_passed(&new, [old].iter());
@@ -496,13 +498,13 @@ mod tests {
         memory.note([old].into_iter());
         memory.note([old, new].into_iter());
         memory.count_passed(&new, [old].iter());
-        // The searches that follow list the works of another keyspace.
+        // The next searches list the works of another keyspace.
         for first in 30..90 {
             memory.note([(2, 2, first)].into_iter());
         }
         memory.note([old].into_iter());
         assert_eq!(memory.passed_count(&old), 1);
-        // A work that is not found for long is a new one when it comes back.
+        // A work that was not found for a long time counts as new when it is found again.
         for first in 100..100 + REMEMBERED_FOR {
             memory.note([(2, 2, first)].into_iter());
         }
