@@ -1,11 +1,12 @@
-//! The host's cores.
+//! The executor of the host's cores.
 //!
 //! The inputs of a job are opened once, by the calling task, and shared by its subjobs. The outcome
-//! has the processor time of the whole attempt: that of the calling task from the begin of `run` to
-//! its end, and that of the helpers.
+//! contains the processor time of the whole attempt: the time of the calling task from the
+//! beginning of `run` to its end, and the time of the helpers.
 //!
-//! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself; with
-//! `max_parallel > 1` it has up to `max_parallel - 1` helpers. All take subjobs from one queue.
+//! Threading: [`CpuExecutor`] has no state. The calling task runs subjobs itself. If `max_parallel`
+//! is greater than 1, it has up to `max_parallel - 1` helpers. All of these tasks take subjobs from
+//! one queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -74,7 +75,7 @@ struct Ended {
 }
 
 impl Shared {
-    /// What a helper does: it runs subjobs, and counts the processor time that it used.
+    /// The work of a helper: it runs subjobs, and counts the processor time that it used.
     fn help(&self) {
         self.work(Taker::Helper);
         let used_ns = self.ctx.runtime.task_cpu_ns();
@@ -165,8 +166,8 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     if ctx.cancel.is_cancelled() {
         return Err(ExecError::Cancelled);
     }
-    // Nothing was taken over or created yet, so an input that cannot be opened leaves all as it
-    // was.
+    // Nothing has been taken over or created yet, so an input that cannot be opened leaves
+    // everything as it was.
     let inputs = JobInputs::open(job, &*ctx.inputs)?;
     let how = match how {
         How::Whole if ctx.columns_first && inputs.are_tables() => How::ColumnsFirst,
@@ -271,7 +272,7 @@ fn adopt(
         }
     };
     for mut part in parts.into_iter().filter(|p| !p.tables.is_empty()) {
-        // Two parts of one subjob cannot both be continued, and one of them is a lie.
+        // Two parts of one subjob cannot both be continued, so one of them is wrong.
         if part.check(job).is_err() || adopted.contains_key(&part.subjob) {
             part.tables.iter().for_each(|table| delete(&table.name));
             continue;

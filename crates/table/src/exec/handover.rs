@@ -9,10 +9,10 @@
 //! caller deletes. An attempt that returns after that leaves nothing.
 //!
 //! An executor outside this crate uses it with [`Handover::take`], [`Handover::note_adopted`] and
-//! [`Handover::leave`]. One whose attempts run elsewhere takes the parts when an attempt begins and
-//! sends them with the job. The other side gives its attempt a handover of its own that contains
-//! them ([`Handover::with_parts`]). If the attempt ends without an outcome, the executor leaves the
-//! parts that the other side last reported ([`super::PartListener`]).
+//! [`Handover::leave`]. An executor whose attempts run on another machine takes the parts when an
+//! attempt begins, and sends them with the job. The other machine gives its attempt a handover of
+//! its own that contains them ([`Handover::with_parts`]). If the attempt ends without an outcome,
+//! the executor leaves the parts that the other machine last reported ([`super::PartListener`]).
 //!
 //! Invariants: only a job of the same identity is continued: its bytes are equal except for the
 //! output prefix, so its tables are equal too. An attempt leaves nothing if any of its syncs failed
@@ -21,7 +21,7 @@
 //! that has ended, and nothing refers to them.
 //!
 //! Threading: one attempt at a time uses it, but an abandoned attempt may return while the next one
-//! runs. A runtime mutex; no I/O under it.
+//! runs. It has a runtime mutex, and no I/O is done under it.
 
 use siltstone_storage::{Mutex, Runtime};
 
@@ -82,8 +82,8 @@ impl Handover {
         left.take_names()
     }
 
-    /// A handover that contains these parts of the job with this identity, for an attempt that goes
-    /// on after them. The rules of [`Handover::leave`] hold for them.
+    /// A handover that contains these parts of the job with this identity, for an attempt that
+    /// continues after them. The rules of [`Handover::leave`] apply to them.
     pub fn with_parts(runtime: &Runtime, job: u128, parts: Vec<Part>) -> Handover {
         let left = Left {
             job,
@@ -96,11 +96,11 @@ impl Handover {
     }
 
     /// Takes the tables that were left for the job of this identity, when an attempt begins. From
-    /// then on they are the attempt's: it gives them names of its own, by a rename, and calls
+    /// then on they belong to the attempt. It renames them to names of its own and calls
     /// [`Handover::note_adopted`], or it deletes them. If it fails later, it leaves them again.
     ///
     /// # Errors
-    /// If they were left for another job: their names. The caller deletes these tables.
+    /// If the tables were left for another job: their names. The caller deletes these tables.
     pub fn take(&self, job: u128) -> Result<Vec<Part>, Vec<String>> {
         let mut left = self.left.lock();
         if left.job != job {
@@ -119,14 +119,15 @@ impl Handover {
     /// tables if the handover is closed.
     ///
     /// Rules for the caller:
-    /// - It has ended: nothing writes, renames or deletes the tables any more, unless the next
-    ///   attempt does.
+    /// - The attempt has ended: nothing writes, renames or deletes the tables any more, except the
+    ///   next attempt.
     /// - The bytes of each table are durable in the storage to which the next attempt writes. If a
     ///   sync of the attempt failed, it leaves nothing and deletes its tables.
-    /// - It leaves nothing after it found no room, because finished tables would keep it, and
-    ///   nothing after it lost its lease, because the files may belong to another writer.
+    /// - The attempt leaves nothing after it found no space, because finished tables would take
+    ///   that space, and nothing after it lost its lease, because the files may belong to another
+    ///   writer.
     /// - Parts that another process reported were checked with [`Part::check`] and
-    ///   [`Part::check_names`] before. Otherwise it could name any file of the folder.
+    ///   [`Part::check_names`] before. Otherwise that process could name any file of the folder.
     #[must_use]
     pub fn leave(&self, job: u128, parts: Vec<Part>) -> Vec<String> {
         let mut left = self.left.lock();

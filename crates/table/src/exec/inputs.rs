@@ -1,9 +1,9 @@
 //! The inputs of a job, opened once for all of its subjobs.
 //!
-//! [`JobInputs`] reads footer, index, range deletes and properties of every input table once, and
-//! checks that each is the table that the job names. [`JobInputs::restrict`] then returns what one
-//! key range of the job reads of them, without I/O: the runs that are merged, the range deletes,
-//! and the common prefix of all keys.
+//! [`JobInputs`] reads the footer, the index, the range deletes and the properties of every input
+//! table once, and checks that each is the table that the job names. [`JobInputs::restrict`] then
+//! returns what one key range of the job reads from them, without I/O: the runs that are merged,
+//! the range deletes, and the common prefix of all keys.
 //!
 //! Threading: immutable and shared by the tasks of a job.
 
@@ -26,7 +26,7 @@ pub(crate) struct JobInputs {
 /// What a key range of a job reads.
 pub(crate) struct Restricted {
     runs: Vec<Vec<RunInput>>,
-    /// The range deletes in it, clipped to it.
+    /// The range deletes of the inputs in this key range, clipped to it.
     pub range_deletes: Vec<RangeDelete>,
     prefix: Arc<[u8]>,
 }
@@ -85,7 +85,7 @@ impl JobInputs {
         }
     }
 
-    /// The bytes of the blocks that a merge of this key range reads, as the indexes have them.
+    /// The bytes of the blocks that a merge of this key range reads, according to the indexes.
     /// Streams count nothing, because their size is not known.
     pub fn table_bytes(&self, job: &Job, bounds: &KeyBounds) -> u64 {
         let mut sum = 0u64;
@@ -104,8 +104,8 @@ impl JobInputs {
         !self.origins.iter().any(is_stream)
     }
 
-    /// What the key range `bounds` reads. Entries before `first_key` are left out (if a subjob
-    /// continues an earlier attempt), range deletes are not.
+    /// What the key range `bounds` reads. If a subjob continues an earlier attempt, entries before
+    /// `first_key` are left out, but range deletes are not.
     pub fn restrict(
         &self,
         job: &Job,
@@ -156,7 +156,8 @@ impl JobInputs {
                         }
                         None => run_input.bounds = no_keys(),
                     }
-                    // A caller may ask for many small ranges, so only what overlaps is copied.
+                    // A caller may ask for many small ranges, so only range deletes that overlap
+                    // are copied.
                     let end = clip.end.as_deref();
                     let overlaps = |r: &&RangeDelete| {
                         r.end > clip.start && end.is_none_or(|end| r.start.as_slice() < end)

@@ -2,23 +2,23 @@
 //!
 //! [`Executor::run`] resolves a job's inputs through an [`ExecContext`], writes output tables that
 //! nothing refers to yet, and returns an [`Outcome`]. It never installs anything. It may decline a
-//! job because it lacks something that the job names, be cancelled, or fail. Its output does not
-//! count then, and the host's cores can run the same job.
+//! job because it lacks something that the job names, be cancelled, or fail. In these cases its
+//! output does not count, and the host's cores can run the same job.
 //!
 //! Before a job is given to an executor, its methods [`accepts`](Executor::accepts),
 //! [`slots`](Executor::slots), [`parallelism`](Executor::parallelism) and
 //! [`state`](Executor::state) say which jobs it can run now. They answer at once, from memory.
 //!
 //! What an executor promises when it returns an outcome:
-//! - **E1** Every output object is complete and synced, and so are the names (one `sync_dir` at the
-//!   end). The caller need not sync anything before it installs.
+//! - **E1** Every output object is complete and synced, and the names are synced too (by one
+//!   `sync_dir` at the end). The caller need not sync anything before it installs.
 //! - **E2** The same job gives identical tables (uncompressed blocks, index keys, filter bits),
 //!   whichever executor runs it and however many subjobs run at once.
 //! - **E3** Every input block was verified before its contents were used, unless the job says
 //!   otherwise.
 //! - **E4** After an error it has tried to delete the objects that it created, except finished
-//!   tables that it left in the context's [`Handover`]. Any other remaining object is an orphan by
-//!   its name.
+//!   tables that it left in the context's [`Handover`]. Any other remaining object can be
+//!   recognised as an orphan by its name.
 //!
 //! While an executor runs a job, it shows signs of life: a count of [`Progress`] rises, or it calls
 //! [`Progress::beat`], at least every second in a flush and every ten seconds in a compaction.
@@ -281,38 +281,38 @@ impl CancelToken {
     }
 }
 
-/// Limits the bytes that jobs read and write per second.
+/// Limits how many bytes jobs read and write per second.
 pub trait Throttle: Send + Sync {
     /// Called by a job that has read and written this many bytes of tables since its last call.
     /// Returns when the job may continue, or soon after `stop` says that it should end.
     fn spent(&self, bytes: u64, stop: &dyn Fn() -> bool);
 
-    /// The bytes that all jobs together may read and write each second as of now; 0 for no limit.
-    /// An executor whose jobs run elsewhere tells the other side, which may then run ahead of
-    /// [`Throttle::spent`] for a moment.
+    /// The bytes that all jobs together may read and write per second at present; 0 means no limit.
+    /// An executor whose jobs run on another machine tells that machine the limit. The machine may
+    /// then run ahead of [`Throttle::spent`] for a moment.
     fn bytes_per_s(&self) -> u64 {
         0
     }
 }
 
-/// Receives what an attempt has finished while it runs. A device sends it to its host, so that the
-/// next attempt can go on after these tables even if this one ends without an outcome.
+/// Receives the finished tables of an attempt while it runs. A device sends them to its host, so
+/// that the next attempt can continue after these tables even if this one ends without an outcome.
 ///
-/// Threading: the tasks of a job call it, several at once. It must not panic. The subjob that calls
-/// it waits until it returns.
+/// Threading: the tasks of a job call it, several at the same time. It must not panic. The subjob
+/// that calls it waits until it returns.
 pub trait PartListener: Send + Sync {
     /// The last table of `part` was finished and synced, or the subjob is complete. `part` has all
-    /// tables of the subjob so far, and the point at which another attempt would go on. If the
-    /// attempt began with a part of an earlier one, it is passed first, with the names that its
-    /// tables have now. The names are durable only when the attempt returns an outcome.
+    /// tables of the subjob so far, and the point at which another attempt would continue. If the
+    /// attempt began with a part of an earlier one, that part is passed first, with the present
+    /// names of its tables. The names are durable only when the attempt returns an outcome.
     fn finished(&self, part: &Part);
 
-    /// A sync of this attempt failed. A read may not show what it lost, so no table of the attempt
-    /// may be adopted. It may be called more than once.
+    /// A sync of this attempt failed. A read may not show what was lost, so no table of the attempt
+    /// may be adopted. This method may be called more than once.
     fn sync_failed(&self) {}
 }
 
-/// Receives what an executor has to say about how it runs a job, for people.
+/// Receives remarks of an executor about how it runs a job. They are shown to people.
 ///
 /// Threading: any task of the job calls it. It must not panic.
 pub trait RemarkListener: Send + Sync {
@@ -331,7 +331,7 @@ pub struct ExecContext {
     pub outputs: Arc<dyn Storage>,
     /// The writer's lease.
     pub epoch: Epoch,
-    /// The id of the store, for messages of other machines. Zeros if there is none.
+    /// The id of the store, for messages on other machines. Zeros if there is none.
     pub store: [u8; 16],
     /// The job's progress, which the executor updates.
     pub progress: Arc<Progress>,
@@ -339,7 +339,7 @@ pub struct ExecContext {
     pub cancel: CancelToken,
     /// The maximum number of subjobs that run at once. With 1 no task is started.
     pub max_parallel: usize,
-    /// The rate limiter that counts the bytes that the job reads and writes. `None` for no limit.
+    /// The rate limiter that counts the bytes that the job reads and writes. `None` means no limit.
     pub throttle: Option<Arc<dyn Throttle>>,
     /// The tables that attempts of the job leave to each other. With `None` each attempt starts
     /// again, and deletes all of its tables when it fails.
@@ -351,8 +351,8 @@ pub struct ExecContext {
     /// The order in which the tasks of the job take its subjobs.
     pub subjob_order: SubjobOrder,
     /// Whether the host's executor reads the columns of the inputs first, and then only the blocks
-    /// that have entries which the job keeps. The tables are the same. It pays where values are
-    /// large, much is dropped, or reads are slow. A job with a stream ignores it.
+    /// with entries that the job keeps. The tables are the same. This pays off if values are large,
+    /// much is dropped, or reads are slow. It has no effect on a job with a stream.
     pub columns_first: bool,
 }
 
@@ -382,7 +382,7 @@ impl ExecContext {
         }
     }
 
-    /// Says how the job is run, if anybody listens.
+    /// Passes a remark on how the job is run to the listener, if there is one.
     pub fn remark(&self, text: &str) {
         if let Some(remarks) = &self.remarks {
             remarks.remark(text);
@@ -424,13 +424,13 @@ impl fmt::Display for ExecutorState {
     }
 }
 
-/// What the jobs of an executor meant for a link so far.
+/// How much the jobs of an executor have used, and spared, a link so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkUse {
-    /// The bytes that crossed it for them, both ways.
+    /// The bytes that crossed the link for these jobs, in both directions.
     pub bytes: u64,
-    /// The bytes of tables that they read and wrote, and that would have crossed it if this process
-    /// had run them.
+    /// The bytes of tables that the jobs read and wrote, and that would have crossed the link if
+    /// this process had run the jobs.
     pub spared_bytes: u64,
 }
 
@@ -438,15 +438,15 @@ pub struct LinkUse {
 ///
 /// The defaults describe an executor that takes every job and runs one at a time.
 pub trait Executor: Send + Sync {
-    /// A word for statistics: `cpu`, `cuda`, a device's name. If a store has several executors with
-    /// one name, it adds a number to all of them but one.
+    /// The executor's name in statistics: `cpu`, `cuda`, a device's name. If a store has several
+    /// executors with the same name, it adds a number to all of these names but one.
     fn name(&self) -> &str;
 
     /// The side on which the executor computes.
     fn side(&self) -> Side;
 
     /// Whether the executor can run this job. The caller has not chosen the job's hard cuts yet, so
-    /// it has none, and it may get later snapshots before it runs.
+    /// the job has none. It may also get later snapshots before it runs.
     ///
     /// # Errors
     /// What the executor lacks, for the statistics.
@@ -455,9 +455,9 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// The number of jobs that the executor runs at once, as of now. The store may give it fewer:
-    /// at most 64, and at most the number that the limit of open files allows. For that limit, each
-    /// job counts with one unfinished table per subjob.
+    /// The number of jobs that the executor can run at once at present. The store may give it
+    /// fewer: at most 64, and at most the number that the limit of open files allows. For that
+    /// limit, each job counts as one unfinished table per subjob.
     fn slots(&self) -> usize {
         1
     }
@@ -473,13 +473,13 @@ pub trait Executor: Send + Sync {
         ExecutorState::Ready
     }
 
-    /// The bytes of its jobs on the link to where it computes. `None` if there is no link.
+    /// How much the executor's jobs use the link to where it computes. `None` if there is no link.
     fn link_use(&self) -> Option<LinkUse> {
         None
     }
 
     /// Counts that the executor keeps, by name, for the statistics of a store. They only rise. An
-    /// executor across a link counts those bytes here that the store's storages do not count.
+    /// executor behind a link counts here the bytes that the store's storages do not count.
     fn counters(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
@@ -487,7 +487,7 @@ pub trait Executor: Send + Sync {
     /// Runs a job to its end.
     ///
     /// # Errors
-    /// [`ExecError`]. The output does not count then.
+    /// [`ExecError`]. In that case the output does not count.
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError>;
 }
 
@@ -533,7 +533,7 @@ mod tests {
             seen.push(progress.signs_of_life());
         }
         assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
-        // The memory rises and falls, so it is no sign of life.
+        // The memory rises and falls, so it is not a sign of life.
         progress.buffer_bytes.fetch_add(1, Ordering::Relaxed);
         assert_eq!(seen.last(), Some(&progress.signs_of_life()));
         progress.bytes_in.store(u64::MAX, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The order in which the tasks of a job take its subjobs.
 //!
-//! With [`SubjobOrder::Sizes`] helpers take the largest subjob that is left, so that no large one
-//! begins last, and the task that called `run` takes the smallest, because it also waits for the
+//! With [`SubjobOrder::Sizes`], helpers take the largest remaining subjob, so that no large one
+//! begins last. The task that called `run` takes the smallest, because it also waits for the
 //! helpers and returns the outcome. Results are sorted by subjob afterwards, so tables and outcome
 //! do not depend on the order.
 //!
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum SubjobOrder {
     /// In the order of their keys.
     Keys,
-    /// By the bytes of their inputs: helpers take the largest, the calling task the smallest. A
-    /// task that is alone takes them in the order of their keys.
+    /// By the bytes of their inputs: helpers take the largest, and the calling task takes the
+    /// smallest. If there is only one task, it takes the subjobs in the order of their keys.
     #[default]
     Sizes,
 }
@@ -38,7 +38,8 @@ pub(super) struct Queue {
     order: Vec<usize>,
     /// Whether the calling task takes from the back.
     has_two_ends: bool,
-    /// The number of subjobs that were taken from the front, and from the back in the upper half.
+    /// In the lower half, the number of subjobs that were taken from the front; in the upper half,
+    /// the number that were taken from the back.
     taken: AtomicU64,
 }
 

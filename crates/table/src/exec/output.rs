@@ -82,7 +82,8 @@ pub(super) struct Output<'a> {
     ctx: &'a ExecContext,
     created: &'a Created,
     open: Option<OpenTable>,
-    /// The raw bytes of the open table's entries, and the sum at which its current block ends.
+    /// The raw bytes of the open table's entries, and the value of that sum at which its current
+    /// block ends.
     raw_bytes: u64,
     block_end: u64,
     buffers: WriterBuffers,
@@ -153,9 +154,9 @@ impl<'a> Output<'a> {
     fn create(&mut self, table: u32, left_bound: Vec<u8>) -> Result<(), ExecError> {
         let name = self.job.table_name(self.subjob, table);
         let created = self.ctx.outputs.create(self.ctx.epoch, &name);
-        // A failed call may have created the object, so its name is noted all the same. If the name
-        // was taken, the object is somebody else's, perhaps a table that the store refers to: it
-        // must not be deleted with the outputs of this run.
+        // A failed call may have created the object, so its name is noted in this case too. If the
+        // name was taken, the object belongs to somebody else and may be a table that the store
+        // refers to. It must not be deleted with the outputs of this run.
         let is_taken = |error: &StorageError| error.kind == StorageErrorKind::AlreadyExists;
         if !created.as_ref().is_err_and(is_taken) || planted!(TakenNameIsDeleted) {
             self.created.note(&name);
@@ -198,7 +199,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// The bytes given to the storage so far, including those of the open table.
+    /// The number of bytes given to the storage so far, including those of the open table.
     pub fn bytes_written(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.file.position());
         self.finished_bytes + open
@@ -232,7 +233,7 @@ impl<'a> Output<'a> {
         taken
     }
 
-    /// Finishes the current table, whose range ends at `right_bound`, or with the subjob if that is
+    /// Finishes the current table. Its range ends at `right_bound`, or with the subjob if that is
     /// `None`.
     fn finish_table(&mut self, right_bound: Option<&[u8]>) -> Result<(), ExecError> {
         let Some(mut open) = self.open.take() else {

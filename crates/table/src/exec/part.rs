@@ -1,10 +1,10 @@
-//! What an attempt has finished of one subjob, and where the next attempt goes on, as data and as
-//! bytes. `docs/format/job.md` describes the bytes.
+//! The finished tables of a subjob, and the point at which the next attempt continues, as data and
+//! as bytes. `docs/format/job.md` describes the bytes.
 //!
-//! Invariants: a part belongs to one job, which its bytes name. Decoding never panics, and what was
-//! decoded is not believed yet: [`Part::check`] says whether a job can have it, and whoever adopts
-//! the tables verifies them. Whether the subjob really goes on at the point that a part states,
-//! only the inputs can show ([`verify_ranges`](crate::job::ranges::verify_ranges)).
+//! Invariants: a part belongs to one job, which its bytes name. Decoding never panics, and a
+//! decoded part is not believed yet: [`Part::check`] says whether a job can have it, and whoever
+//! adopts the tables verifies them. Only the inputs can show whether the subjob really continues at
+//! the point that a part states ([`verify_ranges`](crate::job::ranges::verify_ranges)).
 //!
 //! Threading: plain data.
 
@@ -28,10 +28,11 @@ mod tag {
     pub const NEXT: u16 = 4;
 }
 
-/// The least bytes of an encoded table.
+/// The minimum number of bytes of an encoded table.
 const TABLE_BYTES_MIN: usize = 94;
 
-/// No count of entries or bytes of a subjob reaches this, so sums of a few of them cannot overflow.
+/// No count of entries or bytes of a subjob reaches this number, so sums of a few counts cannot
+/// overflow.
 pub(super) const COUNT_MAX: u64 = 1 << 56;
 
 /// The point at which a subjob continues.
@@ -57,14 +58,14 @@ pub enum Point {
 pub struct Part {
     /// The subjob's number.
     pub subjob: u32,
-    /// Its finished and synced tables, in order.
+    /// The subjob's finished and synced tables, in order.
     pub tables: Vec<OutputTable>,
-    /// Where the next attempt goes on.
+    /// Where the next attempt continues.
     pub next: Point,
 }
 
 impl Part {
-    /// Nothing of a subjob.
+    /// A part without tables, at the start of a subjob.
     pub fn new(subjob: u32) -> Part {
         Part {
             subjob,
@@ -73,8 +74,9 @@ impl Part {
         }
     }
 
-    /// Checks that the job can have this part: it belongs to a subjob, its tables follow each
-    /// other, and the point to go on comes after the last one. Names are not checked.
+    /// Checks that the job can have this part: it belongs to a subjob of the job, its tables follow
+    /// each other, and the point at which to continue comes after the last table. Names are not
+    /// checked.
     ///
     /// # Errors
     /// A description of the first violated rule.
@@ -133,11 +135,11 @@ impl Part {
         }
     }
 
-    /// Checks that the names of the tables are those which the attempt with this prefix gives them,
-    /// so that a part which another process reported cannot name other files.
+    /// Checks that the tables have the names that the attempt with this prefix gives them, so that
+    /// a part that another process reported cannot name other files.
     ///
     /// # Errors
-    /// A description of the first name that is another one.
+    /// A description of the first name that is different.
     pub fn check_names(&self, output: &OutputPrefix) -> Result<(), String> {
         for (number, table) in self.tables.iter().enumerate() {
             let name = output.table_name(self.subjob, number as u32);
@@ -177,7 +179,7 @@ impl Part {
         out.finish_document()
     }
 
-    /// Decodes a part, and the identity of the job that it belongs to. Nothing of it is believed
+    /// Decodes a part, and the identity of the job that it belongs to. The part is not believed
     /// yet.
     ///
     /// # Errors

@@ -1,13 +1,13 @@
-//! The side that decides: it reads the columns of a subjob's inputs and says which entries the
+//! The side that decides. It reads the columns of a subjob's inputs, and says which entries the
 //! subjob keeps.
 //!
 //! A [`Planner`] does what `subjob.rs` does, with the same merge, drop rules and layout, but
-//! without values: their lengths are in the columns. It knows where tables begin, because the
-//! layout depends on lengths only, so the other side can tell how far it was when each of its
-//! tables began, and an attempt can go on after them.
+//! without values: their lengths are in the columns. The planner knows where tables begin, because
+//! the layout depends on lengths only. So the other side can say how far the planner had got when
+//! each table began, and an attempt can continue after these tables.
 //!
-//! Invariants: the checksum of header and columns of a block is verified before anything in it is
-//! used, if the job asks for it. Memory is bounded: one piece of columns for each run, and one
+//! Invariants: if the job asks for it, the checksum of a block's header and columns is verified
+//! before anything in them is used. Memory is bounded: one piece of columns for each run, and one
 //! chunk.
 //!
 //! Threading: [`Plans`] is immutable and shared; each planner has one owner.
@@ -30,7 +30,7 @@ pub use crate::merge::ahead::ColumnsAhead;
 use crate::merge::input_run::Reads;
 use crate::retain::{Retain, Verdict};
 
-/// The number of extents that a planner puts into a chunk, unless it is told another one.
+/// The maximum number of extents that a planner puts into a chunk, unless another number is set.
 const CHUNK_EXTENTS: usize = EXTENTS_MAX / 4;
 
 /// The open inputs of a job whose subjobs are planned here and rebuilt elsewhere.
@@ -42,8 +42,8 @@ impl Plans {
     /// Opens the inputs of a job through the context.
     ///
     /// # Errors
-    /// `Declined` if an input is not a table. Otherwise if an input cannot be opened or is not the
-    /// one that the job names.
+    /// `Declined` if an input is not a table, or if the job is malformed. Other errors if an input
+    /// cannot be opened or is not the one that the job names.
     pub fn open(job: &Job, ctx: &ExecContext) -> Result<Plans, ExecError> {
         job.check().map_err(ExecError::declined)?;
         let inputs = JobInputs::open(job, &*ctx.inputs)?;
@@ -53,9 +53,10 @@ impl Plans {
         }
     }
 
-    /// The bytes of the inputs' blocks that a whole merge of the job reads, and those of them that
-    /// are headers and columns. What is sent of the columns and back as survivors is small beside
-    /// the first if the second is, so the caller can choose by these numbers.
+    /// The number of bytes of the inputs' blocks that a whole merge of the job reads, and the
+    /// number of these bytes that are headers and columns. If the second number is small compared
+    /// with the first, so are the columns and the survivors that are sent. So the caller can choose
+    /// by these numbers.
     pub fn bytes(&self, job: &Job) -> (u64, u64) {
         let mut sums = (0u64, 0u64);
         for (i, input) in job.inputs.iter().enumerate() {
@@ -68,8 +69,7 @@ impl Plans {
         sums
     }
 
-    /// A planner of a subjob that goes on at `next`. It reads nothing of the outputs of the
-    /// context.
+    /// A planner for a subjob that continues at `next`. It reads no outputs of the context.
     ///
     /// # Errors
     /// If an input cannot be read or is damaged, or if the job does not have the subjob.
@@ -83,8 +83,8 @@ impl Plans {
         Planner::new(job, subjob, &self.inputs, next, ctx, None)
     }
 
-    /// As [`Plans::subjob`], for inputs behind a link: `reader` reads pieces of columns ahead. It
-    /// belongs to this planner alone, and the caller has a task that runs it.
+    /// As [`Plans::subjob`], for inputs behind a link: `reader` reads pieces of columns ahead. The
+    /// reader belongs to this planner alone, and the caller has a task that runs it.
     ///
     /// # Errors
     /// As [`Plans::subjob`].
@@ -106,7 +106,7 @@ pub struct Planner<'a> {
     subjob: u32,
     chunk: u32,
     chunk_extents: usize,
-    /// `None` if nothing is left.
+    /// `None` when nothing is left to plan.
     state: Option<State<'a>>,
     /// The counts to report if the subjob was complete from the start.
     complete: Option<Counters>,
@@ -171,12 +171,12 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Makes chunks of at most this many extents, at least of one.
+    /// Makes chunks of at most this many extents. The number is raised to 1 if it is 0.
     pub fn set_chunk_extents(&mut self, chunk_extents: usize) {
         self.chunk_extents = chunk_extents.clamp(1, EXTENTS_MAX);
     }
 
-    /// The memory of its pieces and blocks, in bytes.
+    /// The memory of the planner's pieces and blocks, in bytes.
     pub fn buffer_bytes(&self) -> u64 {
         self.state.as_ref().map_or(0, |s| s.merge.buffer_bytes())
     }
@@ -200,14 +200,15 @@ impl State<'_> {
         }
     }
 
-    /// Adds survivors to a chunk until it is full. Returns whether the subjob is at its end.
+    /// Adds survivors to a chunk until it is full. Returns whether the end of the subjob was
+    /// reached.
     fn fill(
         &mut self,
         ctx: &ExecContext,
         chunk_extents: usize,
         out: &mut Survivors,
     ) -> Result<bool, ExecError> {
-        // The entry that would continue the last extent of this chunk.
+        // The position of the entry that would continue the last extent of this chunk.
         let mut next = None;
         while self.merge.current().is_some() {
             if out.extents.len() >= chunk_extents {

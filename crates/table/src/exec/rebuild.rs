@@ -1,16 +1,17 @@
-//! The side that rebuilds: one subjob from the survivors that another side decided on.
+//! The side that rebuilds. It makes the tables of one subjob from the survivors that another side
+//! decided on.
 //!
-//! It reads the blocks that have survivors, values and all, and writes them through the same
-//! [`Output`] and [`Layout`] as `subjob.rs`. Which range deletes the tables get, it computes from
-//! the inputs itself.
+//! It reads the blocks that have survivors, including their values, and writes them through the
+//! same [`Output`] and [`Layout`] as `subjob.rs`. It computes from the inputs which range deletes
+//! the tables get.
 //!
-//! What it is given is not believed: an extent must lie in a block of an input that the subjob
-//! reads, its keys within the input's bounds, all entries in order, and tables must begin where the
-//! layout says. So wrong survivors fail the job or leave out entries, and never lead out of the
-//! inputs. Which entries should have been kept, it cannot know.
+//! The survivors are not believed. An extent must lie in a block of an input that the subjob reads,
+//! its keys must be within the input's bounds, all entries must be in order, and tables must begin
+//! where the layout says. So wrong survivors fail the job or leave out entries, but never lead out
+//! of the inputs. This side cannot know which entries should have been kept.
 //!
 //! Invariants: a block is verified before anything in it is used (E3). Memory is bounded: one
-//! chunk, and for each input one piece.
+//! chunk, and one piece for each input.
 //!
 //! Threading: each subjob has one task.
 
@@ -34,10 +35,11 @@ use crate::layout::Layout;
 use crate::merge::input_run::{Origin, RunInput, check_trailers};
 use crate::merge::table::InputTable;
 
-/// The number of bytes of neighbouring blocks that are read at once, but at least one block.
+/// The maximum number of bytes of neighbouring blocks that are read at once. At least one block is
+/// read.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Survivors that the inputs cannot have, or that another side should not have sent.
+/// The error for survivors that the inputs cannot have, or that another side should not have sent.
 fn wrong(what: &'static str, expected: u64, found: u64) -> ExecError {
     ExecError::Failed(Damage::new(what, 0, expected, found).in_file("survivors of a subjob", 0))
 }
@@ -48,7 +50,8 @@ struct Cursor {
     table: Arc<InputTable>,
     /// The blocks that the current chunk still needs, in the order in which it needs them.
     wanted: VecDeque<u32>,
-    /// The blocks in memory, the first of which is the next, and the offset of that one.
+    /// The blocks in memory that were not decoded yet, and the offset of the first of them in the
+    /// buffer.
     piece: VecDeque<u32>,
     piece_at: usize,
     buffer: Vec<u8>,
@@ -56,13 +59,14 @@ struct Cursor {
     scratch: Vec<u8>,
     values_in_scratch: bool,
     values_at: usize,
-    /// The decoded block.
+    /// The number of the decoded block.
     block: Option<u32>,
     entries: Decoded,
 }
 
 impl Cursor {
-    /// Makes `block` the decoded one. Returns the bytes that were read.
+    /// Decodes `block`, unless it is the decoded one already. Returns the number of bytes that were
+    /// read.
     fn load(&mut self, block: u32, verify: bool) -> Result<u64, ExecError> {
         if self.block == Some(block) {
             return Ok(0);
@@ -137,7 +141,7 @@ impl Cursor {
             return Err(wrong("entries of an extent", count as u64, end as u64));
         }
         let is_inside = |entry: usize| self.input.bounds.contains(self.entries.key(entry));
-        // Whether the keys between them are in order is checked when they are added.
+        // Whether the keys between these two are in order is checked when they are added.
         match is_inside(first) && is_inside(end - 1) {
             true => Ok(first..end),
             false => Err(wrong("bounds of an extent's keys", 0, extent.block.into())),
@@ -154,7 +158,7 @@ impl Cursor {
     }
 }
 
-/// The inputs of a subjob by their numbers.
+/// The inputs of a subjob, by their numbers.
 struct Cursors(BTreeMap<u32, Cursor>);
 
 impl Cursors {
@@ -235,7 +239,7 @@ impl Last {
     }
 }
 
-/// Runs a subjob to its end, as `subjob::run` does, with the survivors of `stream`.
+/// Runs a subjob to its end, in the same way as `subjob::run`, with the survivors of `stream`.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn run(
     job: &Job,
@@ -295,7 +299,7 @@ pub(super) fn run(
     Ok(counters)
 }
 
-/// The state of a subjob that is rebuilt.
+/// The state of a subjob that is being rebuilt.
 struct Rebuilding<'a> {
     verify: bool,
     cursors: Cursors,
@@ -304,10 +308,11 @@ struct Rebuilding<'a> {
     last: Last,
     /// Whether a version of the current user key was added.
     in_table: bool,
-    /// The bytes of blocks that were read, and those of them that the throttle does not know yet.
+    /// The bytes of blocks that were read, and how many of them were not reported to the throttle
+    /// yet.
     bytes_read: u64,
     unreported: u64,
-    /// The bytes written that the throttle knows.
+    /// The bytes written that were reported to the throttle.
     written: u64,
     /// The memory of range deletes.
     fixed: u64,
@@ -317,8 +322,8 @@ struct Rebuilding<'a> {
 }
 
 impl Rebuilding<'_> {
-    /// Adds all survivors. Returns the counts of what was read and dropped, and the bytes that the
-    /// throttle does not know yet.
+    /// Adds all survivors. Returns the counts of what was read and dropped, and the number of bytes
+    /// that were not reported to the throttle yet.
     fn run(
         mut self,
         job: &Job,
@@ -367,8 +372,8 @@ impl Rebuilding<'_> {
         Ok(())
     }
 
-    /// Adds the entries of an extent. `begins` are the counts before the table that begins with it,
-    /// if one does.
+    /// Adds the entries of an extent. If a table begins with the extent, `begins` is the counts
+    /// before that table.
     fn extent(&mut self, extent: &Extent, begins: Option<&Counters>) -> Result<(), ExecError> {
         let cursor = self.cursors.get(extent.input)?;
         let read = cursor.load(extent.block, self.verify)?;

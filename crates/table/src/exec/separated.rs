@@ -1,12 +1,12 @@
-//! A subjob in two halves: one side decides which entries are kept, another one makes the tables
-//! ([RFC 11](../../../../docs/rfc/0011-separated.md)).
+//! A subjob in two halves: one side decides which entries are kept, and another side makes the
+//! tables ([RFC 11](../../../../docs/rfc/0011-separated.md)).
 //!
-//! [`Planner`](super::planner::Planner) is the first half, [`RebuildExecutor`] has the second one.
-//! Between them are chunks of [`Survivors`], which a [`SurvivorSource`] delivers: from another
-//! process, or from a planner of this one. With `columns_first` in its context, the host's executor
-//! is both halves, so values of dropped entries are not read.
+//! [`Planner`](super::planner::Planner) is the first half, and [`RebuildExecutor`] contains the
+//! second one. Chunks of [`Survivors`] connect them. A [`SurvivorSource`] delivers these, from
+//! another process or from a planner of this one. With `columns_first` in its context, the host's
+//! executor is both halves, so values of dropped entries are not read.
 //!
-//! Threading: each subjob has a stream of its own, which its task reads.
+//! Threading: each subjob has a stream of its own, which is read by the subjob's task.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,22 +21,22 @@ use crate::job::{InputKind, Job};
 /// The survivors of a subjob, chunk by chunk.
 pub trait SurvivorStream {
     /// The next chunk, or `None` after the last one. An implementation that gets chunks from
-    /// another process has at most a fixed number of them in memory. While it waits for one it
-    /// shows signs of life ([`super::Progress::beat`]), and it fails if the other side is silent or
+    /// another process keeps at most a fixed number of them in memory. While it waits for a chunk,
+    /// it shows signs of life ([`super::Progress::beat`]). It fails if the other side is silent or
     /// the context is cancelled.
     ///
     /// # Errors
-    /// If there is no next chunk; the job fails with it.
+    /// If the next chunk cannot be delivered. The job fails with this error.
     fn next_chunk(&mut self) -> Result<Option<Survivors>, ExecError>;
 }
 
 /// Delivers the survivors of subjobs.
 pub trait SurvivorSource: Send + Sync {
-    /// The survivors of a subjob that goes on at `next`. Several tasks call it at once, for
-    /// different subjobs.
+    /// The survivors of a subjob that continues at `next`. Several tasks call this at the same
+    /// time, for different subjobs.
     ///
     /// # Errors
-    /// If they cannot be had; the job fails with it.
+    /// If the survivors cannot be delivered. The job fails with this error.
     fn open<'a>(
         &'a self,
         job: &'a Job,
@@ -47,16 +47,16 @@ pub trait SurvivorSource: Send + Sync {
 }
 
 /// Makes the tables of a job from survivors that another side decided on. It reads only blocks that
-/// have survivors, and gives the tables that [`CpuExecutor`] gives. If the survivors are wrong, the
-/// job fails or its tables are wrong, as with any executor outside the process; what it reads and
-/// writes never leaves the inputs and outputs of the job.
+/// have survivors, and makes the same tables as [`CpuExecutor`]. If the survivors are wrong, the
+/// job fails or its tables are wrong, as with any executor outside the process. It never reads or
+/// writes anything but the inputs and outputs of the job.
 #[derive(Clone)]
 pub struct RebuildExecutor {
     source: Arc<dyn SurvivorSource>,
 }
 
 impl RebuildExecutor {
-    /// An executor that rebuilds what `source` delivers.
+    /// An executor that rebuilds tables from the survivors that `source` delivers.
     pub fn new(source: Arc<dyn SurvivorSource>) -> RebuildExecutor {
         RebuildExecutor { source }
     }
@@ -85,7 +85,7 @@ impl Executor for RebuildExecutor {
     }
 }
 
-/// Counts the entries of chunks that another side read.
+/// Counts the entries in chunks that another side has read.
 pub(super) struct Counted<'a> {
     pub stream: Box<dyn SurvivorStream + 'a>,
     pub ctx: &'a ExecContext,

@@ -1,19 +1,20 @@
-//! An executor that divides each job between two others: the first subjobs go to one, the others to
-//! the other, in proportion to their measured speeds. Both must finish before the job is done.
+//! An executor that divides each job between two others: the first subjobs go to one executor, the
+//! remaining ones to the other, in proportion to their measured speeds. The job is done when both
+//! have finished.
 //!
-//! This is the rule of the system TStore, with which near-data compaction is compared (ProckStore,
-//! section 5; policy `sync-split` of the engine). Each of the two executors runs one subjob at a
-//! time.
+//! This is the rule of the system TStore, which is used as a comparison for near-data compaction
+//! (ProckStore, section 5; policy `sync-split` of the engine). Each of the two executors runs one
+//! subjob at a time.
 //!
-//! A part of a job is a job of its own: its bounds are those of its subjobs. So its tables are the
-//! ones that the whole job would make (the layout of a subjob depends on its bounds alone). The
-//! second part has a prefix of its own, and its tables are renamed when both parts are done.
+//! A part of a job is a job of its own, with the bounds of its subjobs. So its tables are the same
+//! that the whole job would make (the layout of a subjob depends on its bounds alone). The second
+//! part has an output prefix of its own, and its tables are renamed when both parts are done.
 //!
 //! Invariants: E1 to E4. If one part fails, the other one is cancelled, and the tables of both are
-//! deleted. A job that has one subjob goes to the faster executor whole.
+//! deleted. A job with one subjob goes to the faster executor as a whole.
 //!
-//! Threading: shared. Each part has a task; the calling task waits, shows their progress, and
-//! passes a cancel on. The lock of the speeds is held over no call.
+//! Threading: shared. Each part has a task. The calling task waits, shows the progress of the
+//! parts, and passes on a cancellation. The lock of the speeds is not held during any call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::verify_outcome;
 use crate::job::{Job, OutputPrefix};
 
-/// How often the calling task looks at the parts.
+/// How often the calling task checks the parts.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The number of jobs over which speeds are measured.
@@ -40,7 +41,7 @@ const MEASURED_JOBS: usize = 5;
 /// can be chosen in small steps.
 const SUBJOBS: usize = 16;
 
-/// Nanoseconds per byte of each side, of its last jobs.
+/// Nanoseconds per byte of each side's last jobs.
 type Speeds = [VecDeque<f64>; 2];
 
 /// See the module.
@@ -65,12 +66,11 @@ impl SplitExecutor {
         }
     }
 
-    /// The number of subjobs of the first side, of a job with this many: at least one for each
-    /// side.
+    /// How many of this many subjobs the first side gets. Each side gets at least one.
     fn first_share(&self, subjobs: usize) -> usize {
         let [first, second] = self.mean_speeds();
         let share = match (first, second) {
-            // Who takes twice as long for a byte gets half as many.
+            // A side that needs twice as long per byte gets half as many.
             (Some(first), Some(second)) => second / (first + second),
             _ => 0.5,
         };
@@ -99,7 +99,7 @@ impl SplitExecutor {
     }
 }
 
-/// The part of a job that has the subjobs from `from` to before `to`.
+/// The part of a job with the subjobs from `from` to before `to`.
 fn part_of(job: &Job, from: usize, to: usize, output: OutputPrefix) -> Job {
     let mut bounds = job.subjob_bounds(from);
     bounds.end = job.subjob_bounds(to - 1).end;
@@ -129,7 +129,7 @@ fn run(executor: &dyn Executor, part: &Part) -> Ended {
     (result, runtime.now().since(begun))
 }
 
-/// Shows the sums of both parts as the progress of the job.
+/// Shows the sums over both parts as the progress of the job.
 fn show(parts: [&Progress; 2], whole: &Progress) {
     let sum = |count: fn(&Progress) -> &AtomicU64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
@@ -144,8 +144,8 @@ fn show(parts: [&Progress; 2], whole: &Progress) {
     sum(|p| &p.helpers_cpu_ns);
 }
 
-/// Deletes the tables of a part's outcome that does not count. An outcome that lies must not make
-/// the host delete other files, so only names that the part gives count.
+/// Deletes the tables of a part's outcome that does not count. Only names that the part gives to
+/// its tables are deleted, because a lying outcome must not make the host delete other files.
 fn delete(outcome: &Outcome, part: &Part, ctx: &ExecContext) {
     for name in outcome.names_of(&part.job.output) {
         let _ = ctx.outputs.delete(ctx.epoch, name);
@@ -232,8 +232,8 @@ impl Executor for SplitExecutor {
                     let [first, second] = outcomes;
                     return join(job, ctx, share, first, second);
                 };
-                // Nothing that it names is touched. It is no outcome of the whole job either, so
-                // the store rejects it, and does not trust the side any more.
+                // Nothing that the wrong outcome names is touched. It is not an outcome of the
+                // whole job either, so the store rejects it, and does not trust the side any more.
                 delete(&outcomes[1 - wrong], &parts[1 - wrong], ctx);
                 let [first, second] = outcomes;
                 Ok(if wrong == 0 { first } else { second })
@@ -244,7 +244,8 @@ impl Executor for SplitExecutor {
                         delete(outcome, part, ctx);
                     }
                 }
-                // A part that was only cancelled because of the other one does not hide the reason.
+                // If a part was only cancelled because of the other one, the error of the other one
+                // is returned.
                 let errors = [first.err(), second.err()].into_iter().flatten();
                 let reason = errors.reduce(|reason, error| match reason {
                     ExecError::Cancelled => error,
@@ -257,7 +258,7 @@ impl Executor for SplitExecutor {
 }
 
 impl SplitExecutor {
-    /// Runs both parts side by side.
+    /// Runs both parts at the same time.
     fn run_parts(
         &self,
         parts: &[Arc<Part>; 2],
@@ -323,7 +324,8 @@ impl SplitExecutor {
     }
 }
 
-/// Joins the outcomes of both parts, which were verified: their tables have the parts' names.
+/// Joins the outcomes of both parts. They were verified, so their tables have the names of the
+/// parts.
 fn join(
     job: &Job,
     ctx: &ExecContext,
@@ -395,7 +397,7 @@ mod tests {
         assert_eq!(split.first_share(16), 8, "one side is not measured");
         split.measured(1, 1000, Duration::from_micros(1));
         assert_eq!(split.first_share(16), 4, "the first is three times as slow");
-        // Each side has at least one subjob, however slow it is.
+        // Each side gets at least one subjob, no matter how slow it is.
         (0..5).for_each(|_| split.measured(0, 1000, Duration::from_secs(1)));
         assert_eq!((split.first_share(16), split.first_share(2)), (1, 1));
         // Only the last five jobs count.

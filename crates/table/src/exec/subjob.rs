@@ -72,23 +72,23 @@ impl Drop for Buffers<'_> {
     }
 }
 
-/// The caller began a subjob whose part is complete.
+/// The error message if the caller began a subjob whose part is complete.
 pub(super) const IS_COMPLETE: &str = "a complete subjob was begun";
 
 /// A subjob before its first entry.
 pub(super) struct Prepared<'a> {
     pub bounds: KeyBounds,
-    /// The counts of what was read and dropped before.
+    /// The counts of what was read and dropped before the point at which the subjob begins.
     pub counters: Counters,
     /// The inputs, without their range deletes.
     pub restricted: Restricted,
     pub retain: Retain,
-    /// The range deletes that its tables get.
+    /// The range deletes that the subjob's tables get.
     pub surviving: Vec<RangeDelete>,
     pub layout: Layout<'a>,
 }
 
-/// Prepares a subjob that goes on at `next`, or returns `None` if it is complete.
+/// Prepares a subjob that continues at `next`, or returns `None` if it is complete.
 pub(super) fn prepare<'a>(
     job: &'a Job,
     subjob: usize,
@@ -134,8 +134,8 @@ pub(super) fn prepare<'a>(
 }
 
 /// The counts of what was read and dropped before the current user key of `merge`, of which no
-/// version was kept yet. `counters` has what was taken from the merge, and `dropped` the counts of
-/// shadowed entries, covered entries and tombstones before the key.
+/// version was kept yet. `counters` contains what was taken from the merge so far. `dropped` is the
+/// counts of shadowed entries, covered entries and tombstones before the key.
 #[cold]
 pub(super) fn counters_before(
     merge: &Merge,
@@ -155,9 +155,9 @@ pub(super) fn counters_before(
     }
 }
 
-/// Runs a subjob to its end, from the point that `part` states, which is not its end. The names of
-/// created objects go to `created` at once, so that they can be deleted whatever happens. Finished
-/// tables go to `part`, so that another attempt can continue after them.
+/// Runs a subjob to its end, from the point that `part` states. That point must not be the end. The
+/// names of created objects are noted in `created` at once, so that they can be deleted whatever
+/// happens. Finished tables are added to `part`, so that another attempt can continue after them.
 pub(super) fn run(
     job: &Job,
     subjob: usize,

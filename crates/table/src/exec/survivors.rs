@@ -1,17 +1,17 @@
 //! The entries that a subjob keeps, as data and as bytes. `docs/format/job.md` describes the bytes.
 //!
-//! One side reads the columns of the inputs, merges keys and applies the drop rules. What it keeps
-//! it describes by [`Extent`]s: neighbouring entries of one block of one input. Another side, which
-//! has the inputs, makes the tables from them ([RFC 11](../../../../docs/rfc/0011-separated.md)).
-//! So keys and values cross nothing between the two, and values of dropped entries are not read at
-//! all, as far as no entry of their block is kept.
+//! One side reads the columns of the inputs, merges keys and applies the drop rules. It describes
+//! what it keeps by [`Extent`]s: neighbouring entries of one block of one input. Another side,
+//! which has the inputs, makes the tables from these ([RFC
+//! 11](../../../../docs/rfc/0011-separated.md)). So no keys or values are sent between the two, and
+//! the values of dropped entries are not read at all unless another entry of their block is kept.
 //!
 //! The list is cut into chunks of at most [`EXTENTS_MAX`] extents, so that neither side ever has
-//! all of it in memory.
+//! the whole list in memory.
 //!
-//! Invariants: the extents of all chunks of a subjob are its output in order. Decoding never
-//! panics, and what was decoded is not believed yet: [`Survivors::check`] says whether a job can
-//! have it, and who rebuilds from it checks blocks, entries, bounds and order.
+//! Invariants: the extents of all chunks of a subjob are its output, in order. Decoding never
+//! panics, and a decoded chunk is not believed yet: [`Survivors::check`] says whether a job can
+//! have it, and the side that rebuilds checks blocks, entries, bounds and order.
 //!
 //! Threading: plain data.
 
@@ -26,10 +26,10 @@ use crate::limits::MAX_BLOCK_ENTRIES;
 /// The first bytes of a chunk of survivors.
 pub const SURVIVORS_MAGIC: [u8; 8] = *b"siltsurv";
 
-/// The largest number of extents of a chunk. In memory they take 1 MiB.
+/// The maximum number of extents of a chunk. In memory they take 1 MiB.
 pub const EXTENTS_MAX: usize = 1 << 16;
 
-/// The least bytes of an encoded extent, and of a table that begins.
+/// The minimum number of bytes of an encoded extent, and of the encoded begin of a table.
 const EXTENT_BYTES_MIN: usize = 4;
 const TABLE_BYTES_MIN: usize = 4 + 11 * 8;
 
@@ -42,7 +42,7 @@ mod tag {
     pub const END: u16 = 5;
 }
 
-/// Neighbouring entries of a block that are neighbours in the output, too.
+/// Neighbouring entries of a block that are also neighbours in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The number of the input in the job.
@@ -60,14 +60,15 @@ pub struct Extent {
 pub struct Survivors {
     /// The number of the subjob.
     pub subjob: u32,
-    /// The number of the chunk. The first one after the point at which the subjob goes on has 0.
+    /// The number of the chunk. The first chunk after the point at which the subjob continues has
+    /// number 0.
     pub chunk: u32,
     /// The entries, in order.
     pub extents: Vec<Extent>,
-    /// The tables that begin in this chunk: the number of the extent with which each begins, and
-    /// the counts of what was read and dropped before it.
+    /// The tables that begin in this chunk: the index of the extent with which each begins, and the
+    /// counts of what was read and dropped before it.
     pub tables: Vec<(u32, Counters)>,
-    /// In the last chunk, the counts of all that the subjob read and dropped.
+    /// In the last chunk, the counts of everything that the subjob read and dropped.
     pub end: Option<Counters>,
 }
 
@@ -143,7 +144,7 @@ impl Survivors {
         out.finish_document()
     }
 
-    /// Decodes a chunk, and the identity of the job that it belongs to. Nothing of it is believed
+    /// Decodes a chunk, and the identity of the job that it belongs to. The chunk is not believed
     /// yet.
     ///
     /// # Errors
