@@ -1,5 +1,5 @@
-//! Who may use what of a device with TLS: names of certificates and their folders, tokens that
-//! belong to a certificate, and connections of one certificate.
+//! Who may use what on a device with TLS: names in certificates and their folders, tokens that
+//! belong to a certificate, and the number of connections of one certificate.
 
 mod tls_common;
 
@@ -139,7 +139,7 @@ fn a_name_uses_the_folders_that_its_line_has() {
         &["`robin`", "`eggs-1`", "access list"],
     );
     denied(world.attach(&wren, named("eggs")), &["`wren`", "`eggs`"]);
-    // Work without a folder of the device is for everybody who is listed.
+    // Every listed host may do work that needs no folder of the device.
     for folder in [FolderWanted::None, FolderWanted::Scratch] {
         world.attach(&robin, folder.clone()).unwrap().close();
         denied(
@@ -147,7 +147,7 @@ fn a_name_uses_the_folders_that_its_line_has() {
             &["`jay`", "not in the device's access list"],
         );
     }
-    // The name of a subject counts if the certificate has no other one.
+    // The name of the subject counts if the certificate has no other name.
     let subject = world.network(&world.authority.files_of_subject("robin"));
     world.attach(&subject, named("birds")).unwrap().close();
     denied(world.attach(&subject, named("eggs-1")), &["`robin`"]);
@@ -170,7 +170,7 @@ fn a_refused_host_creates_no_folder() {
 
 #[test]
 fn a_token_is_good_for_one_certificate_only() {
-    // Without a list of names, too.
+    // This also holds without an access list.
     for options in [with_access(), ServerOptions::default()] {
         let world = World::new(options);
         let wren = world.host("wren");
@@ -182,7 +182,7 @@ fn a_token_is_good_for_one_certificate_only() {
             (ServerHello::Welcome(a), ServerHello::Welcome(b)) => assert_eq!(a.state, b.state),
             other => panic!("{other:?}"),
         }
-        // Another host, and even another certificate with the same name, do not get in.
+        // Another host, and even another certificate with the same name, are refused.
         for name in ["robin", "wren"] {
             let (connection, answer) = world.greet(&world.host(name), [9; 16]);
             let ServerHello::Refused(refusal) = answer else {
@@ -216,7 +216,7 @@ fn connections_of_one_certificate_are_bounded() {
         panic!("{:?}", greeted[3].1);
     };
     assert_eq!(refusal.kind, StorageErrorKind::TooManyOpen, "{refusal:?}");
-    // Another host has places of its own.
+    // Another host has connections of its own.
     let (connection, answer) = world.greet(&world.host("robin"), [77; 16]);
     assert!(matches!(answer, ServerHello::Welcome(_)), "{answer:?}");
     connection.close();

@@ -1,5 +1,5 @@
-//! Attempts of jobs on a device, in simulated runs: they keep to the host's limit, go on after the
-//! tables of earlier ones, and names that a device lost with its power do not count.
+//! Attempts of jobs on a device, in simulated runs. They keep to the host's limit, and continue
+//! after the tables of earlier attempts. Names that a device lost with its power do not count.
 
 mod common;
 #[path = "../../table/tests/common/mod.rs"]
@@ -29,7 +29,7 @@ use siltstone_table::exec::{
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{Input, Job};
 
-/// A device that is a process of a simulated run, and a host's session with its folder `db`.
+/// A device as a process of a simulated run, and a host's session on its folder `db`.
 struct World {
     runtime: Runtime,
     network: MemoryNetwork,
@@ -87,7 +87,7 @@ impl World {
         self.process = Some(process.expect("a process"));
     }
 
-    /// Kills the device, or takes its power.
+    /// Kills the device, or cuts the power of its machine.
     fn lose(&mut self, is_power: bool) {
         let process = self.process.take().expect("it runs");
         self.runtime.kill_group(process.group());
@@ -138,7 +138,7 @@ impl Host {
 
     fn context(&self, world: &World, inputs: &Arc<InputMap>) -> ExecContext {
         ExecContext {
-            // The engine opens inputs anew for each attempt. These stay as they were opened.
+            // The engine opens the inputs again for each attempt. These stay open.
             ..ExecContext::new(
                 world.runtime.clone(),
                 Arc::clone(inputs) as Arc<_>,
@@ -173,7 +173,7 @@ fn attempt(job: &Job, number: u64) -> Job {
     job
 }
 
-/// The tables that the host's cores make of the job.
+/// The tables that the host's cores make from the job.
 fn expected(runtime: &Runtime) -> (Outcome, Vec<Vec<u8>>) {
     let own = Arc::new(MemoryStorage::new(runtime));
     let (job, inputs) = a_large_job(&own);
@@ -183,7 +183,7 @@ fn expected(runtime: &Runtime) -> (Outcome, Vec<Vec<u8>>) {
     (outcome, files)
 }
 
-/// The limit of a host: one bucket for all of its jobs.
+/// The rate limit of a host: one bucket for all of its jobs.
 struct Shared {
     runtime: Runtime,
     rate: AtomicU64,
@@ -237,8 +237,8 @@ fn simulated<T: Send + 'static>(seed: u64, test: impl FnOnce(&Runtime) -> T + Se
     }
 }
 
-/// Two jobs of a device and one of the host share a limit: in simulated time they read and write no
-/// more than it allows, although each of them alone could.
+/// Two jobs of a device and one job of the host share a limit. In simulated time they read and
+/// write no more than it allows, although each of them alone could.
 #[test]
 fn jobs_of_both_sides_keep_to_one_limit() {
     simulated(1, |runtime| {
@@ -275,7 +275,7 @@ fn jobs_of_both_sides_keep_to_one_limit() {
             took >= spent / RATE as f64 - 0.2,
             "{took} s for {spent} bytes"
         );
-        // And the limit is used.
+        // The limit is also used.
         assert!(
             took < spent / RATE as f64 * 1.5,
             "{took} s for {spent} bytes"
@@ -283,7 +283,7 @@ fn jobs_of_both_sides_keep_to_one_limit() {
     });
 }
 
-/// The device alone keeps to the limit as it is now, and a change reaches a job that runs.
+/// The device alone keeps to the present limit, and a change of the limit reaches a running job.
 #[test]
 fn a_limit_that_changes_reaches_a_running_job() {
     simulated(2, |runtime| {
@@ -316,7 +316,7 @@ fn a_limit_that_changes_reaches_a_running_job() {
     });
 }
 
-/// Runs an attempt that is limited, and does something when it has finished some tables.
+/// Runs an attempt with a limit, and does something when it has finished some tables.
 fn interrupted(
     world: &mut World,
     host: Arc<Host>,
@@ -351,7 +351,7 @@ fn a_device_goes_on_after_the_tables_of_earlier_attempts() {
         let (job, inputs) = a_large_job(&host.storage);
         let handover = Arc::new(Handover::new(runtime));
         let count = || world_count(&host);
-        // The first attempt is cancelled, the second one loses its device.
+        // The first attempt is cancelled, and the second one loses its device.
         let ended = interrupted(
             &mut world,
             host.clone(),
@@ -386,7 +386,7 @@ fn a_device_goes_on_after_the_tables_of_earlier_attempts() {
             "{second}"
         );
         assert_eq!(handover.adopted_count(), first as u64);
-        // The third one does the rest.
+        // The third attempt does the rest.
         let context = ExecContext {
             handover: Some(Arc::clone(&handover)),
             ..host.context(&world, &inputs)
@@ -410,7 +410,7 @@ fn a_device_goes_on_after_the_tables_of_earlier_attempts() {
             others.iter().all(|o| o.name.starts_with(&killed)),
             "{others:?}"
         );
-        // What the host's cores left is gone on with, too.
+        // A device also continues after tables that the host's cores left.
         let handover = Arc::new(Handover::new(runtime));
         let own = ExecContext {
             throttle: Some(Shared::new(runtime, 50_000) as Arc<dyn Throttle>),
@@ -445,8 +445,8 @@ fn world_count(host: &Host) -> usize {
     objects.iter().filter(|o| o.name.ends_with(".tbl")).count()
 }
 
-/// A device that does not take the job leaves the tables to the next attempt, and one that lost
-/// them with its power begins anew.
+/// A device that does not take the job leaves the tables to the next attempt. A device that lost
+/// the tables with its power begins again.
 #[test]
 fn tables_that_no_attempt_took_over_are_left_or_made_again() {
     simulated(4, |runtime| {
@@ -476,7 +476,7 @@ fn tables_that_no_attempt_took_over_are_left_or_made_again() {
             handover: Some(Arc::clone(&handover)),
             ..host.context(&world, &inputs)
         };
-        // The first try may still find a connection to the device that was killed.
+        // The first attempt may still find a connection to the device that was killed.
         let _ = host.executor.run(&attempt(&job, 2), &context());
         assert_eq!(handover.left_count(), left);
         match host.executor.run(&attempt(&job, 2), &context()) {
@@ -484,7 +484,7 @@ fn tables_that_no_attempt_took_over_are_left_or_made_again() {
             other => panic!("{other:?}"),
         }
         assert_eq!(handover.left_count(), left);
-        // The power takes their names, which nobody has synced.
+        // The power loss takes the names of the tables, which nobody has synced.
         world.lose(true);
         world.options.slots = 2;
         world.start();
@@ -502,7 +502,7 @@ fn tables_that_no_attempt_took_over_are_left_or_made_again() {
     });
 }
 
-/// What one run with a power loss about the end of a job came to.
+/// The outcome of a run with a power loss around the end of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// The outcome counts.
@@ -513,7 +513,7 @@ enum Seen {
     Failed,
 }
 
-/// A job whose device loses power `after` some time.
+/// Runs a job whose device loses power `after` some time.
 fn powerless(seed: u64, after: Duration) -> Seen {
     simulated(seed, move |runtime| {
         let mut world = World::new(runtime, options());
@@ -527,11 +527,11 @@ fn powerless(seed: u64, after: Duration) -> Seen {
         world.lose(true);
         world.start();
         let ended = running.join().expect("no panic");
-        // The keeper notices that the device was started again.
+        // The keeper notices that the device was restarted.
         runtime.sleep(Duration::from_secs(3));
         let is_during_sync = |text: &str| text.contains("during a sync of names");
-        // The store can still sync names, because nobody used those of the job, unless the power
-        // was lost during a sync of names.
+        // The store can still sync names, because nobody used the names of the job, unless the
+        // power was lost during a sync of names.
         if let Err(error) = host.storage.sync_dir(host.lease.epoch()) {
             let text = error.to_string();
             assert!(ended.is_err() && is_during_sync(&text), "{text}");
@@ -561,7 +561,7 @@ fn powerless(seed: u64, after: Duration) -> Seen {
 
 #[test]
 fn names_of_a_job_that_a_power_loss_takes_do_not_count() {
-    // Around the end of the job, which takes as long in each run, and long after it.
+    // Times around the end of the job, which takes equally long in each run, and long after it.
     let about = (10..60u64).map(|n| Duration::from_micros(100 * n));
     let times = about.chain([Duration::from_secs(1)]);
     let seen: Vec<Seen> = times
@@ -573,8 +573,8 @@ fn names_of_a_job_that_a_power_loss_takes_do_not_count() {
     }
 }
 
-/// A host is killed while a job with tables that it sent runs on the device. The job ends, and half
-/// a minute later nothing of it is left there.
+/// A host is killed while a job with tables that the host sent runs on the device. The job ends,
+/// and half a minute later nothing of it is left there.
 #[test]
 fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
     for seed in 0..12u64 {
@@ -613,7 +613,7 @@ fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
             let host = runtime
                 .spawn_process("host", life(link.clone()))
                 .expect("a process");
-            // Somewhere in the first jobs.
+            // This is somewhere in the first jobs.
             runtime.sleep(Duration::from_micros(3000 + 1700 * seed));
             assert!(!server.sessions().is_empty(), "it has begun");
             runtime.kill_group(host.group());
@@ -625,7 +625,8 @@ fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
             );
             runtime.sleep(Duration::from_secs(20));
             assert_eq!(server.sessions(), Vec::new());
-            // Its slot and its bytes are free for another host, which needs nearly all of them.
+            // The killed host's slot and bytes are free for another host, which needs nearly all of
+            // the bytes.
             let none = FolderWanted::None;
             let client = ClientOptions::default();
             let device = Device::connect(runtime, link, address(), none, client);
@@ -642,8 +643,8 @@ fn nothing_is_left_of_a_host_that_is_killed_with_lent_work() {
     }
 }
 
-/// How an attempt of lent work ends whose device is killed `after` some time, and how long that
-/// takes. `None` if it was done before.
+/// How an attempt of lent work ends if its device is killed `after` some time, and how long that
+/// takes. `None` if the attempt was done before.
 fn killed_lent(after: Duration) -> Option<(String, Duration)> {
     simulated(1, move |runtime| {
         let mut world = World::new(runtime, options());
@@ -673,9 +674,9 @@ fn killed_lent(after: Duration) -> Option<(String, Duration)> {
     })
 }
 
-/// The host runs a job when the link to its device has been down for ten seconds, also if the
-/// device is lost while tables are sent or fetched. (These waited for the time limit of other
-/// calls, and then each deletion of a table on the device did so again.)
+/// The host runs a job when the link to its device has been down for ten seconds, even if the
+/// device is lost while tables are sent or fetched. (Such an attempt once waited for the time limit
+/// of other calls, and then each deletion of a table on the device waited again.)
 #[test]
 fn lent_work_of_a_device_that_is_gone_fails_in_ten_seconds() {
     let ends = (1..).map(|n| killed_lent(Duration::from_micros(700 * n)));

@@ -1,5 +1,5 @@
-//! The data path of a client: appends that are joined, bytes that are read ahead, and finished
-//! objects that come as descriptors.
+//! The data path of a client: joined appends, bytes that are read ahead, and finished objects that
+//! are passed as descriptors.
 
 mod common;
 
@@ -23,7 +23,7 @@ use siltstone_storage::{
     Access, Epoch, FileStorage, Instant, ReadFile, Runtime, Storage, StorageErrorKind,
 };
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from position to position.
 fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt)
@@ -84,7 +84,7 @@ fn an_append_is_sent_at_once_if_nothing_is_under_way() {
         let file = storage.create(lease.epoch(), "log").unwrap();
         for n in 0..20u8 {
             file.append(&[&[n]]).unwrap();
-            // Nobody asks for it, and the keeper has not come yet.
+            // Nobody asks for the bytes, and the keeper has not run yet.
             setup.runtime.sleep(Duration::from_millis(20));
             let there = setup.folders.folder("db").open("log").unwrap();
             assert_eq!(there.len(), u64::from(n) + 1);
@@ -123,7 +123,7 @@ fn joined_appends_that_fail_fail_the_file() {
             assert!(failed.is_none_or(|error| error.kind == StorageErrorKind::NoSpace));
             let later = file.append(&[b"later"]).unwrap_err();
             assert_eq!(later.kind, StorageErrorKind::NoSpace);
-            // What is there is the beginning of what was appended.
+            // What the folder contains is a prefix of what was appended.
             let there = folder.read_small("log").unwrap();
             assert!(
                 there.len() <= 20_000 && accepted.starts_with(&there),
@@ -181,7 +181,7 @@ fn readers_from_front_to_back_are_served_ahead() {
                     assert!(sent < 60 * 60, "{sent} bytes of requests");
                 }
             }
-            // Two readers of one object, one of which announces what it reads.
+            // There are two readers of one object, one of which announces what it will read.
             let file = storage.open_finished("table").unwrap();
             let (mut a, mut b) = (vec![0; 100_000], vec![0; 100_000]);
             for n in 0..20u64 {
@@ -195,7 +195,7 @@ fn readers_from_front_to_back_are_served_ahead() {
                     "seed {seed}"
                 );
             }
-            // Reads at random places ask for nothing ahead.
+            // Reads at random positions read nothing ahead.
             let file = storage.open("table").unwrap();
             let before = device.report().ahead_bytes;
             let mut buf = [0; 1000];
@@ -240,7 +240,7 @@ fn cut_links_do_not_disturb_readers_ahead() {
     }
 }
 
-/// Nothing that was read ahead is older than a change that this host made before.
+/// Nothing that was read ahead is older than a change that this host has made before.
 #[test]
 fn nothing_is_read_ahead_of_an_object_that_is_written() {
     simulated(5, |setup| {
@@ -259,12 +259,12 @@ fn nothing_is_read_ahead_of_an_object_that_is_written() {
             device.report().ahead_bytes > 0,
             "the next bytes are there already"
         );
-        // The object is overwritten, and the reader goes on.
+        // The object is overwritten, and the reader continues.
         let written = storage.recycle(epoch, "old", "recycled").unwrap();
         written.append(&[&new]).unwrap();
         file.read_at(8 << 14, &mut buf).unwrap();
         assert_eq!(buf, new[8 << 14..][..16 << 10]);
-        // Nor is it read ahead again, also by readers that come later.
+        // It is not read ahead again either, even by later readers.
         let asked = device.report().ahead_bytes;
         let late = storage.open("recycled").unwrap();
         for n in 0..8 {
@@ -276,7 +276,7 @@ fn nothing_is_read_ahead_of_an_object_that_is_written() {
         written.sync().unwrap();
         drop(written);
 
-        // A name that goes to another object does not: the reader has the old one.
+        // A name that is given to another object changes nothing: the reader has the old object.
         create(&*storage, epoch, "a", &old);
         create(&*storage, epoch, "b", &new);
         let file = storage.open("a").unwrap();
@@ -319,7 +319,7 @@ fn what_is_read_ahead_is_bounded_and_given_back() {
         }
         let asked = device.report().ahead_bytes;
         assert!(asked > 0);
-        // Others are not kept from the connections, and idle readers give theirs back.
+        // Other calls still get connections, and idle readers give theirs back.
         setup.runtime.sleep(Duration::from_secs(5));
         let other = storage.open("table").unwrap();
         assert!(read_in_pieces(&*other, 32 << 10) == bytes);
@@ -412,9 +412,9 @@ fn finished_objects_come_as_descriptors_and_outlive_names_and_devices() {
         .expect("a file of this machine has a map");
     let mut copy = vec![0; bytes.len()];
     assert!(map.copy_to(0, &mut copy) && !map.failed() && copy == bytes);
-    // A sign of life of the keeper may have come meanwhile.
+    // The keeper may have sent a sign of life meanwhile.
     assert!(device.report().received_bytes - before < 1000);
-    // It can be read only.
+    // The descriptor can be read only.
     let descriptor = file.descriptor().unwrap().try_clone_to_owned().unwrap();
     assert!(File::from(descriptor).write(b"x").is_err());
 
@@ -433,8 +433,8 @@ fn finished_objects_come_as_descriptors_and_outlive_names_and_devices() {
     device.close();
 }
 
-/// D2 of RFC 9: every request of a fenced host fails. A finished object that it has open needs no
-/// request, and its bytes are right for ever.
+/// D2 of RFC 9: every request of a fenced host fails. A finished object that the host has open
+/// needs no request, and its bytes stay right for ever.
 #[test]
 fn a_fenced_host_reads_what_it_has_open_and_nothing_else() {
     let mut world = World::new();
@@ -452,7 +452,7 @@ fn a_fenced_host_reads_what_it_has_open_and_nothing_else() {
     let manifest = storage.open("manifest").unwrap();
     assert_eq!(read_in_pieces(&*manifest, 100), b"what is true");
 
-    // Somebody else opens the folder while the device is down.
+    // Another host opens the folder while the device is down.
     world.stop();
     let folder = FileStorage::open_existing(world.dir.path().join("data").join("db")).unwrap();
     let other = folder.lease("store").unwrap();
@@ -484,16 +484,16 @@ fn what_may_be_written_crosses_the_link() {
     let lease = storage.lease("store").unwrap();
     let file = storage.create(lease.epoch(), "log").unwrap();
     file.append(&[b"first"]).unwrap();
-    // Somebody has it open for writing, whatever the caller says of it.
+    // The object is open for writing, whatever the caller says about it.
     let reader = storage.open_finished("log").unwrap();
     assert_eq!(read_in_pieces(&*reader, 2), b"first");
     assert!(reader.map().unwrap().is_none());
     assert_eq!(device.report().passed_count, 0);
     drop(file);
-    // The caller does not say that nobody writes to it.
+    // Here the caller does not say that nobody writes to the object.
     assert_eq!(read_in_pieces(&*storage.open("log").unwrap(), 2), b"first");
     assert_eq!(device.report().passed_count, 0);
-    // Now it is finished, also if the keeper has not closed it yet.
+    // Now the object is finished, even if the keeper has not closed it yet.
     assert_eq!(
         read_in_pieces(&*storage.open_finished("log").unwrap(), 2),
         b"first"
@@ -515,7 +515,8 @@ fn what_may_be_written_crosses_the_link() {
     without.close();
 }
 
-/// A network whose connections only carry bytes, as a limiter or a counter around another one may.
+/// A network whose connections only carry bytes, like a limiter or a counter around another
+/// network.
 struct BytesOnly(Arc<dyn Network>);
 
 struct BytesOnlyConnection(Arc<dyn Connection>);
@@ -552,7 +553,7 @@ impl Connection for BytesOnlyConnection {
     }
 }
 
-/// The device could pass descriptors, and this side could not receive them.
+/// The device passes descriptors, but this side cannot receive them.
 #[test]
 fn a_host_whose_connections_pass_none_asks_for_none() {
     let world = World::new();
@@ -574,7 +575,7 @@ fn a_host_whose_connections_pass_none_asks_for_none() {
     device.close();
 }
 
-/// What a hostile device passes instead of the object.
+/// What a hostile device passes instead of the right descriptor.
 #[derive(Clone, Copy, Debug)]
 enum Passes {
     APipe,
@@ -584,7 +585,8 @@ enum Passes {
     ADescriptorNobodyAskedFor,
 }
 
-/// A device that answers every request to open an object in this way, and all else as done.
+/// A device that answers every request to open an object in this way, and every other request with
+/// `Done`.
 fn hostile(connection: &dyn Connection, runtime: &Runtime, passes: Passes, dir: &std::path::Path) {
     let until = || runtime.now() + Duration::from_secs(5);
     let mut head = vec![0; hello::HELLO_HEAD_BYTES];
@@ -703,7 +705,7 @@ fn descriptors_of_a_hostile_device_are_refused() {
         let path = dir.path().to_path_buf();
         let (accepting, rt) = (Arc::clone(&listener), runtime.clone());
         let accept = move || {
-            // Until the listener is closed.
+            // This ends when the listener is closed.
             while let Ok(accepted) = accepting.accept(rt.now() + Duration::from_secs(20)) {
                 let Some(connection) = accepted else { return };
                 let (of, path) = (rt.clone(), path.clone());
@@ -726,7 +728,7 @@ fn descriptors_of_a_hostile_device_are_refused() {
     }
 }
 
-/// A file that another process makes shorter: reads of it fail, and nothing ends by a signal.
+/// Another process makes a file shorter: reads of it fail, but no signal ends this process.
 #[test]
 fn a_passed_file_that_is_truncated_fails_reads_only() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! A device's folder behaves like the storage that it is on the device: random operations give
+//! A device's folder behaves like the storage that the device keeps it in: random operations give
 //! equal answers, equal kinds of errors and equal contents.
 
 mod common;
@@ -29,8 +29,8 @@ proptest! {
         let other = MemoryStorage::new(&runtime);
         let mut remote = Side::new(device.storage(), other_device.storage());
         let mut local = Side::new(Arc::new(memory), Arc::new(other));
-        // An object that shares its bytes with an imported one must not be written, and these
-        // operations do not keep to that.
+        // An object that shares its bytes with an imported one must not be written, and random
+        // operations do not respect that.
         let ops = ops.iter().filter(|op| !matches!(op, Op::Import(_, true, _)));
         for (i, op) in ops.enumerate() {
             let (a, b) = (remote.apply(op), local.apply(op));
@@ -42,7 +42,7 @@ proptest! {
         device.close();
         other_device.close();
         setup.stop();
-        // What the client had sent is on the device.
+        // Everything that the client has sent is on the device.
         let folder = setup.folders.folder("db");
         let kept: Vec<_> = folder.list().unwrap().into_iter().map(|o| {
             let bytes = folder.read_small(&o.name).unwrap();

@@ -1,5 +1,6 @@
-//! Devices give the tables that the host's cores give (E2), in all three shapes: the folder is
-//! held, shared, or the tables are lent. And what executors promise beyond that.
+//! Devices make the tables that the host's cores make (E2), in all three shapes: the folder is
+//! held, the folder is shared, or the tables are lent. The tests also cover what else executors
+//! promise.
 
 mod common;
 #[path = "../../table/tests/common/mod.rs"]
@@ -91,7 +92,7 @@ impl Drop for World {
     }
 }
 
-/// Runs of one job: for each run of inputs its contents.
+/// The runs of one job, with the contents of the inputs of each run.
 #[derive(Clone, Debug)]
 struct Case {
     runs: Vec<Content>,
@@ -139,7 +140,7 @@ fn case() -> impl Strategy<Value = Case> {
         })
 }
 
-/// Writes the inputs of a case into a folder, and makes its job.
+/// Writes the inputs of a case into a folder, and makes the job of the case.
 fn prepare(case: &Case, storage: &Arc<impl Storage>) -> (Job, InputMap) {
     let mut inputs = InputMap::new();
     let mut listed: Vec<Input> = Vec::new();
@@ -172,15 +173,15 @@ fn prepare(case: &Case, storage: &Arc<impl Storage>) -> (Job, InputMap) {
     (job, inputs)
 }
 
-/// What counts of an outcome: all of it except for the times that it took.
+/// The part of an outcome that must be equal: everything except the times.
 fn timeless(outcome: &Outcome) -> Outcome {
     let mut outcome = outcome.clone();
     outcome.counters.cpu_ns = 0;
     outcome
 }
 
-/// What an outcome says about its tables and what was dropped. What was read differs, because
-/// columns may be read twice, and blocks without survivors once.
+/// What an outcome says about its tables and about what was dropped. What was read differs, because
+/// columns may be read twice, and blocks without survivors only once.
 fn made(outcome: &Outcome) -> Outcome {
     let mut outcome = timeless(outcome);
     outcome.counters.bytes_read = 0;
@@ -255,8 +256,7 @@ proptest! {
         drop(lease);
         session.close();
 
-        // Shared: the folder is one of this machine.
-        // A folder below the one that the device shares.
+        // Shared: the folder is on this machine, below the folder that the device shares.
         let path = world.dir.path().join("shared").join("store");
         std::fs::create_dir_all(&path).unwrap();
         let shared = Arc::new(FileStorage::open_existing(path).unwrap());
@@ -267,12 +267,12 @@ proptest! {
         let outcome = executor.run(&shared_job, &context).unwrap();
         prop_assert_eq!(timeless(&outcome), timeless(&expected));
         prop_assert_eq!(&files(&*shared, &outcome), &expected_files);
-        // Only the job crossed the link, and nothing is left of the proof.
+        // Only the job crossed the link, and nothing of the proof is left.
         prop_assert!(device.report().sent_bytes - before < 8 << 10);
         let count = shared.list().unwrap().len();
         prop_assert_eq!(count, case.runs.len() + outcome.tables.len());
 
-        // Lent: the device sees nothing of the folder.
+        // Lent: the device cannot see the folder.
         let own = Arc::new(MemoryStorage::new(runtime));
         let (lent_job, inputs) = prepare(&case, &own);
         let inputs = Arc::new(inputs);
@@ -303,8 +303,8 @@ fn a_case() -> Case {
     }
 }
 
-/// The second job that reads a table sends it no more, and a table that the device made is not sent
-/// either.
+/// The second job that reads a table does not send it again, and a table that the device made is
+/// not sent either.
 #[test]
 fn lent_tables_are_sent_once() {
     let world = World::new();
@@ -318,7 +318,7 @@ fn lent_tables_are_sent_once() {
         Epoch(3),
     );
     let first = executor.run(&job, &context).unwrap();
-    // The same again, and then a job of what it made.
+    // This is the same job again, and then a job that reads what the first one made.
     let mut again = job.clone();
     again.output.attempt = 2;
     let second = executor.run(&again, &context).unwrap();
@@ -349,8 +349,8 @@ fn lent_tables_are_sent_once() {
     device.close();
 }
 
-/// One of the jobs that begin at once sends a table that they have in common. The others do not
-/// send it a second time, and are declined if it is not there yet.
+/// Of several jobs that begin at once, one sends a table that they have in common. The others do
+/// not send it a second time, and are declined if it has not arrived yet.
 #[test]
 fn lent_jobs_with_a_table_in_common_do_not_disturb_each_other() {
     let world = World::with(|options| ServerOptions {
@@ -405,8 +405,8 @@ fn lent_jobs_with_a_table_in_common_do_not_disturb_each_other() {
     device.close();
 }
 
-/// A device keeps no more bytes of sent tables than it may for all sessions together. A job that
-/// does not fit is declined, so the host runs it.
+/// A device keeps no more bytes of sent tables than it may keep for all sessions together. A job
+/// that does not fit is declined, so the host runs it.
 #[test]
 fn lent_tables_of_all_sessions_are_bounded() {
     let world = World::with(|options| ServerOptions {
@@ -470,7 +470,7 @@ fn a_damaged_input_is_named() {
     device.close();
 }
 
-/// A device that fails in the middle of a job leaves its finished tables, and the host goes on
+/// A device that fails in the middle of a job leaves its finished tables, and the host continues
 /// after them.
 #[test]
 fn the_host_goes_on_after_the_tables_of_a_device() {
@@ -531,8 +531,8 @@ fn the_host_goes_on_after_the_tables_of_a_device() {
     device.close();
 }
 
-/// A subjob with so many tables that its part fits into no answer ends as any other. The host
-/// asked for such a part again and again, and the job never ended.
+/// A subjob with so many tables that its part fits into no answer ends like any other. (The host
+/// once asked for such a part again and again, and the job never ended.)
 #[test]
 fn a_subjob_may_have_more_tables_than_an_answer_holds() {
     let world = World::new();
@@ -568,7 +568,7 @@ fn a_subjob_may_have_more_tables_than_an_answer_holds() {
     device.close();
 }
 
-/// A job that is cancelled ends within two seconds, and so does one whose device is gone.
+/// A job that was cancelled before it begins ends, and leaves no table.
 #[test]
 fn a_cancelled_job_ends_and_leaves_nothing() {
     let world = World::new();
@@ -587,14 +587,14 @@ fn a_cancelled_job_ends_and_leaves_nothing() {
         Err(ExecError::Cancelled) => {
             assert_eq!(shared.list().unwrap().len(), 2, "only the inputs are there");
         }
-        // It was done before the cancel arrived.
+        // The job was done before the cancellation arrived.
         Ok(outcome) => assert!(!outcome.tables.is_empty()),
         Err(error) => panic!("{error}"),
     }
     device.close();
 }
 
-/// Without the device an attempt fails as unreachable, and the executor says that it is down.
+/// Without the device an attempt fails as unreachable, and the executor reports that it is down.
 #[test]
 fn a_device_that_is_gone_is_down() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The folders of a device with local files, which others on its machine may remove or replace.
+//! The folders of a device with local files. Others on its machine may remove or replace them.
 
 mod common;
 
@@ -12,7 +12,7 @@ use siltstone_device::{
 use siltstone_storage::Runtime;
 use siltstone_storage::link::{MemoryNetwork, Network};
 
-/// A device with folders in a temporary one.
+/// A device with folders in a temporary directory.
 struct World {
     dir: tempfile::TempDir,
     runtime: Runtime,
@@ -59,7 +59,7 @@ impl World {
     }
 }
 
-/// Makes an object, and says which ones there are then.
+/// Creates an object, and returns the names of all objects.
 fn make(device: &Arc<Device>, name: &str) -> Vec<String> {
     let storage = device.storage();
     let lease = storage.lease("store").unwrap();
@@ -84,7 +84,7 @@ fn a_folder_that_was_replaced_is_found_again() {
     assert_eq!(make(&device, "new"), ["new"]);
     device.close();
     world.until_unused();
-    // Or puts another one in its place.
+    // Or somebody puts another folder in its place.
     let other = world.dir.path().join("data/other");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("found"), b"").unwrap();

@@ -1,5 +1,5 @@
-//! A store on a device whose disk is full, which goes on when there is space again. The disk is a
-//! small file system of the test's own.
+//! A store on a device whose disk is full. The store continues when there is space again. The disk
+//! is a small file system of the test's own.
 
 #[path = "../../storage/tests/common/tmpfs.rs"]
 mod tmpfs;
@@ -48,7 +48,7 @@ fn placement() -> Placement {
     }
 }
 
-/// A file that takes all the space that is left.
+/// Creates a file that takes all the space that is left.
 fn fill(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("ballast");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -75,7 +75,8 @@ fn put(store: &DeviceStore, n: u32, sync: bool) -> Result<(), Error> {
     store.write(&batch, WriteOptions { sync }).map(drop)
 }
 
-/// Everything that was acknowledged is there. A key whose last write failed may have its value.
+/// Checks that everything that was acknowledged is there. A key whose last write failed may have
+/// the value of that write.
 fn check(store: &DeviceStore, model: &Model, refused: &Model) {
     let keyspace = store.default_keyspace().unwrap();
     for (key, value) in model {
@@ -116,14 +117,14 @@ fn fill_and_free(dir: &Path) {
     let (mut model, mut refused) = (Model::new(), Model::new());
     let mut n = 0;
     for round in 0..3 {
-        // There is space: every write succeeds.
+        // There is space, so every write succeeds.
         for _ in 0..5000 {
             put(&store, n, n % 50 == 0).unwrap();
             model.extend([pair(n)]);
             n += 1;
         }
         let ballast = fill(dir);
-        // Some of the space that the store has reserved is left to it.
+        // The store keeps some of the space that it has reserved.
         let error = loop {
             assert!(n < 200_000, "round {round}: the disk is never full");
             match put(&store, n, n % 50 == 0) {
@@ -148,7 +149,7 @@ fn fill_and_free(dir: &Path) {
             assert!(text.contains("the store goes on by itself"), "{text}");
         }
         check(&store, &model, &refused);
-        // With space it goes on by itself, in the same open.
+        // With space, the store continues by itself, without being opened again.
         std::fs::remove_file(ballast).unwrap();
         let begun = runtime.now();
         while let Err(error) = put(&store, n, true) {

@@ -11,23 +11,23 @@ use siltstone_device::ClientOptions;
 use siltstone_storage::link::LinkFaults;
 use siltstone_storage::{CrashPolicy, Epoch, Storage, StorageErrorKind};
 
-/// How long calls try.
+/// How long calls wait for the device.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Nothing reaches the other side any more, and nobody is told.
+/// From now on nothing reaches the other side, and nobody is told.
 fn freeze(setup: &Setup) {
     setup.network.set_silent(true);
     setup.network.freeze_all();
 }
 
-/// New connections work again.
+/// From now on new connections work again.
 fn thaw(setup: &Setup) {
     setup.network.set_silent(false);
     setup.runtime.sleep(Duration::from_secs(5));
 }
 
 /// A file may not keep its connection while others wait for one, so its appends wait for their
-/// answers. If none comes, the bytes stay with the client all the same.
+/// answers. If no answer arrives, the bytes still stay with the client.
 #[test]
 fn an_append_that_fails_has_had_no_effect() {
     simulated(21, |setup| {
@@ -64,7 +64,7 @@ fn an_append_that_fails_has_had_no_effect() {
     });
 }
 
-/// A sync of names that was executed, and whose caller gave up before the answer came.
+/// Makes a sync of names that is executed, but whose caller gives up before the answer arrives.
 fn give_up_a_sync(setup: &Setup, storage: &Arc<dyn Storage>, epoch: Epoch) {
     setup.network.set_faults(LinkFaults {
         delay: Duration::from_micros(500),
@@ -88,7 +88,7 @@ fn give_up_a_sync(setup: &Setup, storage: &Arc<dyn Storage>, epoch: Epoch) {
     panic!("no sync gave up after it was executed");
 }
 
-/// Whether a power loss would leave the object.
+/// Whether the object would survive a power loss.
 fn is_durable(setup: &Setup, name: &str) -> bool {
     let left = setup.folders.folder("db").crash(CrashPolicy::LoseUnsynced);
     left.open(name).is_ok()
@@ -118,7 +118,7 @@ fn a_sync_of_names_does_not_take_over_one_that_gave_up() {
         let storage = device.storage();
         let lease = storage.lease("store").unwrap();
         give_up_a_sync(setup, &storage, lease.epoch());
-        // A job on the device makes a name meanwhile, which the lane of names does not know.
+        // Meanwhile a job on the device makes a name, which the lane of names does not know.
         let folder = setup.folders.folder("db");
         folder.create(lease.epoch(), "made").unwrap();
         assert!(!is_durable(setup, "made"));

@@ -28,7 +28,7 @@ use siltstone_table::exec::survivors::{Extent, Survivors};
 use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Counters;
 
-/// A connection of a peer that says what it likes.
+/// A connection of a peer that may send anything.
 struct Peer {
     runtime: Runtime,
     connection: Arc<dyn Connection>,
@@ -54,7 +54,7 @@ impl Peer {
         self.connection.send(&[bytes], deadline).is_ok()
     }
 
-    /// What comes within a time, and whether the connection ended.
+    /// Returns the bytes that arrive within a time, and whether the connection ended.
     fn receive(&self, time: Duration) -> (Vec<u8>, bool) {
         let deadline = self.runtime.now() + time;
         let (mut all, mut buf) = (Vec::new(), [0; 4096]);
@@ -67,7 +67,7 @@ impl Peer {
         }
     }
 
-    /// Introduces itself, and waits for the welcome.
+    /// Says hello, and waits for the welcome.
     fn greet(&self, token: [u8; 16]) {
         let hello = ClientHello {
             token,
@@ -83,7 +83,7 @@ impl Peer {
         assert!(matches!(answer, ServerHello::Welcome(_)), "{answer:?}");
     }
 
-    /// The next answer, if one comes within five seconds.
+    /// The next answer, if one arrives within five seconds.
     fn answer(&self) -> Option<Answer> {
         let (bytes, _) = self.receive(Duration::from_secs(5));
         let mut bytes = &bytes[..];
@@ -123,7 +123,7 @@ fn with_device(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
         };
         let mut setup = Setup::new(&runtime, options);
         test(&mut setup);
-        // An honest host is served as ever.
+        // A correct host is served as usual.
         let device = setup.connect("honest");
         let storage = device.storage();
         let lease = storage.lease("store").unwrap();
@@ -168,7 +168,8 @@ fn another_protocol_is_cut_off() {
 fn connections_are_bounded() {
     with_device(3, |setup| {
         let peers: Vec<Peer> = (0..40).map(|_| Peer::connect(setup)).collect();
-        // Those beyond the bound are closed at once, and the others when they said nothing.
+        // The connections beyond the limit are closed at once, and the others after they said
+        // nothing.
         let ended = |peer: &Peer| peer.receive(Duration::from_millis(200)).1;
         let at_once = peers.iter().filter(|peer| ended(peer)).count();
         assert!(at_once >= 20, "{at_once}");
@@ -177,7 +178,7 @@ fn connections_are_bounded() {
     });
 }
 
-/// Hellos alone keep no host out: their sessions make room when they are silent.
+/// Hellos alone keep no host out: their sessions make room once they are silent.
 #[test]
 fn sessions_that_nobody_uses_make_room() {
     with_device(8, |setup| {
@@ -195,7 +196,7 @@ fn sessions_that_nobody_uses_make_room() {
         let device = setup.connect("another");
         assert!(device.storage().list().unwrap().is_empty());
         device.close();
-        // The one with a lease and a host that lives was not among them.
+        // The session with a lease, whose host is alive, was not among those that were ended.
         keeps.storage().sync_dir(lease.epoch()).unwrap();
         lease.release().unwrap();
         keeps.close();
@@ -210,11 +211,11 @@ fn peers_that_say_nothing_do_not_keep_others_out() {
         setup.start();
         let peers: Vec<Peer> = (0..200).map(|_| Peer::connect(setup)).collect();
         let ended = |peer: &Peer| peer.receive(Duration::from_millis(10)).1;
-        // 64 of them have not been cut off, those that came last.
+        // The 64 peers that connected last have not been cut off.
         let ended: Vec<bool> = peers.iter().map(ended).collect();
         assert_eq!(ended.iter().filter(|ended| !**ended).count(), 64);
         assert!(ended[..136].iter().all(|ended| *ended));
-        // A hello is answered although all places are taken.
+        // A hello is answered although as many peers as possible have not said hello yet.
         let peer = Peer::connect(setup);
         peer.greet([7; 16]);
     });
@@ -293,7 +294,7 @@ fn a_host_of_this_machine_that_ended_is_not_listed_for_long() {
         peer.connection.close();
         setup.runtime.sleep(Duration::from_secs(5));
         assert_eq!(sessions(setup), Vec::new());
-        // One whose connections end comes back in time.
+        // A host whose connections end comes back in time.
         let peer = Peer::connect(setup);
         peer.greet([6; 16]);
         peer.connection.close();
@@ -352,7 +353,7 @@ fn an_object_that_nobody_claims_is_closed() {
             0,
             "{before} were open, and nobody claimed one for a minute"
         );
-        // Whoever makes the same call gets it all the same.
+        // A caller that makes the same call again still gets the object.
         let file = storage.create(lease.epoch(), &name).unwrap();
         file.append(&[b"claimed"]).unwrap();
         file.sync().unwrap();
@@ -363,8 +364,8 @@ fn an_object_that_nobody_claims_is_closed() {
     });
 }
 
-/// A job may only go on after tables that an attempt of its own store made, so it names no other
-/// file.
+/// A job may only continue after tables that an attempt of its own store made, so it cannot name
+/// any other file.
 #[test]
 fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
     with_device(14, |setup| {
@@ -402,7 +403,8 @@ fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
             let answer = String::from_utf8_lossy(&answer).into_owned();
             assert!(answer.contains(said), "{said}: {answer}");
         }
-        // What an earlier attempt made is taken, and the job fails because of its stream.
+        // Tables that an earlier attempt made are accepted, and the job fails because of its
+        // stream.
         let work = put_work(
             &job.encode(),
             &[part("00000000-00000007-0000-00000.tbl")],
@@ -441,7 +443,7 @@ fn a_shared_folder_is_not_left() {
     });
 }
 
-/// Whoever may write in a shared folder can make a symbolic link there.
+/// Anybody who may write in a shared folder can create a symbolic link there.
 #[test]
 fn a_link_does_not_lead_out_of_a_shared_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -501,7 +503,7 @@ fn leases_of_a_session_are_bounded() {
     });
 }
 
-/// Nobody can be made to read a large object as a whole for a proof.
+/// Nobody can make the device read a large object as a whole for a proof.
 #[test]
 fn a_proof_reads_little() {
     with_device(16, |setup| {
@@ -590,8 +592,8 @@ fn numbers_that_cannot_come_end_the_connection() {
                 direct: false,
             },
         };
-        // A frame out of order; a lane's number that is too high; a file's number that is too high;
-        // a position that is not the file's.
+        // These are a frame out of order, a number in a lane that is too high, a number in a file's
+        // lane that is too high, and a position that is not the position of the file.
         let peer = Peer::connect(setup);
         peer.greet([1; 16]);
         peer.ask(2, &Request::KeepAlive, b"");
@@ -664,7 +666,7 @@ fn changes_without_a_lease_are_fenced() {
         let none = siltstone_storage::Epoch(1);
         let error = storage.create(none, "x").map(drop).unwrap_err();
         assert_eq!(error.kind, StorageErrorKind::Fenced, "{error}");
-        // Another session's epoch is of no use either.
+        // The epoch of another session is of no use either.
         let other = setup.connect("db");
         let lease = other.storage().lease("store").unwrap();
         let error = storage.delete(lease.epoch(), "x").unwrap_err();
@@ -675,7 +677,7 @@ fn changes_without_a_lease_are_fenced() {
     });
 }
 
-/// Asks on a connection of its own, and returns what came.
+/// Makes a request on a connection of its own, and returns the answer.
 fn ask_alone(setup: &Setup, token: u8, request: &Request, bulk: &[u8]) -> Option<Answer> {
     let peer = Peer::connect(setup);
     peer.greet([token; 16]);
@@ -683,8 +685,8 @@ fn ask_alone(setup: &Setup, token: u8, request: &Request, bulk: &[u8]) -> Option
     peer.answer()
 }
 
-/// A rebuild of a table that lies on the device, whose survivors are wrong in every way: each is
-/// refused by name, the attempt fails, and neither it nor anything else of it stays.
+/// A rebuild of a table that lies on the device, with survivors that are wrong in many ways. Each
+/// is refused by name, the attempt fails, and nothing of it is left.
 #[test]
 fn wrong_survivors_are_refused() {
     type Wrong = (&'static str, SurvivorsPiece, Vec<u8>);
@@ -778,7 +780,8 @@ fn wrong_survivors_are_refused() {
             assert!(matches!(begun, Some(Answer::Done)), "{begun:?}");
             let answer = ask_alone(setup, 1, &Request::Survivors(piece), &bytes);
             let is_refused = matches!(&answer, Some(Answer::Failed(e)) if e.detail.contains(said));
-            // A fault that only decoding finds is not refused at once, and fails the job instead.
+            // An error that is found only by decoding is not refused at once, and makes the job
+            // fail instead.
             assert!(is_refused || case > 3, "{answer:?}");
             setup.runtime.sleep(Duration::from_secs(1));
             let wait = Request::WaitJob {
@@ -794,7 +797,7 @@ fn wrong_survivors_are_refused() {
             };
             let end = format!("{:?}", status.end);
             assert!(end.contains(said) && !end.contains("Done"), "{end}");
-            // The attempt is over, and an attempt that nobody began is not known.
+            // The attempt has ended, and an attempt that nobody began is not known.
             let late = ask_alone(setup, 1, &Request::Survivors(piece), b"x");
             assert!(matches!(late, Some(Answer::Failed(_))), "{late:?}");
             let unknown = SurvivorsPiece {
@@ -821,7 +824,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Random requests with right checksums: the device answers or ends the connection.
+    /// Random requests with matching checksums: the device answers, or ends the connection.
     #[test]
     fn random_requests_are_survived(
         requests in prop::collection::vec(

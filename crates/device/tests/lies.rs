@@ -1,5 +1,5 @@
-//! Devices that tell their hosts what is not true: a host that believes nothing loses one attempt,
-//! and does its work elsewhere.
+//! Devices that report what is not true to their hosts. A host that is lied to loses one attempt,
+//! and gets its work done elsewhere.
 
 mod common;
 #[path = "../../table/tests/common/mod.rs"]
@@ -26,7 +26,7 @@ use siltstone_storage::{Epoch, Instant, MemoryStorage, Runtime, Storage};
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, Throttle};
 use siltstone_table::job::{Input, Job};
 
-/// The network of a device that says of each job that it has read and written this many bytes.
+/// The network of a device that reports for each job that it has read and written this many bytes.
 #[derive(Clone)]
 struct Lying {
     inner: MemoryNetwork,
@@ -75,7 +75,7 @@ struct LyingConnection {
 }
 
 impl LyingConnection {
-    /// The frame of an answer about a job, with another count. Such answers have no bulk bytes.
+    /// The frame of an answer about a job, with a false count. Such answers have no bulk bytes.
     fn changed(&self, parts: &[&[u8]]) -> Option<Vec<u8>> {
         let [header, fields, ..] = parts else {
             return None;
@@ -162,7 +162,8 @@ impl Liar {
     }
 }
 
-/// A limit of the host that counts what it is given, and has whoever spends wait for it.
+/// A rate limit of the host that counts the bytes that it is given, and makes the caller wait for
+/// them.
 struct Counted {
     runtime: Runtime,
     spent_bytes: AtomicU64,
@@ -213,11 +214,12 @@ fn job_on(storage: &Arc<impl Storage + ?Sized>) -> (Job, Arc<InputMap>) {
     (job, Arc::new(inputs))
 }
 
-/// What a device says to have read and written counts against the limit of the host, so a large
-/// lie would hold up every job for years. Its attempt fails, and the host waits for nothing.
+/// The bytes that a device reports to have read and written count against the limit of the host, so
+/// a large lie would hold up every job for years. The attempt fails instead, and the host does not
+/// wait.
 #[test]
 fn bytes_that_nobody_can_have_spent_fail_the_attempt() {
-    // 64 MiB and 64 times the input may be spent.
+    // At most 64 MiB and 64 times the input may be spent.
     let (most, one_more) = {
         let input_bytes = Arc::new(AtomicU64::new(0));
         let of = Arc::clone(&input_bytes);
@@ -264,7 +266,7 @@ fn bytes_that_nobody_can_have_spent_fail_the_attempt() {
                 assert!(error.to_string().contains(&said), "{error}");
                 assert_eq!(counted, 0, "the lie counts against the limit");
                 assert!(took < Duration::from_secs(5), "{took:?}");
-                // The attempt is over on the device, too, and the host runs the job.
+                // The attempt has ended on the device too, and the host runs the job.
                 runtime.sleep(Duration::from_secs(5));
                 let mut again = job.clone();
                 again.output.attempt = 2;
@@ -285,7 +287,7 @@ fn bytes_that_nobody_can_have_spent_fail_the_attempt() {
     }
 }
 
-/// A whole store with such a device: its host runs the compactions, and is not slowed down.
+/// A whole store with such a device: the host runs the compactions, and is not slowed down.
 #[test]
 fn a_store_with_such_a_device_goes_on() {
     simulated(3, |runtime| {

@@ -1,4 +1,5 @@
-//! The bytes of a link by purpose: what the counters of a session and of a store's statistics say.
+//! The bytes of a link by purpose, as the counters of a session and the statistics of a store show
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,7 @@ fn placement() -> Placement {
     }
 }
 
-/// Small memtables, and compactions by this policy.
+/// Options for small memtables, with compactions by this policy.
 fn options(policy: &str) -> Options {
     Options {
         memtable_bytes: 256 << 10,
@@ -79,7 +80,7 @@ fn options(policy: &str) -> Options {
 
 const ENTRIES: u32 = 20_000;
 
-/// Writes much more than a memtable, and compacts it.
+/// Writes much more than a memtable holds, and compacts it.
 fn fill(store: &Store) {
     let keyspace = store.default_keyspace().unwrap();
     for n in 0..ENTRIES {
@@ -91,7 +92,7 @@ fn fill(store: &Store) {
 }
 
 trait Counts {
-    /// The bytes of a purpose that were sent and received.
+    /// The bytes of a purpose that were sent, and those that were received.
     fn link(&self, purpose: LinkPurpose) -> (u64, u64);
 }
 
@@ -102,8 +103,8 @@ impl Counts for siltstone::Stats {
     }
 }
 
-/// The session's counts and those of the statistics are the same, and the sums are the totals.
-/// Signs of life come at any time.
+/// Checks that the counts of the session are equal to those of the statistics, and that the sums
+/// are the totals. Signs of life may be sent at any time.
 fn agree(store: &DeviceStore) {
     let before = store.devices()[0].report();
     let stats = store.stats();
@@ -136,7 +137,7 @@ fn jobs_on_the_device_spare_the_link_their_tables() {
     let stats = store.stats();
     let link = |purpose| stats.link(purpose);
     let compacted = stats.counter("compaction_in_bytes");
-    // What was written crosses once as log, and once as the tables of flushes.
+    // What was written crosses the link once as log, and once in the tables of flushes.
     assert!(link(LinkPurpose::Log).0 >= user_bytes, "{stats:?}");
     assert!(link(LinkPurpose::Table).0 >= stats.counter("flush_out_bytes"));
     assert!(link(LinkPurpose::Jobs).0 > 0 && link(LinkPurpose::Verify).1 > 0);
@@ -164,7 +165,7 @@ fn jobs_on_the_device_spare_the_link_their_tables() {
     assert_eq!((host.link_bytes, host.saved_cpu_us), (None, None));
     let counts = stats.sides.iter().map(|side| side.compaction_count);
     assert_eq!(counts.sum::<u64>(), stats.counter("compaction_count"));
-    // Reads come when somebody reads.
+    // Bytes for reads are counted when somebody reads.
     let before = link(LinkPurpose::Read).1;
     assert!(store.default_keyspace().unwrap().iter().unwrap().count() > 1000);
     assert!(store.stats().link(LinkPurpose::Read).1 > before);
@@ -180,7 +181,7 @@ fn compactions_on_the_host_read_across_the_link() {
     agree(&store);
     let stats = store.stats();
     let compacted = stats.counter("compaction_in_bytes");
-    // The ends of tables, which have footers and indexes, come when a table is opened.
+    // The last bytes of tables, with their footers and indexes, are sent when a table is opened.
     let read = stats.link(LinkPurpose::Compaction).1 + stats.link(LinkPurpose::Read).1;
     let least = compacted * 9 / 10;
     assert!(compacted > 0 && read >= least, "{read} of {compacted}");
@@ -202,7 +203,7 @@ fn lent_tables_count_as_lent() {
     let dir = dir.to_str().unwrap();
     let store = open(dir, options("default"), &placed).unwrap();
     let mut rounds = 0;
-    // The host may be faster at times.
+    // At times the host may be the faster side.
     while store.stats().link(LinkPurpose::Lent).0 == 0 {
         assert!(
             rounds < 20,
@@ -223,9 +224,9 @@ fn lent_tables_count_as_lent() {
     store.close().unwrap();
 }
 
-/// What a device saves is what the host would have needed for its compactions, by its own measured
-/// ones, less what these cost the host. Large compactions on a device that holds the tables save
-/// something.
+/// What a device saves is the time that the host would have needed for the device's compactions,
+/// estimated from the host's own compactions, minus what they cost the host. Large compactions on a
+/// device that holds the tables do save something.
 #[test]
 fn a_device_says_what_it_saves_the_host() {
     let world = World::new();
@@ -242,8 +243,8 @@ fn a_device_says_what_it_saves_the_host() {
     assert_eq!(device(&store.stats()).saved_cpu_us, None, "it did nothing");
     let both = |stats: &siltstone::Stats| stats.sides.iter().all(|s| s.compaction_count > 0);
     let mut rounds = 0;
-    // The first compaction goes to the device and the next one to the host, because nothing is
-    // known of them. Then either may be faster.
+    // The first compaction goes to the device and the next one to the host, because nothing has
+    // been measured for them. After that, either side may be faster.
     while !both(&store.stats()) || rounds < 3 {
         assert!(rounds < 30, "{:?}", store.stats().sides);
         for n in 0..30_000u32 {

@@ -1,5 +1,5 @@
-//! What a host asks of a device to measure it, in a simulated run: the answers are whole, nothing
-//! stays, and what goes too far is refused.
+//! What a host asks a device for a probe, in a simulated run: the answers are complete, nothing is
+//! left behind, and excessive requests are refused.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Compactions of the host that leave values on the device: what crosses the link, and how they end
-//! if something fails. That they give the host's tables is tested in `executor.rs`.
+//! Compactions of the host that leave values on the device: what crosses the link, and how the
+//! compactions end if something fails. `executor.rs` tests that they make the host's tables.
 
 #[path = "../../table/tests/common/mod.rs"]
 mod jobs;
@@ -34,7 +34,7 @@ struct Held {
     job: Job,
 }
 
-/// The device, as a process that can be killed.
+/// Starts the device as a process that can be killed.
 fn start(runtime: &Runtime, network: &MemoryNetwork, folders: &Arc<MemoryFolders>) -> Process<()> {
     let network: Arc<dyn Network> = Arc::new(network.clone());
     let folders: Arc<dyn Folders> = folders.clone();
@@ -53,7 +53,7 @@ fn start(runtime: &Runtime, network: &MemoryNetwork, folders: &Arc<MemoryFolders
     runtime.spawn_process("device", device).expect("a process")
 }
 
-/// Two runs of `keys` keys with values of `value_bytes`, of which the second one is shadowed.
+/// Two runs with `keys` keys each, and values of `value_bytes`. The second run is shadowed.
 fn contents(keys: u32, value_bytes: usize) -> Vec<Content> {
     let content = |seq: u64| Content {
         entries: (0..keys)
@@ -84,7 +84,7 @@ fn inputs_of(storage: &Arc<MemoryStorage>, contents: &[Content]) -> (InputMap, V
 }
 
 impl Held {
-    /// Begins a device. It runs until the simulated run ends.
+    /// Starts a device. It runs until the simulated run ends.
     fn new(runtime: &Runtime, contents: &[Content], cuts: &[u32]) -> (Held, Process<()>) {
         let network = MemoryNetwork::new(runtime);
         let folders = Arc::new(MemoryFolders::new(runtime));
@@ -137,14 +137,14 @@ impl Held {
         }
     }
 
-    /// The job with names of its own.
+    /// The job with an output prefix of its own.
     fn attempt(&self, attempt: u64) -> Job {
         let mut job = self.job.clone();
         job.output.attempt = attempt;
         job
     }
 
-    /// What the host's cores make of it, in a storage of their own.
+    /// The tables that the host's cores make from the job, in a storage of their own.
     fn expected(&self, contents: &[Content]) -> Vec<Vec<u8>> {
         let own = Arc::new(MemoryStorage::new(&self.runtime));
         let (inputs, _) = inputs_of(&own, contents);
@@ -154,7 +154,7 @@ impl Held {
         files(&*own, &outcome)
     }
 
-    /// The names of the tables that are no inputs.
+    /// The names of the tables that are not inputs.
     fn outputs(&self) -> Vec<String> {
         let names = self.storage.list().unwrap().into_iter().map(|o| o.name);
         let is_output = |name: &String| name.ends_with(".tbl") && !name.starts_with("in-");
@@ -223,7 +223,7 @@ fn values_do_not_cross_the_link() {
     });
 }
 
-/// Small values go whole, and the executor says why.
+/// Small values are moved in whole blocks, and the executor says why.
 #[test]
 fn a_job_that_gains_nothing_is_declined() {
     simulated(2, |runtime| {
@@ -235,7 +235,7 @@ fn a_job_that_gains_nothing_is_declined() {
             }
             other => panic!("{other}"),
         }
-        // Where the tables lie elsewhere, or an attempt has left some, it declines as well.
+        // If the tables lie elsewhere, or an attempt has left some tables, it declines as well.
         let own = Arc::new(MemoryStorage::new(&runtime));
         let elsewhere = ExecContext {
             outputs: own,
@@ -252,14 +252,14 @@ fn a_job_that_gains_nothing_is_declined() {
     });
 }
 
-/// A damaged column is found by the host, and a damaged value by the device. Both fail the job and
-/// leave no table of the attempt but those that the next one adopts.
+/// The host finds a damaged column, and the device finds a damaged value. Both fail the job, and
+/// leave no table of the attempt except those that the next attempt adopts.
 #[test]
 fn damage_is_named_whichever_half_finds_it() {
     for (seed, what) in [(3u64, b"key-0000000005"), (4, b"valuevalueval!")] {
         simulated(seed, move |runtime| {
             let mut contents = contents(1200, 1000);
-            // The value that is damaged.
+            // This is the value that is damaged.
             contents[0].entries[900].2[500..514].copy_from_slice(b"valuevalueval!");
             let (held, _process) = Held::new(&runtime, &contents, &[600]);
             let folder = held.folders.folder("db");
@@ -278,7 +278,7 @@ fn damage_is_named_whichever_half_finds_it() {
             assert!(error.to_string().contains("in-0.tbl"), "{error}");
             assert_eq!(held.outputs().len(), handover.left_count());
             assert_eq!(separated.stats().failed_count, 1);
-            // The next attempt is not separated, because it has something to go on after.
+            // If there are tables to continue after, the next attempt is not separated.
             if handover.left_count() > 0 {
                 let declined = separated.run(&held.attempt(2), &context).unwrap_err();
                 assert!(
@@ -313,7 +313,7 @@ fn a_cancelled_job_ends_on_both_sides() {
             assert!(matches!(ended, Err(ExecError::Cancelled)), "{ended:?}");
             let took = runtime.now().since(begun);
             assert!(took < Duration::from_secs(2), "{took:?}");
-            // The device has ended the attempt, or ends it soon.
+            // The device has ended the attempt, or will end it soon.
             runtime.sleep(Duration::from_secs(2));
             assert_eq!(held.outputs(), Vec::<String>::new());
             held.end();
@@ -321,8 +321,8 @@ fn a_cancelled_job_ends_on_both_sides() {
     }
 }
 
-/// A device has as many slots for rebuilds as for whole jobs. What is beyond them is declined at
-/// once, and its whole jobs find the slots that it told.
+/// A device has as many slots for rebuilds as for whole jobs. Further rebuilds are declined at
+/// once, and whole jobs still find all the slots that the device has reported.
 #[test]
 fn rebuilds_take_no_slot_of_whole_jobs() {
     simulated(5, |runtime| {
@@ -382,9 +382,9 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Links are cut and freeze while a job runs, and the device is killed and started again. The job
-/// gives the right tables, or fails as one of a device that is lost, and then the host's cores go
-/// on after what was left.
+/// Links are cut and freeze while a job runs, and the device is killed and restarted. The job makes
+/// the right tables, or fails like a job of a lost device. Then the host's cores continue after
+/// what was left.
 #[test]
 fn faults_give_right_tables_or_a_failure() {
     let (mut done, mut failed, mut adopted) = (0, 0, 0u64);
@@ -448,7 +448,7 @@ fn faults_give_right_tables_or_a_failure() {
                     };
                     match CpuExecutor.run(&held.attempt(2), &again) {
                         Ok(outcome) => outcome,
-                        // A store would be poisoned, and opened again.
+                        // A real store would be poisoned, and would be opened again.
                         Err(error) if error.to_string().contains("during a sync of names") => {
                             return;
                         }
@@ -476,7 +476,7 @@ fn faults_give_right_tables_or_a_failure() {
     }
 }
 
-/// A host that is gone: the device ends the attempt, and nothing of it stays.
+/// A host is killed: the device ends the attempt, and nothing of it is left.
 #[test]
 fn a_host_that_is_gone_leaves_nothing() {
     for seed in 0..6 {
@@ -511,7 +511,7 @@ fn a_host_that_is_gone_leaves_nothing() {
                 let context = ExecContext::new(runtime.clone(), Arc::new(map), storage, epoch);
                 let separated = SeparatedExecutor::new(&device).always().cut_into(3, 50);
                 let _ = separated.run(&job, &context);
-                // It is killed before it gets here, or has a whole job.
+                // The host is killed before it gets here, or its job is complete.
                 loop {
                     runtime.sleep(Duration::from_secs(3600));
                 }
@@ -519,7 +519,7 @@ fn a_host_that_is_gone_leaves_nothing() {
             let host = runtime.spawn_process("host", host).unwrap();
             runtime.sleep(Duration::from_millis(20 + 20 * seed));
             runtime.kill_group(host.group());
-            // Ten seconds of silence end the job, and ten minutes the state of the session.
+            // Ten seconds of silence end the job, and ten minutes end the state of the session.
             runtime.sleep(Duration::from_secs(700));
             let names = folders.folder("db").list().unwrap();
             let outputs = names.iter().filter(|o| o.name.ends_with(".tbl"));

@@ -1,5 +1,5 @@
-//! Stores that are closed while their device says nothing. The close makes no call with its own
-//! time limit for each table, so it takes a few limits, however many tables there are.
+//! Stores that are closed while their device is silent. A close does not make a call with its own
+//! time limit for each table, so it takes only a few limits, however many tables there are.
 
 mod common;
 
@@ -13,14 +13,15 @@ use siltstone_device::Device;
 use siltstone_storage::link::LinkFaults;
 use siltstone_storage::{JoinHandle, Storage};
 
-/// How long calls of the client try.
+/// How long calls of the client wait for the device.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// With a limit for each of them a close would take 20 minutes.
+/// With one limit for each of these tables, a close would take 20 minutes.
 const TABLES: u32 = 60;
 
-/// The most limits that a close may take: those of the call that is under way, of the first one of
-/// each kind that would be made for each table, and of what ends the store's own files.
+/// The maximum number of limits that a close may take: one for the call that is under way, one for
+/// the first call of each kind that would be made for each table, and those for ending the store's
+/// own files.
 const LIMITS_MAX: u32 = 10;
 
 fn key(n: u32) -> Vec<u8> {
@@ -39,7 +40,7 @@ fn options(is_due: bool) -> Options {
     }
 }
 
-/// Opens the store, whose compactions of level 0 are due or not.
+/// Opens the store. Its compactions of level 0 are due if `is_due`.
 fn open(setup: &Setup, is_due: bool) -> (Arc<Device>, Store) {
     let device = setup.connect_with("db", impatient(LIMIT));
     let components = Components::on(device.storage(), setup.runtime.clone());
@@ -47,7 +48,7 @@ fn open(setup: &Setup, is_due: bool) -> (Arc<Device>, Store) {
     (device, store)
 }
 
-/// Makes as many tables as there are keys, each with a range delete that deletes nothing.
+/// Makes as many tables as there are keys. Each has a range delete that deletes nothing.
 fn fill(store: &Store, with_range_deletes: bool) {
     store.test_hooks().pause_compaction(true);
     let keyspace = store.default_keyspace().expect("the default keyspace");
@@ -62,15 +63,15 @@ fn fill(store: &Store, with_range_deletes: bool) {
     }
 }
 
-/// Closes a store whose device says nothing any more. Returns how many limits the close took.
+/// Closes a store whose device is silent. Returns how many limits the close took.
 fn close_in_silence(setup: &Setup, store: Store) -> f64 {
     let begun = setup.runtime.now();
-    // What it could not do is its error, and not of interest here.
+    // The error says what the close could not do, and does not matter here.
     let _ = store.close();
     setup.runtime.now().since(begun).as_secs_f64() / LIMIT.as_secs_f64()
 }
 
-/// The device answers again: everything is there, and nothing is left over.
+/// Lets the device answer again, and checks that everything is there and nothing is left over.
 fn look(setup: &Setup) {
     setup.network.set_silent(false);
     // The device notices that the last session is silent.
@@ -91,8 +92,7 @@ fn look(setup: &Setup) {
     device.close();
 }
 
-/// Makes the link a little slow, and has the device say nothing any more from the moment on at
-/// which this is true.
+/// Makes the link a little slow. Once `is_now` returns true, the device is silent.
 fn silence_when(setup: &Setup, is_now: impl Fn() -> bool + Send + 'static) -> JoinHandle<()> {
     let (runtime, network) = (setup.runtime.clone(), setup.network.clone());
     network.set_faults(LinkFaults {
@@ -109,8 +109,8 @@ fn silence_when(setup: &Setup, is_now: impl Fn() -> bool + Send + 'static) -> Jo
     setup.runtime.spawn("silence", silence).expect("a task")
 }
 
-/// Tables that a cursor kept are to be deleted when it goes. The device says nothing any more from
-/// the moment on at which it has deleted a few of them.
+/// Tables that a cursor kept are to be deleted when the cursor is dropped. The device becomes
+/// silent when it has deleted a few of them.
 #[test]
 fn tables_that_are_to_be_deleted_hold_up_no_close() {
     for seed in 31..35 {
@@ -141,8 +141,8 @@ fn tables_that_are_to_be_deleted_hold_up_no_close() {
     }
 }
 
-/// Of a store that was just opened no table was read, so its first jobs open many: the inputs of a
-/// compaction, or, if none is due, those that have range deletes.
+/// No table of a store that was just opened has been read yet, so its first jobs open many tables:
+/// the inputs of a compaction or, if none is due, the tables that have range deletes.
 #[test]
 fn tables_that_nobody_has_read_hold_up_no_close() {
     for seed in 40..52 {

@@ -1,5 +1,5 @@
-//! Stores on a device, over the sockets of the system: all of it there, or only its tables, or only
-//! its compactions.
+//! Stores on a device, over the sockets of the system. The whole store, only its tables, or only
+//! its compactions are on the device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{:08}", n.wrapping_mul(2_654_435_761) % 100_000).into_bytes()
 }
 
-/// Writes much more than a memtable, compacts it, and returns how many entries there are.
+/// Writes much more than a memtable holds, compacts it, and returns the number of entries.
 fn fill(store: &Store) -> usize {
     let keyspace = store.default_keyspace().unwrap();
     for n in 0..20_000u32 {
@@ -103,7 +103,7 @@ fn fill(store: &Store) -> usize {
     keyspace.iter().unwrap().count()
 }
 
-/// Every entry that was written last is there.
+/// Checks that every entry has the value that was written last.
 fn check(store: &Store) {
     let keyspace = store.default_keyspace().unwrap();
     let mut last = std::collections::BTreeMap::new();
@@ -118,7 +118,7 @@ fn check(store: &Store) {
     assert_eq!(keyspace.iter().unwrap().count(), last.len());
 }
 
-/// The number of compactions that the side of this kind has done.
+/// Whether a side of this kind has completed a compaction.
 fn done_by(store: &Store, side: &str) -> bool {
     let stats = store.stats();
     let mut sides = stats.sides.iter().filter(|s| s.side == side);
@@ -141,7 +141,7 @@ fn a_store_on_a_device_keeps_everything() {
     let count = fill(&store);
     assert!(done_by(&store, "device"), "{:?}", store.stats().sides);
     assert_nothing_failed(&store);
-    // Another host cannot open it meanwhile, and is told who has it.
+    // Meanwhile another host cannot open the store, and is told which host has it.
     let error = open(&url, small(), &Placement::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
     assert!(
@@ -149,7 +149,7 @@ fn a_store_on_a_device_keeps_everything() {
         "{error}"
     );
     store.close().unwrap();
-    // It is there for readers, after a restart of the device, and for local tools.
+    // The store is there for readers, after a restart of the device, and for local tools.
     let reader = open_read_only(&url, small(), &placement()).unwrap();
     check(&reader);
     reader.close().unwrap();
@@ -191,7 +191,7 @@ fn tables_on_a_device_and_the_log_here() {
     let store = open(&place, small(), &placement()).unwrap();
     check(&store);
     store.close().unwrap();
-    // A plain open names what opens it.
+    // The error of a plain open says how the store can be opened.
     let error = Store::open(&local, small()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(
@@ -246,7 +246,7 @@ fn a_closed_store_leaves_no_session_and_no_sent_tables() {
     let store = open(&path, small(), &lent).unwrap();
     fill(&store);
     let began = server.take_session_events();
-    // One session of the executor, and one for the tables that are sent.
+    // There is one session of the executor, and one for the tables that are sent.
     assert_eq!(began.len(), 2, "{began:?}");
     assert!(began.iter().all(|event| !event.has_ended), "{began:?}");
     assert_eq!(began.iter().filter(|event| event.is_scratch).count(), 1);
@@ -298,8 +298,8 @@ fn what_is_not_there_is_named() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
-/// The host runs all compactions, and the device has the tables: whether values stay there is
-/// decided for each of them, if the schedule allows it, and all data is there in any case.
+/// The host runs all compactions, and the device has the tables. If the schedule allows it, each
+/// compaction decides whether the values stay there. All data is there in any case.
 #[test]
 fn compactions_of_the_host_may_leave_values_on_the_device() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! TLS with certificates of both sides, on a network in memory and on real sockets: what works, who
-//! is refused and with which words, and what a damaged, cut or stalled connection comes to.
+//! TLS with certificates on both sides, on a network in memory and on real sockets: what works, who
+//! is refused and with which message, and how a damaged, cut or stalled connection ends.
 
 mod tls_common;
 
@@ -21,7 +21,7 @@ use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{Runtime, StorageError, StorageErrorKind};
 use tls_common::{Authority, Tap};
 
-/// Certificates of one authority, for a device and for a host.
+/// The certificates of a device and of a host, signed by one authority.
 struct World {
     runtime: Runtime,
     authority: Authority,
@@ -84,7 +84,7 @@ impl World {
         Pair { near, far }
     }
 
-    /// Sends a greeting from `near` to `far`, and an answer. Returns what each side got.
+    /// Sends a greeting from `near` to `far`, and an answer. Returns what each side received.
     fn greet(&self, pair: &Pair) -> (LinkResult<Received>, LinkResult<Received>) {
         let (far, deadline) = (Arc::clone(&pair.far), self.soon());
         let answering = self.runtime.spawn("answer", move || {
@@ -268,7 +268,7 @@ fn each_side_knows_the_name_in_the_certificate_of_the_other() {
         );
         assert_eq!(pair.far.certified_name().as_deref(), Some("host"));
         assert_eq!(pair.near.certified_name().as_deref(), Some("device"));
-        // A certificate without names has the one of its subject.
+        // For a certificate without names, the name of its subject counts.
         let host = world.network_of(&world.authority.files_of_subject("wren"));
         let pair = world.pair(&*world.device(), &*host);
         let (near, _) = world.greet(&pair);
@@ -436,7 +436,7 @@ fn a_handshake_that_stalls_ends_by_its_deadline() {
     both(|world| {
         let device = world.device();
         let listener = device.listen(&world.address).unwrap();
-        // Nobody makes the other half of the handshake.
+        // Nobody performs the other half of the handshake.
         let address = listener.address();
         let near = world
             .network(&["host"])
@@ -447,7 +447,7 @@ fn a_handshake_that_stalls_ends_by_its_deadline() {
         assert_eq!(error.kind, LinkErrorKind::TimedOut);
         let error = near.receive(&mut [0; 8], world.soon()).unwrap_err();
         assert_eq!(error.kind, LinkErrorKind::Closed, "{error}");
-        // A peer that says nothing.
+        // This peer says nothing.
         let silent = world.inner.connect(&address, world.soon()).unwrap();
         let first = listener.accept(world.soon()).unwrap().unwrap();
         let (kind, text) = refusal(first.receive(&mut [0; 8], world.soon()));
@@ -459,7 +459,7 @@ fn a_handshake_that_stalls_ends_by_its_deadline() {
         let far = listener.accept(world.soon()).unwrap().unwrap();
         let soon = world.runtime.now() + Duration::from_millis(50);
         assert_eq!(far.receive(&mut [0; 8], soon).unwrap(), Received::Nothing);
-        // It wakes up, and is closed.
+        // A task that waits wakes up when its connection is closed.
         let (waiting, deadline) = (Arc::clone(&far), world.soon());
         let waiting = move || waiting.receive(&mut [0; 8], deadline);
         let waiting = world.runtime.spawn("wait", waiting).unwrap();
@@ -481,7 +481,7 @@ fn others_are_served_while_handshakes_stall() {
         let server = world.serve(world.device());
         let connect = || world.inner.connect(&world.address, world.soon()).unwrap();
         let stalled: Vec<_> = (0..8).map(|_| connect()).collect();
-        // A record that announces more bytes than come.
+        // This is a record that announces more bytes than arrive.
         stalled[0]
             .send(&[&[0x16, 3, 1, 0x40, 0]], world.soon())
             .unwrap();
@@ -491,7 +491,7 @@ fn others_are_served_while_handshakes_stall() {
         let storage = device.storage();
         drop(storage.lease("store").unwrap());
         assert!(runtime.now().since(begun) < Duration::from_secs(5));
-        // The server ends those that stall.
+        // The server ends the stalled connections.
         for connection in stalled {
             let received = connection.receive(&mut [0; 64], world.soon());
             assert!(
@@ -511,8 +511,8 @@ fn others_are_served_while_handshakes_stall() {
 fn bytes_that_are_no_handshake_end_the_connection() {
     let world = World::memory(&Runtime::threads());
     let listener = world.device().listen(&world.address).unwrap();
-    // Records of a handshake: a message of 16 MiB that never ends, one of no kind, an empty one;
-    // encrypted bytes, an alert, and a record that is too long.
+    // These are records of a handshake (a message of 16 MiB that never ends, one of an unknown
+    // kind, and an empty one), encrypted bytes, an alert, and a record that is too long.
     let record = |kind, body: &[u8]| {
         let mut bytes = vec![kind, 3, 3];
         bytes.extend((body.len() as u16).to_be_bytes());
@@ -596,7 +596,7 @@ fn only_a_close_is_a_clean_end() {
         let pair = world.pair(&*world.device(), &*world.network(&["host"]));
         world.greet(&pair).0.unwrap();
         pair.near.send(&[b"last"], world.soon()).unwrap();
-        // As if the process had been killed.
+        // This is what happens if the process is killed.
         drop(pair.near);
         let receive = || pair.far.receive(&mut [0; 64], world.soon());
         assert_eq!(receive().unwrap(), Received::Bytes(4));

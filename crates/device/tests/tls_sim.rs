@@ -1,9 +1,9 @@
-//! Simulated connections over TLS: both sides send and receive at once from the first call on,
-//! while the link is slow, is cut, freezes, or changes a bit. Every receiver gets a prefix of what
-//! was sent, no call takes longer than its deadline, and a connection that failed stays over.
+//! Simulated connections over TLS. Both sides send and receive at the same time from the first call
+//! on, while the link is slow, is cut, freezes, or changes a bit. Every receiver gets a prefix of
+//! what was sent, no call takes longer than its deadline, and a connection that failed stays over.
 //!
-//! TLS draws keys from the system, so a seed repeats the faults and the schedule only as long as
-//! the lengths of signatures agree.
+//! TLS draws keys from the system's random source, so a seed repeats the faults and the schedule
+//! only as long as the signatures have the same lengths.
 
 mod tls_common;
 
@@ -27,7 +27,7 @@ fn below(runtime: &Runtime, bound: u64) -> u64 {
     runtime.random_u64() % bound
 }
 
-/// What one direction carries.
+/// The bytes that are sent in one direction.
 fn pattern(len: usize, step: usize) -> Vec<u8> {
     (0..len).map(|i| (i * step % 251) as u8).collect()
 }
@@ -51,7 +51,7 @@ fn send_all(runtime: &Runtime, to: &dyn Connection, bytes: &[u8]) -> bool {
     true
 }
 
-/// Receives until all bytes came, or nothing comes any more. Returns whether all came.
+/// Receives until all bytes have arrived, or nothing arrives any more. Returns whether all arrived.
 fn receive_all(runtime: &Runtime, from: &dyn Connection, expected: &[u8]) -> bool {
     let mut all = Vec::new();
     let mut buf = vec![0; 1 + below(runtime, 70_000) as usize];

@@ -1,5 +1,5 @@
-//! Hosts and devices of different releases: whichever side is the older one, the host hears in one
-//! line which versions of the protocol both speak, and what to do.
+//! Hosts and devices of different releases. Whichever side is older, the host gets a message of one
+//! line that says which versions of the protocol both sides support, and what to do.
 
 mod common;
 
@@ -18,7 +18,7 @@ use siltstone_table::checksum::crc32c;
 /// The versions of a release that does not understand this one.
 const OTHERS: (u16, u16) = (VERSIONS.1 + 1, VERSIONS.1 + 3);
 
-/// A hello with other versions and a checksum that fits.
+/// A hello with other versions, and with a checksum that matches.
 fn with_versions(hello: &[u8], versions: (u16, u16)) -> Vec<u8> {
     let mut bytes = hello[..hello.len() - 4].to_vec();
     bytes[8..10].copy_from_slice(&versions.0.to_le_bytes());
@@ -28,7 +28,7 @@ fn with_versions(hello: &[u8], versions: (u16, u16)) -> Vec<u8> {
     bytes
 }
 
-/// The hello that comes on a connection.
+/// The hello that arrives on a connection.
 fn receive_hello(runtime: &Runtime, connection: &dyn Connection) -> Vec<u8> {
     let deadline = runtime.now() + Duration::from_secs(5);
     let (mut all, mut buf) = (Vec::new(), [0; 4096]);
@@ -45,7 +45,7 @@ fn receive_hello(runtime: &Runtime, connection: &dyn Connection) -> Vec<u8> {
     }
 }
 
-/// Connects to a device that answers with these bytes, and returns why it does not work.
+/// Connects to a device that answers with these bytes, and returns the error.
 fn refused_by(seed: u64, answer: Vec<u8>) -> StorageError {
     let config = SimConfig::new(seed);
     let outcome = sim::run(config, move |runtime| {
@@ -69,7 +69,7 @@ fn refused_by(seed: u64, answer: Vec<u8>) -> StorageError {
         let begun = runtime.now();
         let options = ClientOptions::default();
         let connected = Device::connect(&runtime, link, address(), folder, options);
-        // It does not try again, which would end in the same way.
+        // The host does not try again, because that would end in the same way.
         assert!(runtime.now().since(begun) < Duration::from_secs(2));
         device.join().expect("no panic");
         connected.err().expect("another version")
@@ -80,7 +80,7 @@ fn refused_by(seed: u64, answer: Vec<u8>) -> StorageError {
     }
 }
 
-/// The error is one line, with both versions and advice.
+/// Checks that the error is one line, with both versions and advice.
 fn names_both_versions(error: &StorageError) {
     assert_eq!(error.kind, StorageErrorKind::Unsupported, "{error}");
     let said = error.to_string();
@@ -101,7 +101,7 @@ fn a_host_names_the_versions_of_a_newer_device() {
     });
     let refusal = with_versions(&refusal.encode(0), OTHERS);
     names_both_versions(&refused_by(1, refusal));
-    // Only the head of a hello is the same in all versions: its fields may be others.
+    // Only the head of a hello is the same in all versions. Its fields may be different.
     let mut head = b"siltlink".to_vec();
     head.extend([0; 4]);
     head.extend(4u32.to_le_bytes());
@@ -123,7 +123,8 @@ fn a_newer_host_hears_the_versions_of_the_device() {
         let hello = with_versions(&hello.encode(), OTHERS);
         connection.send(&[&hello], deadline).expect("a peer");
         let answer = receive_hello(&setup.runtime, &*connection);
-        // It learns the range of the device, which is all that a newer host needs for its message.
+        // The host learns the range of the device, which is all that a newer host needs for its
+        // message.
         let versions = [&answer[8..10], &answer[10..12]];
         let versions = versions.map(|two| u16::from_le_bytes([two[0], two[1]]));
         assert_eq!(versions, [VERSIONS.0, VERSIONS.1]);
@@ -132,7 +133,7 @@ fn a_newer_host_hears_the_versions_of_the_device() {
         };
         assert_eq!(refusal.kind, StorageErrorKind::Unsupported);
         assert!(refusal.reason.contains("no common version"), "{refusal:?}");
-        // The device has ended the connection, and knows no session of this host.
+        // The device has ended the connection, and has no session of this host.
         let ended = connection.receive(&mut [0; 1], deadline);
         assert!(matches!(ended, Ok(Received::End) | Err(_)), "{ended:?}");
         let server = setup.server.as_ref().expect("a server");

@@ -37,8 +37,8 @@ fn db() -> FolderWanted {
     }
 }
 
-/// Several callers wait for a device that is down: they pause between their tries, and do not wake
-/// each other by their failures.
+/// Several callers wait for a device that is down. They pause between their attempts, and do not
+/// wake each other by their failures.
 #[test]
 fn callers_that_wait_for_a_device_do_not_spin() {
     let config = SimConfig {
@@ -73,7 +73,7 @@ fn callers_that_wait_for_a_device_do_not_spin() {
 }
 
 /// The end of a session that is only for compactions does not wait for a device that is known to be
-/// away. With a folder it does, because a lease should be given back.
+/// unreachable. If the session has a folder, it does wait, because a lease should be given back.
 #[test]
 fn the_end_of_a_session_for_jobs_does_not_wait() {
     let outcome = sim::run(SimConfig::new(1), |runtime| {
@@ -86,7 +86,7 @@ fn the_end_of_a_session_for_jobs_does_not_wait() {
             Device::connect(&runtime, link, address(), folder, options).unwrap()
         });
         runtime.kill_group(device.group());
-        // The keepers notice it.
+        // The keepers notice that the device is down.
         runtime.sleep(Duration::from_secs(10));
         let took = sessions.map(|session| {
             let begin = runtime.now();
@@ -102,7 +102,7 @@ fn the_end_of_a_session_for_jobs_does_not_wait() {
     }
 }
 
-/// A device that greets every host, and ends the connection at the first request.
+/// A device that welcomes every host, and ends the connection at the first request.
 fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU64>) {
     let listener = network.listen(&address()).unwrap();
     let (greeted, at) = (greeted.clone(), runtime.clone());
@@ -149,7 +149,7 @@ fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU6
     runtime.spawn("rude", serve).unwrap();
 }
 
-/// A request that ends each connection is not made thousands of times a second.
+/// A request that ends each connection is not made thousands of times per second.
 #[test]
 fn a_request_that_ends_its_connection_is_repeated_after_pauses() {
     let config = SimConfig {
@@ -168,8 +168,8 @@ fn a_request_that_ends_its_connection_is_repeated_after_pauses() {
         let session = Device::connect(&runtime, link, address(), db(), options).unwrap();
         let error = session.storage().open("x").map(drop).unwrap_err();
         assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
-        // A call makes no further try after ten times its limit, and the longest pause is half a
-        // second. The task that gives signs of life makes calls, too.
+        // A call makes no further attempt after ten times its limit, and the longest pause is half
+        // a second. The task that sends signs of life makes calls too.
         let count = greeted.load(Ordering::Relaxed);
         assert!((5..120).contains(&count), "{count} connections");
         session.close();

@@ -1,5 +1,5 @@
-//! Compares `docs/format/wire.md` with the code. Hellos and a frame that are made by hand as the
-//! page says are what the code writes and reads, and the tables of the page have exactly the
+//! Compares `docs/format/wire.md` with the code. The code writes and reads exactly the hellos and
+//! the frame that are built here by hand as the page says. The tables of the page have exactly the
 //! existing fields, in order.
 
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn by_hand(fields: &[(u16, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// *Bytes* of the page: a length and the bytes.
+/// *Bytes* as the page defines them: a length and the bytes.
 fn bytes_of(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()
 }
@@ -104,7 +104,7 @@ fn the_hello_of_a_device_is_encoded_as_the_page_says() {
     let bytes = by_hand(&fields);
     assert_eq!(welcome.encode(1), bytes);
     assert_eq!(ServerHello::decode(&bytes), Ok((1, welcome.clone())));
-    // An older device does not tell what else it can do.
+    // An older device does not report its capabilities.
     let ServerHello::Welcome(welcome) = welcome else {
         panic!("it was made as a welcome");
     };
@@ -143,7 +143,7 @@ fn a_frame_is_encoded_as_the_page_says() {
     );
 }
 
-/// Values of a message by hand, from a description such as `u64=5 text=db flag=1`.
+/// Builds the values of a message from a description such as `u64=5 text=db flag=1`.
 fn values(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for value in text.split_whitespace() {
@@ -177,7 +177,7 @@ fn file(change: FileChange) -> Request {
     }
 }
 
-/// One request of each kind, with its kind and its values by hand.
+/// One request of each kind, with its kind and a description of its values.
 fn requests() -> Vec<(Request, u16, &'static str)> {
     let id = *b"0123456789abcdef";
     let name = || "db".to_string();
@@ -431,7 +431,7 @@ fn requests_are_encoded_as_the_page_says() {
         let bytes = values(text);
         assert_eq!(request.encode(), bytes, "{request:?}");
         assert_eq!(Request::decode(kind, &bytes), Ok(request.clone()));
-        // A byte less or more is damage.
+        // One byte less or more is damage.
         let longer = [&bytes[..], &[0]].concat();
         assert!(Request::decode(kind, &longer).is_err(), "{request:?}");
         if let Some((_, shorter)) = bytes.split_last() {
@@ -441,7 +441,7 @@ fn requests_are_encoded_as_the_page_says() {
     assert!(Request::decode(999, b"").is_err());
 }
 
-/// One answer of each kind, with its kind and its values by hand.
+/// One answer of each kind, with its kind and a description of its values.
 fn answers() -> Vec<(Answer, u16, &'static str)> {
     let error = StorageError::new(StorageErrorKind::NoSpace, "append", "x", "full").at(7);
     let objects = vec![ObjectMeta {
@@ -558,7 +558,8 @@ fn all_ends_of_jobs_are_read_as_they_are_written() {
 }
 
 proptest! {
-    /// Whatever the bytes are, decoding returns, and what it returns has the same bytes.
+    /// Whatever the bytes are, decoding returns. If it succeeds, the encoded value can be decoded
+    /// again, and a request is the same then.
     #[test]
     fn any_bytes_are_decoded_or_refused(
         kind in prop_oneof![0u16..80, 0x8000u16..0x8010],

@@ -1,4 +1,4 @@
-//! Jobs of a peer that says what it likes.
+//! Jobs for tests with a peer that may send anything.
 
 use siltstone_device::wire::Request;
 use siltstone_device::wire::job::{JobOrder, Place};
@@ -23,7 +23,7 @@ pub fn begin(attempt: u64) -> Request {
     order(attempt, Place::Session)
 }
 
-/// The same for a shared folder.
+/// The same request, for a shared folder.
 pub fn begin_at(attempt: u64, path: &str) -> Request {
     order(attempt, Place::Shared { path: path.into() })
 }
@@ -45,7 +45,7 @@ fn order(attempt: u64, place: Place) -> Request {
     }
 }
 
-/// A part of that job with one table of this name.
+/// A part of the job of `a_job` with one table of this name.
 pub fn a_part(name: &str) -> Part {
     let keys = (b"a".to_vec(), b"b".to_vec());
     let table = OutputTable {

@@ -14,7 +14,7 @@ use siltstone_storage::Runtime;
 use siltstone_storage::link::{Address, MemoryNetwork, Network};
 use siltstone_storage::sim::{self, SimConfig};
 
-/// A device.
+/// A device, and what is needed to connect to it.
 pub struct Setup {
     pub runtime: Runtime,
     pub network: MemoryNetwork,
@@ -49,7 +49,7 @@ impl Setup {
         self.server = Some(server.expect("a server"));
     }
 
-    /// Ends the server in order.
+    /// Stops the server in an orderly way.
     pub fn stop(&mut self) {
         self.server.take().expect("a server").stop();
     }
@@ -69,7 +69,7 @@ impl Setup {
     }
 }
 
-/// Options of a client that gives up soon.
+/// Options of a client that gives up early.
 pub fn impatient(limit: Duration) -> ClientOptions {
     ClientOptions {
         time_limit: limit,
@@ -77,7 +77,7 @@ pub fn impatient(limit: Duration) -> ClientOptions {
     }
 }
 
-/// Runs a test in simulation, with a device.
+/// Runs a test with a device in simulation.
 pub fn simulated(seed: u64, test: impl FnOnce(&mut Setup) + Send + 'static) {
     let config = SimConfig {
         max_steps: 5_000_000,

@@ -15,13 +15,13 @@ use siltstone_device::TlsFiles;
 use siltstone_storage::Instant;
 use siltstone_storage::link::{Address, Connection, LinkResult, Listener, Network, Received};
 
-/// An authority, with keys of its own.
+/// An authority with keys of its own.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: rcgen::Certificate,
 }
 
-/// Files that exist as long as this does.
+/// Certificate files that exist as long as this value exists.
 pub struct Files {
     files: TlsFiles,
     _dir: tempfile::TempDir,
@@ -36,7 +36,7 @@ impl Deref for Files {
 }
 
 impl Files {
-    /// With the CA file of another authority.
+    /// The same files, but with the CA file of another authority.
     pub fn with_ca_of(self, authority: &Authority) -> Files {
         write(&self.files.ca, &authority.certificate.pem());
         self
@@ -94,7 +94,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate that is signed by another one, which this authority signed.
+    /// A certificate that is signed by another certificate, which this authority has signed.
     pub fn files_through_another(&self, names: &[&str]) -> Files {
         let key = KeyPair::generate().unwrap();
         let mut between = params(&[]);
@@ -147,7 +147,7 @@ impl Authority {
 #[derive(Clone)]
 pub struct Tap {
     inner: Arc<dyn Network>,
-    /// The number of bytes before the one that is changed. Negative if none is.
+    /// The number of bytes before the byte that is changed. Negative if no byte is changed.
     flip_in: Arc<AtomicI64>,
 }
 
@@ -159,7 +159,7 @@ impl Tap {
         }
     }
 
-    /// Changes a bit of the byte that is sent after this many others.
+    /// Changes a bit of the byte that is sent after this many other bytes.
     pub fn flip_in(&self, bytes: u32) {
         self.flip_in.store(bytes.into(), Ordering::Relaxed);
     }
