@@ -1,4 +1,4 @@
-//! An executor with slots whose jobs take time, for tests of the choice of sides.
+//! An executor with slots whose jobs take time, for tests of how a side is chosen.
 //!
 //! [`Device`] runs jobs as the host does, after it has slept for the time that its plan says. A
 //! test decides its slots, its state, the jobs that it accepts, its speed and how each of its next

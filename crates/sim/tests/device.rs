@@ -73,14 +73,14 @@ fn bad_link(rng: &mut Rng) -> LinkFaults {
     }
 }
 
-/// The requests at whose moments the device is killed and connections are cut, in every row that
-/// makes calls of a storage.
+/// The requests at which the device must be killed and connections must be cut, at every moment, in
+/// every row that makes calls of a storage.
 const CALLS: [&str; 17] = [
     "append", "close", "create", "delete", "hello", "import", "lease", "open", "publish", "read",
     "recycle", "rename", "reserve", "sync", "sync_dir", "replace", "truncate",
 ];
 
-/// The names of an act at each of these requests, and at each moment.
+/// The coverage names of an act at each of these requests, and at each moment.
 fn wanted(act: &str, names: &[&str]) -> Vec<String> {
     let moments = [
         "BeforeRequest",
@@ -93,7 +93,7 @@ fn wanted(act: &str, names: &[&str]) -> Vec<String> {
     moments.chain(names).collect()
 }
 
-/// The names of these acts at one request.
+/// The coverage names of these acts at one request.
 fn acts_at<const N: usize>(acts: [&str; N], request: &str) -> Vec<String> {
     acts.map(|act| format!("link.{act}.at.{request}")).into()
 }
@@ -102,14 +102,14 @@ fn texts(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// Random calls of a storage on a device that is killed at any message and started again. (Row 9)
+/// Random calls of a storage on a device that is killed at any message and restarted. (Row 9)
 #[test]
 fn device_kills() {
     let wanted = wanted("KillDevice", &CALLS);
     seeds("device_kills", 1, 400, &texts(&wanted), calls::killed_trial);
 }
 
-/// The same on a machine that loses power, with files whose tails are too short. (Row 9)
+/// The same calls on a machine that loses power, with files whose tails are too short. (Row 9)
 #[test]
 fn device_power() {
     let wanted = [
@@ -164,7 +164,7 @@ fn device_stores() {
 }
 
 /// Several hosts want the lease of one folder. They are cut off and come back, the device is
-/// killed, and somebody opens the folder locally. (Row 9)
+/// killed, and a local program opens the folder. (Row 9)
 #[test]
 fn device_takeovers() {
     let wanted = [
@@ -182,7 +182,8 @@ fn device_takeovers() {
     seeds("device_takeovers", 1, 150, &wanted, takeovers::trial);
 }
 
-/// Jobs on a device whose storage fails, whose names are taken, and that is killed. (Row 9)
+/// Jobs on a device whose storage fails, where names of outputs are taken, and that is killed. (Row
+/// 9)
 #[test]
 fn device_jobs() {
     let wanted = [
@@ -205,8 +206,8 @@ fn device_jobs() {
     seeds("device_jobs", 1, 150, &wanted, jobs::trial);
 }
 
-/// Jobs of which the host decides what is kept and the device makes the tables, over links with
-/// faults: every one succeeds. (Row 10)
+/// Jobs for which the host decides what is kept and the device makes the tables, over links with
+/// faults. All of these jobs succeed. (Row 10)
 #[test]
 fn device_rebuilds() {
     let mut wanted = acts_at(["Cut", "CutWithin", "Double"], "survivors");
@@ -223,19 +224,19 @@ fn device_rebuilds() {
     seeds("device_rebuilds", 1, 100, &texts(&wanted), rebuilds::trial);
 }
 
-/// The model of leases and epochs on hosts of a device. (Row 9)
+/// The model of leases and epochs, played by hosts of a device. (Row 9)
 #[test]
 fn device_fences() {
     let wanted = ["fences.fenced", "fences.taken_over", "fences.refused"];
     seeds("device_fences", 1, 200, &wanted, fences::trial);
 }
 
-/// Seeds that once failed, each because of a fault that is fixed. `device_links`: a
-/// request for a lease that was refused arrived a second time, when the lease was free, and nobody
-/// gave back what it got. `device_power`: a sync was sent together with joined appends on a
-/// connection whose device had been killed, so its result counted as unknown, and a file whose tail
-/// was incomplete failed without need. `device_kills` failed by a fault of the trial: an append was
-/// taken for an object that had lost its name, so a device that was started again did not find it.
+/// Seeds that once failed, each because of a fault that has been fixed. `device_links`: a request
+/// for a lease that was refused arrived a second time when the lease was free, and nobody gave that
+/// lease back. `device_power`: a sync was sent together with joined appends on a connection whose
+/// device had been killed, so its result counted as unknown, and a file whose tail was incomplete
+/// failed without need. `device_kills` failed because of a mistake in the trial: an append was
+/// accepted for an object that had lost its name, so a restarted device did not find the object.
 #[test]
 fn seeds_that_failed() {
     for seed in [11, 23, 136] {

@@ -1,6 +1,6 @@
-//! Rows 9, 10 and 13 with a real process of a device: it is killed while a host works, the sockets
-//! between them are cut by a proxy, and hostile peers connect to it. `SILT_SEEDS=N` scales them to
-//! N percent, `SILT_SEED=K` runs one seed.
+//! Rows 9, 10 and 13 with a real process of a device. It is killed while a host works, a proxy cuts
+//! the sockets between them, and hostile peers connect to it. `SILT_SEEDS=N` scales the number of
+//! seeds to N percent, and `SILT_SEED=K` runs one seed.
 
 #![cfg(target_os = "linux")]
 
@@ -44,8 +44,8 @@ fn device_socket_cuts() {
     seeds_in_turn("device_socket_cuts", 1, 2, &wanted, work::cut_trial);
 }
 
-/// Each seed is a hundred hostile connections to a device without TLS and one with it, whose memory
-/// is bounded. (Row 13)
+/// Each seed is a hundred hostile connections to a device without TLS and a device with it. The
+/// memory of both devices is bounded. (Row 13)
 #[test]
 fn device_hostile() {
     let wanted = [

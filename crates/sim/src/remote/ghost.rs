@@ -1,10 +1,10 @@
-//! Requests that arrive long after their answers, on connections of their own.
+//! A ghost: it sends requests that arrive long after their answers, on connections of their own.
 //!
-//! A [`Ghost`] introduces itself as a host does, with its session's token, and makes requests again
-//! that the host made before in the same state of the session. Each must be answered without having
-//! an effect, or end the ghost's connection (D1 of RFC 9).
+//! A [`Ghost`] says hello as a host does, with the token of the host's session, and repeats
+//! requests that the host made in the same state of the session. Each of them must be answered
+//! without having an effect, or end the ghost's connection (D1 of RFC 9).
 //!
-//! Threading: a task of its own.
+//! Threading: a ghost has a task of its own.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Ghost {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Ghost {
-    /// A ghost of whatever host uses this tap.
+    /// A ghost of the host that uses this tap.
     pub fn new(runtime: &Runtime, tap: &Tap, seed: u64) -> Ghost {
         Ghost {
             runtime: runtime.clone(),
@@ -40,12 +40,12 @@ impl Ghost {
         }
     }
 
-    /// What was reached.
+    /// The coverage that the ghost reached.
     pub fn into_coverage(self) -> Coverage {
         self.coverage
     }
 
-    /// Connects once, and makes up to `count` old requests.
+    /// Connects once, and makes at most `count` old requests.
     pub fn haunt(&mut self, count: usize) {
         let Some(first) = self.tap.recorded(self.rng.draw()) else {
             return;
@@ -67,7 +67,8 @@ impl Ghost {
                 let Some(old) = old.filter(|old| old.state == first.state) else {
                     continue;
                 };
-                // A host says goodbye when it needs nothing any more.
+                // A host says goodbye only when it needs nothing any more, so this request is not
+                // repeated.
                 if matches!(old.request, Request::Goodbye) {
                     continue;
                 }
@@ -96,7 +97,7 @@ impl Ghost {
         connection.close();
     }
 
-    /// The state of the session, as the device tells it.
+    /// The state of the session, as the device reports it.
     fn state_of(&self, connection: &dyn Connection) -> Option<[u8; 16]> {
         let deadline = self.runtime.now() + PATIENCE;
         let (mut all, mut buf) = (Vec::new(), [0; 4096]);

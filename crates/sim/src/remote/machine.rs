@@ -1,7 +1,7 @@
 //! The machine of a device in a simulated run.
 //!
-//! Invariants: one process of the device at a time. A process that is started again finds what the
-//! storages have after the kill, or after the power loss.
+//! Invariants: there is one process of the device at a time. A restarted process finds what the
+//! storages contain after the kill, or after the power loss.
 //!
 //! Threading: owned by the task that watches over the device.
 
@@ -15,15 +15,15 @@ use siltstone_storage::{CrashPolicy, Runtime, Storage};
 
 use super::{Tap, Watch, WatchedFolders, address};
 
-/// What lies between the watch and the storage of each folder.
+/// Wraps the storage of each folder, between the storage and the watch.
 pub type Below = Arc<dyn Fn(Arc<dyn Storage>) -> Arc<dyn Storage> + Send + Sync>;
 
-/// How a machine serves.
+/// The options of a machine.
 #[derive(Clone)]
 pub struct MachineOptions {
-    /// The options of its server.
+    /// The options of the machine's server.
     pub server: ServerOptions,
-    /// Put around each folder's storage, below the watch.
+    /// Wraps the storage of each folder, below the watch.
     pub below: Below,
 }
 
@@ -66,23 +66,23 @@ impl Machine {
         }
     }
 
-    /// Its folders as they are now.
+    /// The machine's folders as they are now.
     pub fn folders(&self) -> &Arc<MemoryFolders> {
         &self.folders
     }
 
-    /// What watches the folders.
+    /// The watch over the folders.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 
-    /// Whether the device's process lives.
+    /// Whether the device's process is alive.
     pub fn is_alive(&self) -> bool {
         self.runtime.is_group_alive(self.process.group())
     }
 
-    /// Kills the device's process, if it lives. If `is_power`, the machine loses power: what was
-    /// not synced is gone.
+    /// Kills the device's process, if it is alive. If `is_power`, the machine loses power, and
+    /// everything that was not synced is lost.
     pub fn kill(&mut self, is_power: bool) {
         if self.is_alive() {
             self.runtime.kill_group(self.process.group());

@@ -1,13 +1,13 @@
 //! A device and its hosts as processes of a simulated run (`docs/rfc/0009-device.md`).
 //!
-//! [`Machine`] is the device's machine: it starts the device's process, and starts it again after
-//! it was killed, on what the storages have then. [`Tap`] is the link: it sees each message, and
-//! can end the connection or kill one of the two sides at any of them. [`Ghost`] makes requests
-//! again that were made long ago. [`Watch`] sees every change of the device's folders, and whether
-//! it was made under a lease that is still held.
+//! [`Machine`] is the device's machine. It starts the device's process, and restarts it after it
+//! was killed, with what the storages contain at that time. [`Tap`] is the link. It sees each
+//! message, and can end the connection or kill one of the two sides at any message. [`Ghost`]
+//! repeats requests that were made long ago. [`Watch`] sees every change of the device's folders,
+//! and whether it was made under a lease that is still held.
 //!
-//! Threading: shared by the processes of a run. States are under std mutexes that are not held over
-//! a point, so no process that is killed holds one.
+//! Threading: shared by the processes of a run. States are protected by std mutexes that are never
+//! held at a point where tasks can be switched, so a killed process holds none of them.
 
 mod ghost;
 mod machine;
@@ -31,7 +31,7 @@ pub fn address() -> Address {
     "memory:device".parse().expect("an address")
 }
 
-/// A lock that is never held over a point.
+/// Locks a mutex that is never held at a point where tasks can be switched.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,14 @@
 //! The link between hosts and a device, which sees every message.
 //!
-//! [`Tap`] is a [`Network`] around another one. At a message that it draws, it ends the connection,
-//! also in the middle of the message, sends it twice, or kills the device or the host: before or
-//! after a request is sent, and before or after its answer is. It prefers messages and moments that
-//! it has hit least, so that rare ones are hit too. It can also hold everything that hosts send, as
-//! if they were cut off, and let it arrive later, when nobody waits for it any more.
+//! [`Tap`] is a [`Network`] around another one. At a message that it draws at random, it does one
+//! of these: it ends the connection, possibly in the middle of the message; it sends the message
+//! twice; or it kills the device or the host. This happens before or after a request is sent, or
+//! before or after its answer is sent. The tap prefers messages and moments at which it has done
+//! least, so that rare ones are hit too. It can also hold everything that hosts send, as if they
+//! were cut off, and let it arrive later, when nobody waits for it any more.
 //!
-//! Threading: shared by the processes of a run; a std mutex that is not held over a point.
+//! Threading: shared by the processes of a run. A std mutex is never held at a point where tasks
+//! can be switched.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +30,7 @@ use super::lock;
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
-/// When something happens to a message.
+/// The moment at which something happens to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
     /// The host is about to send a request.
@@ -41,7 +43,7 @@ pub enum Moment {
     AfterAnswer,
 }
 
-/// What happens at a message.
+/// Something that happens at a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Act {
     /// The connection ends.
@@ -108,11 +110,11 @@ pub(super) struct Recorded {
     pub(super) bulk: Vec<u8>,
 }
 
-/// The most requests that are recorded, and the most bulk bytes of one that is.
+/// The maximum number of requests that are recorded, and of the bulk bytes of such a request.
 const RECORDED_MAX: usize = 400;
 const RECORDED_BULK_MAX: usize = 16 << 10;
 
-/// A message that is waited for.
+/// The message at which the next act happens.
 enum Aim {
     /// The n-th message from now on.
     Any(u64),
@@ -126,7 +128,7 @@ struct State {
     /// The mean number of messages between two acts.
     gap: u64,
     aim: Option<(Aim, Act)>,
-    /// How often each message was seen at each moment, and how often something happened there.
+    /// The messages that were seen at each moment, and how often something happened there.
     seen: BTreeMap<(Moment, &'static str), u64>,
     device: Option<GroupId>,
     host: Option<GroupId>,
@@ -136,7 +138,7 @@ struct State {
     held: Vec<Arc<Held>>,
 }
 
-/// What a cut off host has sent on one connection.
+/// What a host that is cut off has sent on one connection.
 struct Held {
     connection: Arc<dyn Connection>,
     bytes: Mutex<Vec<Vec<u8>>>,
@@ -158,8 +160,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// A tap at which one of `acts` happens about every `gap` messages. Nothing happens if there
-    /// are none.
+    /// A tap at which one of `acts` happens about every `gap` messages. If there are no acts,
+    /// nothing happens.
     pub fn new(runtime: &Runtime, network: &MemoryNetwork, seed: u64, acts: &[Act]) -> Tap {
         let mut rng = Rng::new(seed ^ 0x7A90);
         let gap = *rng.pick(&[10, 30, 100, 300]);
@@ -186,57 +188,57 @@ impl Tap {
         }
     }
 
-    /// The process of the device from now on.
+    /// Sets the process of the device, from now on.
     pub fn set_device(&self, group: GroupId) {
         lock(&self.inner.state).device = Some(group);
     }
 
-    /// The process of the host from now on. What earlier ones sent is forgotten.
+    /// Sets the process of the host, from now on. What earlier hosts sent is forgotten.
     pub fn set_host(&self, group: GroupId) {
         let mut state = lock(&self.inner.state);
         state.host = Some(group);
         state.recorded.clear();
     }
 
-    /// Next, this happens at the n-th message of this kind from now on.
+    /// Makes this act the next one. It happens at the n-th message of this kind from now on.
     pub fn aim(&self, act: Act, moment: Moment, name: &'static str, nth: u64) {
         lock(&self.inner.state).aim = Some((Aim::At(moment, name, nth), act));
     }
 
-    /// Nothing happens any more.
+    /// Ends all acts: nothing happens any more.
     pub fn end(&self) {
         let mut state = lock(&self.inner.state);
         (state.acts, state.aim) = (Vec::new(), None);
     }
 
-    /// What happened last since the last call.
+    /// Returns what happened last since the last call, if anything.
     pub fn take_last(&self) -> Option<(Moment, &'static str, Act)> {
         lock(&self.inner.state).last.take()
     }
 
-    /// What was reached.
+    /// The coverage that was reached.
     pub fn coverage(&self) -> Coverage {
         lock(&self.inner.state).coverage.clone()
     }
 
-    /// A request that was recorded, drawn by `draw`.
+    /// A recorded request, chosen by `draw`.
     pub(super) fn recorded(&self, draw: u64) -> Option<Recorded> {
         let state = lock(&self.inner.state);
         let at = draw.checked_rem(state.recorded.len() as u64)?;
         Some(state.recorded[at as usize].clone())
     }
 
-    /// The network below, without a tap.
+    /// The network below the tap.
     pub(super) fn network(&self) -> &MemoryNetwork {
         &self.inner.network
     }
 
-    /// From now on nothing that hosts send arrives, and they hear nothing.
+    /// Cuts the hosts off: from now on nothing that they send arrives, and they receive nothing.
     pub fn hold(&self) {
         self.inner.is_holding.store(true, Ordering::SeqCst);
     }
 
-    /// What hosts sent since [`Tap::hold`] arrives now, and the link works again.
+    /// Lets everything arrive that hosts have sent since [`Tap::hold`]. Then the link works again.
     pub fn let_go(&self) {
         self.inner.is_holding.store(false, Ordering::SeqCst);
         let held = std::mem::take(&mut lock(&self.inner.state).held);
@@ -255,13 +257,13 @@ impl Tap {
         }
     }
 
-    /// From now on every call of a host stops, as if its process were stopped. Its connections
-    /// stay.
+    /// From now on every call of a host stops, as if the host's process were stopped. Its
+    /// connections stay open.
     pub fn pause(&self) {
         self.inner.is_paused.store(true, Ordering::SeqCst);
     }
 
-    /// Calls that were stopped go on.
+    /// Lets the stopped calls continue.
     pub fn resume(&self) {
         self.inner.is_paused.store(false, Ordering::SeqCst);
     }
@@ -277,7 +279,7 @@ impl Tap {
         self.inner.is_holding.load(Ordering::SeqCst)
     }
 
-    /// Says what happens at a message.
+    /// Decides what happens at a message.
     fn at(&self, moment: Moment, name: &'static str) -> Option<Act> {
         let mut state = lock(&self.inner.state);
         let state = &mut *state;
@@ -317,7 +319,8 @@ impl Tap {
         act
     }
 
-    /// Kills what is to be killed. Does not return if that is the caller's process.
+    /// Kills the process that the act names, if there is one. Does not return if that is the
+    /// caller's process.
     fn kill(&self, act: Act) {
         let group = {
             let state = lock(&self.inner.state);
@@ -402,7 +405,7 @@ fn closed(op: &'static str) -> LinkError {
     LinkError::new(LinkErrorKind::Closed, op, "peer", "it was cut")
 }
 
-/// Sends a message, unless it is to be cut or sent twice.
+/// Sends a message, unless the act says that it is cut or sent twice.
 fn send(
     inner: &dyn Connection,
     parts: &[&[u8]],
@@ -426,7 +429,7 @@ fn send(
     }
 }
 
-/// What a host's end knows of the two hellos.
+/// What a host's end knows about the two hellos.
 #[derive(Default)]
 struct Hello {
     sent: Option<Arc<Vec<u8>>>,
@@ -443,7 +446,7 @@ struct HostSide {
 }
 
 impl HostSide {
-    /// Keeps a message of a host that is cut off. Returns false if it is not.
+    /// Keeps a message of a host that is cut off. Returns false if the host is not cut off.
     fn keep(&self, parts: &[&[u8]]) -> bool {
         let mut held = lock(&self.held);
         let waits = held
@@ -539,14 +542,14 @@ impl Connection for HostSide {
     fn close(&self) {
         let held = lock(&self.held).clone();
         match held.filter(|held| !lock(&held.bytes).is_empty()) {
-            // What was sent still arrives.
+            // What was sent still arrives later.
             Some(held) => held.is_closed.store(true, Ordering::SeqCst),
             None => self.inner.close(),
         }
     }
 }
 
-/// The first request that is sent, and its number of bulk bytes. Others may be sent behind it in
+/// The first request in a send, and the number of its bulk bytes. Other requests may follow it in
 /// the same call.
 fn first_request_of(parts: &[&[u8]]) -> Option<(Request, usize)> {
     let [header, fields, ..] = parts else {
@@ -558,7 +561,7 @@ fn first_request_of(parts: &[&[u8]]) -> Option<(Request, usize)> {
     Some((request, header.bulk_len as usize))
 }
 
-/// What a device's end has heard.
+/// What a device's end has received.
 #[derive(Default)]
 struct Heard {
     hello: Vec<u8>,

@@ -1,14 +1,15 @@
-//! Folders of a device whose changes are watched.
+//! Folders of a device, with a watch over their changes.
 //!
-//! Local files check no epoch, so nothing but the device keeps a late request from changing a
-//! folder that another host has. [`Watch`] counts the leases of each folder, and notes every change
-//! that is made under one that is not held any more. A right device makes none (D2 and D3 of RFC
-//! 9).
+//! Local files check no epoch, so only the device keeps a late request from changing a folder that
+//! another host has. [`Watch`] counts the leases of each folder, and notes every change that is
+//! made under a lease that is not held any more. A correct device makes no such change (D2 and D3
+//! of RFC 9).
 //!
-//! A lock file ignores a full disk, so epochs may be given again after a power loss.
-//! [`Watch::forget_epochs`] does that: the epochs of the folders' own leases begin again.
+//! A lock file that is written on a full disk may not keep its epoch, so epochs may be given again
+//! after a power loss. [`Watch::forget_epochs`] simulates this: the epochs of the folders' own
+//! leases begin again.
 //!
-//! Threading: shared; a std mutex that is not held over a call.
+//! Threading: shared. A std mutex is not held during any call.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +22,10 @@ use siltstone_storage::{Epoch, Lease, Result, Storage, WriteFile};
 use super::lock;
 use super::machine::Below;
 
-/// What is known of the leases of one life of the device.
+/// What is known about the leases during one life of the device.
 #[derive(Default)]
 struct Held {
-    /// The epochs that are held, with their folders.
+    /// The epochs that are held, each with its folder.
     epochs: Vec<(String, u64)>,
     wrong: Vec<String>,
 }
@@ -33,7 +34,7 @@ struct Held {
 #[derive(Default)]
 pub struct Watch {
     held: Mutex<Held>,
-    /// What is taken from the epochs of the storages.
+    /// The number that is subtracted from the epochs of the storages.
     base: AtomicU64,
     newest: AtomicU64,
     changes: AtomicU64,
@@ -45,7 +46,7 @@ impl Watch {
         Arc::new(Watch::default())
     }
 
-    /// What was wrong.
+    /// The wrong changes that were seen.
     pub fn wrong(&self) -> Vec<String> {
         lock(&self.held).wrong.clone()
     }
@@ -55,12 +56,12 @@ impl Watch {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// The process that had the folders was killed, so it holds nothing any more.
+    /// Notes that the process that had the folders was killed, so that it holds no leases any more.
     pub fn killed(&self) {
         lock(&self.held).epochs.clear();
     }
 
-    /// The next lease of a folder has an epoch as if it were the first one.
+    /// Makes the next lease of a folder have an epoch as if it were the first one.
     pub fn forget_epochs(&self) {
         let newest = self.newest.load(Ordering::Relaxed);
         self.base.store(newest, Ordering::Relaxed);
@@ -210,16 +211,16 @@ impl WriteFile for WatchedFile {
     }
 }
 
-/// The folders of a device, watched.
+/// The folders of a device, with a watch over them.
 pub struct WatchedFolders {
     inner: Arc<MemoryFolders>,
     watch: Arc<Watch>,
-    /// Put around each folder's storage, below the watch.
+    /// Wraps the storage of each folder, below the watch.
     below: Below,
 }
 
 impl WatchedFolders {
-    /// Watches these folders.
+    /// Adds the watch to these folders.
     pub fn new(inner: Arc<MemoryFolders>, watch: Arc<Watch>, below: Below) -> WatchedFolders {
         WatchedFolders {
             inner,

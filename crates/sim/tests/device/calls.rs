@@ -1,10 +1,11 @@
-//! Random operations on a device's folder, each compared with the same one on a local storage.
+//! Random operations on a device's folder, each compared with the same operation on a local
+//! storage.
 //!
 //! While only the device's process is killed, or only the link has faults, the host must not
-//! notice: every answer is the one of a local storage. What cannot hide a kill ends the run: a sync
-//! of names whose result is not known, which then must have failed, and an import that was under
-//! way. If the machine loses power, what was synced is there, and a file that lost anything else
-//! says so at its next sync at the latest.
+//! notice: every answer is that of a local storage. A run ends when a kill cannot be hidden. This
+//! is the case for a sync of names whose result is not known, which must then have failed, and for
+//! an import that was under way. If the machine loses power, everything that was synced is there,
+//! and a file that lost anything else reports this at its next sync at the latest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ fn operations(seed: u64, count: usize) -> Vec<Op> {
     (0..count).map(|_| new()).collect()
 }
 
-/// The operations with many reads between them, which are rare otherwise.
+/// The operations with many reads between them, because reads are rare otherwise.
 fn with_reads(operations: Vec<Op>, seed: u64) -> Vec<Op> {
     let mut rng = Rng::new(seed ^ 0x4EAD);
     let mut all = Vec::new();
@@ -82,7 +83,7 @@ fn connect(
     Device::connect(runtime, network, address(), folder, options).expect("a session")
 }
 
-/// The task that starts a killed device again. It ends when `is_over` is set.
+/// The task that restarts a killed device. It ends when `is_over` is set.
 fn revive(
     runtime: &Runtime,
     mut machine: Machine,
@@ -137,7 +138,8 @@ pub fn links_trial(seed: u64) -> Coverage {
     })
 }
 
-/// The sync of names during which the device was killed, if its answer cannot be known.
+/// Whether the device was killed during a sync of names, so that the result of the sync cannot be
+/// known.
 fn unknown_sync(last: Option<(Moment, &str, Act)>) -> bool {
     let Some((moment, name, Act::KillDevice)) = last else {
         return false;
@@ -203,7 +205,7 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
         all = with_reads(all, plan.seed);
     }
     for (i, op) in all.iter().enumerate() {
-        // A lease that is taken at the moment of a kill may be kept for its last holder. An object
+        // A lease that is taken at the time of a kill may be kept for its last holder. An object
         // that shares its bytes with an imported one must not be written.
         let is_kept = kills && matches!(op, Op::Lease(_));
         if is_kept || matches!(op, Op::Import(_, true, _)) {
@@ -235,7 +237,7 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
                 | Op::Read(..)
                 | Op::Map(_)
         );
-        // The object has lost its name, so a device that was started again does not find it.
+        // The object has lost its name, so a restarted device does not find it.
         let is_lost = matches!(
             a,
             Answer::Failed(
@@ -252,7 +254,7 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
             local.close_all();
             continue;
         }
-        // Whether a deletion found its object is not known after a restart.
+        // After a restart it is not known whether a deletion found its object.
         let is_deleted = matches!(op, Op::Delete(_))
             && a == Answer::Done
             && b == Answer::Failed(StorageErrorKind::NotFound, None);
@@ -277,7 +279,7 @@ fn compare(runtime: &Runtime, tap: &Tap, plan: &Plan, devices: [&Arc<Device>; 2]
     coverage
 }
 
-/// What is known of a file whose device loses power.
+/// What is known about a file whose device loses power.
 struct Written {
     file: Arc<dyn WriteFile>,
     name: String,
@@ -285,7 +287,7 @@ struct Written {
     synced: usize,
 }
 
-/// Appends and syncs of a few files, long stretches of them without a sync, on a machine that loses
+/// Appends and syncs of a few files, with long periods without a sync, on a machine that loses
 /// power. In half of the runs the client keeps only 4 KiB of a file. A sync that succeeds covers
 /// every append before it.
 pub fn power_trial(seed: u64) -> Coverage {
@@ -296,7 +298,7 @@ pub fn power_trial(seed: u64) -> Coverage {
         let tap = Tap::new(&runtime, &network, seed, &[]);
         let mut machine = Machine::start(&runtime, &tap, MachineOptions::default());
         let tail_bytes = *rng.pick(&[4 << 10, 32 << 20]);
-        // From numbers of its own, so that earlier seeds do what they did.
+        // This uses random numbers of its own, so that earlier seeds do the same as before.
         let sync_bytes = *Rng::new(seed ^ 0x5A11).pick(&[0, 1 << 10]);
         let device = connect(&runtime, &tap, "db", (tail_bytes, sync_bytes));
         let storage = device.storage();
@@ -308,7 +310,8 @@ pub fn power_trial(seed: u64) -> Coverage {
             let name = format!("file-{n}");
             let file = storage.create(epoch, &name).expect("free");
             if n > 0 {
-                // As the log and the manifest do. Then the length does not tell what was lost.
+                // The log and the manifest do this too. Then the length does not show what was
+                // lost.
                 file.reserve(300_000).expect("room");
                 file.sync().expect("sound");
             }
@@ -335,7 +338,7 @@ pub fn power_trial(seed: u64) -> Coverage {
                 }
             }
             if rng.chance(50) {
-                // What was appended is answered.
+                // Then every append is answered.
                 runtime.sleep(Duration::from_secs(2));
             }
             let is_power = rng.chance(70);
@@ -383,7 +386,8 @@ pub fn power_trial(seed: u64) -> Coverage {
     })
 }
 
-/// A file has at least what was synced, and nothing else up to there, also after a power loss.
+/// Checks that a file has at least what was synced, and nothing else up to there, also after a
+/// power loss.
 fn check(folder: &MemoryStorage, written: &Written) {
     let after = folder.crash(siltstone_storage::CrashPolicy::LoseUnsynced);
     let found = after.read_small(&written.name).expect("its bytes");

@@ -1,5 +1,5 @@
-//! Jobs on a device that end too early or not at all: one is cancelled in the middle, and one hangs
-//! in a call of the device's storage.
+//! Jobs on a device that end too early, or do not end: one is cancelled in the middle, and another
+//! hangs in a call of the device's storage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::jobs::{Faults, INPUT, Work, add_rule, context, faulty, work, write_in
 use super::tables::files;
 use super::{good_link, simulated};
 
-/// A device in the process of its host, whose storage fails by rules.
+/// A device in the process of its host. The device's storage fails as the rules say.
 struct World {
     runtime: Runtime,
     server: Server,
@@ -71,32 +71,32 @@ impl World {
         device.expect("a session")
     }
 
-    /// The number of jobs that run on the device.
+    /// The number of jobs that are running on the device.
     fn running(&self) -> usize {
         let sessions = self.server.sessions();
         sessions.iter().map(|session| session.jobs).sum()
     }
 
-    /// The objects in the folder, as the device has them.
+    /// The names of the objects in the folder on the device.
     fn names(&self) -> BTreeSet<String> {
         let listed = self.folders.folder("db").list().expect("a list");
         listed.into_iter().map(|object| object.name).collect()
     }
 
-    /// From now on appends to tables take this long.
+    /// Makes appends to tables take this long from now on.
     fn slow_down(&self, append: Duration) {
         let rule = Rule::on(OpKind::Append, Fault::Delay(append)).ending(".tbl");
         add_rule(&self.faults, rule.for_good());
     }
 
-    /// The append to a table after this many hangs for this long.
+    /// Makes an append to a table hang for this long, after this many other appends.
     fn hang(&self, nth: u64, hangs: Duration) {
         let rule = Rule::on(OpKind::Append, Fault::Delay(hangs)).ending(".tbl");
         add_rule(&self.faults, rule.nth(nth));
     }
 }
 
-/// A host that has the folder with the input of a job of about forty tables.
+/// A host that has the folder with the input of a job that makes about forty tables.
 struct Host {
     device: Arc<Device>,
     executor: Arc<DeviceExecutor>,
@@ -137,8 +137,8 @@ impl Host {
         }
     }
 
-    /// The host's own cores do the job, going on after `adopted` tables, and make what they would
-    /// have made alone.
+    /// Runs the job on the host's own cores, which continue after `adopted` tables and make the
+    /// tables that they would have made alone.
     fn finish_here(&self, world: &World, adopted: usize) -> Outcome {
         let own = Arc::new(MemoryStorage::new(&world.runtime));
         let input = own.create(Epoch(3), INPUT).expect("free");
@@ -154,7 +154,7 @@ impl Host {
         outcome
     }
 
-    /// The input and the tables of the outcome are all there is.
+    /// Checks that the folder contains only the input and the tables of the outcome.
     fn is_all(&self, world: &World, outcome: &Outcome) {
         let tables = outcome.tables.iter().map(|table| table.name.clone());
         let all: BTreeSet<String> = tables.chain([INPUT.to_string()]).collect();
@@ -170,7 +170,7 @@ impl Host {
 }
 
 /// A job that is cancelled in the middle returns within a second of simulated time. By then it has
-/// ended on the device too, and only tables that the next attempt adopts are left.
+/// also ended on the device, and only tables that the next attempt adopts are left.
 #[test]
 fn a_cancel_in_the_middle_of_a_job_arrives_within_a_second() {
     for seed in 0..20 {
@@ -186,7 +186,7 @@ fn a_cancel_in_the_middle_of_a_job_arrives_within_a_second() {
                 assert!(!attempt.is_finished(), "it has hardly begun");
                 runtime.sleep(Duration::from_millis(5));
             }
-            // At any moment between two questions of the host.
+            // This may be at any time between two questions of the host.
             runtime.sleep(Duration::from_millis(23 * seed));
             assert_eq!((attempt.is_finished(), world.running()), (false, 1));
             cancel.cancel();
@@ -206,9 +206,9 @@ fn a_cancel_in_the_middle_of_a_job_arrives_within_a_second() {
     }
 }
 
-/// A call of the device's storage hangs in the middle of a job for longer than the host waits for a
-/// job without progress, although the device answers. The attempt fails, and the host does the
-/// work. When the call returns, the job ends on the device, and nothing of it is left.
+/// A call of the device's storage hangs in the middle of a job, for longer than the host waits for
+/// a job that makes no progress although the device answers. The attempt fails, and the host does
+/// the work. When the call returns, the job ends on the device, and nothing of it is left.
 #[test]
 fn a_job_that_hangs_longer_than_the_host_waits_is_given_up() {
     for seed in 0..5 {
@@ -247,8 +247,8 @@ fn a_job_that_hangs_longer_than_the_host_waits_is_given_up() {
     }
 }
 
-/// A call that hangs for longer than a job may make no progress, and shorter than the host waits:
-/// the device ends the job when the call returns, and the host goes on after its tables.
+/// A call hangs for longer than a job may make no progress, but not as long as the host waits. The
+/// device ends the job when the call returns, and the host continues after its tables.
 #[test]
 fn a_job_whose_call_returned_late_has_ended() {
     simulated(1, 2_000_000, |runtime| {
@@ -285,9 +285,9 @@ fn small() -> Options {
     }
 }
 
-/// The same in a store: its compaction is taken from the device that hangs and is done by the host.
-/// The device keeps its slot, because it has returned from the job, and it has a side's trouble and
-/// nothing else. When the call returns, no job and no file of it is left.
+/// The same in a store: the compaction is taken from the device that hangs, and the host runs it.
+/// The device keeps its slot, because it has returned from the job. One failure of the side is
+/// counted, and nothing else. When the call returns, no job and no file of the job is left.
 #[test]
 fn a_store_does_the_work_of_a_device_that_hangs() {
     simulated(1, 4_000_000, |runtime| {

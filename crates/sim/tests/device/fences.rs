@@ -1,6 +1,6 @@
-//! The model of leases and epochs (`crates/storage/tests/fence_model.rs`) on hosts of a device. A
-//! holder that is paused is a host whose link carries nothing; its lease expires when the device
-//! has heard nothing of it for ten seconds. Each seed plays one interleaving.
+//! The model of leases and epochs (`crates/storage/tests/fence_model.rs`), played by hosts of a
+//! device. A paused holder is a host whose link carries nothing. Its lease expires when the device
+//! has heard nothing from it for ten seconds. Each seed plays one interleaving.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::fence_model::{
 };
 use super::{good_link, simulated};
 
-/// Longer than the silence after which a device gives a lease to somebody else.
+/// Longer than the silence after which a device gives a lease to another host.
 const SILENCE: Duration = Duration::from_secs(12);
 
 struct Hosts {

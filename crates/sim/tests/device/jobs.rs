@@ -1,7 +1,7 @@
-//! Jobs on a device whose storage fails, whose outputs have names that are taken, that is killed in
-//! the middle, or that is asked to stop. In some runs the host decides what is kept and the device
-//! only makes the tables. Whatever happens, the job's tables are those of the host in the end, and
-//! nothing is left over that belongs to nobody.
+//! Jobs on a device whose storage fails, where names of outputs are taken, that is killed in the
+//! middle of a job, or that is asked to stop. In some runs the host decides what is kept and the
+//! device only makes the tables. Whatever happens, in the end the job's tables are those of the
+//! host, and no orphans are left.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,8 @@ use super::{good_link, simulated};
 /// The storage of the device's folder, with rules for failures.
 pub type Faults = Arc<Mutex<Vec<FaultStorage>>>;
 
-/// Options of a machine whose folders fail as the rules say that are added to the last of `faults`.
+/// The options of a machine whose folders fail by rules. The rules are added to the last of
+/// `faults`.
 pub fn faulty(runtime: &Runtime, faults: &Faults) -> MachineOptions {
     let (runtime, faults) = (runtime.clone(), Arc::clone(faults));
     let below = move |storage: Arc<dyn Storage>| -> Arc<dyn Storage> {
@@ -41,7 +42,7 @@ pub fn faulty(runtime: &Runtime, faults: &Faults) -> MachineOptions {
     }
 }
 
-/// Adds a rule to the storage of the device that runs now.
+/// Adds a rule to the storage of the device that is running now.
 pub fn add_rule(faults: &Faults, rule: Rule) {
     let faults = faults.lock().unwrap_or_else(|e| e.into_inner());
     for storage in faults.iter() {
@@ -49,7 +50,7 @@ pub fn add_rule(faults: &Faults, rule: Rule) {
     }
 }
 
-/// A job of one input, whose table is among `inputs`.
+/// A job with one input, whose table is among `inputs`.
 pub struct Work {
     pub job: Job,
     pub input: Vec<u8>,
@@ -58,7 +59,7 @@ pub struct Work {
 /// The name of the input.
 pub const INPUT: &str = "input";
 
-/// Draws a job, whose input has this many entries.
+/// Draws a random job whose input has this many entries.
 pub fn work(runtime: &Runtime, entries: u16) -> Work {
     let scratch = Arc::new(MemoryStorage::new(runtime));
     let content = Content {
@@ -105,7 +106,7 @@ pub fn context(
     ))
 }
 
-/// When the device is killed.
+/// The moments at which the device is killed.
 pub const MOMENTS: [Moment; 4] = [
     Moment::BeforeRequest,
     Moment::AfterRequest,
@@ -187,14 +188,14 @@ impl Setup {
         self.executor.run(&job, context)
     }
 
-    /// The objects in the folder, as the device has them.
+    /// The names of the objects in the folder on the device.
     fn names(&self) -> BTreeSet<String> {
         let listed = self.machine.folders().folder("db").list();
         let listed = listed.expect("a list").into_iter();
         listed.map(|object| object.name).collect()
     }
 
-    /// The host runs the job, perhaps going on after what an attempt on the device left.
+    /// Runs the job on the host, which may continue after what an attempt on the device left.
     fn finish_here(&mut self, killed: bool) {
         let context = self.context();
         let left = self.handover.left_count();
@@ -209,8 +210,9 @@ impl Setup {
         self.holds(&outcome, killed);
     }
 
-    /// The outcome is that of the host's cores, it stays, and nothing else is there. A device that
-    /// was killed may have left tables that nobody knows, which an open of the store deletes.
+    /// Checks that the outcome is that of the host's cores, that it stays, and that nothing else is
+    /// there. A device that was killed may have left tables that nobody knows, which an open of the
+    /// store would delete.
     fn holds(&mut self, outcome: &Outcome, killed: bool) {
         assert_eq!(files(&*self.storage, outcome), self.expected);
         self.runtime.sleep(Duration::from_secs(5));
@@ -235,7 +237,7 @@ pub fn trial(seed: u64) -> Coverage {
     simulated(seed, 6_000_000, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x10B5);
         let mut setup = Setup::new(&runtime, seed, &mut rng);
-        // From numbers of its own, so that earlier seeds do what they did.
+        // This uses random numbers of its own, so that earlier seeds do the same as before.
         let is_rebuilt = Rng::new(seed ^ 0x5EBA).chance(25);
         match rng.below(5) {
             _ if is_rebuilt => rebuild_is_killed(&runtime, &mut setup, &mut rng),
@@ -255,7 +257,8 @@ pub fn trial(seed: u64) -> Coverage {
     })
 }
 
-/// An output's name belongs to somebody else, as after a number of an attempt was used twice.
+/// The name of an output is already taken, which can happen after the number of an attempt was used
+/// twice.
 fn name_is_taken(setup: &mut Setup, rng: &mut Rng) {
     let mut job = setup.work.job.clone();
     job.output.attempt = 1;
@@ -306,7 +309,7 @@ fn slow_down(setup: &Setup) {
     add_rule(&setup.faults, rule);
 }
 
-/// The device is killed in the middle of a job and started again.
+/// The device is killed in the middle of a job, and is restarted.
 fn device_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
     let executor = DeviceExecutor::new("device", &setup.device);
     let names = [
@@ -319,7 +322,7 @@ fn device_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
     killed(runtime, setup, rng, Arc::new(executor), &names);
 }
 
-/// The same while the device makes the tables of which this host decides what they keep.
+/// The same while this host decides what the tables keep, and the device makes them.
 fn rebuild_is_killed(runtime: &Runtime, setup: &mut Setup, rng: &mut Rng) {
     let executor = SeparatedExecutor::new(&setup.device).always();
     let executor = Arc::new(executor.cut_into(3, 8));
@@ -379,8 +382,8 @@ fn killed(
         Ok(outcome) => setup.holds(&outcome, true),
         Err(_) => {
             setup.coverage.add("jobs.killed");
-            // A sync of names was under way, so all later ones of this session fail, until the
-            // store is opened again.
+            // A sync of names was under way, so all later ones of this session fail until the store
+            // is opened again.
             let synced = setup.storage.sync_dir(setup.lease.epoch());
             if let Err(error) = synced {
                 assert_eq!(error.kind, StorageErrorKind::Io, "{error}");

@@ -1,6 +1,6 @@
-//! Jobs of which the host decides what is kept and the device makes the tables, over links that are
-//! cut and carry requests twice or late. Neither side is killed, so every such job succeeds with
-//! the tables of the host's cores: each piece of the survivors is taken once, in its order, and
+//! Jobs for which the host decides what is kept and the device makes the tables, over links that
+//! are cut and carry requests twice or late. Neither side is killed, so every such job succeeds
+//! with the tables of the host's cores. Each piece of the survivors is taken once, in order, and
 //! waits while the device has no room for it.
 
 use std::collections::BTreeSet;
@@ -71,7 +71,8 @@ pub fn trial(seed: u64) -> Coverage {
         let work = a_work(&runtime, &mut rng, &mut coverage);
         write_input(&*storage, lease.epoch(), &work).expect("room");
         if rng.chance(50) {
-            // Its rebuilders are slower than the host, so there is no room for survivors.
+            // The device makes tables more slowly than the host plans them, so there is no room for
+            // survivors.
             let delay = Fault::Delay(Duration::from_millis(300));
             let rule = Rule::on(OpKind::Append, delay).ending(".tbl").for_good();
             add_rule(&faults, rule);

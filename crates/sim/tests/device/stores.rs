@@ -1,13 +1,13 @@
 //! Stores whose folder is on a device: the host is killed, the device is killed, its machine loses
 //! power, and the link between them is slow, is cut and freezes, all at any message.
 //!
-//! The oracle: each key has a counter. A read may not give a value below the last one whose write
+//! The oracle: each key has a counter. A read may not return a value below the last one whose write
 //! was acknowledged as synced, nor above the last one that was tried. An outage alone never poisons
-//! a store, and at the end, without faults, a new open finds everything, the store is sound, and no
-//! file is left over. In some runs the host decides what is kept and the device makes the tables,
-//! and in others no job that the device fails with is given to the host. In some lives nothing is
-//! synced for long, and some hosts keep so little of what was not synced that they cannot write it
-//! again.
+//! a store. At the end, without faults, a new open finds everything, the store is sound, and no
+//! file is left over. In some runs the host decides what is kept and the device makes the tables.
+//! In others, a job that the device has failed with is never given to the host. In some lives
+//! nothing is synced for a long time, and some hosts keep so little of what was not synced that
+//! they cannot write it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use siltstone_storage::{Mutex, OpKind, Runtime, Storage, StorageErrorKind};
 
 use super::{bad_link, good_link, simulated};
 
-/// The host runs all compactions, and leaves the values on the device.
+/// The schedule in which the host runs all compactions, and leaves the values on the device.
 const SEPARATED: &str = "host-only, separated-transfer=on";
 
-/// The policy that `silt` sets for devices.
+/// The policy that `silt` sets for stores on devices.
 const NEAR_DATA: &str = "near-data";
 
 const SCHEDULES: [&str; 6] = [
@@ -48,14 +48,14 @@ struct Plan {
     acts: Vec<Act>,
     /// The percentage of the device's kills in which its machine loses power.
     power_percent: u64,
-    /// The percentage of table syncs of the device that fail.
+    /// Whether the device's storage fails syncs of tables.
     failing_syncs: bool,
-    /// The bytes of a file that the client keeps.
+    /// How many bytes of a file the client keeps.
     tail_bytes: usize,
-    /// After how many bytes a file is synced without being asked for; 0 for never.
+    /// After how many bytes a file is synced although nobody asked for it; 0 means never.
     sync_bytes: usize,
     has_ghost: bool,
-    /// The number of lives of the host, and of its operations in each.
+    /// The number of lives of the host, and the number of its operations in each life.
     lives: (usize, usize),
     /// The schedule of the store, as text.
     schedule: &'static str,
@@ -93,11 +93,11 @@ impl Plan {
             power_percent,
             failing_syncs: rng.chance(20),
             tail_bytes: *rng.pick(&[4 << 10, 4 << 10, 32 << 20]),
-            // From numbers of their own, so that earlier seeds do what they did.
+            // This uses random numbers of its own, so that earlier seeds do the same as before.
             sync_bytes: *Rng::new(seed ^ 0x5A11).pick(&[0, 1 << 10, 8 << 20]),
             has_ghost: rng.chance(40),
             lives: (3, 150),
-            // From numbers of its own, so that earlier seeds do what they did.
+            // This uses random numbers of its own, so that earlier seeds do the same as before.
             schedule: SCHEDULES[Rng::new(seed ^ 0x5CED).below(6) as usize],
         }
     }
@@ -120,7 +120,7 @@ impl Plan {
     }
 
     /// If the host may leave values on the device, the first kill of most runs is at a request that
-    /// only such jobs make. They are rare among all requests.
+    /// only such jobs make, because these are rare among all requests.
     fn aim(&self, tap: &Tap) {
         let mut rng = Rng::new(self.seed ^ 0x5EBA);
         let is_kill = |act: &&Act| matches!(act, Act::KillHost | Act::KillDevice);
@@ -140,9 +140,9 @@ impl Plan {
 /// What the oracle knows.
 #[derive(Default)]
 struct Known {
-    /// For each key the last value that was tried.
+    /// For each key, the last value that was tried.
     tried: BTreeMap<u32, u64>,
-    /// For each key the last value that was acknowledged as synced.
+    /// For each key, the last value that was acknowledged as synced.
     synced: BTreeMap<u32, u64>,
     writes: u64,
     coverage: Coverage,
@@ -203,13 +203,13 @@ fn open(runtime: &Runtime, tap: &Tap, plan: &Plan) -> Result<Opened, String> {
         Err(error) => {
             device.close();
             match error.kind() {
-                // `Closed`: a file that the open had made is gone, because the power was lost.
+                // `Closed`: a file that the open had created is gone because of a power loss.
                 ErrorKind::Unreachable
                 | ErrorKind::Locked
                 | ErrorKind::Poisoned
                 | ErrorKind::Closed
                 | ErrorKind::Io => Err(error.to_string()),
-                // What it had listed is gone, because the power was lost in between.
+                // A file that the open had listed is gone, because the power was lost in between.
                 ErrorKind::NotFound if plan.power_percent > 0 => Err(error.to_string()),
                 kind => panic!("the open found {kind:?}: {error}"),
             }
@@ -284,7 +284,7 @@ fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
             Ok(()) => {}
             Err((ErrorKind::Unreachable | ErrorKind::Unsynced, _)) => reach("stores.outage"),
             Err((ErrorKind::Poisoned | ErrorKind::Io | ErrorKind::Closed, text)) => {
-                // The device lost what it cannot get back: the store is opened again.
+                // The device lost something that it cannot get back, so the store is opened again.
                 assert!(!text.contains("damaged"), "{text}");
                 assert!(
                     plan.kills_device(),
@@ -318,7 +318,7 @@ fn live(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan, life: u64) {
     device.close();
 }
 
-/// The options of a machine on which syncs of tables fail now and then.
+/// The options of a machine on which syncs of tables fail, if the plan says so.
 fn machine_options(runtime: &Runtime, plan: &Plan) -> MachineOptions {
     let (runtime, fails) = (runtime.clone(), plan.failing_syncs);
     let below = move |storage: Arc<dyn Storage>| -> Arc<dyn Storage> {
@@ -336,7 +336,7 @@ fn machine_options(runtime: &Runtime, plan: &Plan) -> MachineOptions {
     }
 }
 
-/// The lives of the host. The device is started again when it was killed.
+/// Runs the lives of the host. The device is restarted when it was killed.
 fn lives(
     runtime: &Runtime,
     tap: &Tap,
@@ -401,7 +401,7 @@ pub fn trial(seed: u64) -> Coverage {
         });
         lives(&runtime, &tap, &mut machine, &shared, &plan, &mut rng);
         *is_over.lock() = true;
-        // Without faults everything is there.
+        // Without faults, everything is there.
         tap.end();
         network.set_faults(LinkFaults::default());
         if !machine.is_alive() {
@@ -422,7 +422,7 @@ pub fn trial(seed: u64) -> Coverage {
     })
 }
 
-/// Opens the store once more, and compares everything.
+/// Opens the store once more, and checks everything.
 fn at_the_end(runtime: &Runtime, tap: &Tap, shared: &Shared, plan: &Plan) {
     let mut tries = 0;
     let (session, store, _) = loop {

@@ -1,9 +1,10 @@
 //! Hosts that want the lease of one folder. They are cut off or paused for a while and come back,
-//! the device is killed and started again, and somebody opens the folder locally meanwhile.
+//! the device is killed and restarted, and a local program opens the folder meanwhile.
 //!
-//! A host that works has nothing to fear: nobody else gets its lease. Once somebody else has it, no
-//! call of the first host succeeds, reads too, no request of it changes anything, however late it
-//! arrives, and its jobs have ended. Epochs rise, also if the folder's lock file loses its own.
+//! As long as a host works, nobody else gets its lease. Once somebody else has the lease, no call
+//! of the first host succeeds, not even a read. No request of that host changes anything, however
+//! late it arrives, and its jobs have ended. Epochs rise, even if the folder's lock file loses its
+//! epoch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,17 +23,18 @@ use super::{good_link, simulated};
 
 const HOSTS: usize = 3;
 
-/// A host is not taken for dead after a shorter silence. (The device waits for ten seconds.)
+/// A host does not count as dead after a shorter silence than this. (The device waits for ten
+/// seconds.)
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// How long after a host was cut off its lease may be given to another one at the latest.
+/// How long after a host was cut off its lease may at the latest be given to another one.
 const LATE: Duration = Duration::from_secs(60);
 
-/// What is true.
+/// The true state, which the hosts do not know.
 #[derive(Default)]
 struct Truth {
     is_over: bool,
-    /// Counts grants, also to local programs.
+    /// The number of grants, including those to local programs.
     grants: u64,
     holder: Option<usize>,
     newest: u64,
@@ -49,7 +51,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host got the lease. Returns the number of the grant.
+    /// Notes that a host got the lease. Returns the number of the grant.
     fn granted(&self, host: usize, epoch: Epoch, now: Instant) -> u64 {
         let mut truth = self.lock();
         assert!(
@@ -75,7 +77,7 @@ impl Shared {
         truth.grants
     }
 
-    /// Somebody else has, or had, the folder.
+    /// Notes that somebody other than the hosts has, or had, the folder.
     fn lost(&self) {
         let mut truth = self.lock();
         truth.holder = None;
@@ -97,8 +99,8 @@ struct Host {
 }
 
 impl Host {
-    /// Makes a call under the lease of this grant. If somebody else has the lease since before the
-    /// call, it must fail.
+    /// Makes a call under the lease of this grant. If somebody else got the lease before the call
+    /// began, the call must fail.
     fn call<T>(&self, grant: u64, what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let is_over = self.shared.lock().grants != grant;
         let result = call();
@@ -119,7 +121,7 @@ impl Host {
         result
     }
 
-    /// One random call. Returns false if the host gives up.
+    /// Makes one random call. Returns false if the host gives up.
     fn step(&mut self, storage: &Arc<dyn Storage>, epoch: Epoch, grant: u64) -> bool {
         let name = format!("host-{}-{}", self.number, self.objects);
         let result = match self.rng.below(8) {
@@ -127,7 +129,8 @@ impl Host {
                 self.objects += 1;
                 let created = self.call(grant, "create", || storage.create(epoch, &name));
                 created.and_then(|file| {
-                    // Appends are not answered, so they may succeed. The sync does not.
+                    // Appends do not wait for their answers, so they may succeed. The sync must
+                    // not.
                     let count = 1 + self.rng.below(5);
                     for _ in 0..count {
                         file.append(&[name.as_bytes()])?;
@@ -160,12 +163,12 @@ impl Host {
         };
         match result {
             Ok(()) => true,
-            // It may be cut off, and goes on when it is not any more.
+            // The host may be cut off, and continues when it is connected again.
             Err(error) => error.kind == StorageErrorKind::Unreachable,
         }
     }
 
-    /// Begins a job that takes long.
+    /// Begins a job that takes a long time.
     fn begin_job(&self, device: &Arc<Device>, epoch: Epoch, grant: u64, work: &Work) {
         let storage: Arc<dyn Storage> = device.storage();
         let mut job = work.job.clone();
@@ -258,7 +261,7 @@ fn trouble(
 ) {
     let draw = rng.below(10);
     if draw < 6 {
-        // One that has the lease is cut off more often.
+        // A host that has the lease is cut off more often.
         let holder = shared.lock().holder;
         let host = holder
             .filter(|_| rng.chance(70))
@@ -336,7 +339,7 @@ pub fn trial(seed: u64) -> Coverage {
             })
             .collect();
         for _ in 0..6 {
-            // Jobs of the device are slow.
+            // Jobs on the device are slow.
             let delay = Fault::Delay(Duration::from_secs(2));
             let slow = Rule::on(OpKind::Append, delay).ending(".tbl").for_good();
             add_rule(&faults, slow);

@@ -15,10 +15,10 @@ use siltstone_storage::{Runtime, Storage};
 use super::server::ServerProcess;
 use super::tls_common::{Authority, Files};
 
-/// The most memory that a device may take, whoever connects to it.
+/// The maximum memory that a device may take, no matter who connects to it.
 const MEMORY_MAX: u64 = 128 << 20;
 
-/// The connections of a seed.
+/// The number of connections for a seed.
 const CONNECTIONS: usize = 100;
 
 /// A device without TLS and one with it.
@@ -41,7 +41,8 @@ impl Devices {
         Devices {
             plain: start("plain", None),
             tls: start("tls", Some(&*files)),
-            // Its own certificate is signed by somebody else, and it believes the device's.
+            // The stranger's own certificate is signed by another authority, but it trusts that of
+            // the device.
             stranger: Authority::new().files(&["stranger"]).with_ca_of(&authority),
             authority,
             _dir: dir,
@@ -85,7 +86,7 @@ fn attack(rng: &mut Rng) -> Vec<u8> {
             bytes.truncate(rng.index(bytes.len()));
         }
         4 => {
-            // A hello that claims to be long.
+            // This is a hello that claims to be long.
             bytes.extend(&hello(rng)[..12]);
             bytes.extend((rng.draw() as u32).to_le_bytes());
             bytes.extend(noise(rng, 20_000));
@@ -95,7 +96,7 @@ fn attack(rng: &mut Rng) -> Vec<u8> {
             bytes.extend(noise(rng, 100_000));
         }
         6 => {
-            // A frame of a megabyte that never comes.
+            // This is a frame that claims a megabyte that never arrives.
             bytes = hello(rng);
             let request = Request::KeepAlive;
             let label = Label {
@@ -107,7 +108,7 @@ fn attack(rng: &mut Rng) -> Vec<u8> {
             bytes.extend(header_of(label, &request.encode(), &[&bulk]).encode());
         }
         7 => {
-            // Requests of random kinds with right checksums.
+            // These are requests of random kinds with matching checksums.
             bytes = hello(rng);
             for number in 1..rng.below(20) {
                 let (fields, bulk) = (noise(rng, 100), noise(rng, 1000));
@@ -122,7 +123,7 @@ fn attack(rng: &mut Rng) -> Vec<u8> {
                 bytes.extend(bulk);
             }
         }
-        // The first bytes of a handshake of TLS, and then noise.
+        // These are the first bytes of a TLS handshake, and then noise.
         _ => {
             bytes.extend([
                 0x16,
@@ -138,7 +139,7 @@ fn attack(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// An honest host is served, at the latest when sessions that nobody uses have made room.
+/// Checks that a correct host is served, at the latest when unused sessions have made room.
 fn is_served_soon(address: &str, tls: Option<&TlsFiles>, rng: &mut Rng) -> Result<(), String> {
     let begun = Instant::now();
     loop {

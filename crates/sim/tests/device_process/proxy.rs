@@ -1,5 +1,5 @@
-//! A proxy in user space between a host and a device: it cuts connections after some bytes, and
-//! freezes others, so that nobody is told.
+//! A proxy in user space between a host and a device. It cuts connections after some bytes, and
+//! freezes others, so that neither side is told.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Begins to forward connections to `target`.
+    /// Starts to forward connections to `target`.
     pub fn start(target: &str, seed: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("its port").port();
@@ -42,12 +42,12 @@ impl Proxy {
         Proxy { port, counts }
     }
 
-    /// From now on nothing happens to connections.
+    /// From now on the proxy does nothing to connections.
     pub fn calm(&self) {
         self.counts.is_calm.store(true, Ordering::SeqCst);
     }
 
-    /// How often it did something.
+    /// How often the proxy cut or froze a connection.
     pub fn troubles(&self) -> u64 {
         self.counts.cut.load(Ordering::SeqCst) + self.counts.frozen.load(Ordering::SeqCst)
     }

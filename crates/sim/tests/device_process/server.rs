@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use siltstone_device::TlsFiles;
 
-/// A device's process. It is killed when this is dropped.
+/// The process of a device. It is killed when this value is dropped.
 pub struct ServerProcess {
     child: Child,
     pub address: String,
 }
 
 impl ServerProcess {
-    /// Starts a device that holds the folders below `data`.
+    /// Starts a device that holds the folders in `data`.
     pub fn start(data: &Path, address: &str, tls: Option<&TlsFiles>) -> ServerProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_device_server"));
         command.arg(data).arg(address);
@@ -39,13 +39,13 @@ impl ServerProcess {
         }
     }
 
-    /// Kills it with SIGKILL, and waits for its end.
+    /// Kills the process with SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// The most memory that the process ever had, in bytes.
     pub fn most_memory(&self) -> u64 {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).expect("its status");

@@ -1,5 +1,5 @@
-//! A host with a store on a real device, which is killed or whose sockets are cut. No synced write
-//! is lost, and an outage poisons nothing.
+//! A host with a store on a real device that is killed, or whose sockets are cut. No synced write
+//! is lost, and an outage alone does not poison the store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,8 +29,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("key-{n:04}").into_bytes()
 }
 
-/// The policies that stores are opened with, by seed. Without fallback a job that the device failed
-/// with waits for the device, so the host cannot hide such a failure.
+/// The policies that stores are opened with, by seed. Without fallback, a job that the device
+/// failed with waits for the device, so the host cannot hide such a failure.
 const SCHEDULES: [&str; 2] = ["near-data", "near-data, fallback=off"];
 
 fn options(seed: u64) -> Options {
@@ -56,7 +56,7 @@ fn client() -> ClientOptions {
     }
 }
 
-/// Opens the store, which may need some tries while the device is killed.
+/// Opens the store. This may need several attempts while the device is killed.
 fn opened(url: &str, seed: u64, coverage: &mut Coverage) -> DeviceStore {
     let mut tries = 0;
     loop {
@@ -97,7 +97,7 @@ fn check_value(known: &Known, n: u32, value: Option<&[u8]>) {
     );
 }
 
-/// Writes and reads until `goes_on` says no. Returns whether the store was poisoned.
+/// Writes and reads until `goes_on` returns false. Returns whether the store was poisoned.
 fn work(
     store: &DeviceStore,
     known: &mut Known,
@@ -142,7 +142,7 @@ fn work(
     None
 }
 
-/// Everything is there in the end, and nothing is left over.
+/// Checks that everything is there in the end, and nothing is left over.
 fn at_the_end(url: &str, seed: u64, known: &Known, coverage: &mut Coverage) {
     let store = opened(url, seed, coverage);
     let keyspace = store.default_keyspace().expect("the default keyspace");
@@ -188,7 +188,7 @@ pub fn killed_trial(seed: u64) -> Coverage {
     let mut server = start(dir.path(), &address);
     let mut store = opened(&url, seed, &mut coverage);
     for _ in 0..5 {
-        // The killer's moment: some calls of the host are under way then.
+        // The device is killed after this time. Some calls of the host are then under way.
         let (killed, folder) = (rng.below(400), dir.path().to_path_buf());
         let away = Duration::from_millis(rng.below(300));
         let address = address.clone();
@@ -216,7 +216,7 @@ pub fn killed_trial(seed: u64) -> Coverage {
     coverage
 }
 
-/// The sockets between host and device are cut until ten of them are.
+/// The sockets between host and device are cut, until this has happened ten times.
 pub fn cut_trial(seed: u64) -> Coverage {
     let mut rng = Rng::new(seed ^ 0xC075);
     let mut coverage = Coverage::default();
