@@ -25,8 +25,8 @@ const FIXED_NS: f64 = 5e6;
 /// their bytes.
 const UNMEASURED_SHARE: u64 = 4;
 
-/// After this many jobs in a row that moved whole blocks, although columns would have taken less
-/// than twice the time, one job moves columns, so that the rates of that way are measured again.
+/// After this many jobs that moved whole blocks although columns would have taken less than twice
+/// the time, one job moves columns, so that the rates of that way are measured again.
 const WHOLE_IN_A_ROW_MAX: u32 = 16;
 
 /// What the choice for a job depends on.
@@ -51,8 +51,8 @@ pub struct Measured {
     pub rebuild_ns_per_byte: f64,
     /// The bytes of tables for each byte of blocks.
     pub kept: f64,
-    /// The number of jobs in a row that moved whole blocks, although columns would have taken less
-    /// than twice the time.
+    /// The number of jobs that moved whole blocks since one moved columns, without those for which
+    /// columns would have taken at least twice the time.
     pub whole_in_a_row: u32,
 }
 

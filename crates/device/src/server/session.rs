@@ -3,8 +3,8 @@
 //! Invariants (RFC 9, sections 5 and 6):
 //! - D1: a lane executes each number once, under its lock.
 //! - D2: a task that holds a lane's lock checks, under this lock, that the state has not ended.
-//! - D3: [`SessionState::end`] returns true only when no request changes anything any more. The
-//!   leases are dropped only after that.
+//! - D3: the leases are dropped only when no request changes anything any more, and
+//!   [`SessionState::end`] returns true only after that.
 //! - A state that has ended stays so.
 //!
 //! Threading: shared. Locks are taken in this order: lane of names, objects, lane of a file,

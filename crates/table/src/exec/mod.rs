@@ -455,7 +455,7 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// The number of jobs that the executor can run at once at present. The store may give it
+    /// The number of jobs that the executor can run at the same time now. The store may give it
     /// fewer: at most 64, and at most the number that the limit of open files allows. For that
     /// limit, each job counts as one unfinished table per subjob.
     fn slots(&self) -> usize {
