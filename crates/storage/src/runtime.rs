@@ -150,6 +150,18 @@ impl Runtime {
         }
     }
 
+    /// The name of this machine, for messages. In simulation it does not depend on the machine.
+    pub fn host_name(&self) -> String {
+        let name = match &self.kind {
+            Kind::Threads { .. } => std::fs::read_to_string("/proc/sys/kernel/hostname"),
+            Kind::Sim(_) => Ok("simulated".to_string()),
+        };
+        match name.unwrap_or_default().trim() {
+            "" => "unnamed".to_string(),
+            name => name.to_string(),
+        }
+    }
+
     /// A random number, for salts and store ids. In simulation it comes from the seed.
     pub fn random_u64(&self) -> u64 {
         use std::hash::{BuildHasher, Hasher};

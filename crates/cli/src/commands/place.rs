@@ -77,15 +77,6 @@ pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
     )))
 }
 
-/// The name of this machine.
-pub fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
-        "" => "unnamed".to_string(),
-        name => name.to_string(),
-    }
-}
-
 /// Refuses a store that is on a device, or whose tables are on one, for a command that works on the
 /// files of local folders only.
 ///
@@ -106,7 +97,6 @@ pub fn refuse_on_device(path: &Path, command: &str) -> Result<(), Failure> {
 /// How sessions of commands with devices behave.
 pub fn client_options() -> ClientOptions {
     ClientOptions {
-        host: format!("{}, pid {}", host_name(), std::process::id()),
         time_limit: TIME_LIMIT,
         lease_wait: LEASE_WAIT,
         ..ClientOptions::default()

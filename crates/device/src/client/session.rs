@@ -33,7 +33,8 @@ use crate::wire::{Answer, Frame, Request, WireError};
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// A description of the host, for messages: its name and the number of its process.
+    /// A description of the host, for the device's messages. If it is empty, the device gets the
+    /// name of the machine and the number of the process.
     pub host: String,
     /// How long a call waits without a sign of life from the device before it fails as
     /// `Unreachable`.
@@ -67,7 +68,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
-            host: format!("pid {}", std::process::id()),
+            host: String::new(),
             time_limit: Duration::from_secs(30),
             silence: Duration::from_secs(3),
             connections_max: 32,
@@ -213,6 +214,17 @@ impl Session {
             next_object: AtomicU64::new(1),
             ahead: AheadBudget::default(),
             passes_descriptors: AtomicBool::new(false),
+        }
+    }
+
+    /// How the device names this host in its messages. A simulated run must not depend on its
+    /// process, whose number has more digits in some runs than in others.
+    fn host(&self) -> String {
+        let name = self.runtime.host_name();
+        match &self.options.host {
+            host if !host.is_empty() => host.clone(),
+            _ if self.runtime.is_simulated() => name,
+            _ => format!("{name}, pid {}", std::process::id()),
         }
     }
 
@@ -615,7 +627,7 @@ impl Session {
         let hello = ClientHello {
             token: self.token,
             folder: self.folder.clone(),
-            host: self.options.host.clone(),
+            host: self.host(),
         };
         let hello = hello.encode();
         let traffic = &self.vital.traffic;
