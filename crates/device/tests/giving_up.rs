@@ -128,3 +128,58 @@ fn a_sync_of_names_does_not_take_over_one_that_gave_up() {
         device.close();
     });
 }
+
+/// What is dropped while the device does not answer is closed there when it answers again, although
+/// nothing else is dropped then.
+#[test]
+fn what_is_dropped_during_an_outage_is_closed_later() {
+    simulated(25, |setup| {
+        let device = setup.connect_with("db", impatient(LIMIT));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.create(lease.epoch(), "log").unwrap();
+        let reader = storage.open("log").unwrap();
+        freeze(setup);
+        drop((lease, reader));
+        // The keeper tries to close them, and gives up.
+        setup.runtime.sleep(Duration::from_secs(10));
+        let open = |setup: &Setup| -> usize {
+            let sessions = setup.server.as_ref().unwrap().sessions();
+            sessions.iter().map(|session| session.open_objects).sum()
+        };
+        assert!(open(setup) > 0);
+        thaw(setup);
+        setup.runtime.sleep(Duration::from_secs(5));
+        assert_eq!(open(setup), 0);
+        let other = setup.connect("db");
+        let lease = other.storage().lease("store").unwrap();
+        lease.release().unwrap();
+        other.close();
+        device.close();
+    });
+}
+
+/// An object whose open gave up is closed on the device, if the device opened it.
+#[test]
+fn an_open_that_gives_up_leaves_nothing_open() {
+    simulated(26, |setup| {
+        let device = setup.connect_with("db", impatient(LIMIT));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.create(lease.epoch(), "log").unwrap();
+        // The requests arrive, and the answers come after the caller has given up.
+        setup.network.set_faults(LinkFaults {
+            delay: Duration::from_secs(7),
+            ..LinkFaults::default()
+        });
+        let error = storage.open("log").err().expect("no answer arrives in time");
+        assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+        setup.network.set_faults(LinkFaults::default());
+        setup.runtime.sleep(Duration::from_secs(30));
+        let sessions = setup.server.as_ref().unwrap().sessions();
+        let open: usize = sessions.iter().map(|session| session.open_objects).sum();
+        assert_eq!(open, 0);
+        lease.release().unwrap();
+        device.close();
+    });
+}

@@ -677,6 +677,47 @@ fn changes_without_a_lease_are_fenced() {
     });
 }
 
+/// A request to open an object may arrive after the object was closed. It has no effect, even if
+/// the host has closed newer objects meanwhile.
+#[test]
+fn a_closed_object_is_not_opened_by_an_old_request() {
+    with_device(31, |setup| {
+        let device = setup.connect("db");
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.create(lease.epoch(), "a").unwrap();
+        let peer = Peer::connect(setup);
+        peer.greet([8; 16]);
+        let open = |file: u64| Request::Open {
+            name: "a".into(),
+            file,
+            direct: false,
+        };
+        let mut number = 0;
+        let mut ask = |request: &Request| {
+            number += 1;
+            assert!(peer.ask(number, request, &[]));
+            peer.answer().unwrap()
+        };
+        assert!(matches!(ask(&open(1)), Answer::Opened { .. }));
+        // Newer objects are closed first. Each closing is remembered, although none was open.
+        for file in 1000..1010 {
+            assert!(matches!(ask(&Request::Close { file }), Answer::Done));
+        }
+        assert!(matches!(ask(&Request::Close { file: 1 }), Answer::Done));
+        for file in [1, 1000] {
+            let said = ask(&open(file));
+            let is_refused =
+                matches!(&said, Answer::Failed(e) if e.kind == StorageErrorKind::Closed);
+            assert!(is_refused, "{said:?}");
+        }
+        assert!(matches!(ask(&open(2)), Answer::Opened { .. }));
+        peer.connection.close();
+        lease.release().unwrap();
+        device.close();
+    });
+}
+
 /// Makes a request on a connection of its own, and returns the answer.
 fn ask_alone(setup: &Setup, token: u8, request: &Request, bulk: &[u8]) -> Option<Answer> {
     let peer = Peer::connect(setup);

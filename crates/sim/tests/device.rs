@@ -6,6 +6,8 @@
 mod calls;
 #[path = "device/ends.rs"]
 mod ends;
+#[path = "device/failed_syncs.rs"]
+mod failed_syncs;
 #[path = "../../storage/tests/common/fences.rs"]
 mod fence_model;
 #[path = "device/fences.rs"]

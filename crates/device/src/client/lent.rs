@@ -310,9 +310,19 @@ impl Scratch {
             scratch: self,
             names: Vec::new(),
         };
-        self.make_room(total.saturating_mul(2))?;
+        // The tables that the device has already are claimed first, so that none of them is dropped
+        // to make room.
+        let mut missing = Vec::new();
         for input in &job.inputs {
             let name = content_name(input.digest, input.len_bytes);
+            match self.claim_complete(&name) {
+                true => in_use.names.push(name),
+                false => missing.push((input, name)),
+            }
+        }
+        let missing_bytes: u64 = missing.iter().map(|(input, _)| input.len_bytes).sum();
+        self.make_room(missing_bytes.saturating_add(total))?;
+        for (input, name) in missing {
             match self.claim(&name, input.len_bytes) {
                 Claim::There => {
                     in_use.names.push(name);
@@ -341,6 +351,20 @@ impl Scratch {
             }
         }
         Ok(in_use)
+    }
+
+    /// Marks a table as in use, if all of it is on the device.
+    fn claim_complete(&self, name: &str) -> bool {
+        let mut tables = self.tables.lock();
+        tables.clock += 1;
+        let clock = tables.clock;
+        let kept = tables.kept.get_mut(name).filter(|kept| kept.is_complete);
+        let is_complete = kept.is_some();
+        if let Some(kept) = kept {
+            kept.users += 1;
+            kept.last_use = clock;
+        }
+        is_complete
     }
 
     /// Marks a table as in use.

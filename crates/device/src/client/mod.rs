@@ -349,8 +349,9 @@ impl Client {
         named
     }
 
-    /// Closes the objects and gives back the leases whose handles were dropped.
-    fn sweep(&self, limit: &Limit) {
+    /// Closes the objects and gives back the leases whose handles were dropped. Returns false if
+    /// some of them are left, because the device could not be reached.
+    fn sweep(&self, limit: &Limit) -> bool {
         let dropped: Vec<_> = {
             let files = self.files.lock();
             let all = files.values();
@@ -359,12 +360,12 @@ impl Client {
         };
         for file in dropped {
             match file.drain(limit, "close") {
-                Err(e) if e.kind == StorageErrorKind::Unreachable => return,
+                Err(e) if e.kind == StorageErrorKind::Unreachable => return false,
                 _ => {}
             }
             file.close();
             if !self.tell(&Request::Close { file: file.id }, limit) {
-                return;
+                return false;
             }
             self.files.lock().remove(&file.id);
         }
@@ -378,7 +379,7 @@ impl Client {
             reader.ahead.close(&self.session);
             let id = reader.id;
             if !self.tell(&Request::Close { file: id }, limit) {
-                return;
+                return false;
             }
             self.readers.lock().remove(&id);
         }
@@ -391,10 +392,11 @@ impl Client {
         for id in dropped {
             self.session.forget_lease(id);
             if !self.tell(&Request::Release { id }, limit) {
-                return;
+                return false;
             }
             self.forget_lease(id);
         }
+        true
     }
 
     /// Waits for the next round of a periodic task. Returns false when the client ends.
@@ -471,15 +473,16 @@ fn keep(client: &Arc<Client>) {
         for file in files.iter().filter(|file| file.is_unanswered()) {
             let _ = file.drain(&limit, "append");
         }
-        client.names.close_unclaimed(session, &limit);
+        client.names.leave_unclaimed(session);
+        session.close_left_open(&limit);
         let readers: Vec<_> = client.readers.lock().values().cloned().collect();
         readers
             .iter()
             .for_each(|reader| reader.ahead.close_idle(session));
         let drops = client.drops.load(Ordering::Acquire);
         if drops != swept {
-            client.sweep(&limit);
-            if client.end_left_attempts(&limit) {
+            let is_swept = client.sweep(&limit);
+            if client.end_left_attempts(&limit) && is_swept {
                 swept = drops;
             }
         }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use siltstone_storage::{Condvar, Mutex, Result, StorageError, StorageErrorKind};
 
 use super::pipe::Pipe;
-use super::session::{Limit, Session};
+use super::session::{Limit, Opening, Session};
 use super::unclaimed::{Answered, Unclaimed, is_same, names_of, object_of};
 use crate::frames::ConnectionError;
 use crate::wire::request::NamesChange;
@@ -181,26 +181,17 @@ impl NamesLane {
         Ok(result)
     }
 
-    /// Closes objects that were opened by calls that gave up, if nobody has claimed them for a
-    /// while. A caller that claims one later opens it again. Does nothing while another task has
-    /// the lane.
-    pub(super) fn close_unclaimed(&self, session: &Session, limit: &Limit) {
-        let Some(mut names) = self.names.lock().take() else {
-            return;
+    /// Hands over to the session, which closes them, the objects that calls opened which gave up,
+    /// if nobody has claimed them for a while. Whoever claims one later opens it again. Does nothing
+    /// while somebody has the lane.
+    pub(super) fn leave_unclaimed(&self, session: &Session) {
+        let objects = match self.names.lock().as_mut() {
+            Some(names) => names.unclaimed.take_open(session.runtime.now()),
+            None => return,
         };
-        let close = names.unclaimed.take_open(session.runtime.now());
-        *self.names.lock() = Some(names);
-        self.changed.notify_one();
-        for (at, file) in close.iter().enumerate() {
-            let asked = session.ask(limit, "close", "", &Request::Close { file: *file }, &[]);
-            if matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable) {
-                // Objects of a state that has ended are closed in any case.
-                if let Some(names) = self.names.lock().as_mut() {
-                    names.unclaimed.close_later(&close[at..]);
-                }
-                return;
-            }
-        }
+        objects
+            .into_iter()
+            .for_each(|object| session.leave_open(object));
     }
 
     /// Whether a job that gave up may still begin.
@@ -249,16 +240,22 @@ impl Names {
         if let Some(pending) = &self.pending
             && (syncs(&pending.change)
                 || !is_same(&pending.change, &change)
+                || pending.epoch != epoch
                 || pending.bulk != bulk)
         {
             let changed = self.finish(call)?;
             if let Some((pending, changed)) = changed {
+                let is_failed = matches!(changed.answer, Answer::Failed(_));
                 if syncs(&pending.change) {
                     let _ = self.answered(&pending.change, changed, 0);
-                } else {
+                } else if pending.epoch == epoch || !is_failed {
                     let now = call.session.runtime.now();
-                    self.unclaimed
-                        .push(pending.change, pending.bulk, changed, now);
+                    self.unclaimed.push(
+                        pending.change,
+                        (pending.epoch, pending.bulk),
+                        changed,
+                        now,
+                    );
                 }
             }
         }
@@ -299,7 +296,7 @@ impl Names {
         epoch: u64,
         wanted: &NamesChange,
     ) -> Result<(Changed, u64)> {
-        let (answer, object) = match old.must_open_again(self.state) {
+        let (answer, object) = match old.must_open_again(self.state, epoch) {
             true => {
                 let object = object_of(wanted).unwrap_or(0);
                 let opened = self.open_again(call, wanted, object, epoch);
@@ -639,9 +636,10 @@ fn look_at(
         file,
         direct: false,
     };
-    Ok(match pipe.exchange(&request, &[])?.0 {
+    let mut opening = Opening::new(session, file);
+    Ok(match opening.exchange(pipe, &request)?.0 {
         Answer::Opened { len } => {
-            pipe.exchange(&Request::Close { file }, &[])?;
+            opening.exchange(pipe, &Request::Close { file })?;
             Looked::There(len)
         }
         Answer::Failed(error) if error.kind == StorageErrorKind::NotFound => Looked::Missing,

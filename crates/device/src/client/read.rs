@@ -28,7 +28,7 @@ use super::ahead::{Ahead, Target};
 use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Passed, Pipe};
 use super::purpose::LinkPurpose;
-use super::session::Limit;
+use super::session::{Limit, Opening};
 use crate::frames::ConnectionError;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::hello::capability;
@@ -118,10 +118,11 @@ pub(super) fn open(client: &Arc<Client>, name: &str, how: How) -> Result<Arc<dyn
             direct: how == How::Direct,
         },
     };
+    let mut opening = Opening::new(session, id);
     loop {
         let mut pipe = session.take(&limit, "open", name)?;
         let request = request(&pipe);
-        match pipe.exchange(&request, &[]) {
+        match opening.exchange(&mut pipe, &request) {
             Ok((Answer::Opened { len }, frame)) => match pipe.descriptor_of(&frame) {
                 Passed::Nothing => {
                     let state = pipe.state;

@@ -8,7 +8,7 @@
 //! Invariants:
 //! - E1 to E4 of executors. The device's half is an attempt like any other attempt on it
 //!   (`jobs.rs`).
-//! - For a subjob, memory holds two pieces of columns of each run, and three chunks.
+//! - For a subjob, memory holds two pieces of columns of each run, and four encoded chunks.
 //! - When [`Executor::run`] returns, none of its tasks runs any more.
 //! - The tables come from a device, so they must be verified like every table from outside.
 //!
@@ -540,8 +540,10 @@ impl Halves {
         }
         while let Some(chunk) = planner.next_chunk()? {
             let bytes = chunk.encode(identity);
-            // The waiting chunks are about as large as this one.
-            memory.set(planner.buffer_bytes() + (CHUNKS_MAX as u64 + 1) * bytes.len() as u64);
+            drop(chunk);
+            // Besides this chunk and those that wait, one is being sent. They are about equally
+            // large.
+            memory.set(planner.buffer_bytes() + (CHUNKS_MAX as u64 + 2) * bytes.len() as u64);
             outbox.push(bytes, &ctx.cancel)?;
         }
         Ok(())

@@ -131,9 +131,52 @@ pub(super) struct Session {
     pool: Mutex<Pool>,
     changed: Condvar,
     next_object: AtomicU64,
+    /// Objects that the device may have open although nobody uses them.
+    left_open: Mutex<Vec<u64>>,
     pub(super) ahead: AheadBudget,
     /// Whether the connection that was made last can pass descriptors.
     pub(super) passes_descriptors: AtomicBool,
+}
+
+/// The object that a call opens. If the call ends while it is not known whether the object is open
+/// on the device, the keeper closes it.
+pub(super) struct Opening<'a> {
+    session: &'a Session,
+    object: u64,
+    is_in_doubt: bool,
+}
+
+impl<'a> Opening<'a> {
+    pub(super) fn new(session: &'a Session, object: u64) -> Opening<'a> {
+        Opening {
+            session,
+            object,
+            is_in_doubt: false,
+        }
+    }
+
+    /// Makes a request that opens or closes the object.
+    pub(super) fn exchange(
+        &mut self,
+        pipe: &mut Pipe,
+        request: &Request,
+    ) -> Result<(Answer, Frame), ConnectionError> {
+        self.is_in_doubt = true;
+        let answered = pipe.exchange(request, &[])?;
+        self.is_in_doubt = !matches!(
+            answered.0,
+            Answer::Opened { .. } | Answer::Done | Answer::Failed(_) | Answer::Ended
+        );
+        Ok(answered)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        if self.is_in_doubt {
+            self.session.leave_open(self.object);
+        }
+    }
 }
 
 /// How long a call may go on.
@@ -212,6 +255,7 @@ impl Session {
             pool: runtime.mutex(Pool::default()),
             changed: runtime.condvar(),
             next_object: AtomicU64::new(1),
+            left_open: runtime.mutex(Vec::new()),
             ahead: AheadBudget::default(),
             passes_descriptors: AtomicBool::new(false),
         }
@@ -282,6 +326,24 @@ impl Session {
     /// A new number for an object that is opened. Numbers are not reused.
     pub(super) fn new_object(&self) -> u64 {
         self.next_object.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Has the keeper close this object, which nobody uses.
+    pub(super) fn leave_open(&self, object: u64) {
+        self.left_open.lock().push(object);
+    }
+
+    /// Closes the objects that nobody uses. Those that cannot be closed now stay noted.
+    pub(super) fn close_left_open(&self, limit: &Limit) {
+        let left = std::mem::take(&mut *self.left_open.lock());
+        for (at, object) in left.iter().enumerate() {
+            let request = Request::Close { file: *object };
+            let asked = self.ask(limit, "close", "", &request, &[]);
+            if matches!(asked, Err(e) if e.kind == StorageErrorKind::Unreachable) {
+                self.left_open.lock().extend(&left[at..]);
+                return;
+            }
+        }
     }
 
     pub(super) fn limit(&self) -> Limit {
@@ -422,16 +484,31 @@ impl Session {
         }
     }
 
-    /// Takes a pipe, unless the device is known to be down or the session is being attached.
+    /// Takes an idle pipe, or connects. Returns `None` instead of waiting if the device is known to
+    /// be down, if the session is being attached, or if all connections are in use.
     pub(super) fn take_now(&self) -> Option<Pipe> {
         {
-            let pool = self.pool.lock();
+            let mut pool = self.pool.lock();
             if pool.down.is_some() || pool.is_attaching || pool.ended.is_some() {
                 return None;
             }
+            if let Some(pipe) = pool.idle.pop() {
+                return Some(pipe);
+            }
+            if pool.count >= self.options.connections_max {
+                return None;
+            }
+            pool.count += 1;
         }
-        self.take(&self.limit_of(Duration::ZERO), "connect", "")
-            .ok()
+        match self.connect() {
+            Tried::Answered(pipe) => pipe,
+            Tried::Lost(error) => {
+                self.note_down(&error);
+                None
+            }
+            // The next call that waits for the device gets this error.
+            Tried::Failed(_) => None,
+        }
     }
 
     /// Takes an idle pipe of this state of the server for reading ahead, unless others may need it.

@@ -20,7 +20,7 @@ use siltstone_storage::{
 use super::file::{FileShared, RemoteFile};
 use super::object_name::ObjectName;
 use super::read::{self, How};
-use super::session::LeaseRecord;
+use super::session::{LeaseRecord, Opening};
 use super::{Client, Named};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
@@ -321,9 +321,10 @@ impl Storage for DeviceStorage {
             epoch: epoch.0,
             position,
         };
+        let mut opening = Opening::new(session, id);
         loop {
             let mut pipe = session.take(&limit, "reopen", name)?;
-            match pipe.exchange(&request, &[]) {
+            match opening.exchange(&mut pipe, &request) {
                 Ok((Answer::Opened { len }, _)) => {
                     let state = pipe.state;
                     session.give_back(pipe);

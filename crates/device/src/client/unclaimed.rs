@@ -28,6 +28,8 @@ const OPEN_TIME: Duration = Duration::from_secs(60);
 /// The answer to a call that gave up.
 pub(super) struct Answered {
     pub(super) change: NamesChange,
+    /// The epoch of the lease with which the change was made.
+    epoch: u64,
     bulk: Vec<u8>,
     pub(super) answer: Answer,
     since: Instant,
@@ -42,9 +44,11 @@ impl Answered {
         self.open_in.and_then(|_| object_of(&self.change))
     }
 
-    /// Whether the object that the call opened is not open in this state of the server.
-    pub(super) fn must_open_again(&self, state: [u8; 16]) -> bool {
-        matches!(self.answer, Answer::Opened { .. }) && self.open_in != Some(state)
+    /// Whether the object that the call opened is not open in this state of the server, or was
+    /// opened under another lease, with which the server closes it.
+    pub(super) fn must_open_again(&self, state: [u8; 16], epoch: u64) -> bool {
+        let is_open = self.open_in == Some(state) && self.epoch == epoch;
+        matches!(self.answer, Answer::Opened { .. }) && !is_open
     }
 }
 
@@ -61,13 +65,14 @@ impl Unclaimed {
     pub(super) fn push(
         &mut self,
         change: NamesChange,
-        bulk: Vec<u8>,
+        (epoch, bulk): (u64, Vec<u8>),
         changed: Changed,
         now: Instant,
     ) {
         let is_open = matches!(changed.answer, Answer::Opened { .. });
         self.put_back(Answered {
             change,
+            epoch,
             bulk,
             answer: changed.answer,
             since: now,
@@ -115,11 +120,6 @@ impl Unclaimed {
             }
         }
         close
-    }
-
-    /// Keeps objects to close them later, because the device cannot be reached now.
-    pub(super) fn close_later(&mut self, objects: &[u64]) {
-        self.stale.extend(objects);
     }
 }
 

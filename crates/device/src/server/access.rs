@@ -113,10 +113,12 @@ impl Access {
                 line: Some(at + 1),
                 reason,
             };
-            // The name of a folder has no colon, but the name in a certificate may have some.
-            let split = line
-                .rsplit_once(':')
-                .map(|(name, rest)| (name.trim(), rest));
+            // The name in a certificate and the path of a shared folder may have colons, and the
+            // name of a folder has none. So the last colon before the first path counts.
+            let is_path = |at: &usize| line[..*at].ends_with(char::is_whitespace);
+            let paths_at = line.match_indices('/').map(|(at, _)| at).find(is_path);
+            let colon = line[..paths_at.unwrap_or(line.len())].rfind(':');
+            let split = colon.map(|at| (line[..at].trim(), &line[at + 1..]));
             let Some((name, rest)) = split.filter(|(name, _)| !name.is_empty()) else {
                 return Err(wrong(format!(
                     "expected `NAME: FOLDER FOLDER...` with the name of a certificate, found `{}`",
@@ -213,7 +215,7 @@ mod tests {
     #[test]
     fn names_use_what_their_line_has() {
         let text = "# hosts\n\n wren: birds\nrobin:nests-*  eggs\t/srv/shared\nowl: *\ncrow:\n\
-                    a host: with a colon: birds\n";
+                    a host: with a colon: birds\nspiffe://farm/jay: a /srv/c:d\n";
         let access = Access::parse(text).unwrap();
         let may = |name: &str, wanted: &str| {
             access
@@ -225,7 +227,7 @@ mod tests {
         assert!(!may("robin", "nests") && !may("robin", "birds"));
         assert!(may("owl", "birds") && may("owl", "anything"));
         assert!(!may("crow", "birds") && !may("Wren", "birds"));
-        assert!(may("a host: with a colon", "birds"));
+        assert!(may("a host: with a colon", "birds") && may("spiffe://farm/jay", "a"));
         for wanted in [FolderWanted::None, FolderWanted::Scratch] {
             access.check_folder(&named(Some("crow")), &wanted).unwrap();
             let said = access
@@ -239,6 +241,7 @@ mod tests {
             access.check_shared(&peer, Path::new(path)).is_ok()
         };
         assert!(shares("robin", "/srv/shared") && shares("robin", "/srv/shared/a/b"));
+        assert!(shares("spiffe://farm/jay", "/srv/c:d"));
         assert!(!shares("robin", "/srv/sharedx") && !shares("owl", "/srv/shared"));
         // A peer that showed no certificate is a process of this machine that may use the socket,
         // or it is not allowed anything.

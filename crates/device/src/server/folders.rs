@@ -48,17 +48,12 @@ pub trait Folders: Send + Sync {
     /// Those of the storage.
     fn remove_scratch(&self) -> Result<()>;
 
-    /// The path of a folder of this machine with all symbolic links resolved.
+    /// Opens a folder of this machine by its path. Also returns the path of the folder that was
+    /// opened, without symbolic links.
     ///
     /// # Errors
     /// `NotFound` if there is no such folder, and those of the storage.
-    fn real_path(&self, path: &Path) -> Result<PathBuf>;
-
-    /// Opens a folder of this machine by its path.
-    ///
-    /// # Errors
-    /// Those of the storage.
-    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>>;
+    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)>;
 
     /// An id of the present boot of the machine and of its file system. It changes when the machine
     /// is restarted.
@@ -122,13 +117,10 @@ impl Folders for DataFolder {
         remove_all(&self.path.join(SCRATCH))
     }
 
-    fn real_path(&self, path: &Path) -> Result<PathBuf> {
-        let found = std::fs::canonicalize(path);
-        found.map_err(|e| StorageError::from_io("open", path.display().to_string(), &e))
-    }
-
-    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
-        Ok(Arc::new(FileStorage::open_existing(path)?))
+    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)> {
+        let storage = FileStorage::open_existing(path)?;
+        let real_path = storage.real_path()?;
+        Ok((Arc::new(storage), real_path))
     }
 
     fn boot(&self) -> Vec<u8> {
@@ -194,11 +186,7 @@ impl Folders for NoFolders {
         self.0.remove_scratch()
     }
 
-    fn real_path(&self, path: &Path) -> Result<PathBuf> {
-        self.0.real_path(path)
-    }
-
-    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
+    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)> {
         self.0.open_shared(path)
     }
 
@@ -284,12 +272,8 @@ impl Folders for MemoryFolders {
         Ok(())
     }
 
-    fn real_path(&self, path: &Path) -> Result<PathBuf> {
-        Ok(path.to_path_buf())
-    }
-
-    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
-        self.open(path, false)
+    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)> {
+        Ok((self.open(path, false)?, path.into()))
     }
 
     fn boot(&self) -> Vec<u8> {

@@ -345,16 +345,18 @@ impl Inner {
             let detail = "the device does not share this folder; start it with --share FOLDER";
             return Err(denied(detail.into()));
         }
-        // So could a symbolic link, which any host that writes there can create.
-        if !is_shared && self.folders.real_path(wanted)? != wanted {
+        if let Some(access) = &self.options.access {
+            access.check_shared(&session.peer, wanted).map_err(denied)?;
+        }
+        let (storage, real_path) = self.folders.open_shared(path)?;
+        // So could a symbolic link, which any host that writes there can create at any time. So the
+        // path of the folder that was opened counts.
+        if !is_shared && real_path != wanted {
             let detail = "the path has a symbolic link in it on the device, and folders that are \
                           shared are named by their real paths";
             return Err(denied(detail.into()));
         }
-        if let Some(access) = &self.options.access {
-            access.check_shared(&session.peer, wanted).map_err(denied)?;
-        }
-        self.folders.open_shared(path)
+        Ok(storage)
     }
 
     /// Finds an object in a shared folder, or in a folder below one, and proves that its bytes can
@@ -637,6 +639,11 @@ impl Server {
         }
         for served in connections.into_values() {
             served.join();
+        }
+        // A connection that was in its hello may have begun a session meanwhile.
+        let late = std::mem::take(&mut self.inner.state.lock().sessions);
+        for session in late.values() {
+            session.end(self.inner.options.end_limit);
         }
     }
 }

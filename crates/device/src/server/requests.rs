@@ -206,12 +206,11 @@ fn change_names(
     if session.is_ended() {
         return Executed::Answer(Answer::Ended, Vec::new());
     }
-    match names.0.turn(number, crc) {
+    match names.turn(number, crc) {
         Turn::Execute => {}
         Turn::Answered(answer) => return Executed::Answer(answer, Vec::new()),
         Turn::Broken => return Executed::Broken,
     }
-    let failed = &mut names.1;
     let result = match (change, &session.folder) {
         (NamesChange::BeginJob(order), _) => {
             super::jobs::begin(inner, session, order, Decides::Device, frame)
@@ -222,11 +221,11 @@ fn change_names(
         (_, None) => Err(no_folder("change")),
         (change, Some(folder)) => {
             let storage = &*folder.storage;
-            make_change(inner, session, storage, epoch, change, frame.bulk(), failed)
+            make_change(inner, session, storage, epoch, change, frame.bulk())
         }
     };
     let answer = result.unwrap_or_else(Answer::Failed);
-    names.0.taken(number, crc, &answer);
+    names.taken(number, crc, &answer);
     Executed::Answer(answer, Vec::new())
 }
 
@@ -237,9 +236,10 @@ fn make_change(
     epoch: u64,
     change: NamesChange,
     bulk: &[u8],
-    failed: &mut super::session::FailedSyncs,
 ) -> Result<Answer, StorageError> {
     let local = |op| session.local_epoch(op, epoch);
+    // An object with other bytes has this name now.
+    let is_new = |name: &str| drop(session.failed.lock().objects.remove(name));
     Ok(match change {
         NamesChange::Create { name, file, direct } => {
             let epoch = local("create")?;
@@ -248,45 +248,73 @@ fn make_change(
                 true => storage.create_direct(epoch, &name)?,
                 false => storage.create(epoch, &name)?,
             };
-            failed.objects.remove(&name);
+            is_new(&name);
             opened(session, file, written, room)
         }
         NamesChange::Recycle { old, new, file } => {
             let epoch = local("recycle")?;
             let room = take_room(inner, session)?;
             let written = storage.recycle(epoch, &old, &new)?;
+            is_new(&old);
+            is_new(&new);
+            session.note_renamed(&old, &new);
             opened(session, file, written, room)
         }
         NamesChange::SyncObject { name, rewrite } => {
             let epoch = local("sync_object")?;
-            if let Some(error) = failed.objects.get(&name).filter(|_| !rewrite) {
-                return Err(error.clone());
+            // The system reports a failure once. A sync in the lane of the file notes it before it
+            // leaves the lane.
+            let written = session.objects.lock().written_as(&name);
+            let lanes: Vec<_> = written.iter().map(|written| written.lane.lock()).collect();
+            let before = session.failed.lock().objects.get(&name).cloned();
+            if let Some(error) = before.filter(|_| !rewrite) {
+                return Err(error);
             }
             let synced = match rewrite {
                 true => storage.rewrite_object(epoch, &name),
                 false => storage.sync_object(epoch, &name),
             };
+            drop(lanes);
             match &synced {
-                Ok(()) => drop(failed.objects.remove(&name)),
+                Ok(()) => is_new(&name),
                 Err(error) if error.kind == StorageErrorKind::NotFound => {}
-                Err(error) => drop(failed.objects.insert(name, error.clone())),
+                Err(error) => {
+                    let failed = &mut session.failed.lock().objects;
+                    failed.insert(name, error.clone());
+                }
             }
             done(synced)
         }
-        NamesChange::Delete { name } => done(storage.delete(local("delete")?, &name)),
-        NamesChange::Rename { old, new } => done(storage.rename(local("rename")?, &old, &new)),
-        NamesChange::Publish { name } => done(storage.publish(local("publish")?, &name, bulk)),
+        NamesChange::Delete { name } => {
+            let deleted = storage.delete(local("delete")?, &name);
+            done(deleted.inspect(|()| is_new(&name)))
+        }
+        NamesChange::Rename { old, new } => {
+            let epoch = local("rename")?;
+            storage.rename(epoch, &old, &new)?;
+            session.note_renamed(&old, &new);
+            let failed = &mut session.failed.lock().objects;
+            match failed.remove(&old) {
+                Some(error) => failed.insert(new, error),
+                None => failed.remove(&new),
+            };
+            Answer::Done
+        }
+        NamesChange::Publish { name } => {
+            let published = storage.publish(local("publish")?, &name, bulk);
+            done(published.inspect(|()| is_new(&name)))
+        }
         NamesChange::Replace { name } => {
             let epoch = local("replace")?;
-            if let Some(error) = &failed.names {
+            if let Some(error) = &session.failed.lock().names {
                 return Err(error.clone());
             }
             let replaced = storage.replace(epoch, &name, bulk);
-            if let Err(error) = &replaced
-                && !error.changed_nothing()
-                && error.kind != StorageErrorKind::InvalidInput
-            {
-                failed.names = Some(error.clone());
+            match &replaced {
+                Ok(()) => is_new(&name),
+                Err(error)
+                    if error.changed_nothing() || error.kind == StorageErrorKind::InvalidInput => {}
+                Err(error) => session.failed.lock().names = Some(error.clone()),
             }
             done(replaced)
         }
@@ -304,15 +332,16 @@ fn make_change(
                 let kind = StorageErrorKind::Closed;
                 return Err(StorageError::new(kind, "import", from_name, detail));
             };
-            done(storage.import(epoch, &name, &*other.storage, &from_name))
+            let imported = storage.import(epoch, &name, &*other.storage, &from_name);
+            done(imported.inspect(|()| is_new(&name)))
         }
         NamesChange::SyncDir => {
             let epoch = local("sync_dir")?;
-            if let Some(error) = &failed.names {
+            if let Some(error) = &session.failed.lock().names {
                 return Err(error.clone());
             }
             let synced = storage.sync_dir(epoch);
-            failed.names = synced.as_ref().err().cloned();
+            session.failed.lock().names = synced.as_ref().err().cloned();
             done(synced)
         }
         NamesChange::SyncParents => done(storage.sync_parents(local("sync_parents")?)),
@@ -341,12 +370,7 @@ fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageErro
 /// Registers a file that is open for writing.
 fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>, room: Taken) -> Answer {
     let len = written.len();
-    let lane = session.new_file_lane();
-    let object = Object::Written(Arc::new(Written {
-        file: written,
-        lane,
-        _room: room,
-    }));
+    let object = Object::Written(session.new_written(written, room));
     session.objects.lock().open.insert(file, object);
     Answer::Opened { len }
 }
@@ -383,8 +407,7 @@ fn reopen(
 }
 
 fn close(session: &SessionState, file: u64) {
-    let object = session.objects.lock().open.remove(&file);
-    session.note_closed(file);
+    let object = session.objects.lock().close(file);
     if let Some(Object::Written(written)) = object {
         written.lane.lock().is_closed = true;
     }
@@ -398,9 +421,12 @@ fn open(
     direct: bool,
 ) -> Result<Answer, StorageError> {
     let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
-    if let Some(Object::Read(object)) = session.objects.lock().open.get(&file) {
-        let len = object.file.len();
-        return Ok(Answer::Opened { len });
+    {
+        let objects = session.objects.lock();
+        if let Some(Object::Read(object)) = objects.open.get(&file) {
+            let len = object.file.len();
+            return Ok(Answer::Opened { len });
+        }
     }
     let room = take_room(inner, session)?;
     let object: Arc<dyn ReadFile> = match direct {
@@ -411,6 +437,10 @@ fn open(
     let mut objects = session.objects.lock();
     if session.is_ended() {
         return Ok(Answer::Ended);
+    }
+    // The host did not wait for the answer, and has closed the object.
+    if objects.was_closed(file) {
+        return Err(not_open("open", file));
     }
     let reading = Reading {
         file: object,
@@ -456,11 +486,9 @@ fn open_finished(
     Ok(Executed::Answer(answer, bytes))
 }
 
-/// Whether the session has an object open for writing that was opened under this name.
+/// Whether the session has an object of this name open for writing.
 fn is_written(session: &SessionState, name: &str) -> bool {
-    let objects = session.objects.lock();
-    let mut open = objects.open.values();
-    open.any(|object| matches!(object, Object::Written(w) if w.file.name() == name))
+    !session.objects.lock().written_as(name).is_empty()
 }
 
 fn read(session: &SessionState, file: u64, ranges: &[(u64, u32)]) -> Executed {
@@ -581,12 +609,11 @@ fn change_file(
     if !matches!(change, FileChange::Reserve { .. }) {
         lane.failed = lane.last.clone();
     }
-    drop(lane);
     if let (FileChange::Sync, Err(error)) = (&change, &result) {
         // The host may not have asked for this sync, and the system reports such a failure only
         // once.
-        let name = written.file.name().to_string();
-        session.names.lock().1.objects.insert(name, error.clone());
+        let name = written.name.lock().clone();
+        session.failed.lock().objects.insert(name, error.clone());
     }
     Ok(done(result)).into()
 }

@@ -8,9 +8,9 @@
 //! - A state that has ended stays so.
 //!
 //! Threading: shared. Locks are taken in this order: lane of names, objects, lane of a file,
-//! leases. The locks of the lanes are held during calls of the storage.
+//! leases, failed syncs. The locks of the lanes are held during calls of the storage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -111,6 +111,8 @@ pub(super) struct FileLane {
 /// A file that the host has open for writing.
 pub(super) struct Written {
     pub(super) file: Arc<dyn WriteFile>,
+    /// The object's name now. It may have been renamed since it was opened.
+    pub(super) name: Mutex<String>,
     pub(super) lane: Mutex<FileLane>,
     /// The file's slot among the open objects of all sessions.
     pub(super) _room: Taken,
@@ -134,19 +136,43 @@ pub(super) enum Object {
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) open: BTreeMap<u64, Object>,
-    /// Files that were closed. A request to open one of them again is an old one. If there are too
-    /// many, those with the smallest numbers are forgotten.
+    /// Objects that were closed. A request to open one of them is an old one.
     closed: BTreeSet<u64>,
+    /// The same objects in the order in which they were closed. If there are too many, those that
+    /// were closed first are forgotten.
+    closed_in_order: VecDeque<u64>,
 }
 
 impl Objects {
-    /// Whether the file was open, and was closed.
+    /// Whether the object was closed.
     pub(super) fn was_closed(&self, file: u64) -> bool {
         self.closed.contains(&file)
     }
+
+    /// Closes an object, and remembers that.
+    pub(super) fn close(&mut self, file: u64) -> Option<Object> {
+        if self.closed.insert(file) {
+            self.closed_in_order.push_back(file);
+        }
+        if self.closed_in_order.len() > CLOSED_MAX
+            && let Some(first) = self.closed_in_order.pop_front()
+        {
+            self.closed.remove(&first);
+        }
+        self.open.remove(&file)
+    }
+
+    /// The objects of this name that are open for writing.
+    pub(super) fn written_as(&self, name: &str) -> Vec<Arc<Written>> {
+        let written = self.open.values().filter_map(|object| match object {
+            Object::Written(written) if *written.name.lock() == name => Some(Arc::clone(written)),
+            _ => None,
+        });
+        written.collect()
+    }
 }
 
-/// How many closed files are remembered.
+/// How many closed objects are remembered.
 const CLOSED_MAX: usize = 4096;
 
 /// The syncs that failed. If such a sync were tried again, it would succeed, although bytes or
@@ -208,7 +234,8 @@ pub(super) struct SessionState {
     last_heard_ns: AtomicU64,
     /// The number of open connections of the session.
     connections: AtomicUsize,
-    pub(super) names: Mutex<(Lane, FailedSyncs)>,
+    pub(super) names: Mutex<Lane>,
+    pub(super) failed: Mutex<FailedSyncs>,
     pub(super) objects: Mutex<Objects>,
     pub(super) leases: Mutex<Leases>,
     pub(super) jobs: Jobs,
@@ -253,24 +280,29 @@ impl SessionState {
             end_changed: runtime.condvar(),
             last_heard_ns: AtomicU64::new(runtime.now().as_nanos()),
             connections: AtomicUsize::new(0),
-            names: runtime.mutex(Default::default()),
+            names: runtime.mutex(Lane::default()),
+            failed: runtime.mutex(FailedSyncs::default()),
             objects: runtime.mutex(Objects::default()),
             leases: runtime.mutex(Leases::default()),
             jobs: Jobs::new(runtime),
         }
     }
 
-    /// A lane for a new file.
-    pub(super) fn new_file_lane(&self) -> Mutex<FileLane> {
-        self.runtime.mutex(FileLane::default())
+    /// A file that is open for writing.
+    pub(super) fn new_written(&self, file: Arc<dyn WriteFile>, room: Taken) -> Arc<Written> {
+        Arc::new(Written {
+            name: self.runtime.mutex(file.name().to_string()),
+            file,
+            lane: self.runtime.mutex(FileLane::default()),
+            _room: room,
+        })
     }
 
-    /// Remembers that a file was closed.
-    pub(super) fn note_closed(&self, file: u64) {
-        let closed = &mut self.objects.lock().closed;
-        closed.insert(file);
-        if closed.len() > CLOSED_MAX {
-            closed.pop_first();
+    /// Notes that an object has another name, or that its place was given to an object of this
+    /// name.
+    pub(super) fn note_renamed(&self, old: &str, new: &str) {
+        for written in self.objects.lock().written_as(old) {
+            *written.name.lock() = new.to_string();
         }
     }
 
@@ -392,6 +424,20 @@ impl SessionState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_objects_that_were_closed_last_are_remembered() {
+        let mut objects = Objects::default();
+        for file in 2..2 + CLOSED_MAX as u64 {
+            objects.close(file);
+        }
+        // An object that was open for long has a small number.
+        for _ in 0..2 {
+            objects.close(1);
+            assert!(objects.was_closed(1) && objects.was_closed(3));
+            assert!(!objects.was_closed(2), "the first one is forgotten");
+        }
+    }
 
     #[test]
     fn a_lane_takes_each_number_once() {

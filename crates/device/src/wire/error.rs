@@ -32,7 +32,7 @@ const KINDS: [StorageErrorKind; 16] = [
 ];
 
 /// The operations that an error may name. All others are decoded as [`OTHER_OPERATION`].
-const OPERATIONS: [&str; 25] = [
+const OPERATIONS: [&str; 30] = [
     "lease",
     "lease_shared",
     "create",
@@ -58,6 +58,11 @@ const OPERATIONS: [&str; 25] = [
     "check_direct",
     "resolve input",
     "free_bytes",
+    "run a job",
+    "release",
+    "measure",
+    "echo",
+    "change",
 ];
 
 /// The name of an unknown operation.

@@ -11,7 +11,7 @@
 //!
 //! Threading: shared. A std mutex is not held during any call.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -256,10 +256,7 @@ impl Folders for WatchedFolders {
     fn remove_scratch(&self) -> Result<()> {
         self.inner.remove_scratch()
     }
-    fn real_path(&self, path: &Path) -> Result<PathBuf> {
-        self.inner.real_path(path)
-    }
-    fn open_shared(&self, path: &str) -> Result<Arc<dyn Storage>> {
+    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)> {
         self.inner.open_shared(path)
     }
     fn boot(&self) -> Vec<u8> {

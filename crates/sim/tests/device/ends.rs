@@ -26,16 +26,16 @@ use super::tables::files;
 use super::{good_link, simulated};
 
 /// A device in the process of its host. The device's storage fails as the rules say.
-struct World {
+pub struct World {
     runtime: Runtime,
-    server: Server,
+    pub server: Server,
     folders: Arc<MemoryFolders>,
-    faults: Faults,
+    pub faults: Faults,
     network: Arc<dyn Network>,
 }
 
 impl World {
-    fn new(runtime: &Runtime) -> World {
+    pub fn new(runtime: &Runtime) -> World {
         let network = MemoryNetwork::new(runtime);
         network.set_faults(good_link());
         let network: Arc<dyn Network> = Arc::new(network);
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// A session on the folder `db`.
-    fn connect(&self) -> Arc<Device> {
+    pub fn connect(&self) -> Arc<Device> {
         let folder = FolderWanted::Named {
             name: "db".into(),
             create: true,

@@ -10,6 +10,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,16 @@ impl Folder {
     /// The folder's path as it was given.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path of the opened folder without symbolic links.
+    pub(super) fn real_path(&self) -> Result<PathBuf> {
+        let found = match cfg!(target_os = "linux") {
+            true => std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())),
+            false => self.path.canonicalize(),
+        };
+        let shown = self.path.display().to_string();
+        found.map_err(|e| StorageError::from_io("open_directory", shown, &e))
     }
 
     /// The path of the file `name`, for messages.

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -62,6 +62,14 @@ impl FileStorage {
     /// The folder's path as it was given.
     pub fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The path of the opened folder without symbolic links.
+    ///
+    /// # Errors
+    /// If the system does not tell it.
+    pub fn real_path(&self) -> Result<PathBuf> {
+        self.folder.real_path()
     }
 }
 

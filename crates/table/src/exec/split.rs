@@ -345,6 +345,8 @@ fn join(
         subjob = table.subjob;
         let name = job.table_name(subjob + share as u32, number);
         if let Err(error) = ctx.outputs.rename(ctx.epoch, &table.name, &name) {
+            // The rename may have taken effect although it failed.
+            let _ = ctx.outputs.delete(ctx.epoch, &name);
             failed = Some(error);
             break;
         }

@@ -5,7 +5,8 @@
 //! whatever waits for an answer or reads the object, by the append that finds no request under way
 //! or makes the joined one large, and at the latest by the keeper. An append that finds no request
 //! under way is sent at once, unless the link has no room. So a writer waits for a busy device only
-//! when the limit of bytes without an answer is reached.
+//! when the limit of bytes without an answer is reached, or when the file needs a connection and a
+//! new one has to be made.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
 //! that change is sent again unchanged, and nothing to a change behind which a sync is due. An
