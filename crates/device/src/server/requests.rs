@@ -14,7 +14,7 @@ use super::Inner;
 use super::bounded::Taken;
 use super::jobs::Decides;
 use super::leases::{self, Wanted};
-use super::session::{Object, Reading, SessionState, Turn, Written};
+use super::session::{Object, Reading, SessionState, Turn};
 use crate::secret::token_hash;
 use crate::wire::answer::LIST_BYTES_MAX;
 use crate::wire::frame::BULK_MAX;
