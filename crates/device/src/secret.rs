@@ -7,7 +7,10 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 /// SHA-256 of the bytes.
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     let suite = TLS13_AES_128_GCM_SHA256.tls13();
-    let hash = suite.expect("it is a suite of TLS 1.3").common.hash_provider;
+    let hash = suite
+        .expect("it is a suite of TLS 1.3")
+        .common
+        .hash_provider;
     let mut out = [0; 32];
     out.copy_from_slice(hash.hash(bytes).as_ref());
     out

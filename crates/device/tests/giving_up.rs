@@ -172,7 +172,10 @@ fn an_open_that_gives_up_leaves_nothing_open() {
             delay: Duration::from_secs(7),
             ..LinkFaults::default()
         });
-        let error = storage.open("log").err().expect("no answer arrives in time");
+        let error = storage
+            .open("log")
+            .err()
+            .expect("no answer arrives in time");
         assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
         setup.network.set_faults(LinkFaults::default());
         setup.runtime.sleep(Duration::from_secs(30));

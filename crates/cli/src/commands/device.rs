@@ -69,7 +69,10 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     signals.watch().map_err(signal_failure)?;
     let cores = super::probe::cores();
     let options = ServerOptions {
-        name: args.name.clone().unwrap_or_else(|| Runtime::threads().host_name()),
+        name: args
+            .name
+            .clone()
+            .unwrap_or_else(|| Runtime::threads().host_name()),
         slots: args.slots,
         parallelism: args.parallelism.unwrap_or(cores),
         cores,

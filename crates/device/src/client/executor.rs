@@ -22,7 +22,7 @@ use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, Lin
 use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
-use super::jobs::JobRun;
+use super::jobs::{JobRun, delete_tables};
 use super::lent::Lent;
 use super::storage::DeviceStorage;
 use super::{Client, Device};
@@ -273,9 +273,7 @@ fn sync_shared(client: &Client, boot: &[u8], ctx: &ExecContext) -> Result<(), Ex
 
 /// Deletes the tables of a job whose names may be lost. Nothing refers to these tables.
 pub(super) fn delete_made(outcome: &Outcome, job: &Job, ctx: &ExecContext) {
-    for name in outcome.names_of(&job.output) {
-        let _ = ctx.outputs.delete(ctx.epoch, name);
-    }
+    delete_tables(outcome.names_of(&job.output), ctx);
 }
 
 fn was_started_again(client: &Client) -> ExecError {

@@ -201,13 +201,7 @@ impl NamesLane {
         match pending {
             // Another task has the lane.
             None => true,
-            Some(pending) => pending.is_some_and(|p| {
-                let change = &p.change;
-                matches!(
-                    change,
-                    NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_)
-                )
-            }),
+            Some(pending) => pending.is_some_and(|p| is_job(&p.change)),
         }
     }
 
@@ -245,10 +239,9 @@ impl Names {
         {
             let changed = self.finish(call)?;
             if let Some((pending, changed)) = changed {
-                let is_failed = matches!(changed.answer, Answer::Failed(_));
                 if syncs(&pending.change) {
                     let _ = self.answered(&pending.change, changed, 0);
-                } else if pending.epoch == epoch || !is_failed {
+                } else if !is_job(&pending.change) {
                     let now = call.session.runtime.now();
                     self.unclaimed.push(
                         pending.change,
@@ -260,7 +253,7 @@ impl Names {
             }
         }
         if self.pending.is_none() {
-            if let Some(old) = self.unclaimed.find(&change, bulk) {
+            if let Some(old) = self.unclaimed.find(&change, bulk, epoch) {
                 return self.claim(call, old, epoch, &change);
             }
             self.unclaimed.touch(&change);
@@ -296,7 +289,7 @@ impl Names {
         epoch: u64,
         wanted: &NamesChange,
     ) -> Result<(Changed, u64)> {
-        let (answer, object) = match old.must_open_again(self.state, epoch) {
+        let (answer, object) = match old.must_open_again(self.state) {
             true => {
                 let object = object_of(wanted).unwrap_or(0);
                 let opened = self.open_again(call, wanted, object, epoch);
@@ -331,13 +324,18 @@ impl Names {
             other => names_of(other).first().copied().unwrap_or_default(),
         };
         let session = call.session;
+        let request = reopen_request(name, object, epoch);
+        let mut opening = Opening::new(session, object);
         loop {
             let mut pipe = session.take(call.limit, call.op, call.shown)?;
             let opened = self
                 .enter(session, &pipe)
-                .and_then(|()| reopen(&mut pipe, name, object, epoch));
+                .and_then(|()| opening.exchange(&mut pipe, &request));
             match opened {
-                Ok(answer) => {
+                Ok((Answer::Ended, _)) => {
+                    session.lost_in(call.limit, pipe, &ConnectionError::End);
+                }
+                Ok((answer, _)) => {
                     session.give_back(pipe);
                     return Ok(answer);
                 }
@@ -490,6 +488,19 @@ impl Names {
         if pending.sent.is_some_and(|(state, _)| state != self.state) {
             match self.settle(pending, pipe, session)? {
                 Settled::Answer(answer) => return Ok(answer),
+                Settled::NotOpen(error) => {
+                    // The name was made. If the caller repeats its call, the object is opened.
+                    self.note_names(&pending.change);
+                    let made = Changed {
+                        answer: Answer::Opened { len: 0 },
+                        state: [0; 16],
+                        boot: self.boot.clone(),
+                    };
+                    let call = (pending.epoch, pending.bulk.clone());
+                    let now = session.runtime.now();
+                    self.unclaimed.push(pending.change.clone(), call, made, now);
+                    return Ok(Answer::Failed(error));
+                }
                 Settled::SendAgain => {}
             }
         }
@@ -502,6 +513,7 @@ impl Names {
         }
         if pending.was_there.is_none()
             && let NamesChange::Create { name, .. }
+            | NamesChange::Import { name, .. }
             | NamesChange::Rename { old: name, .. }
             | NamesChange::Recycle { old: name, .. } = &pending.change
         {
@@ -542,7 +554,7 @@ impl Names {
             NamesChange::Create { name, file, .. } => match look(name)? {
                 // The name was free before, and nobody else creates names here.
                 Looked::There(_) if was_there == Some(false) => {
-                    return reopen(pipe, name, *file, epoch).map(Settled::Answer);
+                    return reopen(pipe, name, *file, epoch);
                 }
                 Looked::There(_) => {
                     let kind = StorageErrorKind::AlreadyExists;
@@ -552,7 +564,7 @@ impl Names {
             },
             NamesChange::Recycle { old, new, file } => match look(old)? {
                 Looked::Missing if was_there == Some(true) => {
-                    return reopen(pipe, new, *file, epoch).map(Settled::Answer);
+                    return reopen(pipe, new, *file, epoch);
                 }
                 _ => false,
             },
@@ -575,8 +587,13 @@ impl Names {
                 return Ok(Settled::Answer(Answer::Failed(error)));
             }
             NamesChange::Import { name, .. } => {
-                let detail = "the device was started again during the import; delete the object";
-                return Ok(lost(StorageErrorKind::Io, "import", name, detail));
+                // A copy may be incomplete.
+                if was_there == Some(false) && matches!(look(name)?, Looked::There(_)) {
+                    let detail =
+                        "the device was started again during the import; delete the object";
+                    return Ok(lost(StorageErrorKind::Io, "import", name, detail));
+                }
+                false
             }
             NamesChange::BeginJob(order) | NamesChange::BeginRebuild(order) => {
                 let detail = "the device was started again when the job began";
@@ -604,10 +621,21 @@ fn syncs(change: &NamesChange) -> bool {
     )
 }
 
+/// Whether a change begins an attempt. Each attempt has its own number, so nobody makes the call
+/// again.
+fn is_job(change: &NamesChange) -> bool {
+    matches!(
+        change,
+        NamesChange::BeginJob(_) | NamesChange::BeginRebuild(_)
+    )
+}
+
 /// What to do with a request that was sent in an earlier state of the server.
 enum Settled {
     /// This is its answer.
     Answer(Answer),
+    /// It took effect, and the object that it made could not be opened again.
+    NotOpen(StorageError),
     /// It had no effect, or it does no harm if it takes effect twice.
     SendAgain,
 }
@@ -648,21 +676,26 @@ fn look_at(
     })
 }
 
-/// Opens an object for writing from its beginning.
+/// Opens the object of a creation or a recycling that took effect.
 fn reopen(
     pipe: &mut Pipe,
     name: &str,
     file: u64,
     epoch: u64,
-) -> std::result::Result<Answer, ConnectionError> {
-    let request = Request::Reopen {
+) -> std::result::Result<Settled, ConnectionError> {
+    match pipe.exchange(&reopen_request(name, file, epoch), &[])?.0 {
+        Answer::Ended => Err(ConnectionError::End),
+        Answer::Failed(error) => Ok(Settled::NotOpen(error)),
+        answer => Ok(Settled::Answer(answer)),
+    }
+}
+
+/// The request to open an object for writing from its beginning.
+fn reopen_request(name: &str, file: u64, epoch: u64) -> Request {
+    Request::Reopen {
         name: name.to_string(),
         file,
         epoch,
         position: 0,
-    };
-    match pipe.exchange(&request, &[])?.0 {
-        Answer::Ended => Err(ConnectionError::End),
-        answer => Ok(answer),
     }
 }

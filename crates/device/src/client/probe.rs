@@ -140,7 +140,7 @@ impl Device {
         piece: &[u8],
     ) -> Result<std::result::Result<Stream, ConnectionError>> {
         let session = &self.client.session;
-        let runtime = &session.runtime;
+        let (runtime, name) = (&session.runtime, session.describe());
         let mut pipe = session.take(limit, "probe", "")?;
         let (begun, cpu) = (runtime.now(), runtime.task_cpu_ns());
         let count = bytes / BULK_MAX;
@@ -164,13 +164,13 @@ impl Device {
                 match pipe.receive()? {
                     (Answer::Bytes, _) => {}
                     (Answer::Failed(error), _) => drop(failed.get_or_insert(error)),
-                    _ => return Err(ConnectionError::End),
+                    _ => drop(failed.get_or_insert_with(|| session.wrong_answer("probe", &name))),
                 }
             }
             Ok(())
         };
         if let Err(error) = run() {
-            session.lost(pipe, &error);
+            session.lost_in(limit, pipe, &error);
             return Ok(Err(error));
         }
         session.give_back(pipe);

@@ -475,6 +475,7 @@ impl Halves {
     ) -> Result<JoinHandle<()>, ExecError> {
         let halves = Arc::clone(self);
         let task = move || {
+            let _guard = FailOnPanic(&halves);
             run(&halves);
             halves.add_cpu(halves.ctx.runtime.task_cpu_ns());
         };

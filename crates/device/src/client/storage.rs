@@ -25,6 +25,9 @@ use super::{Client, Named};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
+/// The pause before an import from a session that the device has forgotten is tried again.
+const IMPORT_PAUSE: Duration = Duration::from_millis(20);
+
 /// The pause between two attempts to get a lease.
 const LEASE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -110,6 +113,8 @@ impl DeviceStorage {
             again: None,
         };
         let until = session.runtime.now() + session.options.lease_wait;
+        let state = || session.welcome().map(|welcome| welcome.state);
+        let before = state();
         let epoch = loop {
             match session.ask(&limit, op, name, &request, &[]) {
                 Ok((Answer::Leased { epoch }, _)) => break Epoch(epoch),
@@ -135,6 +140,21 @@ impl DeviceStorage {
             shared,
             epoch,
         });
+        if state() != before {
+            // The device was restarted meanwhile, and the session may have been attached again
+            // before the lease was noted.
+            let request = Request::Lease {
+                id,
+                name: name.to_string(),
+                shared,
+                again: Some(epoch.0),
+            };
+            if let Err(error) = session.ask(&limit, op, name, &request, &[]) {
+                self.client.add_lease(id, Arc::new(AtomicBool::new(true)));
+                self.client.drops.fetch_add(1, Ordering::AcqRel);
+                return Err(error);
+            }
+        }
         let is_over = Arc::new(AtomicBool::new(false));
         self.client.add_lease(id, Arc::clone(&is_over));
         Ok(RemoteLease {
@@ -199,7 +219,9 @@ impl DeviceStorage {
                 from_name: from_name.to_string(),
             };
             match self.change("import", epoch, change, &[]) {
-                Err(e) if e.kind == StorageErrorKind::Closed && !session.is_over(&limit) => {}
+                Err(e) if e.kind == StorageErrorKind::Closed && !session.is_over(&limit) => {
+                    session.runtime.sleep(IMPORT_PAUSE);
+                }
                 result => return result.map(drop),
             }
         }

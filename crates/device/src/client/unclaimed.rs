@@ -44,11 +44,9 @@ impl Answered {
         self.open_in.and_then(|_| object_of(&self.change))
     }
 
-    /// Whether the object that the call opened is not open in this state of the server, or was
-    /// opened under another lease, with which the server closes it.
-    pub(super) fn must_open_again(&self, state: [u8; 16], epoch: u64) -> bool {
-        let is_open = self.open_in == Some(state) && self.epoch == epoch;
-        matches!(self.answer, Answer::Opened { .. }) && !is_open
+    /// Whether the object that the call opened is not open in this state of the server.
+    pub(super) fn must_open_again(&self, state: [u8; 16]) -> bool {
+        matches!(self.answer, Answer::Opened { .. }) && self.open_in != Some(state)
     }
 }
 
@@ -84,11 +82,22 @@ impl Unclaimed {
         }
     }
 
-    /// Takes the answer to an earlier call that is the same as this one.
-    pub(super) fn find(&mut self, change: &NamesChange, bulk: &[u8]) -> Option<Answered> {
+    /// Takes the answer to an earlier call that is the same as this one. An answer to a call under
+    /// another lease is forgotten, because another host may have changed the names since.
+    pub(super) fn find(
+        &mut self,
+        change: &NamesChange,
+        bulk: &[u8],
+        epoch: u64,
+    ) -> Option<Answered> {
         let is_it = |old: &Answered| is_same(&old.change, change) && old.bulk == bulk;
         let at = self.answers.iter().position(is_it)?;
-        Some(self.answers.remove(at))
+        let found = self.answers.remove(at);
+        if found.epoch == epoch {
+            return Some(found);
+        }
+        self.stale.extend(found.open_object());
+        None
     }
 
     /// Keeps an answer that was taken but could not be given to the caller.

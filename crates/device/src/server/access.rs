@@ -125,6 +125,14 @@ impl Access {
                     line.escape_debug()
                 )));
             };
+            // The name of a certificate may have `://` in it, and no `:/`.
+            let is_path = |(at, _): (usize, &str)| !name[at + 2..].starts_with('/');
+            if name.match_indices(":/").any(is_path) {
+                return Err(wrong(format!(
+                    "put a space between the colon and the path in `{}`",
+                    line.escape_debug()
+                )));
+            }
             let rules = rest.split_whitespace().map(Rule::parse);
             let rules = rules
                 .collect::<Result<Vec<Rule>, String>>()
@@ -265,6 +273,7 @@ mod tests {
             ("wren: a/b", Some(1), "`a/b`"),
             ("wren: /srv/../etc", Some(1), "`..`"),
             ("wren: a\nowl: b\nwren: c", Some(3), "earlier line"),
+            ("wren:/srv/a:b", Some(1), "a space between"),
             ("# nothing\n", None, "no name"),
         ] {
             let error = Access::parse(text).unwrap_err();

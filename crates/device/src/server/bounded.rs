@@ -109,8 +109,11 @@ impl Bytes {
 
     fn rename(&self, old: &str, new: &str) {
         let mut objects = self.objects.lock();
-        if let Some(bytes) = objects.remove(old) {
-            objects.insert(new.to_string(), bytes);
+        if let Some(bytes) = objects.remove(old)
+            && let Some(replaced) = objects.insert(new.to_string(), bytes)
+        {
+            self.own.sub(replaced);
+            self.all.sub(replaced);
         }
     }
 }
@@ -324,7 +327,13 @@ mod tests {
         assert_eq!(all.count(), 100);
         let error = b.publish(other, "p", &[0; 1]).unwrap_err();
         assert!(error.is_no_space(), "{error}");
-        a.publish(epoch, "p", &[0; 50]).unwrap();
+        // An object that another one replaces makes room, too.
+        for name in ["p", "r"] {
+            a.publish(epoch, name, &[0; 25]).unwrap();
+        }
+        a.rename(epoch, "r", "p").unwrap();
+        assert_eq!(all.count(), 125);
+        a.publish(epoch, "s", &[0; 25]).unwrap();
         assert!(b.replace(other, "q", &[0; 1]).is_err());
         drop((file, a));
         assert_eq!(all.count(), 100);

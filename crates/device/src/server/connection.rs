@@ -136,10 +136,26 @@ fn send_working(connection: &dyn Connection, deadline: Instant) {
     let _ = send_frame(connection, label, Vec::new(), &[], deadline);
 }
 
+/// Ends the connection if its task panics. Otherwise the host would wait for an answer for ever,
+/// because it is told that the server works on its request.
+struct EndOnPanic<'a>(&'a Inner, &'a Served);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        // A panic ends a simulated run, and so does the end of a simulated process.
+        if std::thread::panicking() && !self.0.runtime.is_simulated() {
+            tracing::error!("the task of a connection panicked");
+            self.1.close();
+            self.0.state.lock().connections.remove(&self.1.id);
+        }
+    }
+}
+
 /// Starts the task of a connection.
 pub(super) fn start(inner: &Arc<Inner>, served: &Arc<Served>) {
     let (task_inner, task_served) = (Arc::clone(inner), Arc::clone(served));
     let run = move || {
+        let _guard = EndOnPanic(&task_inner, &task_served);
         match serve(&task_inner, &task_served) {
             Ok(()) | Err(ConnectionError::End | ConnectionError::Link(_)) => {}
             Err(error) => {

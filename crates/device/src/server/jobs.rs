@@ -311,7 +311,9 @@ impl Jobs {
             bytes <= most
         });
         let parts: Vec<Vec<u8>> = parts.collect();
-        told.told_count = told.told_count.max(known + parts.len());
+        // A host cannot know more parts than there are.
+        let told_count = (known + parts.len()).min(told.parts.len());
+        told.told_count = told.told_count.max(told_count);
         let is_complete = known + parts.len() >= told.parts.len();
         let end = told.end.clone().filter(|_| is_complete);
         if end.is_some() && !told.is_forgotten {

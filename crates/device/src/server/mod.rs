@@ -80,6 +80,8 @@ const ACCEPT_LOOK: Duration = Duration::from_millis(500);
 struct State {
     /// The sessions by the hashes of their tokens.
     sessions: BTreeMap<u128, Arc<SessionState>>,
+    /// States that have ended, while their last requests and jobs still run.
+    ending: Vec<Arc<SessionState>>,
     connections: BTreeMap<u64, Arc<connection::Served>>,
     next_connection: u64,
     is_stopping: bool,
@@ -102,7 +104,8 @@ impl State {
         });
     }
 
-    /// Forgets the sessions whose state has ended.
+    /// Forgets the sessions whose state has ended. Those whose end is not complete still hold
+    /// leases.
     fn forget_ended(&mut self) {
         let mut ended = Vec::new();
         self.sessions.retain(|_, session| {
@@ -113,6 +116,8 @@ impl State {
             is_live
         });
         ended.iter().for_each(|session| self.note(session, true));
+        self.ending.extend(ended);
+        self.ending.retain(|session| !session.end_is_complete());
     }
 }
 
@@ -475,8 +480,11 @@ impl Inner {
         folder: &Folder,
         name: &str,
     ) -> Vec<Arc<SessionState>> {
-        let sessions: Vec<Arc<SessionState>> =
-            self.state.lock().sessions.values().cloned().collect();
+        let sessions: Vec<Arc<SessionState>> = {
+            let state = self.state.lock();
+            let all = state.sessions.values().chain(&state.ending);
+            all.cloned().collect()
+        };
         let is_holder = |other: &Arc<SessionState>| {
             let is_here = other.folder.as_ref().is_some_and(|f| f.name == folder.name);
             let leases = other.leases.lock();
@@ -626,9 +634,12 @@ impl Server {
             state.is_stopping = true;
             self.inner.stopping.notify_all();
             let connections = std::mem::take(&mut state.connections);
-            (std::mem::take(&mut state.sessions), connections)
+            let ending = std::mem::take(&mut state.ending);
+            let sessions = std::mem::take(&mut state.sessions);
+            let sessions: Vec<_> = sessions.into_values().chain(ending).collect();
+            (sessions, connections)
         };
-        for session in sessions.values() {
+        for session in &sessions {
             session.end(self.inner.options.end_limit);
         }
         for served in connections.values() {

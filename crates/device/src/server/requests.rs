@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use siltstone_storage::planted;
-use siltstone_storage::{ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile};
+use siltstone_storage::{
+    MutexGuard, ReadFile, ReadRange, Storage, StorageError, StorageErrorKind, WriteFile,
+};
 
 use super::Inner;
 use super::bounded::Taken;
 use super::jobs::Decides;
 use super::leases::{self, Wanted};
-use super::session::{Object, Reading, SessionState, Turn};
+use super::session::{FileLane, Object, Reading, SessionState, Turn, Written};
 use crate::secret::token_hash;
 use crate::wire::answer::LIST_BYTES_MAX;
 use crate::wire::frame::BULK_MAX;
@@ -254,18 +256,19 @@ fn make_change(
         NamesChange::Recycle { old, new, file } => {
             let epoch = local("recycle")?;
             let room = take_room(inner, session)?;
+            let before = session.objects.lock().written_as(&old);
+            let lanes = lanes_of(&before);
             let written = storage.recycle(epoch, &old, &new)?;
             is_new(&old);
             is_new(&new);
-            session.note_renamed(&old, &new);
+            rename_written(&before, &new);
+            drop(lanes);
             opened(session, file, written, room)
         }
         NamesChange::SyncObject { name, rewrite } => {
             let epoch = local("sync_object")?;
-            // The system reports a failure once. A sync in the lane of the file notes it before it
-            // leaves the lane.
             let written = session.objects.lock().written_as(&name);
-            let lanes: Vec<_> = written.iter().map(|written| written.lane.lock()).collect();
+            let _lanes = lanes_of(&written);
             let before = session.failed.lock().objects.get(&name).cloned();
             if let Some(error) = before.filter(|_| !rewrite) {
                 return Err(error);
@@ -274,10 +277,10 @@ fn make_change(
                 true => storage.rewrite_object(epoch, &name),
                 false => storage.sync_object(epoch, &name),
             };
-            drop(lanes);
             match &synced {
                 Ok(()) => is_new(&name),
-                Err(error) if error.kind == StorageErrorKind::NotFound => {}
+                // The object was not even opened.
+                Err(error) if is_refusal(error.kind) => {}
                 Err(error) => {
                     let failed = &mut session.failed.lock().objects;
                     failed.insert(name, error.clone());
@@ -286,13 +289,18 @@ fn make_change(
             done(synced)
         }
         NamesChange::Delete { name } => {
-            let deleted = storage.delete(local("delete")?, &name);
+            let epoch = local("delete")?;
+            let written = session.objects.lock().written_as(&name);
+            let _lanes = lanes_of(&written);
+            let deleted = storage.delete(epoch, &name);
             done(deleted.inspect(|()| is_new(&name)))
         }
         NamesChange::Rename { old, new } => {
             let epoch = local("rename")?;
+            let written = session.objects.lock().written_as(&old);
+            let _lanes = lanes_of(&written);
             storage.rename(epoch, &old, &new)?;
-            session.note_renamed(&old, &new);
+            rename_written(&written, &new);
             let failed = &mut session.failed.lock().objects;
             match failed.remove(&old) {
                 Some(error) => failed.insert(new, error),
@@ -349,6 +357,30 @@ fn make_change(
             unreachable!("jobs are begun by the caller")
         }
     })
+}
+
+/// Locks the lanes of files. The system reports a failed sync once, and a sync in a file's lane notes
+/// it before it leaves the lane. So under these locks, what is noted is complete.
+fn lanes_of(written: &[Arc<Written>]) -> Vec<MutexGuard<'_, FileLane>> {
+    written.iter().map(|written| written.lane.lock()).collect()
+}
+
+/// Notes the new name of files that are open for writing.
+fn rename_written(written: &[Arc<Written>], new: &str) {
+    for written in written {
+        *written.name.lock() = new.to_string();
+    }
+}
+
+/// Whether a sync with this error did nothing, so that another one may succeed.
+fn is_refusal(kind: StorageErrorKind) -> bool {
+    matches!(
+        kind,
+        StorageErrorKind::NotFound
+            | StorageErrorKind::TooManyOpen
+            | StorageErrorKind::InvalidInput
+            | StorageErrorKind::Fenced
+    )
 }
 
 /// Reserves a slot for an open object. Fails if the session, or all sessions together, have as many

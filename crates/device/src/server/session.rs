@@ -8,7 +8,7 @@
 //! - A state that has ended stays so.
 //!
 //! Threading: shared. Locks are taken in this order: lane of names, objects, lane of a file,
-//! leases, failed syncs. The locks of the lanes are held during calls of the storage.
+//! leases, failed syncs, name of a file. The locks of the lanes are held during calls of the storage.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -298,14 +298,6 @@ impl SessionState {
         })
     }
 
-    /// Notes that an object has another name, or that its place was given to an object of this
-    /// name.
-    pub(super) fn note_renamed(&self, old: &str, new: &str) {
-        for written in self.objects.lock().written_as(old) {
-            *written.name.lock() = new.to_string();
-        }
-    }
-
     /// Counts a connection of the session until the value is dropped.
     pub(super) fn connected(self: &Arc<Self>) -> Connected {
         self.connections.fetch_add(1, Ordering::SeqCst);
@@ -331,6 +323,11 @@ impl SessionState {
     pub(super) fn silent_for(&self) -> Duration {
         let last = self.last_heard_ns.load(Ordering::Relaxed);
         Duration::from_nanos(self.runtime.now().as_nanos().saturating_sub(last))
+    }
+
+    /// Whether the end is complete, so that the state holds no lease and changes nothing any more.
+    pub(super) fn end_is_complete(&self) -> bool {
+        *self.end_is_done.lock()
     }
 
     pub(super) fn is_ended(&self) -> bool {

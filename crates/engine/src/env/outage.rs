@@ -214,13 +214,13 @@ impl Outage {
         kind: CallKind,
         mut call: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.state.load(Ordering::Acquire) == GIVEN_UP
-            && let Some(error) = self.given_up()
-        {
-            return Err(error.into());
-        }
         let mut waiting: Option<Waiting<'_>> = None;
         loop {
+            if self.state.load(Ordering::Acquire) == GIVEN_UP
+                && let Some(error) = self.given_up()
+            {
+                return Err(error.into());
+            }
             let result = call();
             if let Some(waiting) = &mut waiting {
                 let now = self.runtime.now();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use siltstone_storage::wrapped::{Call, Wrapped, Wrapper};
 use siltstone_storage::{Mutex, ReadFile, ReadPurpose, Result, Runtime, Storage};
+use siltstone_table::exec::CancelToken;
 use siltstone_table::reader::TableReader;
 
 use crate::env::outage::Outage;
@@ -132,11 +133,13 @@ impl CarryOver {
     }
 
     /// Called when the outcome was believed. Keeps the readers of its tables, and reads at most
-    /// `most` bytes of blocks in place of the blocks of the inputs that are cached.
+    /// `most` bytes of blocks in place of the blocks of the inputs that are cached. Stops reading
+    /// when the job is cancelled.
     pub(crate) fn keep<'a>(
         &self,
         inputs: impl IntoIterator<Item = &'a Arc<TableMeta>>,
         most: u64,
+        cancel: &CancelToken,
         counted: &CarriedOver,
     ) {
         let opened = std::mem::take(&mut *self.opened.lock());
@@ -148,7 +151,7 @@ impl CarryOver {
             }
         }
         counted.table_count.add(readers.len() as u64);
-        match self.tables.warm(inputs, &readers, most) {
+        match self.tables.warm(inputs, &readers, most, cancel) {
             Ok(warmed) => {
                 counted.block_count.add(warmed.blocks);
                 counted.bytes.add(warmed.bytes);

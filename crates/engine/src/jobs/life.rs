@@ -128,6 +128,16 @@ impl Jobs {
     ) -> Option<std::result::Result<Outcome, Ended>> {
         let begun = work.begun.as_ref().filter(|_| !work.is_whole)?;
         self.runner.separated_for(begun)?;
+        if self
+            .runner
+            .separated_pauses
+            .lock()
+            .is_paused(self.env.now())
+        {
+            work.remark
+                .remark("whole: attempts without values failed several times in a row");
+            return None;
+        }
         let left_before = begun.left_names();
         let gate = Gate::new(self.env.runtime(), begun.inputs.clone());
         attempt.gate = Some(gate.clone());
@@ -196,12 +206,14 @@ impl Jobs {
             runner.verify(attempt, begun, &outcome, carry_over.as_ref())?;
             Ok(outcome)
         });
+        // What follows is no work of the side.
+        let time = self.env.now().since(start);
         if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
             (&verified, &carry_over, &work.what)
         {
             let inputs = compaction.choice.tables();
             let most = runner.carry_over_bytes();
-            carry_over.keep(inputs, most, &runner.carried_over);
+            carry_over.keep(inputs, most, &work.cancel, &runner.carried_over);
         }
         let sides = &runner.sides;
         let ended = match verified {
@@ -211,7 +223,9 @@ impl Jobs {
                 let mut left = begun.close();
                 left.retain(|name| outcome.tables.iter().all(|table| table.name != *name));
                 runner.discard_names(&left);
-                let time = self.env.now().since(start);
+                if is_separated {
+                    runner.separated_pauses.lock().ended(true, self.env.now());
+                }
                 let took = (adopted == 0).then(|| (work.bytes(), time.as_nanos() as u64));
                 sides.count_believed(attempt.side, work.kind(), took);
                 if work.kind() == JobKind::Compaction {
@@ -251,21 +265,25 @@ impl Jobs {
         if is_separated {
             tracing::warn!(error = %ended, "a separated compaction failed; it runs whole");
             sides.count_fallback();
+            runner.separated_pauses.lock().ended(false, self.env.now());
             work.is_whole = true;
             work.remark
                 .remark("whole: the attempt without values failed");
             return Err(Stopped::Elsewhere);
         }
         let is_rejected = matches!(ended, Ended::Rejected(_));
+        // Tables that a separated attempt left count as the host's, which is never suspended.
+        let has_foreign = work.begun.as_ref().is_some_and(Begun::is_foreign);
         let left_by = work.begun.iter().flat_map(Begun::left_by);
-        let left_by: Vec<SideId> = left_by.filter(|side| *side != attempt.side).collect();
+        let others = left_by.filter(|side| *side != attempt.side && *side != sides.host());
+        let others: Vec<SideId> = others.collect();
         if is_rejected {
             // The wrong data may be in the tables that these sides left.
-            for side in &left_by {
+            for side in &others {
                 sides.count_trouble(*side, Trouble::Lie, &ended.to_string());
             }
         }
-        if is_host && is_rejected && !left_by.is_empty() {
+        if is_host && is_rejected && has_foreign {
             // The host's own tables are not wrong, so this is not a failure of the store. The job
             // begins again without the tables that were left.
             tracing::warn!(error = %ended, "tables that another executor left are not believed");
@@ -332,7 +350,8 @@ const RANGE_DELETE_BYTES: u64 = 400;
 
 /// Gives the memory of an executed job back to the system.
 fn give_back_memory(env: &Env, counters: &Counters) {
-    let bytes = counters.raw_bytes_read + RANGE_DELETE_BYTES * counters.range_deletes_read;
+    let deletes = RANGE_DELETE_BYTES.saturating_mul(counters.range_deletes_read);
+    let bytes = counters.raw_bytes_read.saturating_add(deletes);
     if bytes >= LARGE_JOB_BYTES && !env.runtime().is_simulated() {
         allocator::give_back_free_pages();
     }

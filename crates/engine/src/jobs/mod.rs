@@ -18,6 +18,7 @@ pub(crate) mod install;
 pub(crate) mod leftovers;
 pub(crate) mod life;
 pub(crate) mod manual;
+mod pauses;
 pub(crate) mod rate;
 mod record;
 mod report;
@@ -108,7 +109,7 @@ impl Jobs {
 
     /// Deletes files that attempts of other executors left and that nothing refers to.
     pub(crate) fn delete_leftovers(&self) {
-        if self.runner.sides.has_others() {
+        if self.runner.sides.has_others() || self.runner.has_separated() {
             self.leftovers.delete(&self.runner);
         }
     }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use siltstone_storage::{DirectStorage, Epoch, Runtime, Storage};
+use siltstone_storage::{DirectStorage, Epoch, Mutex, Runtime, Storage};
 use siltstone_table::exec::{CpuExecutor, Executor, SplitExecutor, SubjobOrder};
 use siltstone_table::job::OutputPrefix;
 use siltstone_table::job::outcome::OutputTable;
@@ -22,6 +22,7 @@ use crate::env::repeating::not_waiting;
 use crate::formats::directories::Storages;
 use crate::formats::manifest::StoreId;
 use crate::jobs::carry_over::CarriedOver;
+use crate::jobs::pauses::Pauses;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
 use crate::types::event::Events;
@@ -82,6 +83,8 @@ pub(crate) struct JobRunner {
     pub(crate) sides: Sides,
     /// The executor that may run compactions in place of the host's cores, if the policy allows it.
     pub(super) separated: Option<Arc<dyn Executor>>,
+    /// When that executor is not asked, because it failed several times in a row.
+    pub(super) separated_pauses: Mutex<Pauses>,
     /// Whether compactions of the host read columns first.
     pub(super) columns_first: bool,
     /// For each side, whether its next outcome is checked completely.
@@ -168,9 +171,15 @@ impl JobRunner {
             carry_over_bytes: AtomicU64::new(options.carry_over_bytes),
             sides,
             separated,
+            separated_pauses: runtime.mutex(Pauses::default()),
             columns_first,
             rate: RateLimiter::new(runtime, options.background_bytes_per_s),
         }
+    }
+
+    /// Whether an executor may stand in for the host's cores.
+    pub(crate) fn has_separated(&self) -> bool {
+        self.separated.is_some()
     }
 
     /// The same runner for the jobs of the store with this id.
@@ -204,6 +213,7 @@ impl JobRunner {
             carry_over_bytes: AtomicU64::new(0),
             sides,
             separated: None,
+            separated_pauses: self.runtime.mutex(Pauses::default()),
             columns_first: false,
             rate: self.rate.clone(),
         }

@@ -315,7 +315,8 @@ impl Round<'_> {
         }
         let mut schedule = jobs.schedule.lock();
         self.look_at_sides(&mut schedule);
-        if schedule.paused {
+        // A close may have begun meanwhile. It would not cancel what begins now.
+        if schedule.paused || jobs.env.health().check_manifest().is_err() {
             return self.nothing(&mut schedule);
         }
         for keyspace in in_turn(map, schedule.turn) {
@@ -394,7 +395,7 @@ impl Round<'_> {
     fn manual(&mut self, schedule: &mut Schedule) -> Option<Found> {
         for at in 0..schedule.manual.len() {
             let request = &schedule.manual[at];
-            if request.done {
+            if request.done || request.keyspace.is_dropped() {
                 continue;
             }
             let (keyspace, range) = (request.keyspace.clone(), request.range.clone());
@@ -422,6 +423,10 @@ impl Round<'_> {
         reason: Reason,
         pick: impl Fn(&Schedule, &PickState) -> Option<Choice>,
     ) -> Option<Found> {
+        // The drop of a keyspace has cancelled its work already.
+        if keyspace.is_dropped() {
+            return None;
+        }
         while self.left.len() < LEFT_MAX {
             let state = self.pick_state(schedule, keyspace);
             if reason == Reason::Due && state.settings.pick.second_score {

@@ -225,7 +225,8 @@ impl Round<'_> {
         let most = slots.saturating_add(workers).min(LEFT_MAX);
         let mut queues: Vec<Queue> = Vec::new();
         let mut count = 0;
-        for keyspace in super::in_turn(map, schedule.turn) {
+        let live = |keyspace: &&Arc<KeyspaceCore>| !keyspace.is_dropped();
+        for keyspace in super::in_turn(map, schedule.turn).filter(live) {
             while count < most && self.left.len() < 2 * LEFT_MAX {
                 let state = self.pick_state(schedule, keyspace);
                 if state.settings.pick.second_score {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use siltstone_storage::{Access, Map, Mutex, ReadFile, ReadRange, Result, Runtime};
 use siltstone_table::error::TableError;
+use siltstone_table::exec::CancelToken;
 use siltstone_table::footer::Footer;
 use siltstone_table::reader::{BlockCache as TableBlockCache, TableReader};
 
@@ -175,13 +176,14 @@ impl TableSet {
     }
 
     /// Reads blocks of `outputs` into the block cache that have keys of a block of `inputs` which
-    /// is cached, as long as they have no more than `most` bytes. Reads of users go on finding
-    /// what they read often.
+    /// is cached, as long as they have no more than `most` bytes and the job is not cancelled. Reads
+    /// of users go on finding what they read often.
     pub(crate) fn warm<'a>(
         &self,
         inputs: impl IntoIterator<Item = &'a Arc<TableMeta>>,
         outputs: &[Arc<TableReader>],
         most: u64,
+        cancel: &CancelToken,
     ) -> std::result::Result<Warmed, TableError> {
         let cache = self.cache();
         // The newcomers must not drive out most of what is cached.
@@ -205,6 +207,10 @@ impl TableSet {
                 let first = block.checked_sub(1).map(|before| index.separator(before));
                 let (last_key, last_trailer) = index.separator(block);
                 for output in outputs {
+                    let smallest = &output.properties().smallest_key;
+                    if smallest.as_ref().is_none_or(|key| *key > last_key) {
+                        continue;
+                    }
                     let index = output.index();
                     let from = first
                         .as_ref()
@@ -212,7 +218,7 @@ impl TableSet {
                     let to = index.find(&last_key, last_trailer);
                     for block in from..(to + 1).min(index.len()) {
                         let bytes = index.place(block).stored_bytes();
-                        if warmed.bytes + bytes > most {
+                        if warmed.bytes + bytes > most || cancel.is_cancelled() {
                             return Ok(warmed);
                         }
                         if cache.has(output.id(), block as u32) {
