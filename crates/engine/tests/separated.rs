@@ -30,6 +30,10 @@ enum Does {
     Fails,
     /// Fails when it has finished tables, which it leaves.
     FailsAfterTables,
+    /// Fails when it has finished tables that lack the first input, and leaves them.
+    FailsAfterLies,
+    /// Declines in the same state.
+    DeclinesAfterLies,
     /// Leaves the first input out.
     Lies,
     /// Ends as cancelled, although nobody asked for it.
@@ -68,8 +72,15 @@ impl Executor for Other {
                 Err(ExecError::declined("whole: its device is busy"))
             }
             Does::Fails => Err(ExecError::Failed(TableError::Misuse("its link is down"))),
-            Does::FailsAfterTables | Does::DeclinesAfterTables => {
-                let whole = CpuExecutor.run(job, ctx)?;
+            Does::FailsAfterTables
+            | Does::DeclinesAfterTables
+            | Does::FailsAfterLies
+            | Does::DeclinesAfterLies => {
+                let mut made = job.clone();
+                if matches!(self.does, Does::FailsAfterLies | Does::DeclinesAfterLies) {
+                    made.inputs.remove(0);
+                }
+                let whole = CpuExecutor.run(&made, ctx)?;
                 let mut parts: BTreeMap<u32, siltstone_table::exec::part::Part> = BTreeMap::new();
                 for table in &whole.tables {
                     let new = siltstone_table::exec::part::Part::new(table.subjob);
@@ -87,7 +98,9 @@ impl Executor for Other {
                 let left = handover.leave(job.identity(), parts.into_values().collect());
                 assert!(left.is_empty());
                 match self.does {
-                    Does::DeclinesAfterTables => Err(ExecError::declined("whole: it is busy now")),
+                    Does::DeclinesAfterTables | Does::DeclinesAfterLies => {
+                        Err(ExecError::declined("whole: it is busy now"))
+                    }
                     _ => Err(ExecError::Failed(TableError::Misuse("its link is down"))),
                 }
             }
@@ -234,6 +247,24 @@ fn failed(rt: &Runtime, does: Does) {
     let tables: usize = disk.names(".tbl").len();
     let named: u64 = store.stats().keyspaces.iter().map(tables_of).sum();
     assert_eq!(tables as u64, named);
+}
+
+/// Wrong tables that an attempt left are no failure of the store, which makes them again.
+#[test]
+fn wrong_tables_that_it_left_are_no_failure_of_the_store() {
+    for does in [Does::FailsAfterLies, Does::DeclinesAfterLies] {
+        simulate(move |rt| {
+            let (_disk, store, other) = open(&rt, does, true);
+            work(&store);
+            let stats = store.stats();
+            assert!(other.jobs.load(Ordering::Relaxed) > 0);
+            assert!(stats.counter("adopted_table_count") > 0, "{does:?}");
+            assert!(stats.counter("job_rejected_count") > 0, "{does:?}");
+            assert_eq!(stats.counter("job_failed_count"), 0, "{does:?}");
+            assert_eq!(stats.counter("side_suspended_count"), 0, "{does:?}");
+            store.close().unwrap();
+        });
+    }
 }
 
 fn tables_of(keyspace: &siltstone::KeyspaceStats) -> u64 {

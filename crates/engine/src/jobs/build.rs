@@ -6,7 +6,6 @@
 //! Threading: shared by all workers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use siltstone_table::compress::Codec;
 use siltstone_table::exec::{InputMap, StreamSource};
@@ -128,7 +127,8 @@ impl JobRunner {
         let (version, choice) = (spec.version, spec.choice);
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
-        let min_bytes = self.subjob_min_bytes.load(Ordering::Relaxed);
+        let table_bytes = spec.settings.table_bytes;
+        let min_bytes = self.subjob_min_bytes(choice.input_bytes, parallelism, table_bytes);
         let hard: Vec<Vec<u8>> = hard_cuts(choice, parallelism, min_bytes, anchors)
             .into_iter()
             .filter(inside)

@@ -38,8 +38,16 @@ fn checks_whole(sides: &Sides) -> Vec<AtomicBool> {
     (0..=sides.host()).map(|_| AtomicBool::new(false)).collect()
 }
 
-/// A subjob is worth its overhead if it has at least this many input bytes.
+/// A subjob is worth its overhead if it has at least this many input bytes. In a store with small
+/// tables, whose compactions are small, two tables are enough.
 const SUBJOB_MIN_BYTES: u64 = 8 << 20;
+
+/// The same, however small the tables are.
+const SUBJOB_LEAST_BYTES: u64 = 1 << 20;
+
+/// The smallest subjob of a job that is divided between two sides. Without many subjobs, the share
+/// of a side could not follow its speed.
+const DIVIDED_LEAST_BYTES: u64 = 64 << 10;
 
 /// Counts of what was compared with the inputs, for tables of executors other than the host's own.
 #[derive(Default)]
@@ -74,6 +82,8 @@ pub(crate) struct JobRunner {
     subjobs_max: AtomicUsize,
     /// Whether the policy allows only one subjob per job, on each side.
     has_one_subjob: bool,
+    /// Whether the policy divides each job between two sides.
+    is_divided: bool,
     /// The order in which subjobs begin.
     pub(crate) subjob_order: SubjobOrder,
     /// A [`FlushVerify`].
@@ -157,6 +167,7 @@ impl JobRunner {
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
             // A job that is divided between two sides has many subjobs, which each side runs one
             // after the other.
+            is_divided: options.schedule.third_score == ThirdScore::Split,
             has_one_subjob: !options.schedule.multi_threading
                 && options.schedule.third_score != ThirdScore::Split,
             subjob_order: match options.schedule.fourth_score {
@@ -204,6 +215,7 @@ impl JobRunner {
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(self.subjobs_max.load(Ordering::Relaxed)),
             has_one_subjob: self.has_one_subjob,
+            is_divided: false,
             subjob_order: self.subjob_order,
             flush_verify: AtomicU8::new(self.flush_verify.load(Ordering::Relaxed)),
             subjob_min_bytes: AtomicU64::new(SUBJOB_MIN_BYTES),
@@ -222,6 +234,21 @@ impl JobRunner {
     /// Changes how many subjobs of one job may run at once, for later jobs.
     pub(crate) fn set_subjobs_max(&self, subjobs_max: usize) {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
+    }
+
+    /// The smallest subjob of a job with this many input bytes, which is cut into at most
+    /// `parallelism` subjobs and makes tables of `table_bytes`.
+    pub(super) fn subjob_min_bytes(
+        &self,
+        input_bytes: u64,
+        parallelism: usize,
+        table_bytes: u64,
+    ) -> u64 {
+        let enough = match self.is_divided {
+            true => (input_bytes / parallelism.max(1) as u64).max(DIVIDED_LEAST_BYTES),
+            false => table_bytes.saturating_mul(2).max(SUBJOB_LEAST_BYTES),
+        };
+        self.subjob_min_bytes.load(Ordering::Relaxed).min(enough)
     }
 
     /// Changes how many bytes of blocks are carried over, for later jobs.
