@@ -144,8 +144,9 @@ fn a_store_on_a_device_keeps_everything() {
     // Meanwhile another host cannot open the store, and is told which host has it.
     let error = open(&url, small(), &Placement::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    let holder = format!(", pid {}, last heard", std::process::id());
     assert!(
-        error.to_string().contains("another host has it (pid"),
+        error.to_string().contains("another host has it (") && error.to_string().contains(&holder),
         "{error}"
     );
     store.close().unwrap();
