@@ -189,6 +189,7 @@ pub fn text(name: &str, value: f64) -> String {
         name if name.contains("_per_s") => number::rate(Some(value)),
         name if name.ends_with("_us") => number::latency(value),
         name if name.ends_with("_cpu") => format!("{value:.2} cores"),
+        name if name.ends_with("_s_per_gib") => format!("{}/GiB", number::seconds(Some(value))),
         name if name.ends_with("_s") => number::seconds(Some(value)),
         name if name.ends_with("_bytes") => number::bytes(Some(value)),
         _ => number::factor(Some(value)),
@@ -371,6 +372,7 @@ mod tests {
             ("ops_per_s_until_idle", 45_100.0, "45.1 kops/s"),
             ("get.p99_us", 5.5, "5.50us"),
             ("stall_s", 3.0, "3.00 s"),
+            ("cpu_s_per_gib", 3.0, "3.00 s/GiB"),
             ("rss_bytes", 1024.0, "1.00 KiB"),
             ("write_amplification", 3.2, "3.20x"),
         ] {
