@@ -267,3 +267,48 @@ fn rounds_make_records_and_a_page_that_is_made_again_from_them() {
     let none = silt(["bench", "paper", "--from", &page, "--page", &again]).failed(3);
     assert!(none.contains("page.md"), "{none}");
 }
+
+/// A store whose tables a device holds, while its log is local.
+const LOCAL_LOG: &str = r#"
+title = "A log on the host"
+compares = "Nothing."
+rounds = 2
+[paper]
+system = "ProckStore"
+title = "A paper"
+venue = "A journal"
+figure = "Fig. 1"
+[hardware]
+paper = "A large machine."
+here = "This machine."
+[settings]
+records = 2000
+workload = "fillrandom"
+engine.memtable_bytes = "64KiB"
+engine.own.log_segment_bytes = "128KiB"
+topology.files = "held-local-log"
+[[run]]
+label = "fill"
+without_values = "it fills the store"
+"#;
+
+#[test]
+fn the_tables_on_a_device_are_deleted_with_their_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, stores) = (dir.path().join("local.toml"), dir.path().join("stores"));
+    fs::write(&file, LOCAL_LOG).unwrap();
+    let stores_text = stores.to_str().unwrap();
+    let words = [
+        "bench",
+        "paper",
+        file.to_str().unwrap(),
+        "--folder",
+        stores_text,
+    ];
+    silt(words.iter().chain(&["--keep"])).fine();
+    let kept = stores.join("local-store1");
+    assert!(!common::files(&kept.join("siltstone-tables"), ".tbl").is_empty());
+    // The next call makes the store again in this folder, and leaves nothing of it.
+    silt(words).fine();
+    assert_eq!(fs::read_dir(&stores).unwrap().count(), 0);
+}

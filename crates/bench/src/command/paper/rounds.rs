@@ -20,11 +20,13 @@ use crate::command::output::Output;
 use crate::command::place::Place;
 use crate::command::runs::Runner;
 use crate::command::{CommandError, Result, file_error};
+use crate::engine::Driver;
 use crate::experiment::{Experiment, Plan, PlannedRun};
 use crate::record::Record;
 use crate::run::RunError;
 use crate::run::store::Fixture;
 use crate::settings::{Settings, Topology};
+use crate::topology::{Placed, PlacedDriver};
 
 /// An experiment, and what was found.
 pub struct Piece {
@@ -187,7 +189,9 @@ impl Trial<'_> {
                 record.stand_ins.splice(..0, stand_ins);
             }
             if run.is_last_use || found.is_err() {
-                self.delete(&folder);
+                // The first run of a chain made the store and all its folders.
+                let maker = &piece.plan.runs[chain.positions[0]];
+                self.delete(&folder, &maker.settings.topology);
             }
             match found {
                 Ok(record) => {
@@ -234,13 +238,19 @@ impl Trial<'_> {
         self.place.folder().join(name)
     }
 
-    /// Deletes a store and the files beside it, and nothing else.
-    fn delete(&self, folder: &Path) {
+    /// Deletes a store that was made with this topology and the files beside it, and nothing else.
+    fn delete(&self, folder: &Path, topology: &Topology) {
         if self.keep {
             return;
         }
+        // Where a device holds the tables, they have a folder of their own.
+        let placed = PlacedDriver::new(topology, &Placed::default());
+        let driver: &dyn Driver = match topology.is_plain() {
+            true => self.runner.driver,
+            false => &placed,
+        };
         // A store that cannot be deleted is reported by the next run that needs the space.
-        let _ = Fixture::delete(self.runner.driver, folder);
+        let _ = Fixture::delete(driver, folder);
         // A device has notes beside its stores.
         let _ = std::fs::remove_dir_all(folder.join(".device"));
         let _ = std::fs::remove_dir(folder);
