@@ -449,6 +449,79 @@ fn an_experiment_as_json_has_the_papers_values_in_each_record() {
     assert_eq!(lines[3]["not_measured"][0]["needs"], "compaction on a GPU");
 }
 
+/// Two stores whose values have different sizes, and a ratio between runs on them.
+const TWO_STORES: &str = r#"
+title = "Two stores"
+compares = "Values of two sizes."
+rounds = 3
+[paper]
+system = "HPDK"
+title = "A paper"
+venue = "A journal"
+figure = "Fig. 1"
+[hardware]
+paper = "A large machine."
+here = "This machine."
+[settings]
+records = 2000
+[[run]]
+label = "fill {value_bytes}"
+workload = "fillrandom"
+value_bytes = [32, 64, 128]
+without_values = "it fills the store"
+[[run]]
+label = "read {value_bytes}"
+workload = "readrandom"
+value_bytes = [32, 64, 128]
+amount = 100
+store = "fill {value_bytes}"
+without_values = "it has a ratio"
+[[ratio]]
+of = "read 128"
+to = "read 32"
+metric = "ops_per_s"
+paper = 0.5
+system = "HPDK"
+source = "Fig. 1"
+"#;
+
+#[test]
+fn runs_of_a_ratio_change_their_order_from_round_to_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = experiment_in(folder.path(), TWO_STORES);
+    let (out, result) = paper_said(&format!("{file} --engine null --json"));
+    result.unwrap();
+    let lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
+    let order = lines.filter_map(|line: serde_json::Value| {
+        let (round, run) = (&line["experiment"]["round"], &line["experiment"]["run"]);
+        Some(format!("{} {}", round.as_u64()?, run.as_str()?))
+    });
+    let order: Vec<String> = order.collect();
+    // Each store is filled before it is read. No ratio has the runs with 64 bytes, which are a
+    // group of their own.
+    let expected = [
+        "1 fill 32",
+        "1 read 32",
+        "1 fill 128",
+        "1 read 128",
+        "1 fill 64",
+        "1 read 64", //
+        "2 fill 128",
+        "2 read 128",
+        "2 fill 32",
+        "2 read 32",
+        "2 fill 64",
+        "2 read 64", //
+        "3 fill 128",
+        "3 read 128",
+        "3 fill 32",
+        "3 read 32",
+        "3 fill 64",
+        "3 read 64",
+    ];
+    assert_eq!(order, expected);
+}
+
 #[test]
 fn stores_of_an_experiment_are_deleted_after_their_last_run() {
     let folder = tempfile::tempdir().unwrap();

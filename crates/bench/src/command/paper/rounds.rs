@@ -1,12 +1,16 @@
 //! Carries the runs of experiments out, in interleaved rounds.
 //!
-//! All runs on one store are a chain. Chains that differ only in their schedule and topology are a
-//! group: what is compared with each other. In each round, the chains of a group follow each other,
-//! and each round begins with another one of them. The second round of a group comes after the
-//! first round of all groups, so a limit of time takes rounds away, and not figures.
+//! All runs on one store are a chain, in the order of the plan. A group has all chains that are
+//! compared with each other: those that differ only in their schedule and topology, and those that
+//! a ratio of the experiment joins, directly or through other chains. In each round, the chains of
+//! a group follow each other. The next round has them in the opposite order, and every second round
+//! begins one chain later, so no run always comes before the one that it is compared with. The
+//! second round of a group comes after the first round of all groups, so a limit of time takes
+//! rounds away, and not figures.
 //!
 //! Invariants: a group is begun only before the limit of time, and then carried out whole, so each
-//! round has all runs that are compared. Each chain finds its store as its own runs left it.
+//! round has both runs of every ratio. Each chain finds its store as its own runs left it, so the
+//! runs of one chain never change their order.
 //!
 //! Threading: one thread calls.
 
@@ -21,7 +25,7 @@ use crate::command::place::Place;
 use crate::command::runs::Runner;
 use crate::command::{CommandError, Result, file_error};
 use crate::engine::Driver;
-use crate::experiment::{Experiment, Plan, PlannedRun};
+use crate::experiment::{Experiment, Plan, PlannedRun, Ratio};
 use crate::record::Record;
 use crate::run::RunError;
 use crate::run::store::Fixture;
@@ -107,7 +111,8 @@ struct Chain {
     positions: Vec<usize>,
 }
 
-/// What runs of a group have in common: everything but schedule and topology.
+/// What two runs have in common if they compare policies or topologies: all settings but schedule
+/// and topology.
 fn key(run: &PlannedRun) -> Settings {
     let mut settings = run.settings.clone();
     settings.topology = Topology::default();
@@ -116,24 +121,57 @@ fn key(run: &PlannedRun) -> Settings {
 }
 
 /// The chains of a plan in groups.
-fn groups(piece: usize, plan: &Plan) -> Vec<Vec<Chain>> {
-    let mut chains: Vec<(Vec<Settings>, Chain)> = Vec::new();
+fn groups(piece: usize, plan: &Plan, ratios: &[Ratio]) -> Vec<Vec<Chain>> {
+    let mut chains: Vec<Chain> = Vec::new();
     let mut stores: Vec<usize> = plan.runs.iter().map(|run| run.store).collect();
     stores.dedup();
     for store in stores {
         let positions = (0..plan.runs.len()).filter(|p| plan.runs[*p].store == store);
-        let positions: Vec<usize> = positions.collect();
-        let keys = positions.iter().map(|p| key(&plan.runs[*p])).collect();
-        chains.push((keys, Chain { piece, positions }));
+        let positions = positions.collect();
+        chains.push(Chain { piece, positions });
     }
-    let mut groups: Vec<(Vec<Settings>, Vec<Chain>)> = Vec::new();
-    for (keys, chain) in chains {
-        match groups.iter_mut().find(|(known, _)| *known == keys) {
-            Some((_, group)) => group.push(chain),
-            None => groups.push((keys, vec![chain])),
-        }
+    let keys = |chain: &Chain| -> Vec<Settings> {
+        let positions = chain.positions.iter();
+        positions.map(|p| key(&plan.runs[*p])).collect()
+    };
+    let keys: Vec<Vec<Settings>> = chains.iter().map(keys).collect();
+    let chain_of = |run: usize| {
+        let has = |chain: &Chain| chain.positions.iter().any(|p| plan.runs[*p].index == run);
+        chains.iter().position(has)
+    };
+    let same = (0..chains.len()).filter_map(|chain| {
+        let first = keys.iter().position(|known| *known == keys[chain])?;
+        Some((first, chain))
+    });
+    let joined = ratios
+        .iter()
+        .filter_map(|ratio| Some((chain_of(ratio.of)?, chain_of(ratio.to)?)));
+    // The group of each chain, named by the first chain in it.
+    let mut group_of: Vec<usize> = (0..chains.len()).collect();
+    for (a, b) in same.chain(joined) {
+        let (a, b) = (group_of[a], group_of[b]);
+        let united = group_of.iter_mut().filter(|group| **group == a.max(b));
+        united.for_each(|group| *group = a.min(b));
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    let mut groups: Vec<Vec<Chain>> = vec![Vec::new(); chains.len()];
+    for (chain, group) in chains.into_iter().zip(group_of) {
+        groups[group].push(chain);
+    }
+    groups.retain(|group| !group.is_empty());
+    groups
+}
+
+/// The order in which a round carries out the chains of a group, by their positions in the group.
+///
+/// Rotation alone is not enough: of two chains in the middle of a large group, the same one would
+/// come first in all rounds but one.
+fn order(chains: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..chains).collect();
+    order.rotate_left(round / 2 % chains.max(1));
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// Experiments that are carried out.
@@ -152,7 +190,9 @@ impl Trial<'_> {
     /// Carries out all runs.
     pub fn run(&mut self, output: &mut Output<'_>) -> Result<()> {
         let pieces = self.pieces.iter().enumerate();
-        let groups: Vec<Vec<Chain>> = pieces.flat_map(|(i, p)| groups(i, &p.plan)).collect();
+        let groups: Vec<Vec<Chain>> = pieces
+            .flat_map(|(i, p)| groups(i, &p.plan, &p.experiment.ratios))
+            .collect();
         let rounds = self.pieces.iter().map(|piece| piece.rounds as usize).max();
         for round in 0..rounds.unwrap_or(0) {
             for group in &groups {
@@ -165,9 +205,8 @@ impl Trial<'_> {
                 if self.until.is_some_and(|until| Instant::now() >= until) {
                     return output.row("time", &[format!("it is up in round {}", round + 1)]);
                 }
-                for step in 0..group.len() {
-                    // Each round begins with another one.
-                    self.chain(&group[(step + round) % group.len()], round, output)?;
+                for position in order(group.len(), round) {
+                    self.chain(&group[position], round, output)?;
                 }
             }
         }
@@ -284,13 +323,16 @@ fn ended(error: &RunError, piece: &Piece, position: usize) -> CommandError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::experiment::embedded_names;
 
     #[test]
     fn what_is_compared_with_each_other_is_a_group() {
         let experiment = Experiment::named("prockstore-fig9").unwrap();
         let plan = experiment.plan(Some(0.001)).unwrap();
-        let groups = groups(3, &plan);
+        let groups = groups(3, &plan, &experiment.ratios);
         // Four sizes, each with four policies and the plain engine.
         assert_eq!(groups.len(), 4);
         for group in &groups {
@@ -314,10 +356,70 @@ mod tests {
     fn all_runs_on_a_store_are_one_chain() {
         let experiment = Experiment::named("prockstore-fig12").unwrap();
         let plan = experiment.plan(Some(0.001)).unwrap();
-        let groups = groups(0, &plan);
+        let groups = groups(0, &plan, &experiment.ratios);
         assert_eq!(groups.len(), 1);
         assert_eq!(groups[0].len(), 5);
         // Load, and A to F.
         assert!(groups[0].iter().all(|chain| chain.positions.len() == 7));
+    }
+    #[test]
+    fn the_runs_of_a_ratio_are_in_one_group_whatever_their_settings() {
+        for name in embedded_names() {
+            let experiment = Experiment::named(name).unwrap();
+            let plan = experiment.plan(Some(0.001)).unwrap();
+            let groups = groups(0, &plan, &experiment.ratios);
+            let group_of = |run: usize| {
+                let has_run = |chain: &Chain| {
+                    let mut positions = chain.positions.iter();
+                    positions.any(|p| plan.runs[*p].index == run)
+                };
+                let found = groups.iter().position(|group| group.iter().any(has_run));
+                found.unwrap()
+            };
+            for ratio in &experiment.ratios {
+                assert_eq!(group_of(ratio.of), group_of(ratio.to), "{name}");
+            }
+            // Each run is carried out once, and a store has all its runs in one chain.
+            let chains: Vec<&Chain> = groups.iter().flatten().collect();
+            let positions = chains.iter().flat_map(|chain| chain.positions.clone());
+            let mut positions: Vec<usize> = positions.collect();
+            positions.sort_unstable();
+            assert_eq!(
+                positions,
+                (0..plan.runs.len()).collect::<Vec<_>>(),
+                "{name}"
+            );
+            let stores = chains
+                .iter()
+                .map(|chain| plan.runs[chain.positions[0]].store);
+            let stores: BTreeSet<usize> = stores.collect();
+            assert_eq!(stores.len(), chains.len(), "{name}");
+        }
+        // Threads differ here, and every ratio joins two of the chains.
+        let experiment = Experiment::named("prockstore-fig17").unwrap();
+        let plan = experiment.plan(Some(0.001)).unwrap();
+        let sizes: Vec<usize> = groups(0, &plan, &experiment.ratios)
+            .iter()
+            .map(Vec::len)
+            .collect();
+        assert_eq!(sizes, [12]);
+    }
+
+    #[test]
+    fn each_chain_comes_both_before_and_after_every_other_one() {
+        let rounds = |chains| (0..3).map(move |round| order(chains, round));
+        let three: Vec<Vec<usize>> = rounds(3).collect();
+        assert_eq!(three, [[0, 1, 2], [2, 1, 0], [1, 2, 0]]);
+        let two: Vec<Vec<usize>> = rounds(2).collect();
+        assert_eq!(two, [[0, 1], [1, 0], [1, 0]]);
+        for chains in 2..=13 {
+            let at = |order: &[usize], chain| order.iter().position(|c| *c == chain).unwrap();
+            for (a, b) in (0..chains).flat_map(|b| (0..b).map(move |a| (a, b))) {
+                let firsts = rounds(chains).filter(|order| at(order, a) < at(order, b));
+                assert!((1..3).contains(&firsts.count()), "{a} and {b} of {chains}");
+            }
+        }
+        assert_eq!(order(0, 3), Vec::<usize>::new());
+        assert_eq!(order(1, 3), [0]);
     }
 }
