@@ -36,7 +36,9 @@ fn a_device_is_measured_and_each_shape_is_predicted() {
         "/device/free_bytes",
         "/device/write_bytes_per_s",
         "/device/read_bytes_per_s",
+        "/device/job_thread_count",
         "/host/core_count",
+        "/host/job_thread_count",
         "/link/round_trip_ns",
         "/link/up_bytes_per_s",
         "/link/down_bytes_per_s",
@@ -76,6 +78,7 @@ fn a_device_is_measured_and_each_shape_is_predicted() {
     for expected in [
         "`dpu0`",
         "round trip",
+        "a job      uses ",
         "held:",
         "shared:",
         "lent:",

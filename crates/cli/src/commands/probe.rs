@@ -1,13 +1,16 @@
 //! `silt device probe ADDR`: measures a device and the link to it, and predicts what it is worth.
 //!
 //! The measurements are those of `siltstone_device::probe`: the link, the device's machine, and the
-//! same small merges in memory here and there. The prediction is a pure function of them.
+//! same small merges in memory here and there. The prediction is a pure function of them. It is for
+//! a host with the default options.
 //!
 //! Threading: one task. Other work on either machine makes the figures worse.
 
 use serde_json::{Value, json};
+use siltstone::Options;
 use siltstone_device::probe::{
-    Format, Link, Machine, MergeRate, Prediction, Shape, Side, Verdict, merge, predict,
+    Format, JOB_SUBJOBS_MAX, Link, Machine, MergeRate, Prediction, Shape, Side, Verdict, merge,
+    predict,
 };
 use siltstone_device::{Device, FolderWanted};
 use siltstone_storage::Runtime;
@@ -86,16 +89,31 @@ pub fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// The predictions, by shape and then by format. A job of the host runs on as many cores as it has.
+impl Measured {
+    /// The threads of a job on the host. However many cores there are, the engine divides a job
+    /// into at most as many subjobs as the option says.
+    fn host_threads(&self) -> u32 {
+        let subjobs = Options::default().subjobs_max.min(JOB_SUBJOBS_MAX);
+        self.host_cores.min(subjobs).max(1)
+    }
+
+    /// The threads of a job on the device.
+    fn device_threads(&self) -> u32 {
+        let subjobs = self.slots.1.min(JOB_SUBJOBS_MAX);
+        self.machine.cores.min(subjobs).max(1)
+    }
+}
+
+/// The predictions, by shape and then by format.
 fn predictions(measured: &Measured) -> Vec<Prediction> {
     let of = |shape: Shape, merge: &Merge| {
         let host = Side {
             merge: merge.here,
-            threads: measured.host_cores,
+            threads: measured.host_threads(),
         };
         let device = Side {
             merge: merge.there,
-            threads: measured.slots.1.min(measured.machine.cores.max(1)),
+            threads: measured.device_threads(),
         };
         let (link, machine) = (&measured.link, &measured.machine);
         predict(shape, merge.format, link, &host, &device, machine)
@@ -164,6 +182,13 @@ fn print(out: &mut Out, measured: &Measured, predictions: &[Prediction]) -> Resu
         out,
         "here       {}",
         plural(measured.host_cores.into(), "core")
+    )?;
+    outln!(
+        out,
+        "a job      uses {} here (the default of `subjobs_max` is {}) and {} on the device",
+        plural(measured.host_threads().into(), "thread"),
+        Options::default().subjobs_max,
+        plural(measured.device_threads().into(), "thread"),
     )?;
     outln!(out)?;
     outln!(out, "merges on one core, bytes of input tables")?;
@@ -284,8 +309,11 @@ fn to_json(measured: &Measured, predictions: &[Prediction]) -> Value {
             "read_bytes_per_s": machine.read_bytes_per_s,
             "reads_are_direct": machine.reads_are_direct, "slot_count": measured.slots.0,
             "parallelism": measured.slots.1, "keep_bytes": measured.keep_bytes,
+            "job_thread_count": measured.device_threads(),
         },
-        "host": { "core_count": measured.host_cores },
+        "host": {
+            "core_count": measured.host_cores, "job_thread_count": measured.host_threads(),
+        },
         "link": {
             "round_trip_ns": link.round_trip_ns, "up_bytes_per_s": link.up_bytes_per_s,
             "down_bytes_per_s": link.down_bytes_per_s,
@@ -295,4 +323,64 @@ fn to_json(measured: &Measured, predictions: &[Prediction]) -> Value {
         "merges": merges.collect::<Vec<Value>>(),
         "predictions": predictions.collect::<Vec<Value>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with a fast link whose cores are as fast as those of the host.
+    fn measured(host_cores: u32, device_cores: u32, parallelism: u32) -> Measured {
+        let rate = MergeRate {
+            in_bytes: 1_000_000,
+            out_bytes: 750_000,
+            ns: 20_000_000,
+            cpu_ns: 20_000_000,
+        };
+        Measured {
+            name: "dpu0".to_string(),
+            slots: (1, parallelism),
+            keep_bytes: 0,
+            machine: Machine {
+                cores: device_cores,
+                ..Machine::default()
+            },
+            host_cores,
+            link: Link::default(),
+            merges: Format::all()
+                .into_iter()
+                .map(|format| Merge {
+                    format,
+                    here: rate,
+                    there: rate,
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_job_uses_no_more_threads_than_it_has_subjobs() {
+        for (host_cores, device_cores, parallelism, expected) in [
+            (1, 1, 1, (1, 1)),
+            (2, 4, 4, (2, 4)),
+            (64, 4, 2, (2, 2)),
+            (64, 64, 64, (2, 8)),
+            // A device that does not know its cores has at least one.
+            (4, 0, 4, (2, 1)),
+        ] {
+            let measured = measured(host_cores, device_cores, parallelism);
+            let threads = (measured.host_threads(), measured.device_threads());
+            assert_eq!(
+                threads, expected,
+                "{host_cores} {device_cores} {parallelism}"
+            );
+            let json = to_json(&measured, &predictions(&measured));
+            assert_eq!(json["host"]["job_thread_count"], expected.0);
+            assert_eq!(json["device"]["job_thread_count"], expected.1);
+            let times = f64::from(expected.1) / f64::from(expected.0);
+            let shared = predictions(&measured);
+            let mut shared = shared.iter().filter(|p| p.shape == Shape::Shared);
+            assert!(shared.all(|p| (p.times_faster - times).abs() < 1e-9));
+        }
+    }
 }

@@ -11,4 +11,6 @@ pub mod predict;
 
 pub use crate::wire::machine::{Machine, MergeRate};
 pub use merge::Format;
-pub use predict::{Binds, Link, Prediction, Shape, Side, Verdict, predict};
+pub use predict::{
+    Binds, JOB_BYTES, JOB_SUBJOBS_MAX, Link, Prediction, Shape, Side, Verdict, predict,
+};

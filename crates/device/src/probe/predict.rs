@@ -24,7 +24,11 @@ use super::merge::Format;
 use crate::wire::machine::{Machine, MergeRate};
 
 /// The bytes of input tables of the job for which the times are compared.
-const JOB_BYTES: f64 = (64 << 20) as f64;
+pub const JOB_BYTES: u64 = 64 << 20;
+
+/// The most subjobs of this job. The engine makes no subjob with fewer than 8 MiB of input
+/// (`SUBJOB_MIN_BYTES` in `crates/engine/src/jobs/runner.rs`), and each thread of a job runs one.
+pub const JOB_SUBJOBS_MAX: u32 = (JOB_BYTES / (8 << 20)) as u32;
 
 /// The round trips of a job: its order, its progress, its outcome, the syncs of its tables, and the
 /// reads that verify them.
@@ -87,7 +91,7 @@ pub struct Link {
 pub struct Side {
     /// How fast one core merges.
     pub merge: MergeRate,
-    /// The number of cores that work on a job.
+    /// The number of cores that work on a job, at most [`JOB_SUBJOBS_MAX`].
     pub threads: u32,
 }
 
@@ -201,7 +205,7 @@ pub fn predict(
     let storage = per_byte(machine.read_bytes_per_s as f64)
         + kept * per_byte(machine.write_bytes_per_s as f64);
     let (here, there) = (host.merge_s_per_byte(), device.merge_s_per_byte());
-    let rounds = ROUND_TRIPS * link.round_trip_ns as f64 / 1e9 / JOB_BYTES;
+    let rounds = ROUND_TRIPS * link.round_trip_ns as f64 / 1e9 / JOB_BYTES as f64;
     let verified = VERIFIED * (1.0 + kept);
     let verify_down = match shape {
         Shape::Held => verified,
