@@ -71,7 +71,10 @@ fn a_device_is_measured_and_each_shape_is_predicted() {
         is_one_of("shape", &["held", "shared", "lent"]);
         is_one_of("codec", &["none", "lz4", "zstd:3"]);
         is_one_of("verdict", &["yes", "spares-host", "no"]);
-        let pays = prediction["verdict"] != "no";
+        // What the device keeps is too little for the tables of a job.
+        let is_refused = prediction["shape"] == "lent";
+        assert_eq!(prediction["refused_because"].is_string(), is_refused);
+        let pays = !is_refused && prediction["verdict"] != "no";
         assert_eq!(prediction["pays"].as_bool().unwrap(), pays);
     }
     let text = silt(["device", "probe", &address]).fine();
@@ -81,7 +84,8 @@ fn a_device_is_measured_and_each_shape_is_predicted() {
         "a job      uses ",
         "held:",
         "shared:",
-        "lent:",
+        "lent: tables are sent (this device refuses the job: it keeps 976.6 KiB",
+        "refused",
         "zstd:3",
         "4096",
     ] {

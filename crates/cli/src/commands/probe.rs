@@ -9,8 +9,8 @@
 use serde_json::{Value, json};
 use siltstone::Options;
 use siltstone_device::probe::{
-    Format, JOB_SUBJOBS_MAX, Link, Machine, MergeRate, Prediction, Shape, Side, Verdict, merge,
-    predict,
+    Format, JOB_BYTES, JOB_SUBJOBS_MAX, Link, Machine, MergeRate, Prediction, Shape, Side, Verdict,
+    merge, predict,
 };
 use siltstone_device::{Device, FolderWanted};
 use siltstone_storage::Runtime;
@@ -101,6 +101,24 @@ impl Measured {
     fn device_threads(&self) -> u32 {
         let subjobs = self.slots.1.min(JOB_SUBJOBS_MAX);
         self.machine.cores.min(subjobs).max(1)
+    }
+
+    /// Why the device would refuse the job of this shape, if that is known. A device does not say
+    /// whether it holds stores or shares folders.
+    fn refusal(&self, shape: Shape) -> Option<String> {
+        // Outputs need about as many bytes as inputs.
+        let needed_bytes = 2 * JOB_BYTES;
+        match (shape, self.keep_bytes) {
+            (Shape::Held | Shape::Shared, _) => None,
+            (Shape::Lent, 0) => Some("it runs without --keep".to_string()),
+            (Shape::Lent, keep) if keep < needed_bytes => Some(format!(
+                "it keeps {} for each host, and a job of {} needs {}",
+                bytes(keep),
+                bytes(JOB_BYTES),
+                bytes(needed_bytes)
+            )),
+            (Shape::Lent, _) => None,
+        }
     }
 }
 
@@ -219,7 +237,8 @@ fn print(out: &mut Out, measured: &Measured, predictions: &[Prediction]) -> Resu
     }
     for shape in Shape::ALL {
         outln!(out)?;
-        outln!(out, "{}", heading(shape, measured))?;
+        let refusal = measured.refusal(shape);
+        outln!(out, "{}", heading(shape, measured, refusal.as_deref()))?;
         outln!(
             out,
             "  {:<8}{:>7}  {:<13}{:>10}{:>14}{:>14}{:>11}  {}",
@@ -238,7 +257,10 @@ fn print(out: &mut Out, measured: &Measured, predictions: &[Prediction]) -> Resu
                 "  {:<8}{:>7}  {:<13}{:>9.2}x{:>14}{:>14}{:>10.0}%  {}",
                 p.format.codec_name(),
                 p.format.value_bytes,
-                p.verdict.word(),
+                match refusal {
+                    None => p.verdict.word(),
+                    Some(_) => "refused",
+                },
                 p.times_faster,
                 rate(p.device_bytes_per_s),
                 rate(p.host_bytes_per_s),
@@ -260,16 +282,19 @@ fn print(out: &mut Out, measured: &Measured, predictions: &[Prediction]) -> Resu
     )
 }
 
-fn heading(shape: Shape, measured: &Measured) -> String {
-    match shape {
-        Shape::Held => "held: the tables lie on the device (silt://..., or --tables)".to_string(),
-        Shape::Shared => {
+fn heading(shape: Shape, measured: &Measured, refusal: Option<&str>) -> String {
+    match (shape, refusal) {
+        (Shape::Held, _) => {
+            "held: the tables lie on the device (silt://..., or --tables)".to_string()
+        }
+        (Shape::Shared, _) => {
             "shared: both see the folder of tables (silt device --share FOLDER)".to_string()
         }
-        Shape::Lent if measured.keep_bytes == 0 => {
-            "lent: tables are sent (this device takes none: it runs without --keep)".to_string()
-        }
-        Shape::Lent => format!(
+        (Shape::Lent, Some(why)) => format!(
+            "lent: tables are sent (this device refuses the job: {why}; the figures are for a \
+             larger --keep)"
+        ),
+        (Shape::Lent, None) => format!(
             "lent: tables are sent (this device keeps {} for each host)",
             bytes(measured.keep_bytes)
         ),
@@ -292,10 +317,12 @@ fn to_json(measured: &Measured, predictions: &[Prediction]) -> Value {
         })
     });
     let predictions = predictions.iter().map(|p| {
+        let refusal = measured.refusal(p.shape);
         json!({
             "shape": p.shape.to_string(), "codec": p.format.codec_name(),
             "value_bytes": p.format.value_bytes, "verdict": p.verdict.word(),
-            "pays": p.verdict != Verdict::No, "times_faster": p.times_faster,
+            "pays": refusal.is_none() && p.verdict != Verdict::No,
+            "refused_because": refusal, "times_faster": p.times_faster,
             "device_bytes_per_s": p.device_bytes_per_s, "host_bytes_per_s": p.host_bytes_per_s,
             "spared_host_cpu": p.spared_cpu, "link_bytes_per_byte": p.link_bytes_per_byte,
             "binds": p.binds.to_string(),
@@ -330,7 +357,7 @@ mod tests {
     use super::*;
 
     /// A device with a fast link whose cores are as fast as those of the host.
-    fn measured(host_cores: u32, device_cores: u32, parallelism: u32) -> Measured {
+    fn measured(host_cores: u32, device_cores: u32, parallelism: u32, keep_bytes: u64) -> Measured {
         let rate = MergeRate {
             in_bytes: 1_000_000,
             out_bytes: 750_000,
@@ -340,7 +367,7 @@ mod tests {
         Measured {
             name: "dpu0".to_string(),
             slots: (1, parallelism),
-            keep_bytes: 0,
+            keep_bytes,
             machine: Machine {
                 cores: device_cores,
                 ..Machine::default()
@@ -368,7 +395,7 @@ mod tests {
             // A device that does not know its cores has at least one.
             (4, 0, 4, (2, 1)),
         ] {
-            let measured = measured(host_cores, device_cores, parallelism);
+            let measured = measured(host_cores, device_cores, parallelism, 0);
             let threads = (measured.host_threads(), measured.device_threads());
             assert_eq!(
                 threads, expected,
@@ -381,6 +408,32 @@ mod tests {
             let shared = predictions(&measured);
             let mut shared = shared.iter().filter(|p| p.shape == Shape::Shared);
             assert!(shared.all(|p| (p.times_faster - times).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn a_shape_that_the_device_refuses_does_not_pay() {
+        let needed = 2 * JOB_BYTES;
+        for (keep_bytes, because) in [
+            (0, Some("without --keep")),
+            (needed / 2, Some("needs 128.0 MiB")),
+            (needed, None),
+        ] {
+            let measured = measured(1, 4, 4, keep_bytes);
+            let json = to_json(&measured, &predictions(&measured));
+            for prediction in json["predictions"].as_array().unwrap() {
+                // The device would pay in all shapes.
+                assert_eq!(prediction["verdict"], "yes", "{prediction}");
+                let because = because.filter(|_| prediction["shape"] == "lent");
+                assert_eq!(prediction["pays"], because.is_none(), "{prediction}");
+                match because {
+                    None => assert!(prediction["refused_because"].is_null(), "{prediction}"),
+                    Some(text) => {
+                        let said = prediction["refused_because"].as_str().unwrap();
+                        assert!(said.contains(text), "{said}");
+                    }
+                }
+            }
         }
     }
 }
