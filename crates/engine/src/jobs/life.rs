@@ -288,6 +288,12 @@ impl Jobs {
             // begins again without the tables that were left.
             tracing::warn!(error = %ended, "tables that another executor left are not believed");
             sides.count_fallback();
+            // A separated attempt could leave such tables again.
+            work.is_whole = true;
+            let mut left_by = work.begun.iter().flat_map(Begun::left_by);
+            if left_by.any(|side| side == sides.host()) {
+                runner.separated_pauses.lock().ended(false, self.env.now());
+            }
             return Err(Stopped::Elsewhere);
         }
         if !is_host {
