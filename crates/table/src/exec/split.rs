@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Mutex, Runtime};
+use siltstone_storage::{Mutex, Runtime, StorageErrorKind};
 
 use super::{
     CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, Progress, Side,
@@ -147,8 +147,18 @@ fn show(parts: [&Progress; 2], whole: &Progress) {
 /// Deletes the tables of a part's outcome that does not count. Only names that the part gives to
 /// its tables are deleted, because a lying outcome must not make the host delete other files.
 fn delete(outcome: &Outcome, part: &Part, ctx: &ExecContext) {
-    for name in outcome.names_of(&part.job.output) {
-        let _ = ctx.outputs.delete(ctx.epoch, name);
+    delete_names(outcome.names_of(&part.job.output), ctx);
+}
+
+/// Deletes objects whose names nobody else needs. A storage that cannot be reached makes each call
+/// wait for its whole time limit, so the first such call ends the loop. Whatever is left is an
+/// orphan by its name (E4).
+fn delete_names<'a>(names: impl IntoIterator<Item = &'a str>, ctx: &ExecContext) {
+    for name in names {
+        let deleted = ctx.outputs.delete(ctx.epoch, name);
+        if deleted.is_err_and(|error| error.kind == StorageErrorKind::Unreachable) {
+            break;
+        }
     }
 }
 
@@ -345,22 +355,23 @@ fn join(
         subjob = table.subjob;
         let name = job.table_name(subjob + share as u32, number);
         if let Err(error) = ctx.outputs.rename(ctx.epoch, &table.name, &name) {
-            // The rename may have taken effect although it failed.
-            let _ = ctx.outputs.delete(ctx.epoch, &name);
-            failed = Some(error);
+            failed = Some((error, name));
             break;
         }
         table.name = name;
         renamed += 1;
     }
-    let synced = match (failed, renamed) {
-        (Some(error), _) => Err(error),
-        (None, 0) => Ok(()),
-        (None, _) => ctx.outputs.sync_dir(ctx.epoch),
+    let (synced, maybe_renamed) = match (failed, renamed) {
+        (Some((error, name)), _) => (Err(error), Some(name)),
+        (None, 0) => (Ok(()), None),
+        (None, _) => (ctx.outputs.sync_dir(ctx.epoch), None),
     };
     if let Err(error) = synced {
-        for table in first.tables.iter().chain(&second.tables) {
-            let _ = ctx.outputs.delete(ctx.epoch, &table.name);
+        if error.kind != StorageErrorKind::Unreachable {
+            let tables = first.tables.iter().chain(&second.tables);
+            let names = tables.map(|table| table.name.as_str());
+            // A rename may have taken effect although it failed.
+            delete_names(maybe_renamed.as_deref().into_iter().chain(names), ctx);
         }
         return Err(error.into());
     }

@@ -1,0 +1,161 @@
+//! An executor that divides jobs between two others: which side gets which jobs, how long the
+//! caller waits, and what is counted and deleted.
+//!
+//! Most tests run in simulation, where the sides take exactly as long as a test says.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::forged::*;
+use common::*;
+use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::sim::{self, SimConfig};
+use siltstone_storage::{FaultStorage, Mutex, OpKind, Runtime, StorageErrorKind};
+use siltstone_table::error::TableError;
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side, SplitExecutor};
+use siltstone_table::job::Job;
+use siltstone_table::job::outcome::Outcome;
+
+/// What a side does with its next jobs.
+#[derive(Clone, Copy)]
+struct Plan {
+    takes_ms: u64,
+    fails: bool,
+}
+
+const QUICK: Plan = Plan {
+    takes_ms: 0,
+    fails: false,
+};
+
+/// One of the two sides.
+struct Half {
+    side: Side,
+    plan: Mutex<Plan>,
+    /// The number of subjobs of each job that it was given.
+    given: Mutex<Vec<usize>>,
+}
+
+impl Half {
+    fn new(runtime: &Runtime, side: Side, plan: Plan) -> Arc<Half> {
+        Arc::new(Half {
+            side,
+            plan: runtime.mutex(plan),
+            given: runtime.mutex(Vec::new()),
+        })
+    }
+
+    fn given(&self) -> Vec<usize> {
+        self.given.lock().clone()
+    }
+}
+
+impl Executor for Half {
+    fn name(&self) -> &str {
+        "half"
+    }
+
+    fn side(&self) -> Side {
+        self.side
+    }
+
+    fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let plan = *self.plan.lock();
+        self.given.lock().push(job.subjobs());
+        if plan.takes_ms > 0 {
+            ctx.runtime.sleep(Duration::from_millis(plan.takes_ms));
+        }
+        if plan.fails {
+            ctx.progress.bytes_in.fetch_add(1 << 30, Ordering::Relaxed);
+            return Err(TableError::Misuse("the test wants it").into());
+        }
+        CpuExecutor::new().run(job, ctx)
+    }
+}
+
+/// Two sides, the executor that divides jobs between them, and a job.
+struct Halves {
+    runtime: Runtime,
+    sides: [Arc<Half>; 2],
+    split: SplitExecutor,
+    honest: Honest,
+    faults: Arc<FaultStorage>,
+    attempt: u64,
+}
+
+impl Halves {
+    fn new(runtime: &Runtime, plans: [Plan; 2]) -> Halves {
+        let [host, device] = plans;
+        let sides = [
+            Half::new(runtime, Side::Host, host),
+            Half::new(runtime, Side::Device, device),
+        ];
+        let [first, second] = [0, 1].map(|at: usize| sides[at].clone() as Arc<dyn Executor>);
+        let honest = honest();
+        let faults = Arc::new(FaultStorage::new(honest.storage.clone(), runtime));
+        Halves {
+            runtime: runtime.clone(),
+            split: SplitExecutor::new(runtime, "split", first, second),
+            sides,
+            honest,
+            faults,
+            attempt: 10,
+        }
+    }
+
+    fn context(&self) -> ExecContext {
+        let inputs = Arc::new(self.honest.inputs.clone());
+        let outputs = self.faults.clone();
+        ExecContext::new(self.runtime.clone(), inputs, outputs, epoch())
+    }
+
+    /// Runs the job, which is divided into this many subjobs.
+    fn run(&mut self, subjobs: usize, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let mut job = self.honest.job.clone();
+        self.attempt += 1;
+        job.output.attempt = self.attempt;
+        let cut = |i| format!("k{:04}", i * 900 / subjobs).into_bytes();
+        job.hard_cuts = (1..subjobs).map(cut).collect();
+        job.soft_cuts.retain(|cut| !job.hard_cuts.contains(cut));
+        self.split.run(&job, ctx)
+    }
+}
+
+fn simulated(test: impl FnOnce(Runtime) + Send + 'static) {
+    sim::run(SimConfig::new(1), test).result.unwrap();
+}
+
+/// A storage that cannot be reached makes each call wait for its time limit.
+#[test]
+fn deletes_end_at_the_first_one_that_cannot_reach_the_storage() {
+    simulated(|runtime| {
+        let late_failure = Plan {
+            takes_ms: 1000,
+            fails: true,
+        };
+        for kind in [StorageErrorKind::Unreachable, StorageErrorKind::Io] {
+            let is_unreachable = kind == StorageErrorKind::Unreachable;
+            // The tables of the first part are deleted, because the second part fails.
+            let mut halves = Halves::new(&runtime, [QUICK, late_failure]);
+            let rule = Rule::on(OpKind::Delete, Fault::Fail(kind)).for_good();
+            halves.faults.add(rule);
+            halves.run(2, &halves.context()).unwrap_err();
+            let made = halves.faults.counts().of(OpKind::Create);
+            let tried = halves.faults.counts().of(OpKind::Delete);
+            assert!(made > 1, "{made} tables");
+            assert_eq!(tried, if is_unreachable { 1 } else { made }, "{kind:?}");
+            // The tables of both parts are deleted, because a table cannot be renamed.
+            let mut halves = Halves::new(&runtime, [QUICK, QUICK]);
+            halves
+                .faults
+                .add(Rule::on(OpKind::Rename, Fault::Fail(kind)).for_good());
+            halves.run(2, &halves.context()).unwrap_err();
+            let made = halves.faults.counts().of(OpKind::Create);
+            let tried = halves.faults.counts().of(OpKind::Delete);
+            assert_eq!(tried, if is_unreachable { 0 } else { made + 1 }, "{kind:?}");
+        }
+    });
+}
