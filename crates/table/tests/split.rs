@@ -159,3 +159,13 @@ fn deletes_end_at_the_first_one_that_cannot_reach_the_storage() {
         }
     });
 }
+
+#[test]
+fn the_end_of_a_part_wakes_the_caller() {
+    simulated(|runtime| {
+        let mut halves = Halves::new(&runtime, [QUICK, QUICK]);
+        let begun = runtime.now();
+        halves.run(4, &halves.context()).unwrap();
+        assert_eq!(runtime.now(), begun, "both parts take no simulated time");
+    });
+}

@@ -14,14 +14,15 @@
 //! deleted. A job with one subjob goes to the faster executor as a whole.
 //!
 //! Threading: shared. Each part has a task. The calling task waits, shows the progress of the
-//! parts, and passes on a cancellation. The lock of the speeds is not held during any call.
+//! parts, and passes on a cancellation. A part that ends wakes it. No lock is held during any call
+//! of an executor or a storage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{Mutex, Runtime, StorageErrorKind};
+use siltstone_storage::{Condvar, Mutex, Runtime, StorageErrorKind};
 
 use super::{
     CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, Progress, Side,
@@ -31,7 +32,8 @@ use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::verify_outcome;
 use crate::job::{Job, OutputPrefix};
 
-/// How often the calling task checks the parts.
+/// How long the calling task waits at most for the end of a part before it shows the progress of
+/// the parts and looks whether the job was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The number of jobs over which speeds are measured.
@@ -127,6 +129,44 @@ fn run(executor: &dyn Executor, part: &Part) -> Ended {
     let begun = runtime.now();
     let result = executor.run(&part.job, &part.context);
     (result, runtime.now().since(begun))
+}
+
+/// Which parts have ended.
+struct Ends {
+    have_ended: Mutex<[bool; 2]>,
+    changed: Condvar,
+}
+
+impl Ends {
+    fn new(runtime: &Runtime) -> Arc<Ends> {
+        Arc::new(Ends {
+            have_ended: runtime.mutex([false; 2]),
+            changed: runtime.condvar(),
+        })
+    }
+
+    /// Waits until a part has ended that is not among the `known` ones, or until [`LOOK`] is over.
+    /// Returns which parts have ended.
+    fn wait(&self, known: [bool; 2]) -> [bool; 2] {
+        let mut have_ended = self.have_ended.lock();
+        if *have_ended == known {
+            have_ended = self.changed.wait_timeout(have_ended, LOOK).0;
+        }
+        *have_ended
+    }
+}
+
+/// Records the end of a part when it is dropped, so that a task that panics ends its part, too.
+struct Ending {
+    ends: Arc<Ends>,
+    part: usize,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.ends.have_ended.lock()[self.part] = true;
+        self.ends.changed.notify_all();
+    }
 }
 
 /// Shows the sums over both parts as the progress of the job.
@@ -274,10 +314,18 @@ impl SplitExecutor {
         parts: &[Arc<Part>; 2],
         ctx: &ExecContext,
     ) -> Result<[Ended; 2], ExecError> {
+        let ends = Ends::new(&ctx.runtime);
         let mut tasks = Vec::new();
-        for (executor, part) in self.sides.iter().zip(parts) {
+        for (at, (executor, part)) in self.sides.iter().zip(parts).enumerate() {
             let (executor, task_part) = (Arc::clone(executor), Arc::clone(part));
-            let task = move || run(&*executor, &task_part);
+            let ending = Ending {
+                ends: Arc::clone(&ends),
+                part: at,
+            };
+            let task = move || {
+                let _ending = ending;
+                run(&*executor, &task_part)
+            };
             match ctx.runtime.spawn("part of a job", task) {
                 Ok(task) => tasks.push(task),
                 Err(error) => {
@@ -296,22 +344,22 @@ impl SplitExecutor {
         let mut tasks: Vec<Option<_>> = tasks.into_iter().map(Some).collect();
         let mut has_panicked = false;
         while tasks.iter().any(Option::is_some) {
-            ctx.runtime.sleep(LOOK);
+            let have_ended = ends.wait([0, 1].map(|at: usize| tasks[at].is_none()));
             if ctx.cancel.is_cancelled() {
                 parts.iter().for_each(|part| part.context.cancel.cancel());
             }
             for (at, slot) in tasks.iter_mut().enumerate() {
-                if !slot.as_ref().is_some_and(|task| task.is_finished()) {
+                let Some(task) = slot.take_if(|_| have_ended[at]) else {
                     continue;
-                }
-                match slot.take().map(|task| task.join()) {
-                    Some(Ok(end)) => {
+                };
+                match task.join() {
+                    Ok(end) => {
                         if end.0.is_err() {
                             parts[1 - at].context.cancel.cancel();
                         }
                         ended[at] = Some(end);
                     }
-                    _ => {
+                    Err(_) => {
                         has_panicked = true;
                         parts[1 - at].context.cancel.cancel();
                     }
