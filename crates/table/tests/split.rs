@@ -169,3 +169,17 @@ fn the_end_of_a_part_wakes_the_caller() {
         assert_eq!(runtime.now(), begun, "both parts take no simulated time");
     });
 }
+
+/// The first part runs in a task of its own, and the caller of the executor counts only its own.
+#[test]
+fn the_processor_time_of_the_first_part_is_counted() {
+    let mut halves = Halves::new(&Runtime::threads(), [QUICK, QUICK]);
+    let ctx = halves.context();
+    let of = |ctx: &ExecContext| ctx.progress.helpers_cpu_ns.load(Ordering::Relaxed);
+    halves.run(2, &ctx).unwrap();
+    let once = of(&ctx);
+    assert!(once > 0);
+    // A second attempt with the same progress adds to it.
+    halves.run(2, &ctx).unwrap();
+    assert!(of(&ctx) > once, "{} after {once}", of(&ctx));
+}

@@ -127,7 +127,14 @@ type Ended = (Result<Outcome, ExecError>, Duration);
 fn run(executor: &dyn Executor, part: &Part) -> Ended {
     let runtime = &part.context.runtime;
     let begun = runtime.now();
+    let cpu_begun_ns = runtime.task_cpu_ns();
     let result = executor.run(&part.job, &part.context);
+    if executor.side() == Side::Host {
+        // For the caller of the whole job, this task is a helper.
+        let used_ns = runtime.task_cpu_ns().saturating_sub(cpu_begun_ns);
+        let helpers = &part.context.progress.helpers_cpu_ns;
+        helpers.fetch_add(used_ns, Ordering::Relaxed);
+    }
     (result, runtime.now().since(begun))
 }
 
@@ -169,19 +176,20 @@ impl Drop for Ending {
     }
 }
 
-/// Shows the sums over both parts as the progress of the job.
-fn show(parts: [&Progress; 2], whole: &Progress) {
-    let sum = |count: fn(&Progress) -> &AtomicU64| {
+/// Shows the sums over both parts as the progress of the job. Processor time is added to
+/// `cpu_before_ns`, which earlier attempts of the job used.
+fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64) {
+    let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
-        count(whole).store(of(parts[0]) + of(parts[1]), Ordering::Relaxed);
+        count(whole).store(before + of(parts[0]) + of(parts[1]), Ordering::Relaxed);
     };
-    sum(|p| &p.entries);
-    sum(|p| &p.bytes_in);
-    sum(|p| &p.bytes_out);
-    sum(|p| &p.tables);
-    sum(|p| &p.buffer_bytes);
-    sum(|p| &p.beats);
-    sum(|p| &p.helpers_cpu_ns);
+    sum(|p| &p.entries, 0);
+    sum(|p| &p.bytes_in, 0);
+    sum(|p| &p.bytes_out, 0);
+    sum(|p| &p.tables, 0);
+    sum(|p| &p.buffer_bytes, 0);
+    sum(|p| &p.beats, 0);
+    sum(|p| &p.helpers_cpu_ns, cpu_before_ns);
 }
 
 /// Deletes the tables of a part's outcome that does not count. Only names that the part gives to
@@ -343,6 +351,7 @@ impl SplitExecutor {
         let mut ended: [Option<Ended>; 2] = [None, None];
         let mut tasks: Vec<Option<_>> = tasks.into_iter().map(Some).collect();
         let mut has_panicked = false;
+        let cpu_before_ns = ctx.progress.helpers_cpu_ns.load(Ordering::Relaxed);
         while tasks.iter().any(Option::is_some) {
             let have_ended = ends.wait([0, 1].map(|at: usize| tasks[at].is_none()));
             if ctx.cancel.is_cancelled() {
@@ -366,7 +375,7 @@ impl SplitExecutor {
                 }
             }
             let progress = [&*parts[0].context.progress, &*parts[1].context.progress];
-            show(progress, &ctx.progress);
+            show(progress, &ctx.progress, cpu_before_ns);
         }
         match ended {
             [Some(first), Some(second)] if !has_panicked => Ok([first, second]),
