@@ -183,3 +183,28 @@ fn the_processor_time_of_the_first_part_is_counted() {
     halves.run(2, &ctx).unwrap();
     assert!(of(&ctx) > once, "{} after {once}", of(&ctx));
 }
+
+#[test]
+fn a_part_that_failed_does_not_count_as_fast() {
+    simulated(|runtime| {
+        let slow = Plan {
+            takes_ms: 100,
+            fails: false,
+        };
+        let fails = Plan {
+            takes_ms: 0,
+            fails: true,
+        };
+        let mut halves = Halves::new(&runtime, [slow, slow]);
+        halves.run(8, &halves.context()).unwrap();
+        *halves.sides[1].plan.lock() = fails;
+        halves.run(8, &halves.context()).unwrap_err();
+        *halves.sides[1].plan.lock() = slow;
+        halves.run(8, &halves.context()).unwrap();
+        let given = halves.sides[0].given();
+        assert_eq!(
+            given[2], given[1],
+            "the failure changes no share: {given:?}"
+        );
+    });
+}

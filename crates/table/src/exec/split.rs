@@ -276,9 +276,12 @@ impl Executor for SplitExecutor {
             part(share, subjobs, second_output),
         ];
         let ended = self.run_parts(&parts, ctx)?;
-        for (side, (part, (_, took))) in parts.iter().zip(&ended).enumerate() {
-            let bytes = part.context.progress.bytes_in.load(Ordering::Relaxed);
-            self.measured(side, bytes, *took);
+        for (side, (part, (result, took))) in parts.iter().zip(&ended).enumerate() {
+            // A part that failed, or was cancelled, does not show how fast its side is.
+            if result.is_ok() {
+                let bytes = part.context.progress.bytes_in.load(Ordering::Relaxed);
+                self.measured(side, bytes, *took);
+            }
         }
         let [(first, _), (second, _)] = ended;
         match (first, second) {
