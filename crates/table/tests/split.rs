@@ -208,3 +208,24 @@ fn a_part_that_failed_does_not_count_as_fast() {
         );
     });
 }
+
+#[test]
+fn undivided_jobs_are_measured_and_go_to_the_faster_side() {
+    simulated(|runtime| {
+        let plan = |takes_ms| Plan {
+            takes_ms,
+            fails: false,
+        };
+        let mut halves = Halves::new(&runtime, [plan(30), plan(10)]);
+        let given = |halves: &mut Halves, jobs: usize| {
+            (0..jobs).for_each(|_| drop(halves.run(1, &halves.context()).unwrap()));
+            [0, 1].map(|at: usize| halves.sides[at].given().len())
+        };
+        assert_eq!(given(&mut halves, 2), [1, 1], "each side is measured");
+        assert_eq!(given(&mut halves, 3), [1, 4], "the second side is faster");
+        // The second side slows down. After two jobs its mean is above the first side's.
+        *halves.sides[1].plan.lock() = plan(80);
+        assert_eq!(given(&mut halves, 2), [1, 6]);
+        assert_eq!(given(&mut halves, 3), [4, 6]);
+    });
+}

@@ -11,7 +11,8 @@
 //! part has an output prefix of its own, and its tables are renamed when both parts are done.
 //!
 //! Invariants: E1 to E4. If one part fails, the other one is cancelled, and the tables of both are
-//! deleted. A job with one subjob goes to the faster executor as a whole.
+//! deleted. A job with one subjob goes to the faster executor as a whole. A job that failed is not
+//! part of the measured speeds.
 //!
 //! Threading: shared. Each part has a task. The calling task waits, shows the progress of the
 //! parts, and passes on a cancellation. A part that ends wakes it. No lock is held during any call
@@ -247,14 +248,7 @@ impl Executor for SplitExecutor {
     fn run(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         let subjobs = job.subjobs();
         if subjobs == 1 {
-            let [first, second] = self.mean_speeds();
-            let is_first_faster = first.unwrap_or(0.0) <= second.unwrap_or(f64::MAX);
-            let side = usize::from(!is_first_faster);
-            let context = ExecContext {
-                max_parallel: 1,
-                ..ctx.clone()
-            };
-            return self.sides[side].run(job, &context);
+            return self.run_undivided(job, ctx);
         }
         let share = self.first_share(subjobs);
         let second_output = job.output.second_part();
@@ -319,6 +313,29 @@ impl Executor for SplitExecutor {
 }
 
 impl SplitExecutor {
+    /// Runs a job as a whole on the faster side. A side that was not measured yet is tried first.
+    fn run_undivided(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
+        let side = match self.mean_speeds() {
+            [None, _] => 0,
+            [Some(_), None] => 1,
+            [Some(first), Some(second)] => usize::from(first > second),
+        };
+        let context = ExecContext {
+            max_parallel: 1,
+            ..ctx.clone()
+        };
+        let bytes = || ctx.progress.bytes_in.load(Ordering::Relaxed);
+        // Some executors add to the bytes of an earlier attempt, others replace them. So only an
+        // attempt that begins without bytes is measured.
+        let is_first_attempt = bytes() == 0;
+        let begun = ctx.runtime.now();
+        let result = self.sides[side].run(job, &context);
+        if result.is_ok() && is_first_attempt {
+            self.measured(side, bytes(), ctx.runtime.now().since(begun));
+        }
+        result
+    }
+
     /// Runs both parts at the same time.
     fn run_parts(
         &self,
