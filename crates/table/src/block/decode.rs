@@ -8,8 +8,8 @@
 //! Threading: a [`Block`] is immutable and shared.
 
 use super::header::{
-    CHECKSUM_BYTES, FLAG_COLUMNS_COMPRESSED, FLAG_KINDS, FLAG_VALUES_COMPRESSED, HEADER_BYTES,
-    Header,
+    CHECKSUM_BYTES, FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS,
+    FLAG_VALUES_COMPRESSED, HEADER_BYTES, Header,
 };
 use super::search::View;
 use crate::checksum::crc32c;
@@ -289,7 +289,8 @@ impl Decoded {
 
 impl View<'_, [u8]> {
     /// Replaces `out` by all entries. Every offset in the columns is checked, so `out` can be used
-    /// without further checks, and each value range is within the block's values.
+    /// without further checks, and each value range is within the block's values. So is the padding
+    /// of heads.
     pub fn decode_all(&self, out: &mut Decoded) -> Result<(), Damage> {
         let h = *self.header();
         let n = h.n;
@@ -374,9 +375,47 @@ impl View<'_, [u8]> {
                 out.key_ends.push(at as u32);
             }
         }
+        self.check_padding()?;
         out.keys.truncate(at + Decoded::SLACK);
         out.keys[at..].fill(0);
         Ok(())
+    }
+
+    /// Checks that heads are padded with zeros, after pads were found to be right. A search compares
+    /// whole heads, so it would not find a key whose head is padded with other bytes. Blocks in
+    /// which no key ends within its head have nothing to check.
+    #[inline(never)]
+    fn check_padding(&self) -> Result<(), Damage> {
+        let h = self.header();
+        let same = match h.has(FLAG_FIXED_KEYS) {
+            true => (h.prefix_len + h.head_width).saturating_sub(h.key_len),
+            false => 0,
+        };
+        let pads = match h.has(FLAG_PADS) {
+            true => &self.bytes()[self.at() + h.pads..][..h.n],
+            false if same == 0 => return Ok(()),
+            false => &[],
+        };
+        let padding = |i| {
+            let pad = pads.get(i).map_or(same, |pad| usize::from(*pad));
+            // The bits of this many bytes. All bits are a shift by 64, which has no result.
+            let mask = 1u64
+                .checked_shl(8 * pad as u32)
+                .unwrap_or(0)
+                .wrapping_sub(1);
+            self.head(i) & mask
+        };
+        if (0..h.n).fold(0, |all, i| all | padding(i)) == 0 {
+            return Ok(());
+        }
+        let first = (0..h.n).find(|i| padding(*i) != 0).unwrap_or(0);
+        let at = HEADER_BYTES + first * h.head_width;
+        Err(Damage::new(
+            "padding of a head",
+            at as u64,
+            0,
+            padding(first),
+        ))
     }
 
     /// Padding while keys are written: the number of bytes that a head or a wide copy may write too

@@ -300,3 +300,50 @@ fn columns_without_information_take_no_bytes() {
     assert_eq!(h.columns_bytes(), HEADER_BYTES + 50 * 4 + h.prefix_len);
     assert_eq!(stored.len(), 50 * 32 + h.columns_bytes() + CHECKSUM_BYTES);
 }
+
+/// A search compares whole heads, so it does not find a key whose head has other padding than
+/// zeros. All readers of whole blocks must notice that.
+#[test]
+fn a_head_that_is_not_padded_with_zeros_is_damage() {
+    let fixed: &[&[u8]] = &[b"kaa", b"kbb", b"kcc"];
+    let of_any_length: &[&[u8]] = &[b"kaaaaaaa", b"kbb", b"kccccccccccccc"];
+    let wide: &[&[u8]] = &[b"kaaaaaaab", b"kaaaaaaac", b"kb", b"kccccccccccccc"];
+    let empty: &[&[u8]] = &[b"k", b"kbbbbbbbbb"];
+    for (keys, at, padding) in [
+        (fixed, 1, 2),
+        (of_any_length, 1, 2),
+        (wide, 2, 7),
+        (empty, 0, 4),
+    ] {
+        let entries: Entries = keys
+            .iter()
+            .map(|key| (key.to_vec(), trailer(7, Kind::Put), vec![1, 2, 3]))
+            .collect();
+        let (honest, anchor) = build(&entries, Codec::None);
+        let h = Header::parse(honest.as_slice(), anchor).unwrap();
+        for byte in 0..h.head_width {
+            let mut stored = honest.clone();
+            // Heads are stored reversed, so the padding comes first.
+            let head = anchor + HEADER_BYTES + at * h.head_width;
+            stored[head + byte] ^= 1;
+            let end = stored.len() - CHECKSUM_BYTES;
+            let crc = crc32c(&stored[anchor..end]);
+            stored[end..].copy_from_slice(&crc.to_le_bytes());
+
+            let mut all = Decoded::default();
+            let mut scratch = Vec::new();
+            let view = open_stored(&stored, anchor, true, &mut scratch).unwrap();
+            let decoded = view.decode_all(&mut all);
+            let is_padding = byte < padding;
+            assert_eq!(decoded.is_err(), is_padding, "byte {byte} of {keys:?}");
+            assert!(!is_padding || view.get(keys[at], u64::MAX).unwrap().is_none());
+
+            let columns = open_columns(&stored[anchor..], anchor, true, &mut scratch).unwrap();
+            let decoded = columns.decode_all(&mut all).map_err(|damage| damage.what);
+            match is_padding {
+                true => assert_eq!(decoded, Err("padding of a head")),
+                false => decoded.unwrap(),
+            }
+        }
+    }
+}
