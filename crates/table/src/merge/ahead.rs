@@ -123,14 +123,24 @@ impl ColumnsAhead {
     }
 
     /// Waits for a piece that was asked for.
+    ///
+    /// # Errors
+    /// The error of the read, `Cancelled` if the job was cancelled, and an error of its own if the
+    /// reading task has ended without that.
     pub(super) fn take(&self, ticket: u64) -> Result<Vec<u8>, ExecError> {
         let mut state = self.state.lock();
         loop {
             if let Some(read) = state.read.remove(&ticket) {
                 return Ok(read?);
             }
-            if state.is_closed || self.cancel.is_cancelled() {
+            if self.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled);
+            }
+            if state.is_closed {
+                // The owner closes it after the merge, so the task has panicked. This error must
+                // not look like a cancellation, which says that the reason is elsewhere.
+                let what = "the task that reads columns ahead has ended early; its job failed";
+                return Err(TableError::Misuse(what).into());
             }
             state = self.changed.wait_timeout(state, LOOK).0;
         }
