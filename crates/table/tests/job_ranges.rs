@@ -329,6 +329,70 @@ fn of_large_values_windows_are_compared() {
     assert!(found > 50, "{found} of 60");
 }
 
+/// The size of values is that of the inputs, so an executor that says that its values are large is
+/// still compared as a whole.
+#[test]
+fn an_executor_does_not_choose_that_windows_are_compared() {
+    // All places are drawn, many times over.
+    let sample = |seed| RangeSample::Drawn {
+        per_mille: 1_000_000,
+        seed,
+    };
+    let claim = |mut outcome: Outcome| {
+        let tables = outcome.tables.iter_mut();
+        tables.for_each(|table| table.raw_bytes = table.entries * (1 << 20));
+        outcome
+    };
+    let h = honest();
+    let checked = h.ranges(&h.outcome, sample(0)).unwrap();
+    assert_eq!(h.ranges(&claim(h.outcome.clone()), sample(0)), Ok(checked));
+    for seed in 0..20 {
+        let h = honest();
+        let lied = forge(&h, 0, |entries, _| {
+            let is_put = |e: &&mut (Vec<u8>, u64, Vec<u8>)| e.1 as u8 == Kind::Put as u8;
+            entries.iter_mut().find(is_put).unwrap().2[0] ^= 1;
+        });
+        let rejected = h.ranges(&claim(lied), sample(seed)).unwrap_err();
+        assert!(rejected.reason.contains("differs from"), "{rejected}");
+    }
+}
+
+/// Where a place has small values, all of them are compared, even if those of the inputs are large
+/// on average.
+#[test]
+fn a_place_with_small_values_is_compared_as_a_whole() {
+    let mixed = || {
+        let runtime = siltstone_storage::Runtime::threads();
+        let storage = Arc::new(siltstone_storage::MemoryStorage::new(&runtime));
+        let mut inputs = siltstone_table::exec::InputMap::new();
+        let mut job = a_job(3000);
+        job.limits = siltstone_table::job::OutputLimits::new(4 << 10, 512, true);
+        let mut content = Content::default();
+        for i in 0..400u64 {
+            // The first keys have large values.
+            let len = if i < 40 { 64 << 10 } else { 40 };
+            let key = format!("k{i:04}").into_bytes();
+            let put = (key, trailer(i + 1, Kind::Put), vec![i as u8; len]);
+            content.entries.push(put);
+        }
+        let input = table_input(&mut inputs, &storage, "in-0.tbl", &content);
+        job.inputs.push(input);
+        Honest::of(runtime, storage, inputs, job)
+    };
+    for seed in 0..10 {
+        let h = mixed();
+        let sample = RangeSample::Drawn {
+            per_mille: 1_000_000,
+            seed,
+        };
+        h.ranges(&h.outcome, sample).unwrap();
+        let last = h.outcome.tables.len() - 1;
+        let lied = forge(&h, last, |entries, _| entries[3].2[5] ^= 1);
+        let rejected = h.ranges(&lied, sample).unwrap_err();
+        assert!(rejected.reason.contains("differs from"), "{rejected}");
+    }
+}
+
 /// Over many seeds, one wrong block is found about as often as its share of the places says, so the
 /// places depend on the seed.
 #[test]

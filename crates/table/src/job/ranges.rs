@@ -12,9 +12,10 @@
 //! The other half is drawn among the blocks of the inputs. These find what is missing from a part
 //! of the range where the output has few blocks or none.
 //!
-//! Where values are large and not compressed, a sample reads only the columns of the blocks, which
-//! have everything of their entries but the values, and compares one window of at most 4 KiB of a
-//! drawn value at each place. So an executor that changes one value of a place with `n` entries is
+//! Where the values of the inputs are large and not compressed, a sample reads only the columns of
+//! the blocks, which have everything of their entries but the values, and compares one window of at
+//! most 4 KiB of a drawn value at each place. (A place whose own entries are small is compared as a
+//! whole.) So an executor that changes one value of a place with `n` entries is
 //! found there with the probability `1 / n` at most, and one that changes all of them always.
 //!
 //! A sample reads about [`SAMPLED_PER_MILLE`] of the bytes of the inputs and of the outputs, and at
@@ -50,7 +51,8 @@ pub const SAMPLED_PER_MILLE: u32 = 20;
 /// which nearly everything was dropped does not cost more than others.
 const PLACE_BYTES_MAX: u64 = 4 << 20;
 
-/// The raw bytes of an entry, on average, from which on values are large.
+/// The bytes of key and value of an entry of the inputs, on average, from which on values are
+/// large.
 const LARGE_ENTRY: u64 = 1 << 10;
 
 /// The most bytes of a large value that are compared.
@@ -221,6 +223,20 @@ struct Checking<'a> {
     checked: RangesChecked,
 }
 
+/// The entries of a place that were compared.
+#[derive(Default)]
+struct Compared {
+    entries: u64,
+    /// The bytes of their keys and values.
+    bytes: u64,
+}
+
+impl Compared {
+    fn has_small_values(&self) -> bool {
+        self.entries > 0 && self.bytes / self.entries < LARGE_ENTRY
+    }
+}
+
 /// An entry of an output, and the one of the inputs that it is.
 struct Pair {
     key: Vec<u8>,
@@ -257,7 +273,7 @@ impl Checking<'_> {
         let table = table.as_ref().filter(|table| table.block_count() > 0);
         let name = record.map_or("none of the subjob", |record| &record.name);
         self.reads = match (record, table) {
-            (Some(record), Some(table)) if self.has_large_values(record, table) => Reads::Columns,
+            (Some(_), Some(table)) if self.has_large_values(table) => Reads::Columns,
             _ => Reads::All,
         };
         self.seqs = record.map_or(0..=u64::MAX, |record| record.min_seq..=record.max_seq);
@@ -268,7 +284,15 @@ impl Checking<'_> {
             if self.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled.into());
             }
-            self.compare(&range, name, table, &place)?;
+            let entries_before = self.checked.entries;
+            let compared = self.compare(&range, name, table, &place)?;
+            if self.reads == Reads::Columns && compared.has_small_values() {
+                // The values of this place are not large, whatever the properties say.
+                self.checked.entries = entries_before;
+                self.reads = Reads::All;
+                self.compare(&range, name, table, &place)?;
+                self.reads = Reads::Columns;
+            }
             self.checked.places += 1;
         }
         Ok(())
@@ -307,13 +331,25 @@ impl Checking<'_> {
     /// Whether only parts of some values of a table are read, because they are large. This needs
     /// tables on both sides, as a stream has no columns, and values that are not compressed, as a
     /// part of a compressed value cannot be read.
-    fn has_large_values(&self, record: &OutputTable, table: &InputTable) -> bool {
+    ///
+    /// The size of values is that of the inputs. The outcome's counts come from the executor, which
+    /// must not choose how much of its values is compared. An earlier job of the same executor may
+    /// have made the inputs and their properties, so each place is judged by its own entries, too.
+    fn has_large_values(&self, table: &InputTable) -> bool {
         let is_plain = |table: &InputTable| table.properties().codec == Codec::None;
-        let inputs = 0..self.job.inputs.len();
-        self.sample != RangeSample::All
-            && record.raw_bytes / record.entries.max(1) >= LARGE_ENTRY
-            && is_plain(table)
-            && { inputs }.all(|i| self.inputs.table(i).is_some_and(|table| is_plain(table)))
+        if self.sample == RangeSample::All || !is_plain(table) {
+            return false;
+        }
+        let (mut bytes, mut entries) = (0u64, 0u64);
+        for input in 0..self.job.inputs.len() {
+            let Some(table) = self.inputs.table(input).filter(|table| is_plain(table)) else {
+                return false;
+            };
+            let p = table.properties();
+            bytes = bytes.saturating_add(p.key_bytes.saturating_add(p.value_bytes));
+            entries = entries.saturating_add(p.entries);
+        }
+        bytes / entries.max(1) >= LARGE_ENTRY
     }
 
     /// The places to compare, in ascending order.
@@ -407,15 +443,16 @@ impl Checking<'_> {
         range.start.clone()
     }
 
-    /// Compares one place of the table called `name` with the inputs.
+    /// Compares one place of the table called `name` with the inputs. Returns what was compared.
     fn compare(
         &mut self,
         range: &KeyBounds,
         name: &str,
         table: Option<&InputTable>,
         place: &Place,
-    ) -> Result<(), Failure> {
+    ) -> Result<Compared, Failure> {
         let mut found = Found::default();
+        let mut compared = Compared::default();
         if let (Some(table), Some(block)) = (table, place.block) {
             let read = found.read(table, block, self.reads);
             self.checked.bytes += read.map_err(of_output)?;
@@ -464,6 +501,8 @@ impl Checking<'_> {
                 };
                 let found_at = found.compare(name, key, trailer, value)?;
                 self.checked.entries += 1;
+                compared.entries += 1;
+                compared.bytes += (key.len() + len) as u64;
                 if !self.seqs.contains(&seq_of(trailer)) {
                     return reject(format!(
                         "table {name}: the sequence number of {} is out of its range",
@@ -495,14 +534,16 @@ impl Checking<'_> {
                 None => {
                     // What follows is not compared.
                     self.checked.bytes += merge.take_counts().2;
-                    return self.compare_values(name, table, pair);
+                    self.compare_values(name, table, pair)?;
+                    return Ok(compared);
                 }
             }
             merge.advance()?;
         }
         self.checked.bytes += merge.take_counts().2;
         found.end(name)?;
-        self.compare_values(name, table, pair)
+        self.compare_values(name, table, pair)?;
+        Ok(compared)
     }
 
     /// A number below `bound`, drawn from the seed of the sample.
