@@ -10,9 +10,12 @@ use common::*;
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::{FaultStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
 use siltstone_table::TableError;
+use siltstone_table::checksum::{Digest, crc32c};
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, InputMap, Side};
+use siltstone_table::footer::Footer;
 use siltstone_table::job::{Extension, Job, KeyBounds, OutputLimits};
 use siltstone_table::key::{Kind, trailer};
+use siltstone_table::reader::{ReaderOptions, TableReader};
 use siltstone_table::retain::RangeDelete;
 
 struct World {
@@ -364,4 +367,79 @@ fn range_deletes_alone_and_overrides_give_the_right_tables() {
         read_all(&*w.storage, &outcome).entries[0].1,
         trailer(77, Kind::Put)
     );
+}
+
+/// A table whose keys are `aaa1`, `bbb2` and `aaa3`, with right checksums. An honest one cannot be
+/// written, because its keys would not ascend.
+fn table_with_another_prefix(storage: &Arc<MemoryStorage>) -> siltstone_table::job::Input {
+    let mut content = Content::default();
+    for (i, key) in ["aaa1", "bbb2", "caa3"].iter().enumerate() {
+        let seq = 100 + i as u64;
+        let put = (key.as_bytes().to_vec(), trailer(seq, Kind::Put), vec![7; 9]);
+        content.entries.push(put);
+    }
+    let mut input = table_input(&mut InputMap::new(), storage, "honest.tbl", &content);
+    let mut bytes = storage.read_small("honest.tbl").unwrap();
+    let file = storage.open("honest.tbl").unwrap();
+    let mut footer = Footer::read(&*file).unwrap();
+    let table = TableReader::open(file, ReaderOptions::default()).unwrap();
+    let place = table.index().place(0);
+    let (anchor, end) = (place.anchor as usize, place.end as usize - 4);
+    // The third of the heads, which have four bytes, the first one of the key last.
+    let head = anchor + 32 + 2 * 4;
+    assert_eq!(&bytes[head..head + 4], b"3aac");
+    bytes[head + 3] = b'a';
+    let crc = crc32c(&bytes[anchor..end]);
+    bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+    let mut digest = Digest::new();
+    digest.push(crc);
+    (footer.digest, input.digest) = (digest.value(), digest.value());
+    let mut properties = table.properties().clone();
+    properties.largest_key = Some(b"aaa3".to_vec());
+    let mut section = Vec::new();
+    properties.encode(&mut section);
+    section.extend_from_slice(&crc32c(&section).to_le_bytes());
+    assert_eq!(section.len() as u64, footer.properties_bytes);
+    let properties_at = (footer.file_bytes() - 64 - footer.properties_bytes) as usize;
+    bytes.truncate(properties_at);
+    bytes.extend_from_slice(&section);
+    bytes.extend_from_slice(&footer.encode());
+    storage.replace(epoch(), "forged.tbl", &bytes).unwrap();
+    input.name = "forged.tbl".into();
+    input
+}
+
+/// A merge compares keys without the prefix that all of them should have. So a key with another
+/// prefix must be noticed, or it is taken for a version of another key and dropped.
+#[test]
+fn a_key_in_the_middle_of_a_block_without_the_prefix_is_damage() {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let mut inputs = InputMap::new();
+    let mut older = Content::default();
+    older
+        .entries
+        .push((b"aaa2".to_vec(), trailer(1, Kind::Put), vec![1]));
+    let mut job = a_job(1000);
+    let input = table_input(&mut inputs, &storage, "older.tbl", &older);
+    job.inputs.push(input);
+    let input = table_with_another_prefix(&storage);
+    inputs.add_table(7, &input.name, storage.open(&input.name).unwrap());
+    job.inputs
+        .push(siltstone_table::job::Input { run: 1, ..input });
+    for columns_first in [false, true] {
+        let inputs = Arc::new(inputs.clone());
+        let ctx = ExecContext {
+            columns_first,
+            ..ExecContext::new(runtime.clone(), inputs, storage.clone(), epoch())
+        };
+        let failed = CpuExecutor::new().run(&job, &ctx).unwrap_err();
+        assert!(
+            matches!(&failed, ExecError::Failed(TableError::Corruption { .. })),
+            "{failed:?}"
+        );
+        let text = failed.to_string();
+        assert!(text.contains("prefix of an input's keys"), "{text}");
+        assert!(text.contains("forged.tbl"), "{text}");
+    }
 }
