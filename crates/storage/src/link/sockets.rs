@@ -60,6 +60,9 @@ struct Clock(Runtime);
 /// The pause between attempts to connect to a Unix socket whose queue is full.
 const QUEUE_IS_FULL: Duration = Duration::from_millis(5);
 
+/// The time that each address of a host gets to answer, unless less is left.
+const ADDRESS_TIME_MIN: Duration = Duration::from_millis(250);
+
 /// The operation of a failed send, for messages.
 const SEND: &str = "send to";
 
@@ -329,13 +332,32 @@ fn connect_tcp(
     port: u16,
     deadline: Instant,
 ) -> io::Result<SocketConnection> {
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let connect = |address: &SocketAddr, limit| TcpStream::connect_timeout(address, limit);
+    let (socket, address) = connect_any(clock, &addresses, deadline, connect)?;
+    SocketConnection::tcp(clock, socket, address)
+}
+
+/// How long an address may take if `left` is the time for this and all other `untried` ones.
+fn share_of(left: Duration, untried: u32) -> Duration {
+    (left / untried).max(ADDRESS_TIME_MIN).min(left)
+}
+
+/// Tries the addresses of a host one after the other. An address that does not answer gets its
+/// share of the time that is left, so that the next ones are tried, too.
+fn connect_any<'a, T>(
+    clock: &Clock,
+    addresses: &'a [SocketAddr],
+    deadline: Instant,
+    connect: impl Fn(&SocketAddr, Duration) -> io::Result<T>,
+) -> io::Result<(T, &'a SocketAddr)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
+    for (address, untried) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
         let Some(left) = clock.left(deadline) else {
             return Err(io::ErrorKind::TimedOut.into());
         };
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(socket) => return SocketConnection::tcp(clock, socket, &address),
+        match connect(address, share_of(left, untried)) {
+            Ok(socket) => return Ok((socket, address)),
             Err(e) => last = e,
         }
     }
@@ -714,6 +736,43 @@ mod tests {
         std::fs::write(&path, "data").unwrap();
         assert_eq!(taken(&address), LinkErrorKind::InvalidAddress);
         assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    }
+
+    /// The first address of a host must not use up the time of the others.
+    #[test]
+    fn each_address_of_a_host_gets_a_share_of_the_time() {
+        let clock = Clock(Runtime::threads());
+        let addresses: Vec<SocketAddr> = ["192.0.2.1:7", "192.0.2.2:7", "192.0.2.3:7"]
+            .map(|address| address.parse().unwrap())
+            .to_vec();
+        let within = |left_ms: u64, first_that_answers: usize| {
+            let limits = std::cell::RefCell::new(Vec::new());
+            let connect = |_: &SocketAddr, limit: Duration| {
+                limits.borrow_mut().push(limit);
+                match limits.borrow().len() > first_that_answers {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::TimedOut.into()),
+                }
+            };
+            let deadline = clock.0.now() + Duration::from_millis(left_ms);
+            let connected = connect_any(&clock, &addresses, deadline, connect);
+            let connected = connected.map(|(_, address)| *address).map_err(|e| e.kind());
+            (connected, limits.into_inner())
+        };
+        // No time passes in the calls, so what the first ones do not need is left to the others.
+        let (connected, limits) = within(60_000, 2);
+        assert_eq!(connected, Ok(addresses[2]));
+        for (limit, share_s) in limits.iter().zip([20, 30, 60]) {
+            assert!(*limit <= Duration::from_secs(share_s), "{limits:?}");
+        }
+        let (connected, limits) = within(60_000, 3);
+        assert_eq!((connected, limits.len()), (Err(io::ErrorKind::TimedOut), 3));
+        // A share is long enough for an answer, and never longer than what is left.
+        let ms = Duration::from_millis;
+        assert_eq!(share_of(ms(300), 3), ADDRESS_TIME_MIN);
+        assert_eq!(share_of(ms(100), 3), ms(100));
+        let (connected, _) = within(0, 0);
+        assert_eq!(connected, Err(io::ErrorKind::TimedOut));
     }
 
     #[test]
