@@ -2,14 +2,15 @@
 //!
 //! Invariants: descriptors are non-blocking. A call that would block waits in `poll` until its
 //! deadline. The file of a Unix socket belongs to the socket's listener: only its owner may open
-//! it, and it is removed when the listener ends.
+//! it, and it is removed when the listener ends. A file that another listener has put in its place
+//! stays.
 //!
 //! Threading: as in the parent module. `close` shuts the socket down, which wakes calls in `poll`.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -434,7 +435,7 @@ impl Network for SocketNetwork {
 
 enum Acceptor {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, SocketFile),
 }
 
 impl AsFd for Acceptor {
@@ -471,15 +472,53 @@ fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener
     })
 }
 
+/// The file of a Unix socket.
+struct SocketFile {
+    path: PathBuf,
+    /// Its device and inode. No other file can have the same as long as a process has the socket.
+    id: (u64, u64),
+    /// When it was last changed. It tells a file from a later one with the same inode.
+    changed: (i64, i64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<SocketFile> {
+        let found = std::fs::symlink_metadata(path)?;
+        if !found.file_type().is_socket() {
+            let detail = "there is a file at this path that is no socket";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
+        }
+        Ok(SocketFile {
+            path: path.to_path_buf(),
+            id: (found.dev(), found.ino()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+
+    /// Removes the file of a listener that ends, unless another file is at its path by now.
+    fn remove(&self) -> io::Result<()> {
+        match SocketFile::of(&self.path)?.id == self.id {
+            true => std::fs::remove_file(&self.path),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the file of a socket that no process has, unless another file is at its path by now.
+    fn remove_stale(&self) -> io::Result<()> {
+        match SocketFile::of(&self.path)?.changed == self.changed {
+            true => self.remove(),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Removes the file of a socket if nobody listens on that socket any more. Any other file stays.
 fn remove_stale(clock: &Clock, path: &Path) -> io::Result<()> {
-    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        let detail = "there is a file at this path that is no socket";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
-    }
+    let file = SocketFile::of(path)?;
     // With this deadline the call does not wait for a listener whose queue is full.
     if connect_unix(clock, path, clock.0.now()).is_err_and(is_refused) {
-        return std::fs::remove_file(path);
+        // Another process may have replaced the file in the meantime, and listen there.
+        return file.remove_stale();
     }
     Ok(())
 }
@@ -502,10 +541,11 @@ fn listen_unix(clock: &Clock, path: &Path) -> io::Result<SocketListener> {
         }
         bound => bound?,
     }
+    let file = SocketFile::of(path)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(SocketListener {
         clock: clock.clone(),
-        acceptor: Acceptor::Unix(socket.into(), path.to_path_buf()),
+        acceptor: Acceptor::Unix(socket.into(), file),
         address: Address::Unix(path.to_path_buf()),
         is_over: AtomicBool::new(false),
     })
@@ -570,8 +610,8 @@ impl Listener for SocketListener {
         // This wakes a task that waits in `accept`. If the system refuses it, the task wakes at its
         // deadline.
         let _ = rustix::net::shutdown(&self.acceptor, rustix::net::Shutdown::Both);
-        if let Acceptor::Unix(_, path) = &self.acceptor {
-            let _ = std::fs::remove_file(path);
+        if let Acceptor::Unix(_, file) = &self.acceptor {
+            let _ = file.remove();
         }
     }
 }
@@ -736,6 +776,46 @@ mod tests {
         std::fs::write(&path, "data").unwrap();
         assert_eq!(taken(&address), LinkErrorKind::InvalidAddress);
         assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    }
+
+    /// A listener that ends leaves the socket of another one that took its place.
+    #[test]
+    fn a_listener_removes_only_its_own_socket() {
+        let world = World::new();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let first = world.network.listen(&address).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = world.network.listen(&address).unwrap();
+        drop(first);
+        assert!(
+            path.exists(),
+            "the socket of the second listener is still there"
+        );
+        let near = world.network.connect(&address, world.soon()).unwrap();
+        let far = second.accept(world.soon()).unwrap().unwrap();
+        near.send(&[b"hello"], world.soon()).unwrap();
+        assert_eq!(world.receive_all(&*far, 5), b"hello");
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    /// While one process finds that a socket is stale, another one may already replace it.
+    #[test]
+    fn a_stale_socket_that_was_replaced_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let stale = SocketFile::of(&path).unwrap();
+        // The old file keeps its inode, so the new one has another.
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        let _listener = UnixListener::bind(&path).unwrap();
+        stale.remove_stale().unwrap();
+        stale.remove().unwrap();
+        assert!(path.exists());
+        SocketFile::of(&path).unwrap().remove_stale().unwrap();
+        assert!(!path.exists());
     }
 
     /// The first address of a host must not use up the time of the others.
