@@ -72,6 +72,10 @@ pub struct PaperArgs {
     /// Write all records to this file, compressed with zstd.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// If the file of --record exists, carry out only the rounds that it lacks. It must have been
+    /// written by this build, for the same experiments and scales.
+    #[arg(long = "continue", requires = "record", conflicts_with = "from")]
+    pub continues: bool,
     /// Write a page in Markdown to this file.
     #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,

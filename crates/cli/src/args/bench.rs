@@ -87,6 +87,7 @@ pub enum BenchCommand {
         silt bench paper hpdk-fig5 --folder /data/b --html hpdk.html\n  \
         silt bench paper mine.toml --json > mine.jsonl\n  \
         silt bench paper prockstore --quick --within 10min --page p.md --record r.jsonl.zst\n  \
+        silt bench paper prockstore --rounds 5 --continue --record r.jsonl.zst\n  \
         silt bench paper --from r.jsonl.zst --page p.md\n\n\
         Beside each value stand the paper's, ours divided by the paper's, the system that the \
         paper measured, and the place in its text. A smaller scale shrinks records, operations \

@@ -2,7 +2,7 @@
 //!
 //! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
 //! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
-//! prints it. `archive` keeps all records in a file. `carried` is an experiment with its records,
+//! prints it. `archive` keeps all records in a file, and `continued` goes on from it. `carried` is an experiment with its records,
 //! from which `verdict`, `rows`, `policies` and `figures` make what is on pages: `markdown` is the
 //! page of the documentation, and `tables` the parts of pages with charts.
 //!
@@ -15,6 +15,7 @@
 mod archive;
 mod carried;
 mod compare;
+mod continued;
 mod figures;
 mod intro;
 mod markdown;
@@ -38,6 +39,7 @@ use super::runs::Runner;
 use super::{CommandError, PaperArgs, Program, Result, check_own, file_error, refusal_text};
 use crate::engine::Driver;
 use crate::experiment::{Experiment, Plan, embedded_names};
+use crate::measure::machine::Build;
 use crate::page::page_with;
 use crate::record::Context;
 
@@ -69,7 +71,13 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         check(driver, &plan)?;
         Ok(Piece::new(experiment, plan, args.rounds))
     });
-    let pieces = pieces.collect::<Result<Vec<Piece>>>()?;
+    let mut pieces = pieces.collect::<Result<Vec<Piece>>>()?;
+    let earlier = earlier(args)?;
+    if let Some((file, archive)) = &earlier {
+        let own = Build::of_this_program();
+        let taken = continued::take_over(&mut pieces, archive, (figure, args.quick), &own);
+        taken.map_err(|error| CommandError::Usage(format!("{}: {error}", file.display())))?;
+    }
     if is_family && let Some(folder) = &args.output.html {
         std::fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
@@ -117,13 +125,30 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         &mut output,
         matches!(result, Err(CommandError::OutputClosed)),
     );
-    keep(args, figure, &trial, begun.elapsed())?;
+    let before = earlier.map(|(_, archive)| archive.manifest);
+    keep(args, figure, &trial, (before, begun.elapsed()))?;
     result.and(ended)?;
     trial.say_where(&mut output)
 }
 
-/// Writes the files that the arguments ask for: records, page, charts.
-fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Result<()> {
+/// The file of records of an earlier call, if this call is to go on with it.
+fn earlier(args: &PaperArgs) -> Result<Option<(&Path, Archive)>> {
+    let file = args.record.as_deref().filter(|_| args.continues);
+    let Some(file) = file.filter(|file| file.exists()) else {
+        return Ok(None);
+    };
+    let archive = Archive::read(file).map_err(CommandError::Failed)?;
+    Ok(Some((file, archive)))
+}
+
+/// Writes the files that the arguments ask for: records, page, charts. What an earlier call took
+/// is added.
+fn keep(
+    args: &PaperArgs,
+    figure: &str,
+    trial: &Trial<'_>,
+    (before, took): (Option<Manifest>, Duration),
+) -> Result<()> {
     if let (Some(folder), [_, _, ..]) = (&args.output.html, &trial.pieces[..]) {
         write_pages(folder, figure, &trial.pieces)?;
     }
@@ -139,8 +164,11 @@ fn keep(args: &PaperArgs, figure: &str, trial: &Trial<'_>, took: Duration) -> Re
         manifest: Manifest {
             name: figure.to_string(),
             is_quick: args.quick,
-            within_s: args.within.map(|within| within.as_secs_f64()),
-            took_s: took.as_secs_f64(),
+            within_s: args.within.map(|within| {
+                let before = before.as_ref().and_then(|manifest| manifest.within_s);
+                within.as_secs_f64() + before.unwrap_or(0.0)
+            }),
+            took_s: took.as_secs_f64() + before.as_ref().map_or(0.0, |m| m.took_s),
             experiments: trial.pieces.iter().map(Planned::of).collect(),
             ..Manifest::default()
         },
@@ -189,6 +217,7 @@ fn list(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<
         || args.rounds.is_some()
         || args.within.is_some()
         || args.record.is_some()
+        || args.continues
         || args.page.is_some()
         || args.output.html.is_some()
         || args.output.engine.is_some();

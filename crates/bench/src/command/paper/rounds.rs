@@ -199,7 +199,7 @@ impl Trial<'_> {
                 let has_round = group
                     .first()
                     .is_some_and(|chain| round < self.pieces[chain.piece].rounds as usize);
-                if !has_round {
+                if !has_round || self.is_complete(group, round) {
                     continue;
                 }
                 if self.until.is_some_and(|until| Instant::now() >= until) {
@@ -211,6 +211,15 @@ impl Trial<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether all runs of a group have a record of this round, which an earlier call made.
+    fn is_complete(&self, group: &[Chain], round: usize) -> bool {
+        group.iter().all(|chain| {
+            let piece = &self.pieces[chain.piece];
+            let mut runs = chain.positions.iter().map(|p| piece.plan.runs[*p].index);
+            runs.all(|run| piece.records[run][round].is_some())
+        })
     }
 
     /// Carries out the runs on one store.
