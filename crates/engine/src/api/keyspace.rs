@@ -511,7 +511,8 @@ impl Keyspace {
     /// keyspaces too, because the log is synced.
     ///
     /// # Errors
-    /// The error that prevented the flush.
+    /// The error that prevented the flush. `Unreachable` if the storage cannot be reached for 30 s:
+    /// the flush goes on when it can, and may then succeed.
     pub fn flush(&self) -> Result<()> {
         self.check()?;
         crate::jobs::flush::flush(&self.parts().jobs, std::slice::from_ref(&self.keyspace))

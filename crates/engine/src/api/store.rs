@@ -539,7 +539,8 @@ impl Store {
     /// that was written or read before the call then survives a loss of power in every sync mode.
     ///
     /// # Errors
-    /// The error that prevented the flush.
+    /// The error that prevented the flush. `Unreachable` if the storage cannot be reached for 30 s:
+    /// the flush goes on when it can, and may then succeed.
     pub fn flush(&self) -> Result<()> {
         self.parts().env.check_open()?;
         let all: Vec<_> = self

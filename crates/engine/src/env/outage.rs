@@ -269,20 +269,32 @@ impl Outage {
     /// The error of a writer that is stalled since `stalled`, if it has waited for [`STALL_LIMIT`]
     /// while a call of the background waits for the storage.
     pub(crate) fn stalled_too_long(&self, stalled: Instant) -> Option<Error> {
+        let (cause, away_s) = self.waited_too_long(stalled)?;
+        Some(Error::from(cause).context(format!(
+            "nothing was written: writes wait for background work, and that has waited for more \
+             than {away_s} s for a storage"
+        )))
+    }
+
+    /// The error of a caller that has waited for a flush or a compaction since `began`, in the same
+    /// case. The work goes on.
+    pub(crate) fn caller_waited_too_long(&self, began: Instant) -> Option<Error> {
+        let (cause, away_s) = self.waited_too_long(began)?;
+        Some(Error::from(cause).context(format!(
+            "the call does not wait any longer: the work goes on in the background, and has \
+             waited for more than {away_s} s for a storage"
+        )))
+    }
+
+    /// Why a call of the background waits for the storage, and for how many seconds, if both it and
+    /// a caller since `began` have waited for [`STALL_LIMIT`].
+    fn waited_too_long(&self, began: Instant) -> Option<(StorageError, u64)> {
         let waits = self.waits.lock();
         let oldest = waits.present.first()?;
         let now = self.runtime.now();
         let away = now.since(oldest.began.0);
-        if away.min(now.since(stalled)) < STALL_LIMIT {
-            return None;
-        }
-        let cause = oldest.cause.clone();
-        drop(waits);
-        Some(Error::from(cause).context(format!(
-            "nothing was written: writes wait for background work, and that has waited for \
-             more than {} s for a storage",
-            away.as_secs()
-        )))
+        let is_over = away.min(now.since(began)) >= STALL_LIMIT;
+        is_over.then(|| (oldest.cause.clone(), away.as_secs()))
     }
 
     /// Notes the failure of a call that is not repeated here, if it is that the storage cannot be

@@ -17,10 +17,11 @@ impl Jobs {
     /// finds nothing to do.
     ///
     /// # Errors
-    /// The error of `is_done`; `Closed`; the error that poisoned the store; or the last job's error
-    /// if jobs fail repeatedly.
+    /// The error of `is_done`; `Closed`; the error that poisoned the store; the last job's error if
+    /// jobs fail repeatedly; or `Unreachable` if the jobs wait too long for a storage.
     pub(crate) fn wait_until(&self, mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
         self.env.failures().forget_earlier();
+        let began = self.env.now();
         // Idle workers notify `job_ended`. Waking them on each of those notifications would make
         // them spin.
         let mut wake = true;
@@ -32,6 +33,9 @@ impl Jobs {
             self.env.check_open()?;
             self.env.health().check_manifest()?;
             if let Some(error) = self.env.failures().failing() {
+                return Err(error);
+            }
+            if let Some(error) = self.env.outage().caller_waited_too_long(began) {
                 return Err(error);
             }
             if wake {

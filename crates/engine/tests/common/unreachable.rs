@@ -44,6 +44,11 @@ pub const ALL: &[Story] = &[
         a_job_waits_for_the_storage_and_does_not_fail,
     ),
     (
+        "a_caller_of_a_flush_gives_up_and_the_flush_goes_on",
+        4,
+        a_caller_of_a_flush_gives_up_and_the_flush_goes_on,
+    ),
+    (
         "an_unreachable_storage_is_never_taken_for_damage",
         1,
         an_unreachable_storage_is_never_taken_for_damage,
@@ -346,6 +351,38 @@ fn a_close_does_not_wait_for_the_storage(rt: Runtime, seed: u64) {
         assert_eq!(prefix_len(&again.default_keyspace().unwrap()), 20);
         again.close().unwrap();
     }
+}
+
+/// A caller that waits for a flush fails after its limit. The flush goes on, and nothing is lost.
+fn a_caller_of_a_flush_gives_up_and_the_flush_goes_on(rt: Runtime, seed: u64) {
+    let disk = Disk::new(&rt);
+    let store = disk.open_with(small());
+    let ks = store.default_keyspace().unwrap();
+    for n in 0..20 {
+        ks.put(key(n), [seed as u8; 100]).unwrap();
+    }
+    cut(&disk, Rule::on_changes, Effect::None, in_secs(&rt, 100));
+    let begun = rt.now();
+    let error = store.flush().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(
+        error.to_string().contains("goes on in the background"),
+        "{error}"
+    );
+    let waited = rt.now().since(begun);
+    assert!(
+        waited >= STALL_LIMIT && waited < 3 * STALL_LIMIT,
+        "{waited:?}"
+    );
+    rt.sleep(Duration::from_secs(100));
+    assert!(!disk.names(".tbl").is_empty(), "the flush went on");
+    store.flush().unwrap();
+    let stats = store.stats();
+    assert_eq!(stats.counter("job_failed_count"), 0, "{stats:?}");
+    store.close().unwrap();
+    let again = disk.lose_power().open();
+    assert_eq!(prefix_len(&again.default_keyspace().unwrap()), 20);
+    again.close().unwrap();
 }
 
 /// Flushes and compactions meet outages at all of their calls, reads of inputs too. They wait, no
