@@ -123,6 +123,7 @@ stories! {
     a_group_that_did_not_reach_the_log_is_nowhere
     names_wait_for_the_storage_and_poison_nothing
     a_leader_without_a_segment_changes_nothing
+    a_caller_of_a_flush_gives_up_and_the_flush_goes_on
     a_close_does_not_wait_for_the_storage
     a_job_waits_for_the_storage_and_does_not_fail
     an_unreachable_storage_is_never_taken_for_damage
