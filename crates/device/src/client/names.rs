@@ -181,9 +181,9 @@ impl NamesLane {
         Ok(result)
     }
 
-    /// Hands over to the session, which closes them, the objects that calls opened which gave up,
-    /// if nobody has claimed them for a while. Whoever claims one later opens it again. Does nothing
-    /// while somebody has the lane.
+    /// Has the session close the objects that were opened by calls which gave up, if nobody has
+    /// claimed them for a while. A caller that claims one later opens it again. Does nothing while
+    /// another task has the lane.
     pub(super) fn leave_unclaimed(&self, session: &Session) {
         let objects = match self.names.lock().as_mut() {
             Some(names) => names.unclaimed.take_open(session.runtime.now()),

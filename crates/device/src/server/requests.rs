@@ -359,8 +359,8 @@ fn make_change(
     })
 }
 
-/// Locks the lanes of files. The system reports a failed sync once, and a sync in a file's lane notes
-/// it before it leaves the lane. So under these locks, what is noted is complete.
+/// Locks the lanes of files. The system reports a failed sync only once, and a request in a file's
+/// lane notes it before it leaves the lane. So under these locks, all failed syncs are noted.
 fn lanes_of(written: &[Arc<Written>]) -> Vec<MutexGuard<'_, FileLane>> {
     written.iter().map(|written| written.lane.lock()).collect()
 }

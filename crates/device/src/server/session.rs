@@ -8,7 +8,7 @@
 //! - A state that has ended stays so.
 //!
 //! Threading: shared. Locks are taken in this order: lane of names, objects, lane of a file,
-//! leases, failed syncs, name of a file. The locks of the lanes are held during calls of the storage.
+//! leases, failed syncs, name of a file. The locks of lanes are held during calls of the storage.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -381,7 +381,7 @@ impl View<'_, [u8]> {
         Ok(())
     }
 
-    /// Checks that heads are padded with zeros, after pads were found to be right. A search compares
+    /// Checks that heads are padded with zeros. The pads were checked before. A search compares
     /// whole heads, so it would not find a key whose head is padded with other bytes. Blocks in
     /// which no key ends within its head have nothing to check.
     #[inline(never)]

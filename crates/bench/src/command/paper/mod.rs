@@ -2,9 +2,10 @@
 //!
 //! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
 //! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
-//! prints it. `archive` keeps all records in a file, and `continued` goes on from it. `carried` is an experiment with its records,
-//! from which `verdict`, `rows`, `policies` and `figures` make what is on pages: `markdown` is the
-//! page of the documentation, and `tables` the parts of pages with charts.
+//! prints it. `archive` keeps all records in a file, and `continued` goes on from it. `carried`
+//! is an experiment with its records, from which `verdict`, `rows`, `policies` and `figures` make
+//! what is on pages: `markdown` is the page of the documentation, and `tables` the parts of pages
+//! with charts.
 //!
 //! Invariants: all runs are checked before the first one begins. Beside every result stands what
 //! was shrunk. What the paper says of a mechanism that does not exist here is listed as not

@@ -176,7 +176,7 @@ impl TableSet {
     }
 
     /// Reads blocks of `outputs` into the block cache that have keys of a block of `inputs` which
-    /// is cached, as long as they have no more than `most` bytes and the job is not cancelled. Reads
+    /// is cached. Stops when they have more than `most` bytes, or when the job is cancelled. Reads
     /// of users go on finding what they read often.
     pub(crate) fn warm<'a>(
         &self,
