@@ -14,6 +14,7 @@ mod rules;
 mod statistics;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ const HOST_BYTES_PER_S: u64 = 200_000;
 
 /// The schedules that are tried where an order of steps matters.
 const SEEDS: u64 = 60;
+
+/// The schedules over which counts are summed. How often something happens under one schedule is
+/// chance, because each change of the store that adds a step makes another schedule of it.
+const FEW: Range<u64> = 7..15;
 
 fn options() -> Options {
     Options {
@@ -50,13 +55,42 @@ fn simulated(story: impl FnOnce(World) + Send + 'static) {
 }
 
 fn simulated_with(seed: u64, story: impl FnOnce(World) + Send + 'static) {
+    told(seed, story);
+}
+
+/// What a story returns under one schedule.
+fn told<T: Send + 'static>(seed: u64, story: impl FnOnce(World) -> T + Send + 'static) -> T {
     let report = run(SimConfig::new(seed), |rt| {
         let storage = Arc::new(MemoryStorage::new(&rt));
-        story(World { rt, storage });
+        story(World { rt, storage })
     });
-    if let Err(failure) = report.result {
-        panic!("seed {seed}: {failure}");
+    match report.result {
+        Ok(value) => value,
+        Err(failure) => panic!("seed {seed}: {failure}"),
     }
+}
+
+/// Tells a story under one schedule after another, until each thing that it counts has happened
+/// often enough in all of them together.
+fn until_seen<const N: usize>(
+    enough: [usize; N],
+    story: impl Fn(World) -> [usize; N] + Copy + Send + 'static,
+) {
+    let mut seen = [0; N];
+    for seed in FEW {
+        let counts = told(seed, story);
+        for (sum, count) in seen.iter_mut().zip(counts) {
+            *sum += count;
+        }
+        if seen
+            .iter()
+            .zip(&enough)
+            .all(|(seen, enough)| seen >= enough)
+        {
+            return;
+        }
+    }
+    panic!("under the schedules {FEW:?}, {seen:?} was seen and {enough:?} is expected");
 }
 
 struct World {
