@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,6 +46,26 @@ impl Recorder for Figures {
         Histogram::noop()
     }
 }
+
+/// The names in the guide's table of metrics.
+fn documented() -> BTreeSet<&'static str> {
+    let guide = include_str!("../src/guide/watching.md");
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.filter_map(|row| row.split('`').next());
+    names
+        .filter(|name| name.starts_with("siltstone_"))
+        .collect()
+}
+
+/// Metrics that a store has only with another executor, or once a compaction was measured.
+const NOT_ALWAYS: [&str; 6] = [
+    "siltstone_side_compaction_bytes_per_s",
+    "siltstone_side_compaction_ns_per_byte",
+    "siltstone_side_has_small_end",
+    "siltstone_side_link_bytes",
+    "siltstone_side_saved_cpu_us",
+    "siltstone_side_saved_link_bytes",
+];
 
 #[test]
 fn a_recorder_gets_the_figures_of_stats() {
@@ -90,6 +110,7 @@ fn a_recorder_gets_the_figures_of_stats() {
         ("run_count", level.run_count),
         ("table_count", level.table_count),
         ("file_bytes", level.file_bytes),
+        ("running_job_count", 0),
         ("waiting_job_count", 0),
         ("waiting_bytes", 0),
     ] {
@@ -114,6 +135,10 @@ fn a_recorder_gets_the_figures_of_stats() {
         ("slot_count", host.slot_count),
         ("lost_slot_count", 0),
         ("running_job_count", 0),
+        ("running_in_bytes", 0),
+        ("running_read_bytes", 0),
+        ("running_out_bytes", 0),
+        ("running_left_us", 0),
         ("waiting_job_count", 0),
         ("suspended_us", 0),
     ] {
@@ -125,6 +150,10 @@ fn a_recorder_gets_the_figures_of_stats() {
         ("compaction_count", host.compaction_count),
         ("compaction_in_bytes", host.compaction_in_bytes),
         ("host_cpu_us", host.host_cpu_us),
+        ("failed_count", 0),
+        ("declined_count", 0),
+        ("rejected_count", 0),
+        ("suspended_count", 0),
     ] {
         let labels = format!("{at} executor=cpu side=host");
         assert_eq!(
@@ -132,6 +161,29 @@ fn a_recorder_gets_the_figures_of_stats() {
             expected,
             "{name}"
         );
+    }
+    let speed = gauge(&format!(
+        "siltstone_side_flush_bytes_per_s {at} executor=cpu side=host"
+    ));
+    assert_eq!(Some(speed), host.flush_bytes_per_s);
+    // The guide lists all of them, and no others.
+    let keys: Vec<String> = figures.0.lock().unwrap().keys().cloned().collect();
+    let recorded: BTreeSet<&str> = keys
+        .iter()
+        .filter_map(|key| key.split(' ').next())
+        .collect();
+    let documented = documented();
+    let is_counter = |name: &str| {
+        let counter = name.strip_prefix("siltstone_");
+        counter.is_some_and(|counter| stats.counters.contains_key(counter))
+    };
+    for name in &recorded {
+        let is_known = documented.contains(*name) || is_counter(name);
+        assert!(is_known, "the guide does not list {name}");
+    }
+    for name in documented.difference(&recorded) {
+        let is_expected = *name == "siltstone_NAME" || NOT_ALWAYS.contains(name);
+        assert!(is_expected, "no recorder gets {name}");
     }
     store.close().unwrap();
 }

@@ -106,7 +106,7 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
             if let Some(side) = side {
                 let side = &mut sides[side];
                 match stats.is_under_way() {
-                    true => side.running_job_count += 1,
+                    true => add_running(side, &stats),
                     false => side.waiting_job_count += 1,
                 }
                 stats.executor.clone_from(&side.name);
@@ -123,6 +123,20 @@ pub(crate) fn collect(jobs: &Jobs) -> JobsStats {
         sides,
         scores,
     }
+}
+
+/// Adds a job that has begun to the sums of its side.
+fn add_running(side: &mut SideStats, job: &JobStats) {
+    side.running_job_count += 1;
+    // Executors report these numbers, which may have any size.
+    for (sum, bytes) in [
+        (&mut side.running_in_bytes, job.input_bytes),
+        (&mut side.running_read_bytes, job.read_bytes),
+        (&mut side.running_out_bytes, job.out_bytes),
+    ] {
+        *sum = sum.saturating_add(bytes);
+    }
+    side.running_left_us = side.running_left_us.max(job.left_us);
 }
 
 /// The waiting compactions by keyspace and level.

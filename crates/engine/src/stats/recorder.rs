@@ -11,7 +11,7 @@
 //! - `siltstone_delay_count` and `siltstone_delay_us` are counters with the label `cause`;
 //! - `siltstone_level_*` are gauges with the labels `keyspace` and `level`;
 //! - `siltstone_side_*` are gauges with the labels `executor` and `side`, and counters where they
-//!   are sums since the open (of bytes, compactions and times);
+//!   are sums since the open (of bytes, compactions, failures and times);
 //! - `siltstone_memory_bytes` is a gauge with the label `use`.
 //!
 //! Threading: the maintenance task. It holds no lock, so a recorder may take its time.
@@ -75,6 +75,11 @@ fn record(store: &str, stats: &Stats) {
             ("slot_count", figures.slot_count),
             ("lost_slot_count", figures.lost_slot_count),
             ("running_job_count", figures.running_job_count),
+            ("running_in_bytes", figures.running_in_bytes),
+            ("running_read_bytes", figures.running_read_bytes),
+            ("running_out_bytes", figures.running_out_bytes),
+            // A gauge keeps its number, so there is one for a side without jobs, too.
+            ("running_left_us", figures.running_left_us.unwrap_or(0)),
             ("waiting_job_count", figures.waiting_job_count),
             ("suspended_us", figures.suspended_us),
         ] {
@@ -87,6 +92,10 @@ fn record(store: &str, stats: &Stats) {
             ("compaction_us", figures.compaction_us),
             ("compaction_cpu_us", figures.compaction_cpu_us),
             ("host_cpu_us", figures.host_cpu_us),
+            ("failed_count", figures.failed_count),
+            ("declined_count", figures.declined_count),
+            ("rejected_count", figures.rejected_count),
+            ("suspended_count", figures.suspended_count),
         ] {
             counter!(format!("siltstone_side_{name}"), &labels).absolute(n);
         }
@@ -99,8 +108,19 @@ fn record(store: &str, stats: &Stats) {
         if let Some(us) = figures.saved_cpu_us {
             gauge!("siltstone_side_saved_cpu_us", &labels).set(us as f64);
         }
-        if let Some(ns) = figures.compaction_ns_per_byte {
-            gauge!("siltstone_side_compaction_ns_per_byte", &labels).set(ns);
+        // What was measured once stays measured.
+        for (name, speed) in [
+            ("flush_bytes_per_s", figures.flush_bytes_per_s),
+            ("compaction_bytes_per_s", figures.compaction_bytes_per_s),
+            ("compaction_ns_per_byte", figures.compaction_ns_per_byte),
+        ] {
+            if let Some(speed) = speed {
+                gauge!(format!("siltstone_side_{name}"), &labels).set(speed);
+            }
+        }
+        if !figures.queue_end.is_empty() {
+            let has_small_end = figures.queue_end == "small";
+            gauge!("siltstone_side_has_small_end", &labels).set(f64::from(u8::from(has_small_end)));
         }
     }
     gauge!("siltstone_writable", &[label()]).set(f64::from(u8::from(stats.health == "good")));
@@ -134,6 +154,10 @@ fn record(store: &str, stats: &Stats) {
             let queue = stats.queues.iter().find(is_its);
             let (count, bytes) = queue.map_or((0, 0), |queue| (queue.work_count, queue.bytes));
             gauge!("siltstone_level_waiting_job_count", &labels).set(count as f64);
+            let begun = stats.jobs.iter().filter(|job| {
+                job.keyspace == keyspace.name && job.from_level.map(usize::from) == Some(level)
+            });
+            gauge!("siltstone_level_running_job_count", &labels).set(begun.count() as f64);
             gauge!("siltstone_level_waiting_bytes", &labels).set(bytes as f64);
         }
     }

@@ -83,6 +83,15 @@ pub struct SideStats {
     pub lost_slot_count: u64,
     /// The number of jobs that it has now.
     pub running_job_count: u64,
+    /// All bytes that the jobs read that it has now.
+    pub running_in_bytes: u64,
+    /// Bytes of these that they have read so far.
+    pub running_read_bytes: u64,
+    /// Bytes of the tables that these jobs have finished.
+    pub running_out_bytes: u64,
+    /// An estimate of how long the last of these jobs will still run, in microseconds; `None` if
+    /// there is no estimate for any of them.
+    pub running_left_us: Option<u64>,
     /// The number of jobs that wait for one of its slots, or of the host's workers.
     pub waiting_job_count: u64,
     /// Input bytes a second of its last five flushes, if it has done any.

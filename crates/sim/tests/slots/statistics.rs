@@ -84,6 +84,15 @@ fn statistics_say_where_jobs_run_and_why() {
             "{job:?}"
         );
         assert!(job.entry_count > 0 && job.left_us.unwrap() > 0, "{job:?}");
+        for side in [there, here] {
+            let jobs = on(&side.name);
+            let sum = |of: fn(&JobStats) -> u64| jobs.iter().map(|job| of(job)).sum::<u64>();
+            assert_eq!(side.running_in_bytes, sum(|job| job.input_bytes));
+            assert_eq!(side.running_read_bytes, sum(|job| job.read_bytes));
+            assert_eq!(side.running_out_bytes, sum(|job| job.out_bytes));
+            let left = jobs.iter().map(|job| job.left_us).max().flatten();
+            assert!(left.is_some() && side.running_left_us == left, "{side:?}");
+        }
         let [waiting] = &stats.waiting_jobs[..] else {
             panic!("{:?}", stats.waiting_jobs);
         };
@@ -104,6 +113,7 @@ fn statistics_say_where_jobs_run_and_why() {
         assert!(stats.jobs.is_empty() && stats.waiting_jobs.is_empty());
         let [there, here] = sides(&stats);
         assert_eq!((counts(there), counts(here)), ((2, 0, 0), (2, 0, 0)));
+        assert_eq!((there.running_in_bytes, there.running_left_us), (0, None));
         for (keyspace, model) in &made {
             check(keyspace, model);
         }
