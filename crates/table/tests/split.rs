@@ -17,7 +17,7 @@ use siltstone_storage::{FaultStorage, Mutex, OpKind, Runtime, StorageErrorKind};
 use siltstone_table::error::TableError;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side, SplitExecutor};
 use siltstone_table::job::Job;
-use siltstone_table::job::outcome::Outcome;
+use siltstone_table::job::outcome::{Outcome, OutputTable};
 
 /// What a side does with its next jobs.
 #[derive(Clone, Copy)]
@@ -182,6 +182,59 @@ fn the_processor_time_of_the_first_part_is_counted() {
     // A second attempt with the same progress adds to it.
     halves.run(2, &ctx).unwrap();
     assert!(of(&ctx) > once, "{} after {once}", of(&ctx));
+}
+
+/// What was done of a job by each side: bytes in, bytes out, nanoseconds, processor time.
+fn done(ctx: &ExecContext) -> [[u64; 4]; 2] {
+    ctx.progress.divided.each_ref().map(|part| {
+        let counts = [&part.bytes_in, &part.bytes_out, &part.run_ns, &part.cpu_ns];
+        counts.map(|count| count.load(Ordering::Relaxed))
+    })
+}
+
+/// The progress of a job says what each side did of it, as soon as it has an outcome.
+#[test]
+fn each_side_is_told_apart() {
+    simulated(|runtime| {
+        let plan = |takes_ms| Plan {
+            takes_ms,
+            fails: false,
+        };
+        let mut halves = Halves::new(&runtime, [plan(30), plan(10)]);
+        let ctx = halves.context();
+        assert_eq!(done(&ctx), [[0; 4]; 2]);
+        let outcome = halves.run(8, &ctx).unwrap();
+        let [host, device] = done(&ctx);
+        let read = ctx.progress.bytes_in.load(Ordering::Relaxed);
+        assert!(host[0] > 1 && device[0] > 1, "{host:?} {device:?}");
+        assert_eq!(host[0] + device[0], read);
+        let bytes = |tables: &[OutputTable]| tables.iter().map(|t| t.file_bytes).sum::<u64>();
+        let of_host = outcome.tables.iter().take_while(|table| table.subjob < 4);
+        let of_host: Vec<OutputTable> = of_host.cloned().collect();
+        assert_eq!(host[1], bytes(&of_host), "half of the subjobs");
+        assert_eq!(host[1] + device[1], bytes(&outcome.tables));
+        assert_eq!([host[2], device[2]], [30_000_000, 10_000_000]);
+        // Of a whole job, the other side did nothing.
+        let ctx = halves.context();
+        let outcome = halves.run(1, &ctx).unwrap();
+        let [host, device] = done(&ctx);
+        assert_eq!(host, [0; 4], "the device is the faster side");
+        assert_eq!(device[0], ctx.progress.bytes_in.load(Ordering::Relaxed));
+        let bytes_and_ns = [bytes(&outcome.tables), 10_000_000];
+        assert_eq!(device[1..3], bytes_and_ns);
+        // Nothing is said of a job without an outcome.
+        halves.sides[0].plan.lock().fails = true;
+        let ctx = halves.context();
+        halves.run(8, &ctx).unwrap_err();
+        assert_eq!(done(&ctx), [[0; 4]; 2]);
+    });
+    // Real tasks use processor time.
+    let mut halves = Halves::new(&Runtime::threads(), [QUICK, QUICK]);
+    let ctx = halves.context();
+    let outcome = halves.run(2, &ctx).unwrap();
+    let cpu_ns = done(&ctx).map(|part| part[3]);
+    assert!(cpu_ns.iter().all(|ns| *ns > 0), "{cpu_ns:?}");
+    assert_eq!(cpu_ns[0] + cpu_ns[1], outcome.counters.cpu_ns);
 }
 
 #[test]

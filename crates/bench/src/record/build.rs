@@ -243,13 +243,10 @@ impl Record {
         self.device_cpu_s = counter("device_cpu_us").map(|us| us as f64 / 1e6);
         self.device_cpu = a_second(self.device_cpu_s);
         self.cpu_s_per_gib = ratio(self.cpu_s.unwrap_or(f64::NAN), written / f64::from(1 << 30));
-        // How much of a divided compaction each side read is not known.
-        let is_divided = counter("divided_compaction_in_bytes").is_some_and(|bytes| bytes > 0);
         let bandwidth = |side: &str| {
             let counter = |what: &str| counter(&format!("{side}_compaction_{what}"));
-            let bytes = counter("in_bytes").filter(|_| !is_divided)?;
             // A side that ran none has no time, and no bandwidth.
-            ratio(bytes as f64, counter("us")? as f64 / 1e6)
+            ratio(counter("in_bytes")? as f64, counter("us")? as f64 / 1e6)
         };
         self.host_compaction_bytes_per_s = bandwidth("host");
         self.device_compaction_bytes_per_s = bandwidth("device");

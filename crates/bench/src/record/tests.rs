@@ -379,12 +379,12 @@ fn the_bandwidth_of_compactions_is_that_of_the_time_that_they_took() {
         ("host_compaction_us", 500_000),
         ("device_compaction_in_bytes", 0),
         ("device_compaction_us", 0),
-        ("divided_compaction_in_bytes", 0),
     ];
     assert_eq!(of(&host), (Some(6_000.0), None));
-    let mut divided = host;
-    divided[4].1 = 1;
-    assert_eq!(of(&divided), (None, None));
+    // Each side has its part of the compactions that were divided between them.
+    let mut both = host;
+    (both[2].1, both[3].1) = (1_000, 250_000);
+    assert_eq!(of(&both), (Some(6_000.0), Some(4_000.0)));
     // An engine without a device counts no sides.
     assert_eq!(of(&[("syncs", 3)]), (None, None));
 }

@@ -159,13 +159,13 @@ struct Sides {
 }
 
 /// The kinds of sides, under which compactions are counted.
-const KINDS: [&str; 3] = ["host", "device", "divided"];
+const KINDS: [&str; 2] = ["host", "device"];
 
-/// The kind of an executor: the host's own, one that divides its jobs, or a device.
+/// The kind of an executor: the host's own, or a device. An executor that divides its jobs counts
+/// only the device's part of them, and the host's own the other one.
 fn kind_of(name: &str) -> &'static str {
     match name {
         "cpu" => KINDS[0],
-        name if name.contains('+') => KINDS[2],
         _ => KINDS[1],
     }
 }

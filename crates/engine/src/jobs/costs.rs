@@ -6,11 +6,17 @@
 //! estimate. It is based on the processor time per byte of the host's own compactions or, if the
 //! host has run none, on the processor time that the other side needed.
 //!
+//! If an executor divides a compaction between the host and another machine, each of the two counts
+//! what it did of it ([`Compacted::parts`]).
+//!
 //! Invariant: sums only rise. Flushes do not count.
 //!
 //! Threading: atomics.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use siltstone_table::exec::PartDone;
 
 use crate::types::metrics::Counter;
 
@@ -30,13 +36,55 @@ pub(super) struct Costs {
     pub(super) run_ns: Counter,
 }
 
-/// A compaction whose outcome was believed.
+/// A compaction whose outcome was believed, or a side's part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compacted {
     pub(crate) in_bytes: u64,
     pub(crate) out_bytes: u64,
     /// Processor time of the machine that ran it. `None` if two machines ran parts of it.
     pub(crate) cpu_ns: Option<u64>,
     pub(crate) took: Duration,
+}
+
+impl Compacted {
+    /// The parts of the host and of the side whose executor ran the compaction. `done` is what that
+    /// executor says that each of them did. The sums of the parts are those of the whole, except
+    /// for the time. Without a part of the host, the side did all of it.
+    pub(super) fn parts(self, done: &[PartDone; 2]) -> [Option<Compacted>; 2] {
+        // Executors report these numbers, which may have any size.
+        let load = |count: fn(&PartDone) -> &AtomicU64| {
+            done.each_ref()
+                .map(|part| count(part).load(Ordering::Relaxed))
+        };
+        let [host_in, other_in] = load(|part| &part.bytes_in);
+        if host_in == 0 {
+            return [None, Some(self)];
+        }
+        if other_in == 0 {
+            return [Some(self), None];
+        }
+        let [host_out, _] = load(|part| &part.bytes_out);
+        let [host_cpu_ns, _] = load(|part| &part.cpu_ns);
+        let [host_ns, other_ns] = load(|part| &part.run_ns);
+        let both_in = u128::from(host_in) + u128::from(other_in);
+        let in_bytes = u128::from(self.in_bytes) * u128::from(host_in) / both_in;
+        let host = Compacted {
+            in_bytes: u64::try_from(in_bytes).unwrap_or(self.in_bytes),
+            out_bytes: host_out.min(self.out_bytes),
+            cpu_ns: self.cpu_ns.map(|whole| host_cpu_ns.min(whole)),
+            took: Duration::from_nanos(host_ns).min(self.took),
+        };
+        // While only the host's part was running, the other side had nothing to do. Building and
+        // verifying are on its account, because they are needed for its tables.
+        let idle = Duration::from_nanos(host_ns.saturating_sub(other_ns));
+        let other = Compacted {
+            in_bytes: self.in_bytes - host.in_bytes,
+            out_bytes: self.out_bytes - host.out_bytes,
+            cpu_ns: self.cpu_ns.map(|whole| whole.saturating_sub(host_cpu_ns)),
+            took: self.took.saturating_sub(idle),
+        };
+        [Some(host), Some(other)]
+    }
 }
 
 impl Costs {
@@ -71,6 +119,55 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_divided_compaction_counts_for_both_sides() {
+        let whole = || Compacted {
+            in_bytes: 1000,
+            out_bytes: 900,
+            cpu_ns: Some(5000),
+            took: Duration::from_nanos(70_000),
+        };
+        let set = |part: &PartDone, [bytes_in, bytes_out, run_ns, cpu_ns]: [u64; 4]| {
+            part.bytes_in.store(bytes_in, Ordering::Relaxed);
+            part.bytes_out.store(bytes_out, Ordering::Relaxed);
+            part.run_ns.store(run_ns, Ordering::Relaxed);
+            part.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        };
+        let parts = |host: [u64; 4], other: [u64; 4]| {
+            let done: [PartDone; 2] = Default::default();
+            set(&done[0], host);
+            set(&done[1], other);
+            whole().parts(&done)
+        };
+        let nothing = [0; 4];
+        let all = [1100, 900, 60_000, 5000];
+        assert_eq!(parts(nothing, nothing), [None, Some(whole())]);
+        assert_eq!(parts(nothing, all), [None, Some(whole())]);
+        assert_eq!(parts(all, nothing), [Some(whole()), None]);
+        // The parts read a little more than the inputs have, because both read the blocks at the
+        // cut. The host's part took 20 us longer than the other one, and verifying took 10 us.
+        let [host, other] = parts([275, 300, 60_000, 2000], [825, 600, 40_000, 3000]);
+        let expected = Compacted {
+            in_bytes: 250,
+            out_bytes: 300,
+            cpu_ns: Some(2000),
+            took: Duration::from_nanos(60_000),
+        };
+        assert_eq!(host, Some(expected));
+        let expected = Compacted {
+            in_bytes: 750,
+            out_bytes: 600,
+            cpu_ns: Some(3000),
+            took: Duration::from_nanos(50_000),
+        };
+        assert_eq!(other, Some(expected));
+        // Numbers that cannot be do no harm.
+        let [host, other] = parts([u64::MAX; 4], [1; 4]).map(Option::unwrap);
+        assert_eq!(host.in_bytes + other.in_bytes, 1000);
+        assert_eq!((host.out_bytes, other.out_bytes), (900, 0));
+        assert_eq!((host.cpu_ns, other.cpu_ns), (Some(5000), Some(0)));
+    }
 
     #[test]
     fn savings_are_what_the_host_would_have_needed() {

@@ -3,7 +3,7 @@
 //! It is the time of the task that does the work, from the beginning of the work to its end, and of
 //! the helpers of its executor. So it includes building, verifying and installing, and attempts
 //! that failed. For a job on another side, it is the time that the host spent on the job. Attempts
-//! that were abandoned do not count.
+//! that were abandoned do not count. The host's part of a divided compaction is the host's own.
 //!
 //! Threading: a [`CpuUse`] belongs to the task that began it.
 
@@ -52,7 +52,11 @@ impl CpuUse {
         };
         counter.add(used_ns / 1000);
         if self.kind == JobKind::Compaction {
-            jobs.runner().sides.count_host_cpu(self.side, used_ns);
+            let sides = &jobs.runner().sides;
+            let [own_part, _] = &self.progress.divided;
+            let own_ns = own_part.cpu_ns.load(Ordering::Relaxed).min(used_ns);
+            sides.count_host_cpu(sides.host(), own_ns);
+            sides.count_host_cpu(self.side, used_ns - own_ns);
         }
     }
 }

@@ -236,7 +236,12 @@ impl Jobs {
                         cpu_ns: (!is_separated).then_some(outcome.counters.cpu_ns),
                         took: time,
                     };
-                    sides.count_compacted(attempt.side, &compacted);
+                    let [host, own] = compacted.parts(&attempt.progress.divided);
+                    for (side, part) in [(sides.host(), host), (attempt.side, own)] {
+                        if let Some(part) = part {
+                            sides.count_compacted(side, &part);
+                        }
+                    }
                 }
                 // Another side has done the job, so the failures of the suspects were their own
                 // fault.

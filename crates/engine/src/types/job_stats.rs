@@ -121,7 +121,8 @@ pub struct SideStats {
     /// gets one job, which shows whether it works again. `last_failure` is the reason.
     pub suspended_us: u64,
     /// The number of compactions that it has done since the store was opened. The following figures
-    /// are sums over them.
+    /// are sums over them. If a compaction is divided between the host and another side (the policy
+    /// `sync-split`), it counts for both, and each has the figures of its part.
     pub compaction_count: u64,
     /// Bytes of their input tables.
     pub compaction_in_bytes: u64,

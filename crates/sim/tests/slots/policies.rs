@@ -346,7 +346,7 @@ fn one_compaction_at_once_on_a_side() {
 /// and the host does none alone.
 #[test]
 fn compactions_are_divided_between_two_sides() {
-    until_seen([6, 6], |world| {
+    until_seen([6, 6, 6], |world| {
         let device = world.device(Plan {
             parallelism: 3,
             ..timed(4, 500)
@@ -361,7 +361,17 @@ fn compactions_are_divided_between_two_sides() {
             let running = stats.jobs.iter().filter(|job| is_compaction(job)).count();
             assert!(running <= 1, "{:?}", stats.jobs);
         }
-        [seen.done.len(), device.ran().len()]
+        // What each of them did counts for its side.
+        let last = seen.stats.last().unwrap();
+        let [there, host] = &last.sides[..] else {
+            panic!("{:?}", last.sides);
+        };
+        let parts = [there, host].map(|s| [s.compaction_in_bytes, s.compaction_out_bytes]);
+        let whole = ["compaction_in_bytes", "compaction_out_bytes"].map(|name| last.counter(name));
+        assert_eq!([0, 1].map(|i: usize| parts[0][i] + parts[1][i]), whole);
+        let host_count = host.compaction_count as usize;
+        assert!(host_count == 0 || host.compaction_in_bytes > 0, "{host:?}");
+        [seen.done.len(), device.ran().len(), host_count]
     });
 }
 

@@ -235,6 +235,24 @@ pub struct Progress {
     /// The processor time of this machine that the job used in other tasks than the one that called
     /// [`Executor::run`], in nanoseconds. An executor adds it at the latest before it returns.
     pub helpers_cpu_ns: AtomicU64,
+    /// What the host's cores and another machine did of a job that an executor divided between
+    /// them, in this order. The executor writes it before it returns an outcome. Executors that
+    /// divide no jobs leave it as it is.
+    pub divided: [PartDone; 2],
+}
+
+/// What one of two machines did of a job that was divided between them. If it had no part of the
+/// job, all counts are 0.
+#[derive(Debug, Default)]
+pub struct PartDone {
+    /// Bytes read from input tables, and at least 1 if it had a part of the job.
+    pub bytes_in: AtomicU64,
+    /// Bytes of the output tables.
+    pub bytes_out: AtomicU64,
+    /// How long the part took, in nanoseconds.
+    pub run_ns: AtomicU64,
+    /// The processor time of the machine for the part, in nanoseconds; 0 if it is not known.
+    pub cpu_ns: AtomicU64,
 }
 
 impl Progress {

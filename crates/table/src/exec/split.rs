@@ -12,7 +12,8 @@
 //!
 //! Invariants: E1 to E4. If one part fails, the other one is cancelled, and the tables of both are
 //! deleted. A job with one subjob goes to the faster executor as a whole. A job that failed is not
-//! part of the measured speeds.
+//! part of the measured speeds. What each executor did of a job is written into its progress
+//! ([`Progress::divided`]), so that it can be counted for each of the two machines.
 //!
 //! Threading: shared. Each part has a task. The calling task waits, shows the progress of the
 //! parts, and passes on a cancellation. A part that ends wakes it. No lock is held during any call
@@ -26,7 +27,7 @@ use std::time::Duration;
 use siltstone_storage::{Condvar, Mutex, Runtime, StorageErrorKind};
 
 use super::{
-    CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, Progress, Side,
+    CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, PartDone, Progress, Side,
 };
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
@@ -124,6 +125,46 @@ struct Part {
 
 /// How a part ended, and how long it took.
 type Ended = (Result<Outcome, ExecError>, Duration);
+
+/// What an executor did of a job.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    bytes_in: u64,
+    bytes_out: u64,
+    run_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Done {
+    fn of(bytes_in: u64, outcome: &Outcome, took: Duration) -> Done {
+        // Another machine may report any numbers.
+        let bytes = outcome.tables.iter().map(|table| table.file_bytes);
+        Done {
+            bytes_in: bytes_in.max(1),
+            bytes_out: bytes.fold(0, u64::saturating_add),
+            run_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            cpu_ns: outcome.counters.cpu_ns,
+        }
+    }
+
+    fn write(self, part: &PartDone) {
+        for (count, of) in [
+            (self.bytes_in, &part.bytes_in),
+            (self.bytes_out, &part.bytes_out),
+            (self.run_ns, &part.run_ns),
+            (self.cpu_ns, &part.cpu_ns),
+        ] {
+            of.store(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Writes down what each executor did of a job that is done.
+fn write_parts(done: [Done; 2], progress: &Progress) {
+    for (done, part) in done.into_iter().zip(&progress.divided) {
+        done.write(part);
+    }
+}
 
 fn run(executor: &dyn Executor, part: &Part) -> Ended {
     let runtime = &part.context.runtime;
@@ -277,15 +318,22 @@ impl Executor for SplitExecutor {
                 self.measured(side, bytes, *took);
             }
         }
-        let [(first, _), (second, _)] = ended;
+        let [(first, first_took), (second, second_took)] = ended;
         match (first, second) {
             (Ok(first), Ok(second)) => {
                 let outcomes = [first, second];
+                let took = [first_took, second_took];
                 let is_wrong =
                     |at: &usize| verify_outcome(&parts[*at].job, &outcomes[*at]).is_err();
                 let Some(wrong) = (0..2).find(is_wrong) else {
+                    let done = [0, 1].map(|at: usize| {
+                        let bytes = &parts[at].context.progress.bytes_in;
+                        Done::of(bytes.load(Ordering::Relaxed), &outcomes[at], took[at])
+                    });
                     let [first, second] = outcomes;
-                    return join(job, ctx, share, first, second);
+                    let joined = join(job, ctx, share, first, second)?;
+                    write_parts(done, &ctx.progress);
+                    return Ok(joined);
                 };
                 // Nothing that the wrong outcome names is touched. It is not an outcome of the
                 // whole job either, so the store rejects it, and does not trust the side any more.
@@ -330,8 +378,14 @@ impl SplitExecutor {
         let is_first_attempt = bytes() == 0;
         let begun = ctx.runtime.now();
         let result = self.sides[side].run(job, &context);
-        if result.is_ok() && is_first_attempt {
-            self.measured(side, bytes(), ctx.runtime.now().since(begun));
+        let took = ctx.runtime.now().since(begun);
+        if let Ok(outcome) = &result {
+            if is_first_attempt {
+                self.measured(side, bytes(), took);
+            }
+            let mut done = [Done::default(); 2];
+            done[side] = Done::of(bytes(), outcome, took);
+            write_parts(done, &ctx.progress);
         }
         result
     }
