@@ -577,6 +577,10 @@ fn experiments_are_listed_with_their_titles() {
     let line =
         "prockstore-fig16        Random writes by the number of sub-compactions (ProckStore)";
     assert!(out.contains(line), "{out}");
+    assert!(
+        out.contains("\nprockstore-fig14        YCSB on 10 GB: the runs of"),
+        "{out}"
+    );
     assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     let (json, _) = paper_said("--json");
     assert_eq!(

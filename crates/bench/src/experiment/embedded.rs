@@ -36,6 +36,13 @@ pub(super) static FILES: [(&str, &str); 22] = files![
     "prockstore-target-tail",
 ];
 
+/// Names of figures that show other metrics of the runs of another figure: each with the experiment
+/// that has these runs, and with the figure as the sources in its file name it.
+static OTHER_NAMES: [(&str, &str, &str); 2] = [
+    ("prockstore-fig14", "prockstore-fig12", "Fig. 14"),
+    ("prockstore-fig15", "prockstore-fig13", "Fig. 15"),
+];
+
 /// There is no experiment of this name in the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -55,20 +62,44 @@ pub fn embedded_names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
 
+/// Other names, each with the experiment whose runs it has: it has only the figures of the paper
+/// that belong to another figure of the paper.
+pub fn other_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OTHER_NAMES.iter().map(|(name, of, _)| (*name, *of))
+}
+
 impl Experiment {
     /// An experiment that is part of the program.
     ///
     /// # Errors
     /// If there is none of this name, with the nearest name and all names.
     pub fn named(name: &str) -> Result<Experiment, NoExperiment> {
-        let file = FILES.iter().find(|(known, _)| *known == name);
-        let experiment = file.and_then(|(name, text)| {
+        let other = OTHER_NAMES.iter().find(|(known, ..)| *known == name);
+        let of = other.map_or(name, |(_, of, _)| *of);
+        let file = FILES.iter().find(|(known, _)| *known == of);
+        let experiment = file.and_then(|(_, text)| {
             // A test reads all of them, so this cannot fail.
             Experiment::parse(&format!("experiments/{name}.toml"), text).ok()
         });
+        let experiment = match other {
+            Some((.., figure)) => experiment.map(|all| all.only(figure)),
+            None => experiment,
+        };
+        let others = other_names().map(|(name, _)| name);
         experiment.ok_or_else(|| NoExperiment {
             name: name.into(),
-            nearest: nearest(name, embedded_names()),
+            nearest: nearest(name, embedded_names().chain(others)),
         })
+    }
+
+    /// The same runs, with nothing of the paper but what it has in this figure.
+    fn only(mut self, figure: &str) -> Experiment {
+        let is_its = |source: &str| source.contains(figure);
+        self.ratios.retain(|ratio| is_its(&ratio.source));
+        self.claims.retain(|claim| is_its(&claim.source));
+        for run in &mut self.runs {
+            run.values.retain(|value| is_its(&value.source));
+        }
+        self
     }
 }

@@ -16,7 +16,7 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use siltstone::{Setting, Storages, settings};
-use siltstone_bench::experiment::embedded_names;
+use siltstone_bench::experiment::{embedded_names, other_names};
 use siltstone_bench::settings::{Cache, Compression, Workload};
 
 use super::is_own;
@@ -112,7 +112,8 @@ fn words(typed: &OsStr, all: &[&str]) -> Vec<CompletionCandidate> {
 }
 
 fn experiments() -> Vec<&'static str> {
-    embedded_names().collect()
+    let others = other_names().map(|(name, _)| name);
+    embedded_names().chain(others).collect()
 }
 
 /// The names of settings that begin with what is typed.

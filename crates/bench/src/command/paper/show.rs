@@ -7,17 +7,20 @@ use serde_json::json;
 use super::compare::{self, Compared, paper_text};
 use crate::command::Result;
 use crate::command::output::Output;
-use crate::experiment::{Experiment, Plan, PlannedRun};
+use crate::experiment::{Experiment, Plan, PlannedRun, other_names};
 use crate::record::{Record, number};
 use crate::settings::Settings;
 
-/// A line of the list of experiments.
+/// A line of the list of experiments, and one for each other name.
 pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
     let Experiment {
         name, title, paper, ..
     } = experiment;
+    let own = other_names().filter(|(_, of)| of == name);
+    let others: Vec<&str> = own.map(|(other, _)| other).collect();
     output.json(&json!({
         "name": name,
+        "other_names": others,
         "title": title,
         "system": paper.system,
         "paper": paper.title,
@@ -25,7 +28,12 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
         "scale": experiment.scale,
         "runs": experiment.runs.len(),
     }))?;
-    output.text(&format!("{name:<24}{title} ({})\n", paper.system))
+    output.text(&format!("{name:<24}{title} ({})\n", paper.system))?;
+    for other in others {
+        let line = format!("{other:<24}{title}: the runs of {name}, with other ratios\n");
+        output.text(&line)?;
+    }
+    Ok(())
 }
 
 /// What stands in for the paper's hardware in a run, and at which scale.

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::experiment::embedded::FILES;
-use crate::experiment::embedded_names;
+use crate::experiment::{Metric, Ratio, embedded_names, other_names};
 
 #[test]
 fn the_list_equals_the_folder() {
@@ -84,6 +84,31 @@ fn a_misspelt_experiment_gets_the_nearest_name_and_the_list() {
             .nearest
             .is_none()
     );
+}
+
+/// Figs. 14 and 15 of ProckStore show the tail latency of the runs of Figs. 12 and 13.
+#[test]
+fn another_name_has_the_runs_of_an_experiment_and_the_rows_of_its_own_figure() {
+    for (name, of) in other_names() {
+        assert!(embedded_names().all(|known| known != name), "{name}");
+        let all = Experiment::named(of).unwrap();
+        let found = Experiment::named(name).unwrap();
+        assert_eq!(found.name, name);
+        assert_eq!(found.runs.len(), all.runs.len());
+        for (own, run) in found.runs.iter().zip(&all.runs) {
+            assert_eq!((&own.label, &own.settings), (&run.label, &run.settings));
+        }
+        assert!(
+            (6..all.ratios.len()).contains(&found.ratios.len()),
+            "{name}"
+        );
+        let is_tail = |ratio: &Ratio| matches!(ratio.metric, Metric::P90Us | Metric::P99Us);
+        assert!(found.ratios.iter().all(is_tail), "{name}");
+        let tails = all.ratios.iter().filter(|ratio| is_tail(ratio)).count();
+        assert_eq!(found.ratios.len(), tails, "{name} has all of them");
+    }
+    let error = Experiment::named("prockstore-fig145").unwrap_err();
+    assert_eq!(error.nearest, Some("prockstore-fig14"));
 }
 
 #[test]
