@@ -147,7 +147,11 @@ impl Client {
             .collect();
         let (work, count) = put_work(&bytes, &parts, BULK_MAX);
         finished.keep_first(count, ctx);
-        let begun = self.begin_job(change, epoch, &work);
+        let inputs = job.inputs.iter().map(|input| input.name.clone());
+        let parts = finished.parts.values().flat_map(|part| &part.tables);
+        let left = parts.map(|table| table.name.clone());
+        let reads = inputs.chain(left).collect();
+        let begun = self.begin_job(change, epoch, &work, &reads);
         let boot = match begun {
             Ok(boot) => boot,
             Err(error) => {
@@ -187,11 +191,19 @@ impl Client {
         ended.map(|outcome| JobRun { outcome, boot })
     }
 
-    /// Begins a job, and returns the boot of the device's machine in which the job runs.
-    fn begin_job(&self, change: NamesChange, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
+    /// Begins a job that reads these objects, and returns the boot of the device's machine in which
+    /// the job runs.
+    fn begin_job(
+        &self,
+        change: NamesChange,
+        epoch: u64,
+        work: &[u8],
+        reads: &BTreeSet<String>,
+    ) -> Result<Vec<u8>> {
         let limit = self.session.limit_of(DOWN_LIMIT);
-        // The device reads what this session wrote, so all of that must have arrived.
-        self.drain_all(&limit, OP)?;
+        // What this session wrote to them must have arrived. Other objects, which the host's own
+        // jobs are writing, are not waited for.
+        self.drain_these(|name| reads.contains(name), &limit, OP)?;
         let names = &self.names;
         let changed = names.change(&self.session, OP, epoch, change, work, &limit);
         changed.map(|(changed, _)| changed.boot)

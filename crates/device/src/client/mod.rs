@@ -276,26 +276,29 @@ impl Drop for Device {
 impl Client {
     /// Waits until all appends to the object of this name are answered.
     fn drain(&self, name: &str, limit: &Limit, op: &'static str) -> Result<()> {
+        self.drain_these(|own| own == name, limit, op)
+    }
+
+    /// As [`Client::drain`], for all files.
+    fn drain_all(&self, limit: &Limit, op: &'static str) -> Result<()> {
+        self.drain_these(|_| true, limit, op)
+    }
+
+    /// As [`Client::drain`], for the objects whose names are selected.
+    fn drain_these(
+        &self,
+        is_meant: impl Fn(&str) -> bool,
+        limit: &Limit,
+        op: &'static str,
+    ) -> Result<()> {
         // Files that have lost their name are included, because somebody may still read that
         // object.
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         for file in files
             .iter()
-            .filter(|file| file.with_name(|own| own.text() == name))
+            .filter(|file| file.with_name(|own| is_meant(own.text())))
         {
             // A file that has failed has no bytes that could still arrive.
-            match file.drain(limit, op) {
-                Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Client::drain`], for all files.
-    fn drain_all(&self, limit: &Limit, op: &'static str) -> Result<()> {
-        let files: Vec<_> = self.files.lock().values().cloned().collect();
-        for file in files {
             match file.drain(limit, op) {
                 Err(e) if e.kind == StorageErrorKind::Unreachable => return Err(e),
                 _ => {}

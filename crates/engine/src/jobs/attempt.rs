@@ -9,9 +9,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use siltstone_storage::{ReadPurpose, Storage, planted};
-use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, Progress};
+use siltstone_table::exec::{CancelToken, ExecContext, ExecError, Executor, PartDone, Progress};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::ranges::{RangeSample, SAMPLED_PER_MILLE, verify_ranges};
@@ -273,6 +274,22 @@ impl JobRunner {
         !self.is_host(attempt) || begun.is_foreign() && !planted!(ForeignTablesAreBelieved)
     }
 
+    /// The number of subjobs, from the first one on, that the host's own executor ran as its part
+    /// of a divided job.
+    fn own_subjobs(&self, attempt: &Attempt, begun: &Begun, job: &Job) -> usize {
+        if !self.is_divided || attempt.side == self.sides.host() || begun.is_foreign() {
+            return 0;
+        }
+        // Here the engine's own executor divides jobs, so what it reports is true.
+        let [host, other] = &attempt.progress.divided;
+        let has_part = |part: &PartDone| part.bytes_in.load(Ordering::Relaxed) > 0;
+        match (has_part(host), has_part(other)) {
+            (true, false) => job.subjobs(),
+            (true, true) if job.subjobs() == 2 => 1,
+            _ => 0,
+        }
+    }
+
     /// Checks tables that an executor other than the host's own made: that they are synced, some
     /// blocks of each table, its range deletes, and some ranges of its contents. With `is_whole`,
     /// all blocks and all ranges are checked.
@@ -308,6 +325,21 @@ impl JobRunner {
             ExecError::Failed(error) => failed(error),
             ExecError::Cancelled | ExecError::Declined { .. } => Ended::Cancelled,
         };
+        // The host's own executor, which made the first part of a divided job, syncs and checks
+        // what it writes.
+        let own_count = match is_whole {
+            true => 0,
+            false => self.own_subjobs(attempt, begun, job),
+        };
+        let part;
+        let (job, outcome) = match own_count {
+            0 => (job, outcome),
+            all if all == job.subjobs() => return Ok(Ok(())),
+            first => {
+                part = part_after(job, outcome, first);
+                (&part.0, &part.1)
+            }
+        };
         let verified = verify_tables_until(job, outcome, outputs, &synced, sample, cancel);
         let verified = verified.map_err(ended)?;
         if verified.is_err() {
@@ -328,4 +360,21 @@ impl JobRunner {
             self.checked.bytes.add(checked.bytes);
         }))
     }
+}
+
+/// A job without its first subjobs, and the part of its outcome that belongs to it.
+fn part_after(job: &Job, outcome: &Outcome, first: usize) -> (Job, Outcome) {
+    let part = job.part(first..job.subjobs(), job.output.clone());
+    let first = first as u32;
+    let tables = outcome.tables.iter().filter(|table| table.subjob >= first);
+    let shifted = |table: &OutputTable| OutputTable {
+        subjob: table.subjob - first,
+        ..table.clone()
+    };
+    let tables = tables.map(shifted).collect();
+    let outcome = Outcome {
+        tables,
+        ..outcome.clone()
+    };
+    (part, outcome)
 }

@@ -20,7 +20,7 @@ use crate::jobs::begun::Begun;
 use crate::jobs::runner::JobRunner;
 use crate::jobs::stream::MemtableSource;
 use crate::tree::memtable::Memtable;
-use crate::tree::pick::{Choice, hard_cuts, soft_cuts};
+use crate::tree::pick::{Choice, Division, hard_cuts, soft_cuts};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::{Compression, KeyspaceSettings};
 
@@ -116,20 +116,19 @@ impl JobRunner {
         Some(Begun::flush(job, Arc::new(inputs), stream, sample))
     }
 
-    /// The job of a compaction, cut into at most `parallelism` subjobs. `anchors` gives keys that
-    /// divide a table into parts of about equal size.
+    /// The job of a compaction, cut into subjobs. `anchors` gives keys that divide a table into
+    /// parts of about equal size.
     pub(crate) fn compaction_job(
         &self,
         spec: &CompactionSpec<'_>,
-        parallelism: usize,
+        division: Division,
         anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
     ) -> Job {
         let (version, choice) = (spec.version, spec.choice);
         let bounds = bounds_of(&choice.range);
         let inside = |key: &Key| key[..] > bounds.start[..] && bounds.contains(key);
-        let table_bytes = spec.settings.table_bytes;
-        let min_bytes = self.subjob_min_bytes(choice.input_bytes, parallelism, table_bytes);
-        let hard: Vec<Vec<u8>> = hard_cuts(choice, parallelism, min_bytes, anchors)
+        let min_bytes = self.subjob_min_bytes(division, spec.settings.table_bytes);
+        let hard: Vec<Vec<u8>> = hard_cuts(choice, division, min_bytes, anchors)
             .into_iter()
             .filter(inside)
             .map(Vec::from)

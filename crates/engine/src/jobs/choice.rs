@@ -23,6 +23,8 @@ pub(crate) struct RunningJob {
     pub(crate) kind: JobKind,
     /// The time that it will probably still take.
     pub(crate) remaining: Duration,
+    /// Whether the side executes it. Otherwise its outcome is being verified or installed.
+    pub(crate) is_executed: bool,
 }
 
 /// A side's answer to a job, or its failure with the job.

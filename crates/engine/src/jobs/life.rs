@@ -190,6 +190,12 @@ impl Jobs {
         start: Instant,
     ) -> std::result::Result<Outcome, Stopped> {
         work.stage.set(Stage::Verifying);
+        let is_single = !self.env.options().schedule.multi_threading;
+        let executed_for = self.env.now().since(start);
+        if is_single {
+            // The side can execute its next compaction now.
+            self.env.work().notify();
+        }
         let begun = work.begun.as_ref().expect("an attempt has a job");
         let adopted = begun.adopted_count() - attempt.adopted_before;
         let metrics = self.env.metrics();
@@ -207,7 +213,10 @@ impl Jobs {
             Ok(outcome)
         });
         // What follows is no work of the side.
-        let time = self.env.now().since(start);
+        let time = match is_single {
+            true => executed_for,
+            false => self.env.now().since(start),
+        };
         if let (Ok(_), Some(carry_over), What::Compaction(compaction)) =
             (&verified, &carry_over, &work.what)
         {

@@ -25,6 +25,7 @@ use crate::jobs::carry_over::CarriedOver;
 use crate::jobs::pauses::Pauses;
 use crate::jobs::rate::RateLimiter;
 use crate::jobs::sides::{SideId, Sides};
+use crate::tree::pick::Division;
 use crate::types::event::Events;
 use crate::types::metrics::Counter;
 use crate::types::options::{DirectIo, FlushVerify, Options, ThirdScore};
@@ -45,8 +46,7 @@ const SUBJOB_MIN_BYTES: u64 = 8 << 20;
 /// The same, however small the tables are.
 const SUBJOB_LEAST_BYTES: u64 = 1 << 20;
 
-/// The smallest subjob of a job that is divided between two sides. Without many subjobs, the share
-/// of a side could not follow its speed.
+/// The smallest part of a job that is divided between two sides.
 const DIVIDED_LEAST_BYTES: u64 = 64 << 10;
 
 /// Counts of what was compared with the inputs, for tables of executors other than the host's own.
@@ -83,7 +83,7 @@ pub(crate) struct JobRunner {
     /// Whether the policy allows only one subjob per job, on each side.
     has_one_subjob: bool,
     /// Whether the policy divides each job between two sides.
-    is_divided: bool,
+    pub(super) is_divided: bool,
     /// The order in which subjobs begin.
     pub(crate) subjob_order: SubjobOrder,
     /// A [`FlushVerify`].
@@ -165,11 +165,8 @@ impl JobRunner {
             open_number,
             attempts: AtomicU64::new(1),
             subjobs_max: AtomicUsize::new(options.subjobs_max as usize),
-            // A job that is divided between two sides has many subjobs, which each side runs one
-            // after the other.
             is_divided: options.schedule.third_score == ThirdScore::Split,
-            has_one_subjob: !options.schedule.multi_threading
-                && options.schedule.third_score != ThirdScore::Split,
+            has_one_subjob: !options.schedule.multi_threading,
             subjob_order: match options.schedule.fourth_score {
                 true => SubjobOrder::Sizes,
                 false => SubjobOrder::Keys,
@@ -236,17 +233,11 @@ impl JobRunner {
         self.subjobs_max.store(subjobs_max, Ordering::Relaxed);
     }
 
-    /// The smallest subjob of a job with this many input bytes, which is cut into at most
-    /// `parallelism` subjobs and makes tables of `table_bytes`.
-    pub(super) fn subjob_min_bytes(
-        &self,
-        input_bytes: u64,
-        parallelism: usize,
-        table_bytes: u64,
-    ) -> u64 {
-        let enough = match self.is_divided {
-            true => (input_bytes / parallelism.max(1) as u64).max(DIVIDED_LEAST_BYTES),
-            false => table_bytes.saturating_mul(2).max(SUBJOB_LEAST_BYTES),
+    /// The smallest subjob of a job that makes tables of `table_bytes`.
+    pub(super) fn subjob_min_bytes(&self, division: Division, table_bytes: u64) -> u64 {
+        let enough = match division {
+            Division::InTwo { .. } => DIVIDED_LEAST_BYTES,
+            Division::Equal(_) => table_bytes.saturating_mul(2).max(SUBJOB_LEAST_BYTES),
         };
         self.subjob_min_bytes.load(Ordering::Relaxed).min(enough)
     }
@@ -309,6 +300,14 @@ impl JobRunner {
             return self.subjobs_max.load(Ordering::Relaxed);
         }
         self.sides.parallelism(side)
+    }
+
+    /// How a job for this side is cut into subjobs.
+    pub(crate) fn division(&self, side: SideId) -> Division {
+        match self.sides.first_share(side) {
+            Some(first_share) => Division::InTwo { first_share },
+            None => Division::Equal(self.parallelism(side)),
+        }
     }
 
     /// A new prefix for the names of an attempt. No other attempt has the same one.

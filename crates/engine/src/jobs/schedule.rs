@@ -33,7 +33,9 @@ use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, RemarkCell, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
-use crate::tree::pick::{self, Deletes, ManualRange, Overlaps, Reservation};
+use crate::tree::pick::{
+    self, Deletes, LastPicked, ManualRange, NOTHING_PICKED, Overlaps, Reservation,
+};
 use crate::tree::tables::TableHandle;
 use crate::tree::view::{KeyspaceCore, KeyspaceView};
 use crate::types::error::{ErrorKind, Result};
@@ -63,6 +65,12 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Whether a side executes the job, or will begin to. Otherwise its outcome is being verified or
+    /// installed.
+    fn is_executed(&self) -> bool {
+        matches!(self.stage.get(), Stage::Reserved | Stage::Running)
+    }
+
     /// The progress of the job. `None` while the work waits for another attempt.
     pub(super) fn advance(&self, now: Instant) -> Option<Advance> {
         let placed = self.placed.as_ref()?;
@@ -129,6 +137,8 @@ pub(crate) struct Schedule {
     pub(crate) paused: bool,
     /// The overlaps of the tables of each keyspace that was picked from, as of its last pick.
     overlaps: LiteMap<KeyspaceId, Overlaps>,
+    /// The last picks of each keyspace.
+    last_picked: LiteMap<KeyspaceId, LastPicked>,
     /// What is remembered about the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
     /// How busy the host's cores are.
@@ -158,6 +168,7 @@ impl Schedule {
             unproductive: BTreeSet::new(),
             paused: false,
             overlaps: LiteMap::new(),
+            last_picked: LiteMap::new(),
             queues: Memory::default(),
             host_use: HostUse::default(),
             callers: None,
@@ -187,10 +198,13 @@ impl Schedule {
         self.overlaps.get(&keyspace)
     }
 
-    /// Forgets the indexes of keyspaces that do not exist any more.
-    pub(super) fn keep_overlaps(&mut self, map: &KeyspaceMap) {
+    /// Forgets the indexes and the last picks of keyspaces that do not exist any more.
+    pub(super) fn keep_keyspaces(&mut self, map: &KeyspaceMap) {
         if self.overlaps.len() > map.by_id.len() {
             self.overlaps.retain(|id, _| map.by_id.contains_key(id));
+        }
+        if self.last_picked.len() > map.by_id.len() {
+            self.last_picked.retain(|id, _| map.by_id.contains_key(id));
         }
     }
 
@@ -243,7 +257,14 @@ impl Schedule {
                 source.flushing.store(true, Ordering::Release);
                 None
             }
-            What::Compaction(compaction) => Some(compaction.choice.reservation()),
+            What::Compaction(compaction) => {
+                if let Some((level, first)) = compaction.choice.picked() {
+                    let picked = self.last_picked.entry(work.keyspace.id);
+                    let picked = picked.or_insert_with(|| NOTHING_PICKED.clone());
+                    picked[usize::from(level)] = Some(first.clone());
+                }
+                Some(compaction.choice.reservation())
+            }
         };
         work.placed = placed.clone();
         self.running.push(Running {
@@ -302,6 +323,7 @@ impl Schedule {
             Some(RunningJob {
                 kind: running.kind,
                 remaining: running.advance(now)?.remaining(),
+                is_executed: running.is_executed(),
             })
         };
         self.running.iter().filter(on_side).filter_map(of).collect()
@@ -313,13 +335,18 @@ impl Schedule {
         self.running.iter().filter(on_side).count()
     }
 
-    /// The number of compactions that a side runs.
-    pub(super) fn compaction_count(&self, side: SideId) -> usize {
-        let on_side = |running: &&Running| {
+    /// Whether a side executes a compaction, or will begin to.
+    pub(super) fn executes_compaction(&self, side: SideId) -> bool {
+        self.running.iter().any(|running| {
             running.kind == JobKind::Compaction
                 && running.placed.as_ref().is_some_and(|p| p.side == side)
-        };
-        self.running.iter().filter(on_side).count()
+                && running.is_executed()
+        })
+    }
+
+    /// The last pick of each level of a keyspace.
+    pub(super) fn last_picked(&self, keyspace: KeyspaceId) -> &LastPicked {
+        self.last_picked.get(&keyspace).unwrap_or(&NOTHING_PICKED)
     }
 
     pub(super) fn reservations(&self, keyspace: KeyspaceId) -> Vec<Reservation> {

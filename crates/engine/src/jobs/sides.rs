@@ -264,6 +264,14 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
+    /// The share of the input bytes that the first part of a job should have, if the side's executor
+    /// divides jobs in two.
+    pub(crate) fn first_share(&self, side: SideId) -> Option<f64> {
+        let executor = &self.executors[side];
+        let share = self.ask_one(side, || executor.first_share())??;
+        (share > 0.0 && share < 1.0).then_some(share)
+    }
+
     /// What is known about each side now, except the jobs that it runs. `asked` are the answers of
     /// the executors.
     pub(crate) fn view(&self, asked: &[Asked]) -> Vec<SideView<'_>> {

@@ -15,7 +15,7 @@ use crate::jobs::build::{CompactionSpec, FlushSpec};
 use crate::jobs::choice::Answer;
 use crate::jobs::sides::SideId;
 use crate::jobs::work::{Compaction, What};
-use crate::tree::pick::{older_ranges, soft_cuts, targets};
+use crate::tree::pick::{Division, older_ranges, soft_cuts, targets};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, MemSource};
 
@@ -29,7 +29,9 @@ impl Jobs {
                 self.runner
                     .flush_job(&self.flush_spec(keyspace, source, &settings))
             }
-            What::Compaction(compaction) => Some(self.compaction_job(keyspace, compaction, 1)),
+            What::Compaction(compaction) => {
+                Some(self.compaction_job(keyspace, compaction, Division::Equal(1)))
+            }
         };
         match job {
             Some(job) => self.runner.sides.ask(&job),
@@ -68,17 +70,17 @@ impl Jobs {
     ) -> Begun {
         let tables = compaction.choice.tables().cloned().collect();
         let inputs = self.tree.tables().inputs(tables);
-        let parallelism = self.runner.parallelism(side);
-        let job = self.compaction_job(keyspace, compaction, parallelism);
+        let division = self.runner.division(side);
+        let job = self.compaction_job(keyspace, compaction, division);
         Begun::compaction(job, inputs, Handover::new(self.env.runtime()))
     }
 
-    /// The job of a compaction, divided into at most `parallelism` subjobs.
+    /// The job of a compaction.
     fn compaction_job(
         &self,
         keyspace: &KeyspaceCore,
         compaction: &Compaction,
-        parallelism: usize,
+        division: Division,
     ) -> Job {
         let Compaction {
             choice,
@@ -99,7 +101,7 @@ impl Jobs {
         };
         let is_away = Cell::new(false);
         let anchors = |table: &TableMeta| self.tree.tables().anchors(table, &is_away);
-        self.runner.compaction_job(&spec, parallelism, &anchors)
+        self.runner.compaction_job(&spec, division, &anchors)
     }
 }
 

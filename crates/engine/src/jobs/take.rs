@@ -28,7 +28,9 @@ use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, 
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
 use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
-use crate::tree::pick::{self, Choice, ManualStep, Overlaps, PickInput, Reservation};
+use crate::tree::pick::{
+    self, Choice, ManualStep, NOTHING_PICKED, Overlaps, PickInput, Reservation,
+};
 use crate::tree::settings::Settings;
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::limits::KeyspaceId;
@@ -50,7 +52,8 @@ pub(crate) enum Taker {
     },
 }
 
-/// One call ends after it has left this many flushes, or this many compactions, in the tree.
+/// One call ends after it has left this many flushes, or this many compactions, in the tree. It
+/// looks at fewer compactions of each keyspace ([`Round::list_max`]).
 const LEFT_MAX: usize = 32;
 
 /// The input of picks for one keyspace, as of one moment.
@@ -93,6 +96,16 @@ impl PickState {
             unsettled: &self.unsettled,
             seek_bytes: &self.seek_bytes,
             overlaps,
+            last_picked: &NOTHING_PICKED,
+        }
+    }
+
+    /// The input of the pick of a compaction that is due.
+    fn due_input<'a>(&'a self, schedule: &'a Schedule) -> PickInput<'a> {
+        let keyspace = self.view.version.id();
+        PickInput {
+            last_picked: schedule.last_picked(keyspace),
+            ..self.input(schedule.overlaps(keyspace))
         }
     }
 
@@ -209,7 +222,7 @@ impl Round<'_> {
         let jobs = self.jobs;
         let map = jobs.catalog.keyspaces();
         let mut schedule = jobs.schedule.lock();
-        schedule.keep_overlaps(&map);
+        schedule.keep_keyspaces(&map);
         self.look_at_sides(&mut schedule);
         let metrics = jobs.env.metrics();
         let calls = [
@@ -266,9 +279,8 @@ impl Round<'_> {
             }
         } else {
             for keyspace in in_turn(&map, schedule.turn) {
-                let pick = |schedule: &Schedule, state: &PickState| {
-                    pick::pick(&state.input(schedule.overlaps(keyspace.id)))
-                };
+                let pick =
+                    |schedule: &Schedule, state: &PickState| pick::pick(&state.due_input(schedule));
                 if let Some(found) = self.compactions(&mut schedule, keyspace, Reason::Due, pick) {
                     return found;
                 }
@@ -415,7 +427,33 @@ impl Round<'_> {
         None
     }
 
-    /// Goes through the compactions that `pick` finds in a keyspace.
+    /// How many compactions of one keyspace are looked at: as many as all sides could begin.
+    fn list_max(&self) -> usize {
+        let sides = self.sides.iter().flatten();
+        let most = match self.is_single {
+            true => 1 + sides.filter(|side| side.slots > 0).count(),
+            false => {
+                let slots: usize = sides.map(|side| side.slots).sum();
+                slots.saturating_add(self.jobs.env.options().background_tasks as usize)
+            }
+        };
+        // One more than that, because the first one may have to wait for a side that is busy.
+        most.saturating_add(1).min(LEFT_MAX)
+    }
+
+    /// Whether the executors have to be asked about a work before it can be placed.
+    fn needs_answers(&self, keyspace: &KeyspaceCore, what: &What) -> bool {
+        let others = self.sides.iter().flatten();
+        let mut others = others.take(self.jobs.runner.sides.host());
+        let is_edit = matches!(what, What::Compaction(compaction) if compaction.is_edit());
+        !is_edit
+            && others.any(|side| side.slots > 0)
+            && !self.answers.contains_key(&key_of(keyspace, what))
+    }
+
+    /// Goes through the compactions that `pick` finds in a keyspace. If the executors have to be
+    /// asked about some of them, they are asked about all of them at once, because each question
+    /// ends the search.
     fn compactions(
         &mut self,
         schedule: &mut Schedule,
@@ -427,13 +465,28 @@ impl Round<'_> {
         if keyspace.is_dropped() {
             return None;
         }
-        while self.left.len() < LEFT_MAX {
+        let left_max = (self.left.len() + self.list_max()).min(LEFT_MAX);
+        let mut questions = Vec::new();
+        while self.left.len() < left_max {
             let state = self.pick_state(schedule, keyspace);
             if reason == Reason::Due && state.settings.pick.second_score {
                 schedule.follow_overlaps(&state.view.version);
             }
-            let choice = pick(schedule, &state)?;
-            let found = self.start(schedule, keyspace, state.compaction(choice, reason));
+            let Some(choice) = pick(schedule, &state) else {
+                break;
+            };
+            let reservation = choice.reservation();
+            let what = state.compaction(choice, reason);
+            let needs_answers = self.needs_answers(keyspace, &what);
+            if needs_answers || !questions.is_empty() {
+                // What is found later does not begin before this was placed.
+                self.left.push((keyspace.id, reservation));
+                if needs_answers {
+                    questions.push((keyspace.clone(), what));
+                }
+                continue;
+            }
+            let found = self.start(schedule, keyspace, what);
             if let Some(Found::Work(_)) = found {
                 schedule.turn = keyspace.id;
             }
@@ -441,7 +494,7 @@ impl Round<'_> {
                 return found;
             }
         }
-        None
+        (!questions.is_empty()).then_some(Found::Questions(questions))
     }
 
     /// The input of a pick. Work that was left in the tree counts as reserved.
@@ -575,9 +628,10 @@ impl Round<'_> {
         }))
     }
 
-    /// Whether a side already has the one compaction that it may have at a time.
+    /// Whether a side already executes the one compaction that it may have at a time. While the host
+    /// verifies and installs an outcome, its side can execute the next compaction.
     fn is_occupied(&self, schedule: &Schedule, side: SideId) -> bool {
-        self.is_single && schedule.compaction_count(side) > 0
+        self.is_single && schedule.executes_compaction(side)
     }
 
     /// The sides with their running jobs. The host's slots are the workers that take this kind of
@@ -604,7 +658,7 @@ impl Round<'_> {
                 && kind == JobKind::Compaction
                 && (id == host || side.slots > running.len() || self.is_occupied(schedule, id));
             if is_single {
-                running.retain(|job| job.kind == kind);
+                running.retain(|job| job.kind == kind && job.is_executed);
             }
             let slots = match (id == host, self.taker) {
                 (false, _) if is_single => side.slots.min(1),

@@ -18,8 +18,9 @@ use std::sync::Arc;
 
 use siltstone::LevelTargets;
 use siltstone::compaction::pick::{
-    Choice, ChoiceKind, Deletes, ManualRange, ManualStep, Overlaps, PickInput, PickOptions,
-    hard_cuts, joined_ranges, older_ranges, pick, pick_deletes, pick_manual, soft_cuts,
+    Choice, ChoiceKind, Deletes, Division, ManualRange, ManualStep, NOTHING_PICKED, Overlaps,
+    PickInput, PickOptions, hard_cuts, joined_ranges, older_ranges, pick, pick_deletes,
+    pick_manual, soft_cuts,
 };
 use siltstone::version::{
     CreateKeyspace, Edit, End, KeyRange, KeyspaceEdit, KeyspaceVersion, RunSlot, SeqRange,
@@ -358,6 +359,7 @@ impl Model {
             unsettled: &unsettled,
             seek_bytes: &seek_bytes,
             overlaps: None,
+            last_picked: &NOTHING_PICKED,
         };
         let choice = if why == Why::Deletes {
             let of = |t: &TableMeta| {
@@ -403,7 +405,7 @@ impl Model {
         }
         let older = older_ranges(self.version(), &choice, &unsettled);
         let soft = soft_cuts(self.version(), choice.to, &choice.range);
-        let hard = hard_cuts(&choice, 4, 1, &|_| Vec::new());
+        let hard = hard_cuts(&choice, Division::Equal(4), 1, &|_| Vec::new());
         for cuts in [&soft, &hard] {
             assert!(cuts.windows(2).all(|pair| pair[0] < pair[1]), "{cuts:?}");
             assert!(

@@ -486,6 +486,13 @@ pub trait Executor: Send + Sync {
         1
     }
 
+    /// For an executor that divides each job into two parts: the share of the input bytes that the
+    /// first part should have, between 0 and 1. Jobs for it have two subjobs of these sizes, if
+    /// they are large enough. `None` for other executors.
+    fn first_share(&self) -> Option<f64> {
+        None
+    }
+
     /// Whether the executor can be given jobs now.
     fn state(&self) -> ExecutorState {
         ExecutorState::Ready

@@ -30,20 +30,19 @@ use super::{
     CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, PartDone, Progress, Side,
 };
 use crate::error::TableError;
+use crate::job::Job;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::verify_outcome;
-use crate::job::{Job, OutputPrefix};
 
 /// How long the calling task waits at most for the end of a part before it shows the progress of
 /// the parts and looks whether the job was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The smallest share of a job that a side gets, so that its speed stays known.
+const LEAST: f64 = 1.0 / 32.0;
+
 /// The number of jobs over which speeds are measured.
 const MEASURED_JOBS: usize = 5;
-
-/// The number of subjobs that jobs for this executor should have, so that the share of each side
-/// can be chosen in small steps.
-const SUBJOBS: usize = 16;
 
 /// Nanoseconds per byte of each side's last jobs.
 type Speeds = [VecDeque<f64>; 2];
@@ -70,15 +69,18 @@ impl SplitExecutor {
         }
     }
 
-    /// How many of this many subjobs the first side gets. Each side gets at least one.
-    fn first_share(&self, subjobs: usize) -> usize {
-        let [first, second] = self.mean_speeds();
-        let share = match (first, second) {
+    /// The share of a job's bytes that the first side gets.
+    fn share(&self) -> f64 {
+        match self.mean_speeds() {
             // A side that needs twice as long per byte gets half as many.
-            (Some(first), Some(second)) => second / (first + second),
+            [Some(first), Some(second)] => (second / (first + second)).clamp(LEAST, 1.0 - LEAST),
             _ => 0.5,
-        };
-        let count = (subjobs as f64 * share).round() as usize;
+        }
+    }
+
+    /// How many of this many subjobs the first side gets. Each side gets at least one.
+    fn first_count(&self, subjobs: usize) -> usize {
+        let count = (subjobs as f64 * self.share()).round() as usize;
         count.clamp(1, subjobs - 1)
     }
 
@@ -100,20 +102,6 @@ impl SplitExecutor {
         if speed.len() > MEASURED_JOBS {
             speed.pop_front();
         }
-    }
-}
-
-/// The part of a job with the subjobs from `from` to before `to`.
-fn part_of(job: &Job, from: usize, to: usize, output: OutputPrefix) -> Job {
-    let mut bounds = job.subjob_bounds(from);
-    bounds.end = job.subjob_bounds(to - 1).end;
-    let soft_cuts = job.subjob_soft_cuts(&bounds).to_vec();
-    Job {
-        hard_cuts: job.hard_cuts[from..to - 1].to_vec(),
-        soft_cuts,
-        bounds,
-        output,
-        ..job.clone()
     }
 }
 
@@ -266,8 +254,17 @@ impl Executor for SplitExecutor {
         self.sides[1].accepts(job)
     }
 
+    /// While the outcome of one job is verified, the next one can run.
+    fn slots(&self) -> usize {
+        self.sides[1].slots().min(2)
+    }
+
     fn parallelism(&self) -> usize {
-        SUBJOBS
+        2
+    }
+
+    fn first_share(&self) -> Option<f64> {
+        Some(self.share())
     }
 
     fn state(&self) -> ExecutorState {
@@ -291,11 +288,11 @@ impl Executor for SplitExecutor {
         if subjobs == 1 {
             return self.run_undivided(job, ctx);
         }
-        let share = self.first_share(subjobs);
+        let share = self.first_count(subjobs);
         let second_output = job.output.second_part();
         let part = |from, to, output| {
             Arc::new(Part {
-                job: part_of(job, from, to, output),
+                job: job.part(from..to, output),
                 context: ExecContext {
                     progress: Arc::default(),
                     cancel: CancelToken::new(),
@@ -536,16 +533,18 @@ mod tests {
     #[test]
     fn shares_follow_the_measured_speeds() {
         let split = executor();
-        assert_eq!(split.first_share(16), 8, "nothing is measured");
+        assert_eq!(split.first_count(16), 8, "nothing is measured");
         split.measured(0, 1000, Duration::from_micros(3));
-        assert_eq!(split.first_share(16), 8, "one side is not measured");
+        assert_eq!(split.first_count(16), 8, "one side is not measured");
         split.measured(1, 1000, Duration::from_micros(1));
-        assert_eq!(split.first_share(16), 4, "the first is three times as slow");
-        // Each side gets at least one subjob, no matter how slow it is.
+        assert_eq!(split.first_count(16), 4, "the first is three times as slow");
+        assert_eq!(split.first_share(), Some(0.25));
+        // Each side gets at least one subjob, and a share, no matter how slow it is.
         (0..5).for_each(|_| split.measured(0, 1000, Duration::from_secs(1)));
-        assert_eq!((split.first_share(16), split.first_share(2)), (1, 1));
+        assert_eq!((split.first_count(16), split.first_count(2)), (1, 1));
+        assert_eq!(split.first_share(), Some(LEAST));
         // Only the last five jobs count.
         (0..5).for_each(|_| split.measured(0, 1000, Duration::from_micros(1)));
-        assert_eq!(split.first_share(16), 8);
+        assert_eq!(split.first_count(16), 8);
     }
 }

@@ -332,6 +332,22 @@ impl Job {
         &self.soft_cuts[from..to.max(from)]
     }
 
+    /// The job with these of its subjobs, of which there is at least one. Its tables are the same
+    /// that the whole job makes, except for their names.
+    pub fn part(&self, subjobs: std::ops::Range<usize>, output: OutputPrefix) -> Job {
+        let last = subjobs.end - 1;
+        let mut bounds = self.subjob_bounds(subjobs.start);
+        bounds.end = self.subjob_bounds(last).end;
+        let soft_cuts = self.subjob_soft_cuts(&bounds).to_vec();
+        Job {
+            hard_cuts: self.hard_cuts[subjobs.start..last].to_vec(),
+            soft_cuts,
+            bounds,
+            output,
+            ..self.clone()
+        }
+    }
+
     /// The identity of the job: the xxh3-128 hash of its encoded form without the output prefix.
     pub fn identity(&self) -> u128 {
         xxhash_rust::xxh3::xxh3_128(&coding::encode_identity(self))

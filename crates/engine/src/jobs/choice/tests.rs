@@ -8,6 +8,7 @@ fn job(kind: JobKind, seconds: f64) -> RunningJob {
     RunningJob {
         kind,
         remaining: Duration::from_secs_f64(seconds),
+        is_executed: true,
     }
 }
 

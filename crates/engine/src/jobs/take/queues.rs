@@ -232,7 +232,7 @@ impl Round<'_> {
                 if state.settings.pick.second_score {
                     schedule.follow_overlaps(&state.view.version);
                 }
-                let input = state.input(schedule.overlaps(keyspace.id));
+                let input = state.due_input(schedule);
                 let Some(choice) = pick::pick_of(&input, 1..BOTTOM_LEVEL) else {
                     break;
                 };

@@ -25,18 +25,33 @@ pub fn soft_cuts(version: &KeyspaceVersion, to: u8, range: &KeyRange) -> Vec<Key
     cuts
 }
 
-/// Hard cuts that split a choice into at most `parallel` subjobs of about equal input bytes, each
-/// of at least `min_bytes`. They are in strictly ascending order, strictly inside the choice's
-/// range.
+/// How a job is cut into subjobs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Division {
+    /// Into at most this many subjobs of about equal input bytes.
+    Equal(usize),
+    /// Into two subjobs, of which the first has this share of the input bytes, between 0 and 1.
+    InTwo {
+        /// The share of the first subjob.
+        first_share: f64,
+    },
+}
+
+/// Hard cuts that divide a choice into subjobs, each of at least about `min_bytes` input bytes. They
+/// are in strictly ascending order, strictly inside the choice's range.
 ///
 /// `anchors` may return keys inside a table, in ascending order, that divide its bytes into equal
 /// parts (from its index). If it returns none, only table boundaries are used.
 pub fn hard_cuts(
     choice: &Choice,
-    parallel: usize,
+    division: Division,
     min_bytes: u64,
     anchors: &dyn Fn(&TableMeta) -> Vec<Key>,
 ) -> Vec<Key> {
+    let parallel = match division {
+        Division::Equal(parallel) => parallel,
+        Division::InTwo { .. } => 2,
+    };
     let parts = (parallel as u64).min(choice.input_bytes / min_bytes.max(1));
     if parts < 2 {
         return Vec::new();
@@ -72,15 +87,32 @@ pub fn hard_cuts(
         change[from] += each;
         change[to] -= each;
     }
-    let step = choice.input_bytes as f64 / parts as f64;
+    let all = choice.input_bytes as f64;
+    if let Division::InTwo { first_share } = division {
+        let least = min_bytes as f64;
+        let wanted = (all * first_share).clamp(least, all - least);
+        let sums = change.iter().scan((0.0, 0.0), |(each, before), change| {
+            let sum = *before;
+            *each += change;
+            *before += *each;
+            Some(sum)
+        });
+        let inside = keys.iter().zip(sums);
+        let inside = inside.filter(|(key, _)| key[..] > choice.range.start[..]);
+        let nearest = inside.min_by(|(_, a), (_, b)| {
+            let distance = |sum: &f64| (wanted - sum).abs();
+            distance(a).total_cmp(&distance(b))
+        });
+        return nearest.into_iter().map(|(key, _)| (*key).clone()).collect();
+    }
+    let step = all / parts as f64;
     let (mut each, mut before, mut cuts) = (0.0, 0.0, Vec::new());
-    let end = choice.input_bytes as f64 - step / 2.0;
     for (i, key) in keys.iter().enumerate() {
         // The cut is placed at the key that is nearest to the wanted sum.
         let wanted = step * (cuts.len() + 1) as f64;
         let next = each + change[i];
         let is_nearest = before >= wanted || (wanted - before) < (before + next - wanted);
-        let leaves_enough = before >= step / 2.0 && before <= end;
+        let leaves_enough = before >= step / 2.0 && before <= all - step / 2.0;
         if is_nearest
             && leaves_enough
             && (cuts.len() as u64) < parts - 1

@@ -26,7 +26,7 @@ impl Picker<'_> {
         };
         let by_overlaps = self.input.options.second_score;
         let index = match (within, self.input.overlaps) {
-            (None, _) if !by_overlaps => self.oldest_free(level),
+            (None, _) if !by_overlaps => self.next_free(level),
             (None, Some(overlaps)) if overlaps.is_of(version) => {
                 self.fewest_by_index(level, overlaps)
             }
@@ -43,7 +43,7 @@ impl Picker<'_> {
                 lower.overlapping(&table.bounds).len(),
                 match by_overlaps {
                     true => "the fewest",
-                    false => "and is the oldest that is free",
+                    false => "and is the next one that is free",
                 },
             ),
         };
@@ -57,12 +57,16 @@ impl Picker<'_> {
         !self.is_reserved(table) && self.can_go(level, index..index + 1)
     }
 
-    /// The oldest table of a level that may go down. So the picks go through all keys in turn, as
-    /// with the pointer of LevelDB, because a table that goes down is replaced by newer ones.
-    fn oldest_free(&self, level: u8) -> Option<usize> {
+    /// The next table of a level that may go down, after the keys of the last pick. So the picks go
+    /// through all keys in turn, as with the pointer of LevelDB.
+    fn next_free(&self, level: u8) -> Option<usize> {
         let tables = self.input.version.level(level).tables();
-        let free = (0..tables.len()).filter(|index| self.is_free(level, *index));
-        free.min_by_key(|index| tables[*index].id)
+        let next = match &self.input.last_picked[usize::from(level)] {
+            Some(last) => tables.partition_point(|table| table.bounds.start <= *last),
+            None => 0,
+        };
+        let mut in_turn = (next..tables.len()).chain(0..next);
+        in_turn.find(|index| self.is_free(level, *index))
     }
 
     /// The table with the fewest overlaps of those that may go down, by the index of overlaps.

@@ -42,6 +42,13 @@ pub struct Reservation {
     pub spans: Arc<[(u8, KeyRange)]>,
 }
 
+/// For each level, the first key of the last table that was picked to go down. `None` if there was
+/// no such pick.
+pub type LastPicked = [Option<Key>; LEVEL_COUNT];
+
+/// The state before the first pick.
+pub static NOTHING_PICKED: LastPicked = [const { None }; LEVEL_COUNT];
+
 /// The input of [`pick`].
 #[derive(Clone, Debug)]
 pub struct PickInput<'a> {
@@ -59,6 +66,9 @@ pub struct PickInput<'a> {
     pub seek_bytes: &'a BTreeMap<u64, u64>,
     /// The overlaps of the version's tables. It only saves time: the choice is the same without it.
     pub overlaps: Option<&'a Overlaps>,
+    /// The last pick of each level. Without the second score the next table in the order of keys is
+    /// picked.
+    pub last_picked: &'a LastPicked,
 }
 
 /// The kind of work of a choice.
@@ -165,6 +175,13 @@ impl Choice {
                 .collect::<Vec<_>>()
         };
         self.inputs.iter().flat_map(of).collect()
+    }
+
+    /// The level below level 0 from which tables go down, and the first key of the last of them.
+    /// `None` if the topmost inputs are runs of level 0.
+    pub fn picked(&self) -> Option<(u8, &Key)> {
+        let input = self.inputs.first().filter(|input| input.level > 0)?;
+        Some((input.level, &input.tables.last()?.bounds.start))
     }
 
     /// The reservation of the choice until its work has ended (C4). The outputs will lie beneath
@@ -799,7 +816,7 @@ mod targets;
 mod three_levels;
 
 pub use crate::tree::pick::targets::{PickOptions, Targets, targets};
-pub use bounds::{hard_cuts, older_ranges, soft_cuts};
+pub use bounds::{Division, hard_cuts, older_ranges, soft_cuts};
 pub use deletes::{Deletes, covered_bytes, joined_ranges, pick_deletes};
 pub use overlaps::Overlaps;
 

@@ -210,6 +210,7 @@ impl Drawing {
             unsettled: &self.unsettled,
             seek_bytes: &self.seek_bytes,
             overlaps: None,
+            last_picked: &NOTHING_PICKED,
         }
     }
 }
@@ -953,7 +954,7 @@ fn hard_cuts_divide_the_bytes_evenly() {
     let choice = pick(&drawing.input()).unwrap();
     let none = |_: &TableMeta| Vec::new();
     let cuts = |parallel, min| {
-        let cuts = hard_cuts(&choice, parallel, min, &none);
+        let cuts = hard_cuts(&choice, Division::Equal(parallel), min, &none);
         String::from_utf8(cuts.concat()).unwrap()
     };
     assert_eq!(cuts(4, 1), "gms");
@@ -961,12 +962,31 @@ fn hard_cuts_divide_the_bytes_evenly() {
     assert_eq!(cuts(1, 1), "");
     assert_eq!(cuts(4, 1000 * MIB), "");
     assert_eq!(cuts(100, 1), "dgjmpsv");
+    // Eight tables, and two runs that are spread evenly over them.
+    let in_two = |first_share, min| {
+        let division = Division::InTwo { first_share };
+        let cuts = hard_cuts(&choice, division, min, &none);
+        String::from_utf8(cuts.concat()).unwrap()
+    };
+    assert_eq!(in_two(0.5, 1), "m");
+    assert_eq!(in_two(0.26, 1), "g");
+    assert_eq!(in_two(0.9, 1), "v");
+    // Each part has something, however small its share is.
+    assert_eq!(in_two(0.01, 1), "d");
+    assert_eq!(in_two(0.99, 1), "v");
+    assert_eq!(in_two(0.5, 1000 * MIB), "");
     // With anchors, tables that span the whole range can be cut.
     let drawing = draw("L0 (10,20]: 2[a..z]*40\n L0 (0,10]: 1[a..z]*40");
     let choice = pick(&drawing.input()).unwrap();
-    assert_eq!(hard_cuts(&choice, 4, 1, &none), Vec::<Key>::new());
+    assert_eq!(
+        hard_cuts(&choice, Division::Equal(4), 1, &none),
+        Vec::<Key>::new()
+    );
     let anchors = |_: &TableMeta| vec![Key::from(*b"g"), Key::from(*b"m"), Key::from(*b"s")];
-    assert_eq!(hard_cuts(&choice, 4, 1, &anchors).concat(), b"gms");
+    assert_eq!(
+        hard_cuts(&choice, Division::Equal(4), 1, &anchors).concat(),
+        b"gms"
+    );
 }
 
 #[track_caller]

@@ -36,7 +36,7 @@ pub struct ScheduleOptions {
     /// Tables that jobs have reserved do not make their level due again.
     pub first_score: bool,
     /// Of a level, the table that overlaps the fewest tables of the next level goes first, and not
-    /// the oldest table.
+    /// the next table in the order of keys.
     pub second_score: bool,
     /// How the side of a job is chosen.
     pub third_score: ThirdScore,
@@ -84,14 +84,6 @@ const DEFAULT: ScheduleOptions = ScheduleOptions {
     seek_compaction: true,
 };
 
-/// All scores off, and one job at a time.
-const PLAIN: ScheduleOptions = ScheduleOptions {
-    first_score: false,
-    second_score: false,
-    multi_threading: false,
-    ..DEFAULT
-};
-
 /// The policies by name.
 const POLICIES: [(&str, ScheduleOptions); 5] = [
     ("default", DEFAULT),
@@ -110,23 +102,26 @@ const POLICIES: [(&str, ScheduleOptions); 5] = [
     (
         "async-single",
         ScheduleOptions {
+            first_score: false,
+            second_score: false,
+            multi_threading: false,
             spare_host: true,
-            ..PLAIN
+            ..DEFAULT
         },
     ),
     (
         "sync-split",
         ScheduleOptions {
             third_score: ThirdScore::Split,
-            ..PLAIN
+            multi_threading: false,
+            ..DEFAULT
         },
     ),
     (
         "host-only",
         ScheduleOptions {
             third_score: ThirdScore::HostOnly,
-            multi_threading: true,
-            ..PLAIN
+            ..DEFAULT
         },
     ),
 ];

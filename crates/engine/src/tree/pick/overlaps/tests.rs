@@ -142,6 +142,7 @@ proptest! {
                 unsettled: &[],
                 seek_bytes: &BTreeMap::new(),
                 overlaps: None,
+                last_picked: &NOTHING_PICKED,
             };
             let swept = pick(&input);
             input.overlaps = Some(&anew);

@@ -152,7 +152,7 @@ fn without_the_first_score_reserved_tables_count() {
 }
 
 #[test]
-fn without_the_second_score_the_oldest_free_table_goes() {
+fn without_the_second_score_the_next_free_table_goes() {
     let level = "level1 10
         L1: 1[a..c]*9 2[d..f]*9 3[g..i]*9
         L2: 10[a..a] 11[b..b] 12[d..d] 13[e..e] 14[h..h]";
@@ -163,10 +163,30 @@ fn without_the_second_score_the_oldest_free_table_goes() {
         "merge L1->L2: L1 2 L2 12+13 [d..f]",
         &format!("{without}\nreserved 11"),
     );
-    // A table that was written again goes behind the others.
+    // The pick after the last table begins with the first one again, whatever the ids are.
     let turned = "level1 10
         L1: 4[a..c]*9 2[d..f]*9 3[g..i]*9
         L2: 10[a..a] 11[b..b] 12[d..d] 13[e..e] 14[h..h]
         without second";
-    picks("merge L1->L2: L1 2 L2 12+13 [d..f]", turned);
+    let drawing = draw(turned);
+    for (last, expected) in [
+        ("a", "merge L1->L2: L1 2 L2 12+13 [d..f]"),
+        ("b", "merge L1->L2: L1 2 L2 12+13 [d..f]"),
+        ("d", "merge L1->L2: L1 3 L2 14 [g..i]"),
+        ("g", "merge L1->L2: L1 4 L2 10+11 [a..c]"),
+    ] {
+        let mut last_picked = NOTHING_PICKED.clone();
+        last_picked[1] = Some(Key::from(last.as_bytes()));
+        let input = PickInput {
+            last_picked: &last_picked,
+            ..drawing.input()
+        };
+        let choice = pick(&input);
+        let picked = choice
+            .as_ref()
+            .and_then(Choice::picked)
+            .map(|(level, _)| level);
+        assert_eq!(picked, Some(1));
+        assert_eq!(described(choice), expected, "after {last}");
+    }
 }
