@@ -1,6 +1,7 @@
-//! A device as a process of its own, which trials kill, cut off and flood: `device_server DATA
-//! ADDRESS [CA CERTIFICATE KEY]`. It prints the address at which it listens, and ends with its
-//! standard input.
+//! A device as a process of its own, which trials stop, kill, cut off and flood: `device_server
+//! DATA ADDRESS [--share FOLDER | CA CERTIFICATE KEY]`. It prints the address at which it listens,
+//! and ends with its standard input. A device that shares a folder keeps no tables, so it runs no
+//! job of another folder.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -17,24 +18,35 @@ fn main() {
 }
 
 fn serve(words: &[String]) -> Result<(), String> {
+    let expected = "expected DATA ADDRESS [--share FOLDER | CA CERTIFICATE KEY]";
     let [data, address, rest @ ..] = words else {
-        return Err("expected DATA ADDRESS [CA CERTIFICATE KEY]".into());
+        return Err(expected.into());
     };
-    let tls = match rest {
-        [ca, certificate, key] => Some(TlsFiles {
-            ca: ca.into(),
-            certificate: certificate.into(),
-            key: key.into(),
-        }),
-        _ => None,
-    };
+    let (mut shared, mut tls) = (Vec::new(), None);
+    match rest {
+        [] => {}
+        [option, folder] if option == "--share" => {
+            // Hosts name the folder by its real path.
+            let folder = std::fs::canonicalize(folder).map_err(|e| format!("{folder}: {e}"))?;
+            shared.push(folder);
+        }
+        [ca, certificate, key] => {
+            tls = Some(TlsFiles {
+                ca: ca.into(),
+                certificate: certificate.into(),
+                key: key.into(),
+            });
+        }
+        _ => return Err(expected.into()),
+    }
     let runtime = Runtime::threads();
     let network = network(&runtime, tls.as_ref()).map_err(|e| e.to_string())?;
     let folders = Arc::new(DataFolder::open(data).map_err(|e| e.to_string())?);
     let options = ServerOptions {
         slots: 2,
         parallelism: 2,
-        keep_bytes: 8 << 20,
+        keep_bytes: if shared.is_empty() { 8 << 20 } else { 0 },
+        shared,
         ..ServerOptions::default()
     };
     let address = address.parse().map_err(|e| format!("{address}: {e}"))?;

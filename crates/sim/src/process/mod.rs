@@ -11,6 +11,8 @@
 //! - [`victim`], `verifier`: the child's side; the program is `src/bin/victim.rs`.
 //! - [`expected`]: the contents that the store may have.
 //! - [`parent`]: starting, listening, killing, verifying.
+//! - [`device_host`]: a host whose device shares its folder, for row 9; the program is
+//!   `src/bin/device_host.rs`.
 //!
 //! Invariant: these are the only trials that depend on real time. A seed decides what is tested,
 //! but not the schedule of the system: a seed that failed may need several runs to fail again, so a
@@ -18,6 +20,7 @@
 //!
 //! Threading: a trial has one thread, and one for each pipe that it reads.
 
+pub mod device_host;
 pub mod expected;
 mod kill;
 pub mod messages;

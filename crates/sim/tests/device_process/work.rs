@@ -152,7 +152,9 @@ fn at_the_end(url: &str, seed: u64, known: &Known, coverage: &mut Coverage) {
     }
     store.wait_until_idle().expect("the work that is left");
     let stats = store.stats();
-    coverage.add_count("work.device_job", stats.counter("device_compaction_count"));
+    let devices = stats.sides.iter().filter(|side| side.side == "device");
+    let count: u64 = devices.map(|side| side.compaction_count).sum();
+    coverage.add_count("work.device_job", count);
     drop(keyspace);
     store.close().expect("a close");
     let runtime = Runtime::threads();
