@@ -375,7 +375,7 @@ fn killed(
         runtime.sleep(after);
     }
     setup.tap.end();
-    setup.machine.kill(false);
+    setup.machine.kill();
     runtime.sleep(Duration::from_millis(rng.below(300)));
     setup.machine.start_again();
     match attempt.join().expect("the attempt's task") {

@@ -1,5 +1,6 @@
 //! Stores whose folder is on a device: the host is killed, the device is killed, its machine loses
-//! power, and the link between them is slow, is cut and freezes, all at any message.
+//! power, and the link between them is slow, is cut and freezes, all at any message. What was not
+//! synced when the power is lost is then lost, kept, torn or reordered.
 //!
 //! The oracle: each key has a counter. A read may not return a value below the last one whose write
 //! was acknowledged as synced, nor above the last one that was tried. An outage alone never poisons
@@ -17,7 +18,7 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::{Batch, Components, ErrorKind, Options, Store, Value, WriteOptions};
 use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted, SeparatedExecutor};
 use siltstone_sim::coverage::Coverage;
-use siltstone_sim::remote::{Act, Ghost, Machine, MachineOptions, Tap, address};
+use siltstone_sim::remote::{Act, Ghost, Machine, MachineOptions, Tap, address, draw_losses};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
@@ -345,6 +346,8 @@ fn lives(
     plan: &Plan,
     rng: &mut Rng,
 ) {
+    // These random numbers are separate, so that everything else in a seed stays as it was.
+    let mut losses = Rng::new(plan.seed ^ 0x105E);
     for life in 0..plan.lives.0 {
         let (tap_of, shared_of, plan_of) = (tap.clone(), shared.clone(), plan.clone());
         let host = move |rt: Runtime| live(&rt, &tap_of, &shared_of, &plan_of, life as u64);
@@ -359,13 +362,15 @@ fn lives(
             );
             if !machine.is_alive() {
                 let is_power = rng.chance(plan.power_percent);
-                machine.kill(is_power);
-                let what = if is_power {
-                    "power_lost"
+                if is_power {
+                    let report = machine.lose_power(draw_losses(&mut losses));
+                    let coverage = &mut shared.lock().coverage;
+                    coverage.add("stores.power_lost");
+                    coverage.take_crash(&report);
                 } else {
-                    "device_killed"
-                };
-                shared.lock().coverage.add(&format!("stores.{what}"));
+                    machine.kill();
+                    shared.lock().coverage.add("stores.device_killed");
+                }
                 runtime.sleep(Duration::from_millis(1 + rng.below(200)));
                 machine.start_again();
             }
@@ -405,7 +410,7 @@ pub fn trial(seed: u64) -> Coverage {
         tap.end();
         network.set_faults(LinkFaults::default());
         if !machine.is_alive() {
-            machine.kill(false);
+            machine.kill();
             machine.start_again();
         }
         at_the_end(&runtime, &tap, &shared, &plan);
