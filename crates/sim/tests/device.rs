@@ -14,6 +14,8 @@ mod fence_model;
 mod fences;
 #[path = "device/jobs.rs"]
 mod jobs;
+#[path = "device/lent_jobs.rs"]
+mod lent_jobs;
 #[path = "../../storage/tests/common/operations.rs"]
 mod operations;
 #[path = "device/rebuilds.rs"]
@@ -195,8 +197,8 @@ fn device_takeovers() {
     seeds("device_takeovers", 1, 150, &wanted, takeovers::trial);
 }
 
-/// Jobs on a device whose storage fails, where names of outputs are taken, and that is killed. (Row
-/// 9)
+/// Jobs on a device whose storage fails, where names of outputs are taken, and that is killed. The
+/// device holds the tables, or the jobs are lent to it. (Rows 9 and 10)
 #[test]
 fn device_jobs() {
     let wanted = [
@@ -215,8 +217,28 @@ fn device_jobs() {
         "link.KillDevice.at.forget_job",
         "link.KillDevice.at.read_outcome",
         "link.KillDevice.at.wait_job",
+        "lent.done",
+        "lent.found_again",
+        "lent.sent_again",
+        "lent.declined",
+        "lent.name_was_taken",
+        "lent.device_sync_failed",
+        "lent.host_sync_failed",
+        "lent.killed",
+        "lent.power_lost",
+        "lent.done_again",
+        "lent.cancelled",
+        "lent.link_faults",
+        "lent.bad_link",
+        "lent.slow_link",
+        "lent.cut_off",
+        "lent.gave_up",
+        "lent.two_at_once",
+        "lent.was_busy",
+        "link.arrived_late",
+        "ghost.answered",
     ];
-    seeds("device_jobs", 1, 150, &wanted, jobs::trial);
+    seeds("device_jobs", 1, 300, &wanted, jobs::trial);
 }
 
 /// Jobs for which the host decides what is kept and the device makes the tables, over links with

@@ -74,6 +74,13 @@ impl Machine {
         &self.folders
     }
 
+    /// The folders that the device has for lent work now, with their names.
+    pub fn scratch_folders(&self) -> Vec<(String, MemoryStorage)> {
+        let all = self.folders.all().into_iter();
+        all.filter(|(name, _)| name.starts_with("scratch-"))
+            .collect()
+    }
+
     /// The watch over the folders.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
