@@ -20,6 +20,8 @@ mod lent_jobs;
 mod operations;
 #[path = "device/rebuilds.rs"]
 mod rebuilds;
+#[path = "device/store_plan.rs"]
+mod store_plan;
 #[path = "device/stores.rs"]
 mod stores;
 #[path = "../../table/tests/common/mod.rs"]
@@ -145,11 +147,28 @@ fn device_links() {
     seeds("device_links", 1, 200, &texts(&wanted), calls::links_trial);
 }
 
-/// Whole stores on a device. The host is killed, the device is killed, its machine loses power, and
-/// the link has faults. (Rows 9 and 10)
+/// Stores that lie on a device, or have only their tables there, or lend their compactions to it,
+/// under each policy. The host is killed, the device is killed, the machine of either loses power,
+/// and the link has faults. (Rows 9 and 10)
 #[test]
 fn device_stores() {
-    let wanted = [
+    let mut wanted: Vec<String> = store_plan::POLICIES
+        .map(|policy| format!("stores.policy.{policy}"))
+        .into();
+    for arrangement in store_plan::Arrangement::ALL {
+        let name = arrangement.name();
+        wanted.push(format!("stores.{name}"));
+        for what in [
+            "device_killed",
+            "power_lost",
+            "host_killed",
+            "bad_link",
+            "job_done",
+        ] {
+            wanted.push(format!("stores.{name}.{what}"));
+        }
+    }
+    let others = [
         "stores.device_killed",
         "stores.power_lost",
         "stores.host_killed",
@@ -162,6 +181,11 @@ fn device_stores() {
         "stores.quiet_life",
         "stores.poisoned",
         "stores.no_orphans",
+        "stores.host_power_lost",
+        "stores.divided_job",
+        "stores.columns_first",
+        "stores.lent.job_failed",
+        "stores.nothing_kept",
         "crash.pages_kept",
         "crash.pages_lost",
         "crash.pages_torn",
@@ -175,7 +199,8 @@ fn device_stores() {
         "link.KillDevice.at.survivors",
         "ghost.answered",
     ];
-    seeds("device_stores", 1, 60, &wanted, stores::trial);
+    wanted.extend(others.map(String::from));
+    seeds("device_stores", 1, 120, &texts(&wanted), stores::trial);
 }
 
 /// Several hosts want the lease of one folder. They are cut off and come back, the device is
