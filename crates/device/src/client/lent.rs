@@ -7,11 +7,11 @@
 //! are dropped first.
 //!
 //! Invariants: tables that a running job needs are not dropped. No file of this host is made or
-//! deleted before the outcome that names it was verified. A fetched table is complete and synced
-//! before its outcome is returned. The session's lease and folder end with the session, so nothing
-//! is left on the device. If a call does not reach the device, the attempt makes no further calls
-//! there. The tables that the attempt would have deleted count as kept and unfinished, and they are
-//! deleted when room is needed.
+//! deleted before the outcome that names it was verified, and an attempt deletes no file that it
+//! did not make. A fetched table is complete and synced before its outcome is returned. The
+//! session's lease and folder end with the session, so nothing is left on the device. If a call
+//! does not reach the device, the attempt makes no further calls there. The tables that the attempt
+//! would have deleted count as kept and unfinished, and they are deleted when room is needed.
 //!
 //! Threading: shared. The lock is not held during a call.
 
@@ -228,12 +228,14 @@ impl Lent {
             }
             return Ok(outcome);
         }
-        let fetched = scratch.fetch(&outcome, ctx);
+        let mut made = Vec::new();
+        let fetched = scratch.fetch(&outcome, ctx, &mut made);
         drop(in_use);
         if fetched.is_err() {
             // Nothing refers to the fetched tables, nor to the tables on the device. There they
-            // would take room that this host counts as free.
-            delete_tables(outcome.tables.iter().map(|table| &table.name[..]), ctx);
+            // would take room that this host counts as free. A name that was taken before belongs
+            // to somebody else.
+            delete_tables(made.iter().map(String::as_str), ctx);
             let mut is_gone = is_unreachable(&fetched);
             for table in &outcome.tables {
                 is_gone = is_gone || scratch.delete(&table.name).is_err();
@@ -494,8 +496,14 @@ impl Scratch {
         Ok(())
     }
 
-    /// Fetches the outputs and makes them durable.
-    fn fetch(&self, outcome: &Outcome, ctx: &ExecContext) -> std::result::Result<(), ExecError> {
+    /// Fetches the outputs and makes them durable. Adds the name of each file that it makes to
+    /// `made`.
+    fn fetch(
+        &self,
+        outcome: &Outcome,
+        ctx: &ExecContext,
+        made: &mut Vec<String>,
+    ) -> std::result::Result<(), ExecError> {
         for table in &outcome.tables {
             let theirs = self.storage.open(&table.name)?;
             if theirs.len() != table.file_bytes {
@@ -509,6 +517,7 @@ impl Scratch {
             }
             theirs.advise(Access::Sequential, 0, theirs.len());
             let file = ctx.outputs.create(ctx.epoch, &table.name)?;
+            made.push(table.name.clone());
             let mut buf = vec![0; COPY_BYTES.min(theirs.len() as usize)];
             let mut at = 0;
             while at < theirs.len() {

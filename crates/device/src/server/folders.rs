@@ -240,6 +240,14 @@ impl MemoryFolders {
         let new = || MemoryStorage::named(&self.runtime, name);
         folders.entry(name.to_string()).or_insert_with(new).clone()
     }
+
+    /// The folders that exist now, with their names. Folders for lent work are among them.
+    pub fn all(&self) -> Vec<(String, MemoryStorage)> {
+        let folders = self.folders.lock();
+        let all = folders.iter();
+        all.map(|(name, storage)| (name.clone(), storage.clone()))
+            .collect()
+    }
 }
 
 impl Folders for MemoryFolders {

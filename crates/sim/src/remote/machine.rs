@@ -1,19 +1,22 @@
 //! The machine of a device in a simulated run.
 //!
 //! Invariants: there is one process of the device at a time. A restarted process finds what the
-//! storages contain after the kill, or after the power loss.
+//! storages contain after the kill, or after the power loss. A power loss keeps what was synced;
+//! the caller decides what happens to the rest.
 //!
 //! Threading: owned by the task that watches over the device.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_device::{Folders, MemoryFolders, Server, ServerOptions};
 use siltstone_storage::link::Network;
 use siltstone_storage::sim::Process;
-use siltstone_storage::{CrashPolicy, Runtime, Storage};
+use siltstone_storage::{CrashPolicy, CrashReport, MemoryStorage, Runtime, Storage};
 
 use super::{Tap, Watch, WatchedFolders, address};
+use crate::rng::Rng;
 
 /// Wraps the storage of each folder, between the storage and the watch.
 pub type Below = Arc<dyn Fn(Arc<dyn Storage>) -> Arc<dyn Storage> + Send + Sync>;
@@ -71,6 +74,13 @@ impl Machine {
         &self.folders
     }
 
+    /// The folders that the device has for lent work now, with their names.
+    pub fn scratch_folders(&self) -> Vec<(String, MemoryStorage)> {
+        let all = self.folders.all().into_iter();
+        all.filter(|(name, _)| name.starts_with("scratch-"))
+            .collect()
+    }
+
     /// The watch over the folders.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
@@ -81,25 +91,59 @@ impl Machine {
         self.runtime.is_group_alive(self.process.group())
     }
 
-    /// Kills the device's process, if it is alive. If `is_power`, the machine loses power, and
-    /// everything that was not synced is lost.
-    pub fn kill(&mut self, is_power: bool) {
+    /// Kills the device's process, if it is alive.
+    pub fn kill(&mut self) {
+        self.end_process();
+        let folders = self
+            .folders
+            .after(false, |storage| storage.kill_in(&self.runtime));
+        self.folders = Arc::new(folders);
+    }
+
+    /// Cuts the power of the machine. The policy says what happens to data that was not synced. If
+    /// a seed decides this, each folder has losses of its own. Reports the losses of all folders.
+    pub fn lose_power(&mut self, policy: CrashPolicy) -> CrashReport {
+        self.end_process();
+        let count = Cell::new(0);
+        let losses = Cell::new(CrashReport::default());
+        let image = |storage: &MemoryStorage| {
+            let number: u64 = count.replace(count.get() + 1);
+            let policy = match policy {
+                CrashPolicy::Seeded(seed) => CrashPolicy::Seeded(seed ^ number << 32),
+                policy => policy,
+            };
+            let (image, report) = storage.crash_in(&self.runtime, policy);
+            let mut sum = losses.get();
+            sum.merge(&report);
+            losses.set(sum);
+            image
+        };
+        let folders = self.folders.after(true, image);
+        self.folders = Arc::new(folders);
+        losses.get()
+    }
+
+    fn end_process(&self) {
         if self.is_alive() {
             self.runtime.kill_group(self.process.group());
         }
         self.watch.killed();
-        let of = self.runtime.clone();
-        let folders = self.folders.after(is_power, move |storage| match is_power {
-            true => storage.crash_in(&of, CrashPolicy::LoseUnsynced).0,
-            false => storage.kill_in(&of),
-        });
-        self.folders = Arc::new(folders);
     }
 
-    /// Starts the device again after [`Machine::kill`].
+    /// Starts the device again after [`Machine::kill`] or [`Machine::lose_power`].
     pub fn start_again(&mut self) {
         let (runtime, tap) = (&self.runtime, &self.tap);
         self.process = start(runtime, tap, &self.folders, &self.watch, &self.options);
+    }
+}
+
+/// Draws what a loss of power does to data that was not synced: all of it is lost, or all of it is
+/// kept, or parts of it are lost, torn and reordered.
+pub fn draw_losses(rng: &mut Rng) -> CrashPolicy {
+    match rng.below(8) {
+        0 | 1 => CrashPolicy::LoseUnsynced,
+        2 => CrashPolicy::KeepUnsynced,
+        _ => CrashPolicy::Seeded(rng.draw()),
     }
 }
 

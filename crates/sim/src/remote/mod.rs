@@ -1,8 +1,8 @@
 //! A device and its hosts as processes of a simulated run (`docs/rfc/0009-device.md`).
 //!
 //! [`Machine`] is the device's machine. It starts the device's process, and restarts it after it
-//! was killed, with what the storages contain at that time. [`Tap`] is the link. It sees each
-//! message, and can end the connection or kill one of the two sides at any message. [`Ghost`]
+//! was killed or has lost power, with what the storages contain then. [`Tap`] is the link. It sees
+//! each message, and can end the connection or kill one of the two sides at any message. [`Ghost`]
 //! repeats requests that were made long ago. [`Watch`] sees every change of the device's folders,
 //! and whether it was made under a lease that is still held.
 //!
@@ -15,7 +15,7 @@ mod tap;
 mod watch;
 
 pub use ghost::Ghost;
-pub use machine::{Machine, MachineOptions};
+pub use machine::{Machine, MachineOptions, draw_losses};
 pub use tap::{Act, Moment, Tap, name_of};
 pub use watch::{Watch, WatchedFolders};
 

@@ -14,10 +14,14 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use siltstone_device::{ClientOptions, Device, FolderWanted};
 use siltstone_sim::coverage::Coverage;
-use siltstone_sim::remote::{Act, Ghost, Machine, MachineOptions, Moment, Tap, address};
+use siltstone_sim::remote::{
+    Act, Ghost, Machine, MachineOptions, Moment, Tap, address, draw_losses,
+};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
-use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind, WriteFile};
+use siltstone_storage::{
+    CrashPolicy, MemoryStorage, Runtime, Storage, StorageErrorKind, WriteFile,
+};
 
 use super::operations::{Answer, NAMES, Op, Side, op};
 use super::{bad_link, good_link, simulated};
@@ -95,7 +99,7 @@ fn revive(
     while !*is_over.lock() {
         if !machine.is_alive() {
             kills += 1;
-            machine.kill(false);
+            machine.kill();
             runtime.sleep(Duration::from_millis(rng.below(200)));
             machine.start_again();
         }
@@ -288,9 +292,20 @@ struct Written {
 }
 
 /// Appends and syncs of a few files, with long periods without a sync, on a machine that loses
-/// power. In half of the runs the client keeps only 4 KiB of a file. A sync that succeeds covers
-/// every append before it.
+/// power. What was not synced is then lost, kept, torn or reordered. In half of the runs the client
+/// keeps only 4 KiB of a file. A sync that succeeds covers every append before it.
 pub fn power_trial(seed: u64) -> Coverage {
+    // These random numbers are separate, so that everything else in a seed stays as it was.
+    let mut rng = Rng::new(seed ^ 0x105E);
+    power(seed, move || draw_losses(&mut rng))
+}
+
+/// As [`power_trial`], but each loss of power loses everything that was not synced.
+pub fn whole_power_trial(seed: u64) -> Coverage {
+    power(seed, || CrashPolicy::LoseUnsynced)
+}
+
+fn power(seed: u64, mut losses: impl FnMut() -> CrashPolicy + Send + 'static) -> Coverage {
     simulated(seed, 4_000_000, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x0FF);
         let network = MemoryNetwork::new(&runtime);
@@ -342,12 +357,13 @@ pub fn power_trial(seed: u64) -> Coverage {
                 runtime.sleep(Duration::from_secs(2));
             }
             let is_power = rng.chance(70);
-            machine.kill(is_power);
-            coverage.add(if is_power {
-                "calls.power"
+            if is_power {
+                coverage.take_crash(&machine.lose_power(losses()));
+                coverage.add("calls.power");
             } else {
-                "calls.kill"
-            });
+                machine.kill();
+                coverage.add("calls.kill");
+            }
             machine.start_again();
             files.retain_mut(|written| {
                 let appended = written.file.append(&[b"after the restart"]);
@@ -389,7 +405,7 @@ pub fn power_trial(seed: u64) -> Coverage {
 /// Checks that a file has at least what was synced, and nothing else up to there, also after a
 /// power loss.
 fn check(folder: &MemoryStorage, written: &Written) {
-    let after = folder.crash(siltstone_storage::CrashPolicy::LoseUnsynced);
+    let after = folder.crash(CrashPolicy::LoseUnsynced);
     let found = after.read_small(&written.name).expect("its bytes");
     let wrong = found.iter().zip(&written.bytes[..written.synced]);
     let wrong = wrong.take_while(|(a, b)| a == b).count();

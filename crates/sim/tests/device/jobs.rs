@@ -1,7 +1,8 @@
 //! Jobs on a device whose storage fails, where names of outputs are taken, that is killed in the
 //! middle of a job, or that is asked to stop. In some runs the host decides what is kept and the
 //! device only makes the tables. Whatever happens, in the end the job's tables are those of the
-//! host, and no orphans are left.
+//! host, and no orphans are left. The device holds the tables; `lent_jobs.rs` has the runs in which
+//! the host has them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -21,17 +22,29 @@ use siltstone_table::job::Job;
 use siltstone_table::job::outcome::Outcome;
 
 use super::tables::{Content, a_job, files, table_input};
-use super::{good_link, simulated};
+use super::{good_link, lent_jobs, simulated};
 
 /// The storage of the device's folder, with rules for failures.
 pub type Faults = Arc<Mutex<Vec<FaultStorage>>>;
 
+/// Rules for the folders that the device opens from now on.
+pub type Rules = Arc<Mutex<Vec<Rule>>>;
+
 /// The options of a machine whose folders fail by rules. The rules are added to the last of
 /// `faults`.
 pub fn faulty(runtime: &Runtime, faults: &Faults) -> MachineOptions {
-    let (runtime, faults) = (runtime.clone(), Arc::clone(faults));
+    faulty_later(runtime, faults, &Rules::default())
+}
+
+/// As [`faulty`]. A folder that is opened later fails by `rules`.
+pub fn faulty_later(runtime: &Runtime, faults: &Faults, rules: &Rules) -> MachineOptions {
+    let (runtime, faults, rules) = (runtime.clone(), Arc::clone(faults), Arc::clone(rules));
     let below = move |storage: Arc<dyn Storage>| -> Arc<dyn Storage> {
         let storage = FaultStorage::new(storage, &runtime);
+        let rules = rules.lock().unwrap_or_else(|e| e.into_inner());
+        for rule in rules.iter() {
+            storage.add(rule.clone());
+        }
         let mut faults = faults.lock().unwrap_or_else(|e| e.into_inner());
         faults.push(storage.clone());
         Arc::new(storage)
@@ -234,6 +247,15 @@ impl Setup {
 }
 
 pub fn trial(seed: u64) -> Coverage {
+    // These random numbers are separate, so that a seed of a held job does the same as before.
+    match Rng::new(seed ^ 0x1E47).chance(45) {
+        true => lent_jobs::trial(seed),
+        false => held(seed),
+    }
+}
+
+/// A job in a folder that the device holds.
+fn held(seed: u64) -> Coverage {
     simulated(seed, 6_000_000, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x10B5);
         let mut setup = Setup::new(&runtime, seed, &mut rng);
@@ -375,7 +397,7 @@ fn killed(
         runtime.sleep(after);
     }
     setup.tap.end();
-    setup.machine.kill(false);
+    setup.machine.kill();
     runtime.sleep(Duration::from_millis(rng.below(300)));
     setup.machine.start_again();
     match attempt.join().expect("the attempt's task") {

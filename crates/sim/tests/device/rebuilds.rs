@@ -34,7 +34,7 @@ fn a_work(runtime: &Runtime, rng: &mut Rng, coverage: &mut Coverage) -> Work {
 }
 
 /// The tables that the host's cores make.
-fn expected(runtime: &Runtime, work: &Work) -> Vec<Vec<u8>> {
+pub fn expected(runtime: &Runtime, work: &Work) -> Vec<Vec<u8>> {
     let own = Arc::new(MemoryStorage::new(runtime));
     write_input(&*own, Epoch(3), work).expect("free");
     let of: Arc<dyn Storage> = own.clone();

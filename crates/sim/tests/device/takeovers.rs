@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use siltstone_device::{ClientOptions, Device, DeviceExecutor, FolderWanted};
 use siltstone_sim::coverage::Coverage;
-use siltstone_sim::remote::{Machine, Tap, address};
+use siltstone_sim::remote::{Machine, Tap, address, draw_losses};
 use siltstone_sim::rng::Rng;
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
@@ -257,7 +257,7 @@ fn trouble(
     taps: &[Tap],
     shared: &Shared,
     faults: &Faults,
-    rng: &mut Rng,
+    (rng, losses): (&mut Rng, &mut Rng),
 ) {
     let draw = rng.below(10);
     if draw < 6 {
@@ -288,7 +288,12 @@ fn trouble(
         return;
     }
     let is_forgotten = draw == 9;
-    machine.kill(is_forgotten);
+    if is_forgotten {
+        let report = machine.lose_power(draw_losses(losses));
+        shared.lock().coverage.take_crash(&report);
+    } else {
+        machine.kill();
+    }
     if draw == 8 {
         // A local program opens the folder.
         let folder = machine.folders().folder("db");
@@ -316,6 +321,8 @@ fn trouble(
 pub fn trial(seed: u64) -> Coverage {
     simulated(seed, 8_000_000, move |runtime| {
         let mut rng = Rng::new(seed ^ 0x7A4E);
+        // These random numbers are separate, so that everything else in a seed stays as it was.
+        let mut losses = Rng::new(seed ^ 0x105E);
         let network = MemoryNetwork::new(&runtime);
         network.set_faults(good_link());
         let tap = |n: u64| Tap::new(&runtime, &network, seed ^ n, &[]);
@@ -344,7 +351,8 @@ pub fn trial(seed: u64) -> Coverage {
             let slow = Rule::on(OpKind::Append, delay).ending(".tbl").for_good();
             add_rule(&faults, slow);
             runtime.sleep(Duration::from_millis(500 + rng.below(8000)));
-            trouble(&runtime, &mut machine, &taps, &shared, &faults, &mut rng);
+            let rngs = (&mut rng, &mut losses);
+            trouble(&runtime, &mut machine, &taps, &shared, &faults, rngs);
         }
         runtime.sleep(Duration::from_secs(15));
         shared.lock().is_over = true;
