@@ -11,7 +11,8 @@ use std::time::Duration;
 use common::address;
 use jobs::{Content, a_job, files, table_input};
 use siltstone_device::{
-    ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, Server, ServerOptions,
+    ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, SeparatedExecutor,
+    Server, ServerOptions,
 };
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::{Epoch, FileStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
@@ -264,6 +265,82 @@ fn lent_tables_of_all_sessions_are_bounded() {
         executor.close();
         device.close();
     }
+}
+
+/// A device has only the folder of a job. It is not sent a job that has an input elsewhere, because
+/// it would take a table of the same name for that input. For lent work the host finds the inputs.
+#[test]
+fn a_job_with_an_input_elsewhere_is_declined() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    // Moves the second input of a job to another location, where only this host finds it.
+    let elsewhere = |storage: &Arc<dyn Storage>, job: &Job| {
+        let mut job = job.clone();
+        job.inputs[1].location = 7;
+        let mut inputs = InputMap::new();
+        for input in &job.inputs {
+            let file = storage.open(&input.name).unwrap();
+            inputs.add_table(input.location, &input.name, file);
+        }
+        (job, Arc::new(inputs))
+    };
+    let is_declined = |executor: &dyn Executor, job: &Job, context: &ExecContext| {
+        let count = context.outputs.list().unwrap().len();
+        match executor.run(job, context) {
+            Err(ExecError::Declined { reason }) => {
+                let said = "the input in-1.tbl is at location 7, and a device has only location 0";
+                assert!(reason.contains(said), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(context.outputs.list().unwrap().len(), count);
+    };
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, _) = prepare(&two_runs(), &shared);
+    let shared: Arc<dyn Storage> = shared;
+    let (job, inputs) = elsewhere(&shared, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, shared, Epoch(3));
+    is_declined(&executor, &job, &context);
+
+    let path = world.dir.path().join("data/db");
+    let (job, _) = prepare(
+        &two_runs(),
+        &Arc::new(FileStorage::open_or_create(path).unwrap()),
+    );
+    let session = world.connect(FolderWanted::Named {
+        name: "db".into(),
+        create: false,
+    });
+    let storage = session.storage();
+    let lease = storage.lease("store").unwrap();
+    let (job, inputs) = elsewhere(&storage, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, storage, lease.epoch());
+    is_declined(&executor, &job, &context);
+    let separated = SeparatedExecutor::new(&session).always();
+    assert!(
+        separated
+            .accepts(&job)
+            .unwrap_err()
+            .starts_with("whole: the input in-1.tbl")
+    );
+    is_declined(&separated, &job, &context);
+    lease.release().unwrap();
+    session.close();
+
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, _) = prepare(&two_runs(), &own);
+    let own: Arc<dyn Storage> = own;
+    let (job, inputs) = elsewhere(&own, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, own.clone(), Epoch(3));
+    let outcome = executor.run(&job, &context).unwrap();
+    let mut again = job.clone();
+    again.output.attempt = 2;
+    let expected = CpuExecutor.run(&again, &context).unwrap();
+    assert_eq!(outcome.job, expected.job);
+    assert_eq!(files(&*own, &outcome), files(&*own, &expected));
+    executor.close();
+    device.close();
 }
 
 /// A job that cannot succeed says why, and leaves no table.

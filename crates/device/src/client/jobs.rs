@@ -22,7 +22,7 @@ use siltstone_table::job::{InputKind, Job};
 use super::Client;
 use super::session::Limit;
 use crate::wire::frame::BULK_MAX;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, put_work};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, check_locations, put_work};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
@@ -131,6 +131,8 @@ impl Client {
         ctx: &ExecContext,
         beside: &dyn Beside,
     ) -> std::result::Result<JobRun, ExecError> {
+        // A device of an older build does not look at locations.
+        check_locations(job).map_err(ExecError::declined)?;
         let identity = job.identity();
         let bytes = job.encode();
         if bytes.len() > BULK_MAX - WORK_OVERHEAD {

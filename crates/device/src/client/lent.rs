@@ -31,7 +31,7 @@ use siltstone_table::job::{Input, Job};
 use super::jobs::{delete_tables, is_unreachable};
 use super::{Client, Device};
 use crate::wire::hello::FolderWanted;
-use crate::wire::job::JobOrder;
+use crate::wire::job::{JobOrder, LOCATION};
 
 /// The number of bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
@@ -267,11 +267,11 @@ fn copied(len: usize, ctx: &ExecContext) {
     }
 }
 
-/// The input, with the name that it has on the device.
+/// The input, with the name and the location that it has on the device.
 fn renamed(input: &Input) -> Input {
     Input {
         name: content_name(input.digest, input.len_bytes),
-        location: 0,
+        location: LOCATION,
         ..input.clone()
     }
 }

@@ -35,7 +35,7 @@ use super::jobs::Beside;
 use super::transfer_cost::{Measured, Ran, TransferBytes, choose};
 use super::{Client, Device, DeviceExecutor};
 use crate::wire::frame::BULK_MAX;
-use crate::wire::job::{JobCounts, Place};
+use crate::wire::job::{JobCounts, Place, check_locations};
 use crate::wire::request::NamesChange;
 use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Request};
@@ -268,10 +268,10 @@ impl Executor for SeparatedExecutor {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
-        match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
-            true => Err("whole: a stream has no columns to read".into()),
-            false => Ok(()),
+        if job.inputs.iter().any(|i| i.kind != InputKind::Table) {
+            return Err("whole: a stream has no columns to read".into());
         }
+        check_locations(job).map_err(|reason| format!("whole: {reason}"))
     }
 
     fn state(&self) -> ExecutorState {
