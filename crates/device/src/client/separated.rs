@@ -174,8 +174,8 @@ impl SeparatedExecutor {
             return Err(ExecError::declined(reason));
         }
         let epoch = DeviceExecutor::epoch_of(&client)?;
+        let plans = Plans::open(job, ctx)?;
         let own = SeparatedExecutor::context_of(ctx);
-        let plans = Plans::open(job, &own)?;
         let (blocks, columns) = plans.bytes(job);
         let device_parallel = client.session.welcome().map_or(1, |w| w.slots.1 as usize);
         let parallel = ctx
@@ -628,6 +628,10 @@ impl Beside for Running {
 
     fn has_failed(&self) -> bool {
         self.0.failed.lock().is_some()
+    }
+
+    fn cancel(&self) {
+        self.0.ctx.cancel.cancel();
     }
 
     fn show(&self, counts: &JobCounts, progress: &Progress) {

@@ -42,8 +42,8 @@ impl Plans {
     /// Opens the inputs of a job through the context.
     ///
     /// # Errors
-    /// `Declined` if an input is not a table, or if the job is malformed. `Cancelled` if the context
-    /// asks for it. Other errors if an input cannot be opened or is not the one that the job names.
+    /// `Declined` if an input is not a table, or if the job is malformed. `Cancelled` if the
+    /// context says so. Others if an input cannot be opened or is not the one that the job names.
     pub fn open(job: &Job, ctx: &ExecContext) -> Result<Plans, ExecError> {
         job.check().map_err(ExecError::declined)?;
         let inputs = JobInputs::open(job, &*ctx.inputs, &ctx.cancel)?;
