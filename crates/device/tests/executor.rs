@@ -1,6 +1,5 @@
-//! Devices make the tables that the host's cores make (E2), in all three shapes: the folder is
-//! held, the folder is shared, or the tables are lent. The tests also cover what else executors
-//! promise.
+//! A device as an executor: what is sent to it, what it declines, how its jobs end, and what they
+//! leave. `shapes.rs` tests that it makes the tables that the host's cores make.
 
 mod common;
 #[path = "../../table/tests/common/mod.rs"]
@@ -11,7 +10,6 @@ use std::time::Duration;
 
 use common::address;
 use jobs::{Content, a_job, files, table_input};
-use proptest::prelude::*;
 use siltstone_device::{
     ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, SeparatedExecutor,
     Server, ServerOptions,
@@ -20,8 +18,7 @@ use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::{Epoch, FileStorage, MemoryStorage, Runtime, Storage, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Handover, InputMap};
-use siltstone_table::job::outcome::Outcome;
-use siltstone_table::job::{FormatOptions, Input, Job};
+use siltstone_table::job::{Input, Job};
 
 /// A device with real folders, and its network.
 struct World {
@@ -92,59 +89,11 @@ impl Drop for World {
     }
 }
 
-/// The runs of one job, with the contents of the inputs of each run.
-#[derive(Clone, Debug)]
-struct Case {
-    runs: Vec<Content>,
-    snapshots: Vec<u64>,
-    cuts: Vec<Vec<u8>>,
-    codec: u8,
-}
-
-fn case() -> impl Strategy<Value = Case> {
-    let entry = (0u16..200, 0u8..10, 0usize..120);
-    let run = prop::collection::vec(entry, 1..120);
-    (
-        prop::collection::vec(run, 1..4),
-        prop::collection::btree_set(1u64..300, 0..3),
-        prop::collection::btree_set(1u16..200, 0..3),
-        0u8..3,
-    )
-        .prop_map(|(runs, snapshots, cuts, codec)| {
-            let mut seq = 0;
-            // The last run is the oldest.
-            let mut contents: Vec<Content> = Vec::new();
-            for run in runs.iter().rev() {
-                let mut content = Content::default();
-                for (key, kind, len) in run {
-                    seq += 1;
-                    let is_put = *kind > 1;
-                    let value = vec![*kind; if is_put { *len } else { 0 }];
-                    let trailer = seq << 8 | u64::from(is_put);
-                    content
-                        .entries
-                        .push((key.to_be_bytes().to_vec(), trailer, value));
-                }
-                contents.push(content);
-            }
-            contents.reverse();
-            Case {
-                runs: contents,
-                snapshots: snapshots.into_iter().filter(|s| *s < seq).collect(),
-                cuts: cuts
-                    .into_iter()
-                    .map(|cut| cut.to_be_bytes().to_vec())
-                    .collect(),
-                codec,
-            }
-        })
-}
-
-/// Writes the inputs of a case into a folder, and makes the job of the case.
-fn prepare(case: &Case, storage: &Arc<impl Storage>) -> (Job, InputMap) {
+/// Writes the runs of a job into a folder, a table for each, and makes the job.
+fn prepare(runs: &[Content], storage: &Arc<impl Storage>) -> (Job, InputMap) {
     let mut inputs = InputMap::new();
     let mut listed: Vec<Input> = Vec::new();
-    for (run, content) in case.runs.iter().enumerate() {
+    for (run, content) in runs.iter().enumerate() {
         let name = format!("in-{run}.tbl");
         let input = table_input(&mut inputs, storage, &name, content);
         listed.push(Input {
@@ -153,138 +102,15 @@ fn prepare(case: &Case, storage: &Arc<impl Storage>) -> (Job, InputMap) {
         });
     }
     let published = listed.iter().map(|input| input.max_seq).max().unwrap_or(0);
-    let codec = match case.codec {
-        0 => siltstone_table::Codec::None,
-        1 => siltstone_table::Codec::Lz4,
-        _ => siltstone_table::Codec::Zstd,
-    };
-    let level = *codec.levels().start();
     let job = Job {
         inputs: listed,
-        snapshots: case.snapshots.clone(),
-        hard_cuts: case.cuts.clone(),
-        format: FormatOptions {
-            codec,
-            level,
-            ..FormatOptions::default()
-        },
         ..a_job(published)
     };
     (job, inputs)
 }
 
-/// The part of an outcome that must be equal: everything except the times.
-fn timeless(outcome: &Outcome) -> Outcome {
-    let mut outcome = outcome.clone();
-    outcome.counters.cpu_ns = 0;
-    outcome
-}
-
-/// What an outcome says about its tables and about what was dropped. What was read differs, because
-/// columns may be read twice, and blocks without survivors only once.
-fn made(outcome: &Outcome) -> Outcome {
-    let mut outcome = timeless(outcome);
-    outcome.counters.bytes_read = 0;
-    outcome.output.attempt = 0;
-    outcome
-        .tables
-        .iter_mut()
-        .for_each(|table| table.name.clear());
-    outcome
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 25,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn all_shapes_give_the_tables_of_the_host(case in case()) {
-        let world = World::new();
-        let runtime = &world.runtime;
-        let host = Arc::new(MemoryStorage::new(runtime));
-        let (job, inputs) = prepare(&case, &host);
-        let context = ExecContext::new(runtime.clone(), Arc::new(inputs), host.clone(), Epoch(3));
-        let expected = CpuExecutor.run(&job, &context).unwrap();
-        let expected_files = files(&*host, &expected);
-        let (device, executor) = world.executor();
-        prop_assert!(executor.accepts(&job).is_ok());
-
-        // Held: the folder is the device's.
-        let path = world.dir.path().join("data/db");
-        let below = Arc::new(FileStorage::open_or_create(path).unwrap());
-        let (held_job, _) = prepare(&case, &below);
-        let folder = FolderWanted::Named { name: "db".into(), create: false };
-        let session = world.connect(folder);
-        let storage = session.storage();
-        let lease = storage.lease("store").unwrap();
-        let mut inputs = InputMap::new();
-        for input in &held_job.inputs {
-            inputs.add_table(7, &input.name, storage.open(&input.name).unwrap());
-        }
-        let inputs = Arc::new(inputs);
-        let context = ExecContext::new(runtime.clone(), inputs, storage.clone(), lease.epoch());
-        let held = executor.run(&held_job, &context).unwrap();
-        prop_assert_eq!(timeless(&held), timeless(&expected));
-        prop_assert_eq!(&files(&*storage, &held), &expected_files);
-        prop_assert_eq!(&files(&*below, &held), &expected_files);
-        let beats = &context.progress.tables;
-        let tables = beats.load(std::sync::atomic::Ordering::Relaxed);
-        prop_assert_eq!(tables as usize, held.tables.len());
-
-        // Separated: the host decides, and the device makes the tables.
-        let mut separated_job = held_job.clone();
-        separated_job.output.attempt = 2;
-        let separated = SeparatedExecutor::new(&session)
-            .always()
-            .cut_into(1 + case.runs[0].entries.len() % 40, 200);
-        let context = ExecContext {
-            max_parallel: 1 + case.runs.len() % 3,
-            progress: Arc::default(),
-            ..context
-        };
-        let outcome = separated.run(&separated_job, &context).unwrap();
-        prop_assert_eq!(made(&outcome), made(&expected));
-        prop_assert_eq!(&files(&*storage, &outcome), &expected_files);
-        prop_assert_eq!(&files(&*below, &outcome), &expected_files);
-        let entries = context.progress.entries.load(std::sync::atomic::Ordering::Relaxed);
-        prop_assert_eq!(entries, expected.counters.entries_read);
-        prop_assert_eq!(separated.stats().job_count, 1);
-        prop_assert_eq!(context.progress.buffer_bytes.load(std::sync::atomic::Ordering::Relaxed), 0);
-        drop(lease);
-        session.close();
-
-        // Shared: the folder is on this machine, below the folder that the device shares.
-        let path = world.dir.path().join("shared").join("store");
-        std::fs::create_dir_all(&path).unwrap();
-        let shared = Arc::new(FileStorage::open_existing(path).unwrap());
-        let (shared_job, inputs) = prepare(&case, &shared);
-        let inputs = Arc::new(inputs);
-        let context = ExecContext::new(runtime.clone(), inputs, shared.clone(), Epoch(3));
-        let before = device.report().sent_bytes;
-        let outcome = executor.run(&shared_job, &context).unwrap();
-        prop_assert_eq!(timeless(&outcome), timeless(&expected));
-        prop_assert_eq!(&files(&*shared, &outcome), &expected_files);
-        // Only the job crossed the link, and nothing of the proof is left.
-        prop_assert!(device.report().sent_bytes - before < 8 << 10);
-        let count = shared.list().unwrap().len();
-        prop_assert_eq!(count, case.runs.len() + outcome.tables.len());
-
-        // Lent: the device cannot see the folder.
-        let own = Arc::new(MemoryStorage::new(runtime));
-        let (lent_job, inputs) = prepare(&case, &own);
-        let inputs = Arc::new(inputs);
-        let context = ExecContext::new(runtime.clone(), inputs, own.clone(), Epoch(3));
-        let outcome = executor.run(&lent_job, &context).unwrap();
-        prop_assert_eq!(timeless(&outcome), timeless(&expected));
-        prop_assert_eq!(&files(&*own, &outcome), &expected_files);
-        device.close();
-    }
-}
-
-fn a_case() -> Case {
+/// Two runs with the same keys. All entries of the second one are shadowed.
+fn two_runs() -> Vec<Content> {
     let content = |seq: u64| {
         let entries = (0..200u16).map(|key| {
             let key = key.to_be_bytes().to_vec();
@@ -295,12 +121,7 @@ fn a_case() -> Case {
             ..Content::default()
         }
     };
-    Case {
-        runs: vec![content(9), content(5)],
-        snapshots: vec![],
-        cuts: vec![],
-        codec: 0,
-    }
+    vec![content(9), content(5)]
 }
 
 /// The second job that reads a table does not send it again, and a table that the device made is
@@ -310,7 +131,7 @@ fn lent_tables_are_sent_once() {
     let world = World::new();
     let (device, executor) = world.executor();
     let own = Arc::new(MemoryStorage::new(&world.runtime));
-    let (job, inputs) = prepare(&a_case(), &own);
+    let (job, inputs) = prepare(&two_runs(), &own);
     let context = ExecContext::new(
         world.runtime.clone(),
         Arc::new(inputs),
@@ -328,7 +149,7 @@ fn lent_tables_are_sent_once() {
     third.output.attempt = 3;
     third.inputs = Vec::new();
     for table in &first.tables {
-        inputs.add_table(7, &table.name, own.open(&table.name).unwrap());
+        inputs.add_table(0, &table.name, own.open(&table.name).unwrap());
         third.inputs.push(Input {
             name: table.name.clone(),
             len_bytes: table.file_bytes,
@@ -359,7 +180,7 @@ fn lent_jobs_with_a_table_in_common_do_not_disturb_each_other() {
     });
     let (device, executor) = world.executor();
     let own = Arc::new(MemoryStorage::new(&world.runtime));
-    let (job, inputs) = prepare(&a_case(), &own);
+    let (job, inputs) = prepare(&two_runs(), &own);
     let inputs = Arc::new(inputs);
     let executor = Arc::new(executor);
     let run = {
@@ -414,7 +235,7 @@ fn lent_tables_of_all_sessions_are_bounded() {
         ..options
     });
     let own = Arc::new(MemoryStorage::new(&world.runtime));
-    let (job, inputs) = prepare(&a_case(), &own);
+    let (job, inputs) = prepare(&two_runs(), &own);
     let bytes: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
     assert!(bytes < 50_000, "{bytes}");
     let context = ExecContext::new(
@@ -446,6 +267,82 @@ fn lent_tables_of_all_sessions_are_bounded() {
     }
 }
 
+/// A device has only the folder of a job. It is not sent a job that has an input elsewhere, because
+/// it would take a table of the same name for that input. For lent work the host finds the inputs.
+#[test]
+fn a_job_with_an_input_elsewhere_is_declined() {
+    let world = World::new();
+    let (device, executor) = world.executor();
+    // Moves the second input of a job to another location, where only this host finds it.
+    let elsewhere = |storage: &Arc<dyn Storage>, job: &Job| {
+        let mut job = job.clone();
+        job.inputs[1].location = 7;
+        let mut inputs = InputMap::new();
+        for input in &job.inputs {
+            let file = storage.open(&input.name).unwrap();
+            inputs.add_table(input.location, &input.name, file);
+        }
+        (job, Arc::new(inputs))
+    };
+    let is_declined = |executor: &dyn Executor, job: &Job, context: &ExecContext| {
+        let count = context.outputs.list().unwrap().len();
+        match executor.run(job, context) {
+            Err(ExecError::Declined { reason }) => {
+                let said = "the input in-1.tbl is at location 7, and a device has only location 0";
+                assert!(reason.contains(said), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(context.outputs.list().unwrap().len(), count);
+    };
+    let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
+    let shared = Arc::new(shared);
+    let (job, _) = prepare(&two_runs(), &shared);
+    let shared: Arc<dyn Storage> = shared;
+    let (job, inputs) = elsewhere(&shared, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, shared, Epoch(3));
+    is_declined(&executor, &job, &context);
+
+    let path = world.dir.path().join("data/db");
+    let (job, _) = prepare(
+        &two_runs(),
+        &Arc::new(FileStorage::open_or_create(path).unwrap()),
+    );
+    let session = world.connect(FolderWanted::Named {
+        name: "db".into(),
+        create: false,
+    });
+    let storage = session.storage();
+    let lease = storage.lease("store").unwrap();
+    let (job, inputs) = elsewhere(&storage, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, storage, lease.epoch());
+    is_declined(&executor, &job, &context);
+    let separated = SeparatedExecutor::new(&session).always();
+    assert!(
+        separated
+            .accepts(&job)
+            .unwrap_err()
+            .starts_with("whole: the input in-1.tbl")
+    );
+    is_declined(&separated, &job, &context);
+    lease.release().unwrap();
+    session.close();
+
+    let own = Arc::new(MemoryStorage::new(&world.runtime));
+    let (job, _) = prepare(&two_runs(), &own);
+    let own: Arc<dyn Storage> = own;
+    let (job, inputs) = elsewhere(&own, &job);
+    let context = ExecContext::new(world.runtime.clone(), inputs, own.clone(), Epoch(3));
+    let outcome = executor.run(&job, &context).unwrap();
+    let mut again = job.clone();
+    again.output.attempt = 2;
+    let expected = CpuExecutor.run(&again, &context).unwrap();
+    assert_eq!(outcome.job, expected.job);
+    assert_eq!(files(&*own, &outcome), files(&*own, &expected));
+    executor.close();
+    device.close();
+}
+
 /// A job that cannot succeed says why, and leaves no table.
 #[test]
 fn a_damaged_input_is_named() {
@@ -453,7 +350,7 @@ fn a_damaged_input_is_named() {
     let (device, executor) = world.executor();
     let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
     let shared = Arc::new(shared);
-    let (job, inputs) = prepare(&a_case(), &shared);
+    let (job, inputs) = prepare(&two_runs(), &shared);
     let path = world.dir.path().join("shared/in-0.tbl");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[100] ^= 1;
@@ -476,17 +373,14 @@ fn a_damaged_input_is_named() {
 fn the_host_goes_on_after_the_tables_of_a_device() {
     let world = World::new();
     let (device, executor) = world.executor();
-    let case = Case {
-        runs: vec![Content {
-            entries: (0..2000u16)
-                .map(|n| (n.to_be_bytes().to_vec(), 9 << 8 | 1, vec![n as u8; 100]))
-                .collect(),
-            ..Content::default()
-        }],
-        ..a_case()
-    };
+    let runs = [Content {
+        entries: (0..2000u16)
+            .map(|n| (n.to_be_bytes().to_vec(), 9 << 8 | 1, vec![n as u8; 100]))
+            .collect(),
+        ..Content::default()
+    }];
     let own = Arc::new(MemoryStorage::new(&world.runtime));
-    let (job, inputs) = prepare(&case, &own);
+    let (job, inputs) = prepare(&runs, &own);
     let context = ExecContext::new(
         world.runtime.clone(),
         Arc::new(inputs),
@@ -498,7 +392,7 @@ fn the_host_goes_on_after_the_tables_of_a_device() {
 
     let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
     let shared = Arc::new(shared);
-    let (job, _) = prepare(&case, &shared);
+    let (job, _) = prepare(&runs, &shared);
     let path = world.dir.path().join("shared/in-0.tbl");
     let sound = std::fs::read(&path).unwrap();
     let mut damaged = sound.clone();
@@ -506,7 +400,7 @@ fn the_host_goes_on_after_the_tables_of_a_device() {
     std::fs::write(&path, damaged).unwrap();
     let inputs = || {
         let mut inputs = InputMap::new();
-        inputs.add_table(7, "in-0.tbl", shared.open("in-0.tbl").unwrap());
+        inputs.add_table(0, "in-0.tbl", shared.open("in-0.tbl").unwrap());
         Arc::new(inputs)
     };
     let handover = Arc::new(Handover::new(&world.runtime));
@@ -542,13 +436,9 @@ fn a_subjob_may_have_more_tables_than_an_answer_holds() {
         entries: entries.collect(),
         ..Content::default()
     };
-    let case = Case {
-        runs: vec![content],
-        ..a_case()
-    };
     let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
     let shared = Arc::new(shared);
-    let (job, inputs) = prepare(&case, &shared);
+    let (job, inputs) = prepare(&[content], &shared);
     let handover = Arc::new(Handover::new(&world.runtime));
     let context = ExecContext {
         handover: Some(handover),
@@ -575,7 +465,7 @@ fn a_cancelled_job_ends_and_leaves_nothing() {
     let (device, executor) = world.executor();
     let shared = FileStorage::open_existing(world.dir.path().join("shared")).unwrap();
     let shared = Arc::new(shared);
-    let (job, inputs) = prepare(&a_case(), &shared);
+    let (job, inputs) = prepare(&two_runs(), &shared);
     let context = ExecContext::new(
         world.runtime.clone(),
         Arc::new(inputs),
@@ -602,7 +492,7 @@ fn a_device_that_is_gone_is_down() {
     assert_eq!(executor.state().to_string(), "ready");
     let own = MemoryStorage::new(&world.runtime);
     let own = Arc::new(own);
-    let (job, inputs) = prepare(&a_case(), &own);
+    let (job, inputs) = prepare(&two_runs(), &own);
     world.server.take().unwrap().stop();
     let context = ExecContext::new(world.runtime.clone(), Arc::new(inputs), own, Epoch(3));
     match executor.run(&job, &context).unwrap_err() {

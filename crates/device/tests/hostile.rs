@@ -14,7 +14,7 @@ use jobs::{Content, a_job, table_input};
 use proptest::prelude::*;
 use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
-use siltstone_device::wire::job::{JobOrder, Place, put_work};
+use siltstone_device::wire::job::{JobEnd, JobOrder, Place, put_work};
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
@@ -415,6 +415,44 @@ fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
         let answer = peer.receive(Duration::from_millis(50)).0;
         let answer = String::from_utf8_lossy(&answer).into_owned();
         assert!(!answer.contains("attempt"), "{answer}");
+    });
+}
+
+/// An input at a location that the device does not have is not looked for by its name.
+#[test]
+fn a_job_with_an_input_elsewhere_is_declined() {
+    with_device(17, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let mut job = common::jobs::a_job();
+        job.inputs[0].location = 3;
+        let work = put_work(&job.encode(), &[], 1 << 20).0;
+        peer.ask(2, &common::jobs::begin(1), &work);
+        peer.receive(Duration::from_millis(50));
+        let wait = Request::WaitJob {
+            attempt: 1,
+            parts_known: 0,
+            wait_ms: 100,
+            bytes_per_s: 0,
+            paid_bytes: 0,
+        };
+        peer.ask(3, &wait, b"");
+        let Some(Answer::Job(status)) = peer.answer() else {
+            panic!("no status");
+        };
+        let Some(JobEnd::Declined(reason)) = status.end else {
+            panic!("{:?}", status.end);
+        };
+        let said = "the input memtable is at location 3, and a device has only location 0";
+        assert!(reason.contains(said), "{reason}");
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::address;
+use common::{address, are_all, seeds};
 use jobs::{Content, a_job, files, table_input};
 use siltstone_device::{
     ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, SeparatedExecutor,
@@ -127,7 +127,7 @@ impl Held {
         let mut inputs = InputMap::new();
         for input in &self.job.inputs {
             let file = self.storage.open(&input.name).unwrap();
-            inputs.add_table(7, &input.name, file);
+            inputs.add_table(0, &input.name, file);
         }
         let runtime = self.runtime.clone();
         let (storage, epoch) = (self.storage.clone(), self.lease.epoch());
@@ -373,22 +373,15 @@ fn slow() -> LinkFaults {
     }
 }
 
-/// The seeds of a test.
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    match number("SILT_SEED") {
-        Some(seed) => seed..seed + number("SILT_COUNT").unwrap_or(1),
-        None => 0..count,
-    }
-}
-
 /// Links are cut and freeze while a job runs, and the device is killed and restarted. The job makes
 /// the right tables, or fails like a job of a lost device. Then the host's cores continue after
 /// what was left.
 #[test]
 fn faults_give_right_tables_or_a_failure() {
     let (mut done, mut failed, mut adopted) = (0, 0, 0u64);
-    for seed in seeds(40) {
+    let seeds = seeds(40);
+    let are_all = are_all(&seeds, 40);
+    for seed in seeds {
         let counts = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let seen = counts.clone();
         simulated(seed, move |runtime| {
@@ -468,7 +461,7 @@ fn faults_give_right_tables_or_a_failure() {
         adopted += seen >> 32;
     }
     println!("{done} jobs were done, {failed} failed, {adopted} tables were adopted");
-    if std::env::var_os("SILT_SEED").is_none() {
+    if are_all {
         assert!(
             done > 5 && failed > 5 && adopted > 0,
             "{done} {failed} {adopted}"
@@ -500,7 +493,7 @@ fn a_host_that_is_gone_leaves_nothing() {
                 let lease = storage.lease("store").unwrap();
                 let mut map = InputMap::new();
                 for input in &inputs {
-                    map.add_table(7, &input.name, storage.open(&input.name).unwrap());
+                    map.add_table(0, &input.name, storage.open(&input.name).unwrap());
                 }
                 let job = Job {
                     inputs,

@@ -424,7 +424,7 @@ fn a_key_in_the_middle_of_a_block_without_the_prefix_is_damage() {
     let input = table_input(&mut inputs, &storage, "older.tbl", &older);
     job.inputs.push(input);
     let input = table_with_another_prefix(&storage);
-    inputs.add_table(7, &input.name, storage.open(&input.name).unwrap());
+    inputs.add_table(0, &input.name, storage.open(&input.name).unwrap());
     job.inputs
         .push(siltstone_table::job::Input { run: 1, ..input });
     for columns_first in [false, true] {

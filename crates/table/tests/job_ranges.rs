@@ -477,7 +477,7 @@ fn failures_of_storage_and_inputs_are_no_lies() {
     bytes[9] ^= 1;
     h.storage.replace(epoch(), "in-1.tbl", &bytes).unwrap();
     h.inputs
-        .add_table(7, "in-1.tbl", h.storage.open("in-1.tbl").unwrap());
+        .add_table(0, "in-1.tbl", h.storage.open("in-1.tbl").unwrap());
     let failed = check(&h, &CancelToken::new());
     assert!(matches!(failed, Err(ExecError::Failed(_))), "{failed:?}");
 }

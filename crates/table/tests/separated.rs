@@ -619,7 +619,7 @@ fn damage_is_found_by_the_half_that_reads_it() {
         damaged[at as usize] ^= 1;
         l.storage.replace(epoch(), "in-1.tbl", &damaged).unwrap();
         let mut inputs = l.inputs.clone();
-        inputs.add_table(7, "in-1.tbl", l.storage.open("in-1.tbl").unwrap());
+        inputs.add_table(0, "in-1.tbl", l.storage.open("in-1.tbl").unwrap());
         let ctx = ExecContext {
             inputs: Arc::new(inputs),
             ..l.context()

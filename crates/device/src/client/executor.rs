@@ -293,6 +293,8 @@ impl Executor for DeviceExecutor {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
+        // Where the inputs lie is checked when the job runs, because this host reads the inputs of
+        // lent work itself, wherever they are.
         match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
             true => Err("flushes stay on the host, because memtables do not cross a link".into()),
             false => Ok(()),

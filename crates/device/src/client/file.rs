@@ -6,7 +6,8 @@
 //! the server has forgotten the session, the whole tail is sent again and overwrites what is there
 //! (RFC 9, section 6).
 //!
-//! Small appends are joined (`file/append.rs`).
+//! Small appends are joined (`file/append.rs`), and sent with few calls of the link
+//! (`file/sending.rs`).
 //!
 //! After [`ClientOptions::sync_bytes`](super::session::ClientOptions::sync_bytes) bytes a sync is
 //! sent although nobody asked for one. Appends behind it are answered after it, so the bytes that
@@ -27,14 +28,16 @@
 //! - `failed` is set once, and every later call returns that error.
 //!
 //! Threading: shared. `inner` is locked while something is sent, and unlocked while an answer is
-//! awaited. One task at a time receives; others wait for it at `changed`. The name has a lock of
-//! its own, which is taken after `inner`, because tasks that read another object look at the name.
+//! awaited. A task that sends much lets others have it after each call of the link. One task at a
+//! time receives; others wait for it at `changed`. The name has a lock of its own, which is taken
+//! after `inner`, because tasks that read another object look at the name.
 
 mod append;
+mod sending;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::planted;
@@ -42,17 +45,15 @@ use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, MutexGuard, Result, StorageError, StorageErrorKind, WriteFile,
 };
 
+use sending::{Sent, TURN};
+
 use super::object_name::{Candidates, ObjectName};
 use super::pipe::{Pipe, Receiver};
 use super::purpose::LinkPurpose;
 use super::session::{Limit, Losses, Session};
 use crate::frames::ConnectionError;
-use crate::wire::frame::BULK_MAX;
 use crate::wire::request::FileChange;
 use crate::wire::{Answer, Request};
-
-/// The maximum number of requests of one file without an answer.
-const UNANSWERED_MAX: usize = 64;
 
 /// How often a task that waits for another task to receive checks its time limit.
 const LOOK: Duration = Duration::from_millis(200);
@@ -178,6 +179,8 @@ pub(super) struct FileShared {
     purpose: LinkPurpose,
     name: Mutex<ObjectName>,
     inner: Mutex<Inner>,
+    /// The number of tasks that wait for `inner` or for a change of it.
+    waiting: AtomicUsize,
     changed: Condvar,
     /// Set when nobody has the handle any more.
     pub(super) is_dropped: AtomicBool,
@@ -244,6 +247,7 @@ impl FileShared {
             purpose: session.purpose_of(name),
             name: session.runtime.mutex(ObjectName::new(name)),
             inner: session.runtime.mutex(inner),
+            waiting: AtomicUsize::new(0),
             changed: session.runtime.condvar(),
             is_dropped: AtomicBool::new(false),
             drops: Arc::clone(drops),
@@ -252,7 +256,7 @@ impl FileShared {
 
     /// Writing begins at this position.
     pub(super) fn begin_at(&self, position: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         (inner.position, inner.tail_start) = (position, position);
     }
 
@@ -268,22 +272,32 @@ impl FileShared {
 
     /// Whether a change has no answer yet.
     pub(super) fn is_unanswered(&self) -> bool {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         inner.failed.is_none() && inner.answered < inner.tail.len()
     }
 
     /// Waits until everything that was appended so far is answered.
     pub(super) fn drain(&self, limit: &Limit, op: &'static str) -> Result<()> {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         let goal = Goal::Answered(inner.last_serial);
         self.work_until(inner, goal, limit, op).map(drop)
     }
 
     /// Closes the file: its pipe goes back to the pool.
     pub(super) fn close(&self) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         inner.is_closed = true;
         self.drop_pipe(&mut inner);
+    }
+
+    /// Drops what was appended and not answered, because nobody needs the object any more. If some
+    /// of it is under way, its connection ends. Every later call fails.
+    pub(super) fn give_up(&self) {
+        let mut inner = self.lock();
+        let detail = "the object was given up";
+        let kind = StorageErrorKind::Closed;
+        let error = StorageError::new(kind, "append", self.shown_name(), detail);
+        self.fail(&mut inner, error);
     }
 
     fn fail(&self, inner: &mut Inner, error: StorageError) {
@@ -349,66 +363,6 @@ impl FileShared {
             is_answered: false,
         });
         inner.last_serial
-    }
-
-    /// Gives numbers to the changes that are sent together next, and returns the index behind the
-    /// last of them. They have at most `most` bytes, unless a single change has more.
-    fn number_some(&self, inner: &mut Inner, most: usize) -> usize {
-        let (mut end, mut bytes) = (inner.sent, 0);
-        while end < inner.tail.len() && end - inner.answered < UNANSWERED_MAX {
-            let is_behind_reserve =
-                end > inner.answered && matches!(inner.tail[end - 1].kind, ChangeKind::Reserve(_));
-            // See the invariants. The result of this sync must not become unknown without need.
-            let is_sync_too_soon = inner.is_incomplete
-                && end > inner.answered
-                && matches!(inner.tail[end].kind, ChangeKind::Sync);
-            bytes += inner.tail[end].kind.len();
-            if is_behind_reserve || is_sync_too_soon || (end > inner.sent && bytes > most) {
-                break;
-            }
-            if inner.tail[end].number == 0 {
-                inner.tail[end].number = inner.next_number;
-                inner.next_number += 1;
-            }
-            end += 1;
-        }
-        end
-    }
-
-    /// Sends what may be sent. Returns false if there is no pipe.
-    fn send_some(&self, inner: &mut Inner) -> bool {
-        self.send_while(inner, BULK_MAX, |_| true)
-    }
-
-    /// As [`FileShared::send_some`], with at most `most` bytes for each call of the link. Ends
-    /// before a call for which `goes_on` returns false.
-    fn send_while(&self, inner: &mut Inner, most: usize, goes_on: impl Fn(&Pipe) -> bool) -> bool {
-        let Some(mut pipe) = inner.pipe.take() else {
-            return false;
-        };
-        let mut lost = None;
-        while goes_on(&pipe) {
-            let end = self.number_some(inner, most);
-            if end == inner.sent {
-                break;
-            }
-            let changes: Vec<_> = inner.tail.range(inner.sent..end).collect();
-            let bulk: Vec<[&[u8]; 1]> = changes.iter().map(|change| [change.bytes()]).collect();
-            let requests: Vec<Request> = changes.iter().map(|c| c.request(self.id)).collect();
-            let bulk = bulk.iter().map(|bulk| &bulk[..]);
-            let frames: Vec<_> = requests.iter().zip(bulk).collect();
-            if let Err(error) = pipe.send_all(&frames) {
-                lost = Some(error);
-                break;
-            }
-            inner.sent = end;
-        }
-        inner.pipe = Some(pipe);
-        if let Some(error) = lost {
-            self.lost(inner, &error);
-            return false;
-        }
-        true
     }
 
     /// Takes the answer to the first change that has none.
@@ -507,30 +461,31 @@ impl FileShared {
                 let now = self.session.runtime.now();
                 if now < inner.next_try {
                     let pause = inner.next_try.since(now);
-                    inner = self.changed.wait_timeout(inner, pause).0;
+                    inner = self.wait(inner, pause);
                     continue;
                 }
                 drop(inner);
                 let pipe = self.session.take(limit, op, &self.shown_name());
-                inner = self.inner.lock();
+                inner = self.lock();
                 self.adopt(&mut inner, pipe?);
                 if inner.pipe.is_none() && inner.failed.is_none() {
                     // The object's name is in doubt, or the connection was lost.
-                    inner = self.changed.wait_timeout(inner, PAUSE).0;
+                    inner = self.wait(inner, PAUSE);
                 }
                 continue;
             }
-            if !self.send_some(&mut inner) {
-                continue;
-            }
-            inner = self.receive_one(inner);
+            inner = match self.send_some(&mut inner, limit) {
+                Sent::All => self.receive_one(inner),
+                Sent::Lost => inner,
+                Sent::Turn => self.wait(inner, TURN),
+            };
         }
     }
 
     /// Waits for one answer, or for another task that receives.
     fn receive_one<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
         if inner.is_receiving {
-            return self.changed.wait_timeout(inner, LOOK).0;
+            return self.wait(inner, LOOK);
         }
         let pipe = inner.pipe.as_mut();
         let Some(receiver) = pipe.and_then(|pipe| pipe.receiver.take()) else {
@@ -540,7 +495,7 @@ impl FileShared {
         inner.is_receiving = true;
         drop(inner);
         let (receiver, received) = receive(receiver);
-        inner = self.inner.lock();
+        inner = self.lock();
         inner.is_receiving = false;
         self.changed.notify_all();
         if inner.pipe_count != pipe_count {
@@ -664,7 +619,7 @@ impl FileShared {
     /// Adds a change and waits for its answer.
     fn change_now(&self, kind: ChangeKind, op: &'static str) -> Result<Guard<'_>> {
         let limit = self.session.limit();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         if let Some(error) = &inner.failed {
             return Err(error.clone());
         }
@@ -700,7 +655,7 @@ impl WriteFile for RemoteFile {
     }
 
     fn position(&self) -> u64 {
-        self.0.inner.lock().position
+        self.0.lock().position
     }
 
     fn append(&self, parts: &[&[u8]]) -> Result<()> {
@@ -709,7 +664,7 @@ impl WriteFile for RemoteFile {
 
     fn reserve(&self, len: u64) -> Result<()> {
         {
-            let mut inner = self.0.inner.lock();
+            let mut inner = self.0.lock();
             if len <= inner.len {
                 return inner.failed.clone().map_or(Ok(()), Err);
             }
@@ -726,7 +681,7 @@ impl WriteFile for RemoteFile {
     }
 
     fn len(&self) -> u64 {
-        self.0.inner.lock().len
+        self.0.lock().len
     }
 
     fn sync(&self) -> Result<()> {
@@ -734,7 +689,7 @@ impl WriteFile for RemoteFile {
     }
 
     fn buffer_bytes(&self) -> u64 {
-        self.0.inner.lock().tail_bytes as u64
+        self.0.lock().tail_bytes as u64
     }
 
     fn truncate_to_position(&self) -> Result<()> {

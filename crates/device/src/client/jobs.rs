@@ -22,7 +22,7 @@ use siltstone_table::job::{InputKind, Job};
 use super::Client;
 use super::session::Limit;
 use crate::wire::frame::BULK_MAX;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, put_work};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, check_locations, put_work};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
 
@@ -75,6 +75,9 @@ pub(super) trait Beside {
     /// Whether the host's part has failed, so that the attempt must end.
     fn has_failed(&self) -> bool;
 
+    /// The attempt is being cancelled. The host's tasks end as soon as they can.
+    fn cancel(&self);
+
     /// Adds the host's own counts to those of the device, and shows them as the counts of the
     /// attempt.
     fn show(&self, counts: &JobCounts, progress: &Progress);
@@ -93,6 +96,8 @@ impl Beside for Nothing {
     fn has_failed(&self) -> bool {
         false
     }
+
+    fn cancel(&self) {}
 
     fn show(&self, counts: &JobCounts, progress: &Progress) {
         show(counts, progress);
@@ -131,6 +136,11 @@ impl Client {
         ctx: &ExecContext,
         beside: &dyn Beside,
     ) -> std::result::Result<JobRun, ExecError> {
+        // A device of an older build does not look at locations.
+        check_locations(job).map_err(ExecError::declined)?;
+        if ctx.cancel.is_cancelled() {
+            return Err(ExecError::Cancelled);
+        }
         let identity = job.identity();
         let bytes = job.encode();
         if bytes.len() > BULK_MAX - WORK_OVERHEAD {
@@ -150,19 +160,26 @@ impl Client {
         let inputs = job.inputs.iter().map(|input| input.name.clone());
         let parts = finished.parts.values().flat_map(|part| &part.tables);
         let left = parts.map(|table| table.name.clone());
-        let reads = inputs.chain(left).collect();
-        let begun = self.begin_job(change, epoch, &work, &reads);
+        let reads: BTreeSet<String> = inputs.chain(left).collect();
+        // What this session wrote to these objects must have arrived. On a slow link this takes
+        // long. Other objects, which the host's own jobs are writing, are not waited for.
+        let limit = self.session.limit_of(DOWN_LIMIT).until(&ctx.cancel);
+        let arrived = self.drain_these(|name| reads.contains(name), &limit, OP);
+        let is_asked = arrived.is_ok();
+        let begun = arrived.and_then(|()| self.begin_job(change, epoch, &work));
         let boot = match begun {
             Ok(boot) => boot,
             Err(error) => {
                 // The attempt may still begin later, unless the request was refused or never sent.
-                let may_begin =
-                    error.kind == StorageErrorKind::Unreachable && self.names.has_pending_job();
-                match may_begin {
+                let is_unanswered = error.kind == StorageErrorKind::Unreachable;
+                match is_asked && is_unanswered && self.names.has_pending_job() {
                     true => self.leave_attempt(attempt),
                     false => finished.leave(job, ctx),
                 }
-                return Err(failed(error));
+                return Err(match is_unanswered && ctx.cancel.is_cancelled() {
+                    true => ExecError::Cancelled,
+                    false => failed(error),
+                });
             }
         };
         beside.begin(attempt);
@@ -191,19 +208,10 @@ impl Client {
         ended.map(|outcome| JobRun { outcome, boot })
     }
 
-    /// Begins a job that reads these objects, and returns the boot of the device's machine in which
-    /// the job runs.
-    fn begin_job(
-        &self,
-        change: NamesChange,
-        epoch: u64,
-        work: &[u8],
-        reads: &BTreeSet<String>,
-    ) -> Result<Vec<u8>> {
+    /// Begins a job, and returns the boot of the device's machine in which the job runs. A cancel
+    /// does not end this call, because the job could begin nevertheless.
+    fn begin_job(&self, change: NamesChange, epoch: u64, work: &[u8]) -> Result<Vec<u8>> {
         let limit = self.session.limit_of(DOWN_LIMIT);
-        // What this session wrote to them must have arrived. Other objects, which the host's own
-        // jobs are writing, are not waited for.
-        self.drain_these(|name| reads.contains(name), &limit, OP)?;
         let names = &self.names;
         let changed = names.change(&self.session, OP, epoch, change, work, &limit);
         changed.map(|(changed, _)| changed.boot)
@@ -227,6 +235,7 @@ impl Client {
             if is_over {
                 let now = session.runtime.now();
                 let since = *cancelled.get_or_insert_with(|| {
+                    beside.cancel();
                     self.cancel_attempt(attempt);
                     now
                 });

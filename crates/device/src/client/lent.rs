@@ -13,14 +13,20 @@
 //! does not reach the device, the attempt makes no further calls there. The tables that the attempt
 //! would have deleted count as kept and unfinished, and they are deleted when room is needed.
 //!
+//! A job that is cancelled while tables are copied ends when the present piece is copied. The bytes
+//! that were appended and not sent yet are dropped with their connection. Pieces are so small that
+//! this takes well under a second on a link that carries a megabyte per second.
+//!
 //! Threading: shared. The lock is not held during a call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use siltstone_storage::{
-    Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
+    Access, Epoch, Lease, Mutex, ReadFile, ReadRange, Result, Storage, StorageError,
+    StorageErrorKind, WriteFile,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
@@ -28,13 +34,23 @@ use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::verify_outcome;
 use siltstone_table::job::{Input, Job};
 
+use super::file::RemoteFile;
 use super::jobs::{delete_tables, is_unreachable};
+use super::session::Limit;
+use super::storage::DeviceStorage;
 use super::{Client, Device};
 use crate::wire::hello::FolderWanted;
-use crate::wire::job::JobOrder;
+use crate::wire::job::{JobOrder, LOCATION};
 
-/// The number of bytes that are copied at once.
-const COPY_BYTES: usize = 1 << 20;
+/// The number of bytes that are sent at once.
+const SEND_BYTES: usize = 256 << 10;
+
+/// How many bytes are fetched at once: at first, and at most. The first answer is large enough to
+/// measure the link.
+const FETCH_BYTES: (usize, usize) = (64 << 10, 1 << 20);
+
+/// How long it may take to fetch a piece. A read cannot be interrupted.
+const FETCH_TIME: Duration = Duration::from_millis(100);
 
 /// A table on the device.
 struct Kept {
@@ -67,7 +83,7 @@ struct Tables {
 /// The scratch folder.
 struct Scratch {
     device: Arc<Device>,
-    storage: Arc<dyn Storage>,
+    storage: Arc<DeviceStorage>,
     lease: Box<dyn Lease>,
     tables: Mutex<Tables>,
     keep_bytes: u64,
@@ -149,7 +165,7 @@ impl Lent {
             scratch.device.close();
         }
         let device = self.device.reconnect(FolderWanted::Scratch)?;
-        let storage = device.storage();
+        let storage = Arc::new(DeviceStorage::new(Arc::clone(&device.client)));
         let lease = storage.lease("scratch")?;
         let welcome = device.client.session.welcome();
         let runtime = &device.client.session.runtime;
@@ -200,7 +216,7 @@ impl Lent {
         // after them. The tables that earlier attempts left lie here, so the device begins from the
         // start.
         let there = ExecContext {
-            outputs: Arc::clone(&scratch.storage),
+            outputs: Arc::clone(&scratch.storage) as Arc<dyn Storage>,
             epoch: scratch.epoch(),
             handover: None,
             throttle: None,
@@ -236,10 +252,12 @@ impl Lent {
             // would take room that this host counts as free. A name that was taken before belongs
             // to somebody else.
             delete_tables(made.iter().map(String::as_str), ctx);
-            let mut is_gone = is_unreachable(&fetched);
+            // The caller of a cancelled job does not wait for a call for each table.
+            let is_cancelled = matches!(fetched, Err(ExecError::Cancelled));
+            let mut is_left = is_cancelled || is_unreachable(&fetched);
             for table in &outcome.tables {
-                is_gone = is_gone || scratch.delete(&table.name).is_err();
-                if is_gone {
+                is_left = is_left || scratch.delete(&table.name).is_err();
+                if is_left {
                     scratch.leave(&table.name, table.file_bytes);
                 }
             }
@@ -261,6 +279,22 @@ fn no_room(error: ExecError) -> ExecError {
     }
 }
 
+/// Reads a piece and nothing ahead of it, because reads of several ranges do not do that.
+fn read_alone(file: &dyn ReadFile, at: u64, buf: &mut [u8]) -> Result<()> {
+    let (first, second) = buf.split_at_mut(buf.len() / 2);
+    let middle = at + first.len() as u64;
+    file.read_ranges(&mut [
+        ReadRange {
+            offset: at,
+            buf: first,
+        },
+        ReadRange {
+            offset: middle,
+            buf: second,
+        },
+    ])
+}
+
 /// Counts bytes that this host read or wrote, and waits until its rate limit allows more.
 fn copied(len: usize, ctx: &ExecContext) {
     ctx.progress.beat();
@@ -269,11 +303,19 @@ fn copied(len: usize, ctx: &ExecContext) {
     }
 }
 
-/// The input, with the name that it has on the device.
+/// The error of a call that gives up when the job is cancelled.
+fn cancelled_or(error: StorageError, ctx: &ExecContext) -> ExecError {
+    match ctx.cancel.is_cancelled() {
+        true => ExecError::Cancelled,
+        false => error.into(),
+    }
+}
+
+/// The input, with the name and the location that it has on the device.
 fn renamed(input: &Input) -> Input {
     Input {
         name: content_name(input.digest, input.len_bytes),
-        location: 0,
+        location: LOCATION,
         ..input.clone()
     }
 }
@@ -291,6 +333,11 @@ impl Scratch {
 
     fn epoch(&self) -> Epoch {
         self.lease.epoch()
+    }
+
+    /// The limit of a call that gives up when the job is cancelled.
+    fn until_cancelled(&self, ctx: &ExecContext) -> Limit {
+        self.device.client.session.limit().until(&ctx.cancel)
     }
 
     /// Sends the inputs that the device does not have.
@@ -458,35 +505,59 @@ impl Scratch {
         }
     }
 
+    /// Sends a table. If that fails, the device takes nothing of it any more, unless it cannot be
+    /// reached.
     fn send(
         &self,
         table: &dyn ReadFile,
         name: &str,
         ctx: &ExecContext,
     ) -> std::result::Result<(), ExecError> {
-        let file = match self.storage.create(self.epoch(), name) {
+        let file = match self.storage.create_file(self.epoch(), name) {
             // An earlier attempt left an unfinished table of this name.
             Err(e) if e.kind == StorageErrorKind::AlreadyExists => {
                 self.storage.delete(self.epoch(), name)?;
-                self.storage.create(self.epoch(), name)?
+                self.storage.create_file(self.epoch(), name)?
             }
             file => file?,
         };
+        let sent = self.send_into(&file, table, name, ctx);
+        if sent.is_err() && !is_unreachable(&sent) {
+            file.0.give_up();
+            drop(file);
+            // If appends were still executed after the table was deleted, the device would count
+            // their bytes until the end of the session.
+            let client = &self.device.client;
+            client.close_dropped(name, &client.session.limit())?;
+        }
+        sent
+    }
+
+    fn send_into(
+        &self,
+        file: &RemoteFile,
+        table: &dyn ReadFile,
+        name: &str,
+        ctx: &ExecContext,
+    ) -> std::result::Result<(), ExecError> {
         table.advise(Access::Sequential, 0, table.len());
-        let mut buf = vec![0; COPY_BYTES.min(table.len() as usize)];
+        let mut buf = vec![0; SEND_BYTES.min(table.len() as usize)];
         let mut at = 0;
         while at < table.len() {
             if ctx.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled);
             }
-            let len = (table.len() - at).min(COPY_BYTES as u64) as usize;
+            let len = (table.len() - at).min(SEND_BYTES as u64) as usize;
             table.read_at(at, &mut buf[..len])?;
-            file.append(&[&buf[..len]])?;
+            let limit = self.until_cancelled(ctx);
+            let appended = file.0.append_within(&[&buf[..len]], &limit);
+            appended.map_err(|error| cancelled_or(error, ctx))?;
             at += len as u64;
             copied(len, ctx);
         }
-        // Appends do not wait for their answers. If an append failed, the sync returns its error.
-        // Otherwise no sync is needed.
+        // Appends do not wait for their answers. No sync is needed.
+        let drained = file.0.drain(&self.until_cancelled(ctx), "append");
+        drained.map_err(|error| cancelled_or(error, ctx))?;
         let arrived = self.storage.open(name)?.len();
         if arrived != table.len() {
             file.sync()?;
@@ -494,6 +565,15 @@ impl Scratch {
             return Err(self.error(detail).into());
         }
         Ok(())
+    }
+
+    /// How many bytes are fetched at once on the link as it was measured.
+    fn fetch_bytes(&self) -> usize {
+        let (first, most) = FETCH_BYTES;
+        match self.device.client.session.vital.rate.ns_per_byte() {
+            Some(ns) => ((FETCH_TIME.as_nanos() as f64 / ns) as usize).clamp(first, most),
+            None => first,
+        }
     }
 
     /// Fetches the outputs and makes them durable. Adds the name of each file that it makes to
@@ -515,17 +595,31 @@ impl Scratch {
                 );
                 return Err(self.error(detail).into());
             }
-            theirs.advise(Access::Sequential, 0, theirs.len());
             let file = ctx.outputs.create(ctx.epoch, &table.name)?;
             made.push(table.name.clone());
-            let mut buf = vec![0; COPY_BYTES.min(theirs.len() as usize)];
+            let mut buf = vec![0; FETCH_BYTES.1.min(theirs.len() as usize)];
+            let mut is_ahead = false;
             let mut at = 0;
             while at < theirs.len() {
                 if ctx.cancel.is_cancelled() {
                     return Err(ExecError::Cancelled);
                 }
-                let len = (theirs.len() - at).min(COPY_BYTES as u64) as usize;
-                theirs.read_at(at, &mut buf[..len])?;
+                let most = self.fetch_bytes();
+                // What is read ahead has to arrive before a later read.
+                let is_fast = most == FETCH_BYTES.1;
+                if is_fast != is_ahead {
+                    let access = match is_fast {
+                        true => Access::Sequential,
+                        false => Access::Random,
+                    };
+                    theirs.advise(access, at, theirs.len() - at);
+                    is_ahead = is_fast;
+                }
+                let len = (theirs.len() - at).min(most as u64) as usize;
+                match is_ahead {
+                    true => theirs.read_at(at, &mut buf[..len])?,
+                    false => read_alone(&*theirs, at, &mut buf[..len])?,
+                }
                 file.append(&[&buf[..len]])?;
                 at += len as u64;
                 copied(len, ctx);

@@ -35,7 +35,7 @@ use super::jobs::Beside;
 use super::transfer_cost::{Measured, Ran, TransferBytes, choose};
 use super::{Client, Device, DeviceExecutor};
 use crate::wire::frame::BULK_MAX;
-use crate::wire::job::{JobCounts, Place};
+use crate::wire::job::{JobCounts, Place, check_locations};
 use crate::wire::request::NamesChange;
 use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Request};
@@ -174,8 +174,8 @@ impl SeparatedExecutor {
             return Err(ExecError::declined(reason));
         }
         let epoch = DeviceExecutor::epoch_of(&client)?;
+        let plans = Plans::open(job, ctx)?;
         let own = SeparatedExecutor::context_of(ctx);
-        let plans = Plans::open(job, &own)?;
         let (blocks, columns) = plans.bytes(job);
         let device_parallel = client.session.welcome().map_or(1, |w| w.slots.1 as usize);
         let parallel = ctx
@@ -268,10 +268,10 @@ impl Executor for SeparatedExecutor {
     }
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
-        match job.inputs.iter().any(|i| i.kind != InputKind::Table) {
-            true => Err("whole: a stream has no columns to read".into()),
-            false => Ok(()),
+        if job.inputs.iter().any(|i| i.kind != InputKind::Table) {
+            return Err("whole: a stream has no columns to read".into());
         }
+        check_locations(job).map_err(|reason| format!("whole: {reason}"))
     }
 
     fn state(&self) -> ExecutorState {
@@ -628,6 +628,10 @@ impl Beside for Running {
 
     fn has_failed(&self) -> bool {
         self.0.failed.lock().is_some()
+    }
+
+    fn cancel(&self) {
+        self.0.ctx.cancel.cancel();
     }
 
     fn show(&self, counts: &JobCounts, progress: &Progress) {

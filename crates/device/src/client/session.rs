@@ -22,6 +22,7 @@ use siltstone_storage::link::{Address, LinkErrorKind, Network};
 use siltstone_storage::{
     Condvar, Epoch, Instant, Mutex, ReadPurpose, Runtime, StorageError, StorageErrorKind,
 };
+use siltstone_table::exec::CancelToken;
 
 use super::ahead::AheadBudget;
 use super::pipe::{Pipe, Vital};
@@ -186,7 +187,25 @@ pub(super) struct Limit {
     /// How many connections the call may use beyond the maximum. The keeper may use one more,
     /// because it makes files give theirs back.
     extra: usize,
+    /// Makes the call give up when the job that it is for is cancelled.
+    cancel: Option<CancelToken>,
     losses: Cell<Losses>,
+}
+
+impl Limit {
+    /// The same limit for a call that also gives up as soon as a job is cancelled. It then fails as
+    /// `Unreachable`, and the caller looks at the token.
+    pub(super) fn until(self, cancel: &CancelToken) -> Limit {
+        Limit {
+            cancel: Some(cancel.clone()),
+            ..self
+        }
+    }
+
+    /// Whether the call must give up because its job was cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(CancelToken::is_cancelled)
+    }
 }
 
 /// The connections that one caller lost in a row, counting only those that began after its first
@@ -355,6 +374,7 @@ impl Session {
             begun: self.runtime.now(),
             limit,
             extra: 0,
+            cancel: None,
             losses: Cell::default(),
         }
     }
@@ -375,6 +395,9 @@ impl Session {
 
     /// Whether a call must give up instead of making another attempt.
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
+        if limit.is_cancelled() {
+            return true;
+        }
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
         let begun = limit.begun.as_nanos();
         let now = self.runtime.now().as_nanos();

@@ -186,7 +186,7 @@ impl DeviceStorage {
         epoch: Epoch,
         name: &str,
         change: NamesChange,
-    ) -> Result<Arc<dyn WriteFile>> {
+    ) -> Result<RemoteFile> {
         let client = &self.client;
         let (changed, id) = self.change(op, epoch, change, &[])?;
         let Answer::Opened { len } = changed.answer else {
@@ -202,7 +202,17 @@ impl DeviceStorage {
             changed.state,
         ));
         client.files.lock().insert(id, Arc::clone(&file));
-        Ok(Arc::new(RemoteFile(file)))
+        Ok(RemoteFile(file))
+    }
+
+    /// As [`Storage::create`], for callers in this crate.
+    pub(super) fn create_file(&self, epoch: Epoch, name: &str) -> Result<RemoteFile> {
+        let change = NamesChange::Create {
+            name: name.to_string(),
+            file: self.client.session.new_object(),
+            direct: false,
+        };
+        self.open_file("create", epoch, name, change)
     }
 
     /// Imports an object from another folder of the same device.
@@ -276,12 +286,7 @@ impl Storage for DeviceStorage {
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        let change = NamesChange::Create {
-            name: name.to_string(),
-            file: self.client.session.new_object(),
-            direct: false,
-        };
-        self.open_file("create", epoch, name, change)
+        Ok(Arc::new(self.create_file(epoch, name)?))
     }
 
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
@@ -290,7 +295,7 @@ impl Storage for DeviceStorage {
             file: self.client.session.new_object(),
             direct: true,
         };
-        self.open_file("create", epoch, name, change)
+        Ok(Arc::new(self.open_file("create", epoch, name, change)?))
     }
 
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
@@ -328,7 +333,7 @@ impl Storage for DeviceStorage {
                 o.with_name(|own| own.becomes(old));
             }),
         }
-        file
+        file.map(|file| Arc::new(file) as Arc<dyn WriteFile>)
     }
 
     fn reopen(&self, epoch: Epoch, name: &str, position: u64) -> Result<Arc<dyn WriteFile>> {

@@ -37,7 +37,7 @@ use super::Inner;
 use super::names_kept::NamesKept;
 use super::rebuild::{ChunkSource, Chunks};
 use super::session::SessionState;
-use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, get_work};
+use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, Place, check_locations, get_work};
 use crate::wire::survivors::SurvivorsPiece;
 use crate::wire::{Answer, Frame};
 
@@ -374,7 +374,10 @@ impl Jobs {
     }
 }
 
-/// The inputs of a job, in the storage that has them.
+/// The inputs of a job, in the storage that has them. All of them are at [`LOCATION`], which was
+/// checked when the job began.
+///
+/// [`LOCATION`]: crate::wire::job::LOCATION
 struct StorageInputs(Arc<dyn Storage>);
 
 impl Inputs for StorageInputs {
@@ -550,9 +553,16 @@ pub(super) fn begin(
         let kind = StorageErrorKind::TooManyOpen;
         return Err(StorageError::new(kind, OP, shown, detail));
     }
-    if !inner.take_slot(decides) {
+    // The inputs are opened by their names alone, so a name at another location could be that of
+    // another table here.
+    let declined = match check_locations(&job) {
+        Err(reason) => Some(reason),
+        Ok(()) if inner.take_slot(decides) => None,
+        Ok(()) => Some("the device is busy".into()),
+    };
+    if let Some(reason) = declined {
         let attempt = new_attempt(None);
-        attempt.told.lock().end = Some(JobEnd::Declined("the device is busy".into()));
+        attempt.told.lock().end = Some(JobEnd::Declined(reason));
         attempts.insert(order.attempt, Arc::new(attempt));
         return Ok(Answer::Done);
     }

@@ -8,6 +8,7 @@
 use siltstone_storage::StorageError;
 use siltstone_table::Damage;
 use siltstone_table::fields::{Decoded, FieldReader, FieldWriter};
+use siltstone_table::job::Job;
 
 use super::error::{get_error, put_error, put_text};
 
@@ -79,6 +80,24 @@ impl JobOrder {
             bytes_per_s: i.u64("bytes a second")?,
             silence_ms: i.u64("time without progress")?,
         })
+    }
+}
+
+/// The location of the inputs that lie in the place of a job's order. A device has no other.
+pub const LOCATION: u32 = 0;
+
+/// Checks that all inputs of a job lie where a device looks for them.
+///
+/// # Errors
+/// A description of the first input that lies elsewhere, for people.
+pub fn check_locations(job: &Job) -> Result<(), String> {
+    match job.inputs.iter().find(|input| input.location != LOCATION) {
+        None => Ok(()),
+        Some(input) => Err(format!(
+            "the input {} is at location {}, and a device has only location {LOCATION}, the folder \
+             in which it runs the job",
+            input.name, input.location
+        )),
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub mod jobs;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +68,27 @@ impl Setup {
         let network: Arc<dyn Network> = Arc::new(self.network.clone());
         Device::connect(&self.runtime, network, address(), folder, options).expect("a session")
     }
+}
+
+/// The seeds of a test. There are `count` of them, unless the environment asks for others:
+/// `SILT_SEED=K` for seed K, with `SILT_COUNT=N` for N seeds from K on, and `SILT_SEEDS=P` for P
+/// percent of `count`.
+pub fn seeds(count: u64) -> Range<u64> {
+    let number = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        let number: Option<u64> = text.parse().ok();
+        Some(number.unwrap_or_else(|| panic!("{name}={text} is no number")))
+    };
+    match number("SILT_SEED") {
+        Some(seed) => seed..seed + number("SILT_COUNT").unwrap_or(1),
+        None => 0..(count * number("SILT_SEEDS").unwrap_or(100) / 100).max(1),
+    }
+}
+
+/// Whether these seeds are all of the `count` seeds of a test, so that each of the cases that it
+/// wants occurs.
+pub fn are_all(seeds: &Range<u64>, count: u64) -> bool {
+    seeds.start == 0 && seeds.end >= count
 }
 
 /// Options of a client that gives up early.

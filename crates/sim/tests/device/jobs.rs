@@ -110,7 +110,7 @@ pub fn context(
     epoch: Epoch,
 ) -> siltstone_storage::Result<ExecContext> {
     let mut inputs = InputMap::new();
-    inputs.add_table(7, INPUT, storage.open(INPUT)?);
+    inputs.add_table(0, INPUT, storage.open(INPUT)?);
     Ok(ExecContext::new(
         runtime.clone(),
         Arc::new(inputs),

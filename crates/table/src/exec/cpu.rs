@@ -168,7 +168,7 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
     }
     // Nothing has been taken over or created yet, so an input that cannot be opened leaves
     // everything as it was.
-    let inputs = JobInputs::open(job, &*ctx.inputs)?;
+    let inputs = JobInputs::open(job, &*ctx.inputs, &ctx.cancel)?;
     let how = match how {
         How::Whole if ctx.columns_first && inputs.are_tables() => How::ColumnsFirst,
         how => how,

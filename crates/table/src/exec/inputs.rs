@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::{ExecError, Inputs};
+use super::{CancelToken, ExecError, Inputs};
 use crate::error::{Damage, TableError};
 use crate::job::{Input, InputKind, Job, KeyBounds};
 use crate::key::common_prefix;
@@ -53,9 +53,17 @@ fn no_keys() -> KeyBounds {
 }
 
 impl JobInputs {
-    /// Opens the inputs that have keys of the job.
-    pub fn open(job: &Job, inputs: &dyn Inputs) -> Result<JobInputs, ExecError> {
+    /// Opens the inputs that have keys of the job. `cancel` is checked before each of them, because
+    /// they may lie behind a slow link.
+    pub fn open(
+        job: &Job,
+        inputs: &dyn Inputs,
+        cancel: &CancelToken,
+    ) -> Result<JobInputs, ExecError> {
         let open = |input: &Input| -> Result<Option<Origin>, ExecError> {
+            if cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
             if input.clip.intersect(&job.bounds).is_empty() {
                 return Ok(None);
             }

@@ -42,11 +42,11 @@ impl Plans {
     /// Opens the inputs of a job through the context.
     ///
     /// # Errors
-    /// `Declined` if an input is not a table, or if the job is malformed. Other errors if an input
-    /// cannot be opened or is not the one that the job names.
+    /// `Declined` if an input is not a table, or if the job is malformed. `Cancelled` if the
+    /// context says so. Others if an input cannot be opened or is not the one that the job names.
     pub fn open(job: &Job, ctx: &ExecContext) -> Result<Plans, ExecError> {
         job.check().map_err(ExecError::declined)?;
-        let inputs = JobInputs::open(job, &*ctx.inputs)?;
+        let inputs = JobInputs::open(job, &*ctx.inputs, &ctx.cancel)?;
         match inputs.are_tables() {
             true => Ok(Plans { inputs }),
             false => Err(ExecError::declined("a stream has no columns to read")),

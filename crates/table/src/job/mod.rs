@@ -87,7 +87,8 @@ impl KeyBounds {
 pub struct Input {
     /// The kind of the input.
     pub kind: InputKind,
-    /// The storage or device that has it. The context resolves it.
+    /// The number of the storage that has it; 0 is that of the store's tables. The context resolves
+    /// it. A device has only location 0.
     pub location: u32,
     /// The object's name, or the stream's id.
     pub name: String,

@@ -94,7 +94,7 @@ pub struct RangesChecked {
 }
 
 /// Compares ranges of the outcome's tables with the inputs. Call
-/// [`super::verify::verify_tables`] first. `cancel` is checked before each place.
+/// [`super::verify::verify_tables`] first. `cancel` is checked before each input and each place.
 ///
 /// # Errors
 /// `Ok(Err(..))` if a table differs from what the job keeps, or is damaged. `Err` if the storage or
@@ -109,7 +109,7 @@ pub fn verify_ranges(
 ) -> Result<Result<RangesChecked, Rejected>, ExecError> {
     let mut checking = Checking {
         job,
-        inputs: JobInputs::open(job, inputs)?,
+        inputs: JobInputs::open(job, inputs, cancel)?,
         storage,
         sample,
         cancel,

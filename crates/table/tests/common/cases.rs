@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use siltstone_storage::{MemoryStorage, Runtime};
+use siltstone_storage::{MemoryStorage, Runtime, Storage};
 use siltstone_table::exec::{ExecContext, InputMap};
 use siltstone_table::job::{DropRules, Job, KeyRange};
 use siltstone_table::key::{Kind, trailer};
@@ -165,9 +165,13 @@ pub struct World {
     pub job: Job,
 }
 
-pub fn world(case: &Case) -> World {
-    let runtime = Runtime::threads();
-    let storage = Arc::new(MemoryStorage::new(&runtime));
+/// Writes the inputs of a case into a storage, and makes the job of the case. The runs for which
+/// `is_stream` returns true are streams instead of tables.
+pub fn job_of(
+    case: &Case,
+    storage: &Arc<impl Storage + ?Sized>,
+    is_stream: impl Fn(usize) -> bool,
+) -> (Job, InputMap) {
     let mut inputs = InputMap::new();
     let mut job = a_job(case.published);
     job.rules = case.rules;
@@ -185,16 +189,23 @@ pub fn world(case: &Case) -> World {
         if run.is_empty() {
             continue;
         }
-        let input = if case.inputs_as_streams[i] {
+        let input = if is_stream(i) {
             stream_input(&mut inputs, &format!("stream-{i}"), run)
         } else {
-            table_input(&mut inputs, &storage, &format!("in-{i}.tbl"), run)
+            table_input(&mut inputs, storage, &format!("in-{i}.tbl"), run)
         };
         job.inputs.push(siltstone_table::job::Input {
             run: i as u32,
             ..input
         });
     }
+    (job, inputs)
+}
+
+pub fn world(case: &Case) -> World {
+    let runtime = Runtime::threads();
+    let storage = Arc::new(MemoryStorage::new(&runtime));
+    let (job, inputs) = job_of(case, &storage, |i| case.inputs_as_streams[i]);
     World {
         runtime,
         storage,

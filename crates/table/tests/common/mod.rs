@@ -105,7 +105,7 @@ pub fn a_job(published: u64) -> Job {
     }
 }
 
-/// Writes a table and describes it as an input.
+/// Writes a table and describes it as an input. It is at location 0, like all tables of a store.
 pub fn table_input(
     inputs: &mut InputMap,
     storage: &Arc<impl Storage + ?Sized>,
@@ -132,11 +132,11 @@ pub fn table_input(
     let summary = writer.finish().unwrap();
     file.sync().unwrap();
     storage.sync_dir(epoch()).unwrap();
-    inputs.add_table(7, name, storage.open(name).unwrap());
+    inputs.add_table(0, name, storage.open(name).unwrap());
     let (min_seq, max_seq) = content.seqs();
     Input {
         kind: InputKind::Table,
-        location: 7,
+        location: 0,
         name: name.into(),
         run: 0,
         len_bytes: summary.file_bytes,
@@ -148,7 +148,7 @@ pub fn table_input(
     }
 }
 
-/// Makes a stream of the content and describes it as an input.
+/// Makes a stream of the content and describes it as an input, at another location than tables.
 pub fn stream_input(inputs: &mut InputMap, name: &str, content: &Content) -> Input {
     inputs.add_stream(
         7,

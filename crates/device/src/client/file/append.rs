@@ -46,20 +46,36 @@ impl FileShared {
     /// As [`WriteFile::append`](siltstone_storage::WriteFile::append).
     pub(super) fn append(&self, parts: &[&[u8]]) -> Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         if waits_quietly(&inner, total)
             && self.reached(&inner, Goal::Room(total), "append")?
             && self.join(&mut inner, parts, total)
         {
             return Ok(());
         }
-        let limit = self.session.limit();
-        let mut inner = self.work_until(inner, Goal::Room(total), &limit, "append")?;
+        self.append_to(inner, parts, total, &self.session.limit())
+    }
+
+    /// As [`FileShared::append`], with a limit of the caller.
+    pub(in crate::client) fn append_within(&self, parts: &[&[u8]], limit: &Limit) -> Result<()> {
+        let total = parts.iter().map(|part| part.len()).sum();
+        self.append_to(self.lock(), parts, total, limit)
+    }
+
+    /// Appends parts with `total` bytes to the tail as soon as it has room for them.
+    fn append_to<'a>(
+        &'a self,
+        inner: Guard<'a>,
+        parts: &[&[u8]],
+        total: usize,
+        limit: &Limit,
+    ) -> Result<()> {
+        let mut inner = self.work_until(inner, Goal::Room(total), limit, "append")?;
         if total == 0 {
             return Ok(());
         }
         if self.join(&mut inner, parts, total) {
-            return self.appended(inner, &limit);
+            return self.appended(inner, limit);
         }
         let mut position = inner.position;
         let mut bytes = Vec::with_capacity(total.min(BULK_MAX));
@@ -79,7 +95,7 @@ impl FileShared {
         }
         inner.position = position;
         inner.len = inner.len.max(position);
-        self.appended(inner, &limit)
+        self.appended(inner, limit)
     }
 
     /// Adds an append to the tail, behind a sync if one is due. Returns the position at which it
@@ -141,7 +157,7 @@ impl FileShared {
             let Some(pipe) = (!rests).then(|| self.session.take_now()).flatten() else {
                 return Ok(());
             };
-            inner = self.inner.lock();
+            inner = self.lock();
             self.adopt(&mut inner, pipe);
         }
         if is_held(&inner) && self.looks_again(&mut inner) {
@@ -151,7 +167,7 @@ impl FileShared {
             let is_full = Cell::new(false);
             self.send_while(&mut inner, JOINED_MAX, |pipe| {
                 is_full.set(!pipe.has_room());
-                !is_full.get()
+                !is_full.get() && !limit.is_cancelled()
             });
             inner.is_full = is_full.get() && held_bytes(&inner) > 0;
             if inner.is_full {
