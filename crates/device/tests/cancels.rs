@@ -643,36 +643,47 @@ fn separated_while_tables_are_rebuilt() {
     }
 }
 
-/// A job begins when the device has all that its session wrote, which takes some seconds here.
+/// A job begins when the device has all that its session wrote to the job's inputs, which takes some
+/// seconds here.
 #[test]
 fn a_job_that_waits_for_what_its_session_wrote() {
     for seed in 0..8 {
         simulated(seed, move |runtime| {
             let world = World::new(runtime, Setting::default());
-            let job = job_over(
-                &Arc::new(world.folders.folder("db")),
-                &runs(1, 300, 100),
-                4096,
-            );
+            let db = Arc::new(world.folders.folder("db"));
+            let job = job_over(&db, &runs(1, 300, 100), 4096);
             let host = Host::new(&world, true);
             let here = host.context(&world, &job);
-            let log = host.storage.create(host.lease.epoch(), "log");
-            let log = log.expect("a free name");
+            let name = "written";
+            let written = host.storage.create(host.lease.epoch(), name);
+            let written = written.expect("a free name");
+            let mut waits = job.clone();
+            waits.inputs[0].name = name.to_string();
             world.slow_down(SLOW_BYTES_PER_S);
             for _ in 0..64 {
-                log.append(&[&[7; 64 << 10]]).expect("room in the tail");
+                written.append(&[&[7; 64 << 10]]).expect("room in the tail");
             }
             let executor = Arc::new(DeviceExecutor::new("device", &host.device));
-            let running = world.begin(&executor, &job, &here);
+            let running = world.begin(&executor, &waits, &here);
             runtime.sleep(Duration::from_millis(100 + 150 * seed));
             assert_eq!(world.running(), 0, "it has not begun");
             world.cancel(running);
-            // The bytes of the log are not given up.
+            // A job that reads other objects does not wait.
+            let begun = runtime.now();
+            let again = host.context(&world, &job);
+            let outcome = executor.run(&job, &again).expect("an outcome");
+            let took = runtime.now().since(begun);
+            assert!(took < SECOND, "it took {took:?}");
             world.network.set_faults(good());
-            log.sync().expect("a sync");
-            let there = world.folders.folder("db").open("log").expect("the log");
+            for table in &outcome.tables {
+                let deleted = host.storage.delete(host.lease.epoch(), &table.name);
+                deleted.expect("a table");
+            }
+            // The bytes that were written are not given up.
+            written.sync().expect("a sync");
+            let there = db.open(name).expect("the object");
             assert_eq!(there.len(), 4 << 20);
-            drop(log);
+            drop(written);
             host.end(world);
         });
     }

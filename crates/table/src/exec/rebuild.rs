@@ -375,6 +375,8 @@ impl Rebuilding<'_> {
     /// Adds the entries of an extent. If a table begins with the extent, `begins` is the counts
     /// before that table.
     fn extent(&mut self, extent: &Extent, begins: Option<&Counters>) -> Result<(), ExecError> {
+        // The extents of a whole chunk may lie in a few blocks, whose entries alternate.
+        self.stop.check()?;
         let cursor = self.cursors.get(extent.input)?;
         let read = cursor.load(extent.block, self.verify)?;
         if read > 0 {
