@@ -107,6 +107,8 @@ struct State {
     /// The behaviour of a device that decides by itself.
     behaviour: Option<Behaviour>,
     ran: Vec<Ran>,
+    /// How many times the device was asked whether it accepts a job.
+    asked_count: u64,
     running: usize,
     most_running: usize,
     /// Jobs, and tasks that jobs left behind, that hang or ignore that they are cancelled.
@@ -160,6 +162,7 @@ impl Device {
                 plan,
                 behaviour,
                 ran: Vec::new(),
+                asked_count: 0,
                 running: 0,
                 most_running: 0,
                 hung: 0,
@@ -182,6 +185,11 @@ impl Device {
     /// The jobs that the device was given, in order.
     pub fn ran(&self) -> Vec<Ran> {
         self.lock().ran.clone()
+    }
+
+    /// How many times the device was asked whether it accepts a job.
+    pub fn asked_count(&self) -> u64 {
+        self.lock().asked_count
     }
 
     /// The number of jobs that the device has now.
@@ -229,6 +237,7 @@ impl Executor for Device {
 
     fn accepts(&self, job: &Job) -> Result<(), String> {
         let mut state = self.lock();
+        state.asked_count += 1;
         if is_flush(job) && !state.plan.takes_flushes {
             return Err("the device takes no flushes".into());
         }

@@ -173,6 +173,8 @@ struct Round<'a> {
     left: Vec<(KeyspaceId, Reservation)>,
     /// The same work, in the form in which statistics show it.
     shown: Vec<Left>,
+    /// Whether work was left without a question, so that `shown` lacks it.
+    is_partial: bool,
 }
 
 /// The next piece of work, reserved for the caller.
@@ -197,6 +199,7 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
             waiting: Vec::new(),
             left: Vec::new(),
             shown: Vec::new(),
+            is_partial: false,
         };
         match round.walk() {
             Found::Work(work) => return Some(*work),
@@ -349,7 +352,7 @@ impl Round<'_> {
 
     /// Ends the round when nothing that this task may start is due.
     fn nothing(self, schedule: &mut Schedule) -> Found {
-        if self.sides.is_some() {
+        if self.sides.is_some() && !self.is_partial {
             schedule.set_left(self.shown);
         }
         Found::Nothing
@@ -441,6 +444,20 @@ impl Round<'_> {
         most.saturating_add(1).min(LEFT_MAX)
     }
 
+    /// Whether the caller might begin a compaction now, on any side, or is to look at all work. If
+    /// each side has the one compaction that it may have at a time, nobody needs to be asked about
+    /// others.
+    fn may_begin_compaction(&self, schedule: &Schedule) -> bool {
+        let host = self.jobs.runner.sides.host();
+        let sides = self.sides.iter().flatten().enumerate();
+        let mut others = sides.filter(|(id, side)| *id != host && side.slots > 0);
+        let takes_host = match self.taker {
+            Taker::Worker { .. } => !self.is_occupied(schedule, host),
+            Taker::Placer { anyway } => anyway,
+        };
+        takes_host || others.any(|(id, _)| !self.is_occupied(schedule, id))
+    }
+
     /// Whether the executors have to be asked about a work before it can be placed.
     fn needs_answers(&self, keyspace: &KeyspaceCore, what: &What) -> bool {
         let others = self.sides.iter().flatten();
@@ -466,6 +483,7 @@ impl Round<'_> {
             return None;
         }
         let left_max = (self.left.len() + self.list_max()).min(LEFT_MAX);
+        let may_begin = self.may_begin_compaction(schedule);
         let mut questions = Vec::new();
         while self.left.len() < left_max {
             let state = self.pick_state(schedule, keyspace);
@@ -481,9 +499,10 @@ impl Round<'_> {
             if needs_answers || !questions.is_empty() {
                 // What is found later does not begin before this was placed.
                 self.left.push((keyspace.id, reservation));
-                if needs_answers {
+                if needs_answers && may_begin {
                     questions.push((keyspace.clone(), what));
                 }
+                self.is_partial |= !may_begin;
                 continue;
             }
             let found = self.start(schedule, keyspace, what);

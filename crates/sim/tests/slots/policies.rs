@@ -342,6 +342,23 @@ fn one_compaction_at_once_on_a_side() {
     });
 }
 
+/// A search for work asks about few compactions, even if a level stays due whatever is listed. (It
+/// once asked about 32 of them, one after the other, whenever a job ended.)
+#[test]
+fn searches_ask_about_few_compactions() {
+    for text in ["async-single", "near-data", "default", "first-score=off"] {
+        simulated(move |world| {
+            let device = world.device(timed(2, 2000));
+            let seen = write_much(&world, &[&device], text);
+            let per_job = device.asked_count() as f64 / seen.done.len() as f64;
+            assert!(
+                per_job < 40.0,
+                "{text}: {per_job} questions for each compaction"
+            );
+        });
+    }
+}
+
 /// With `sync-split`, each compaction is divided between the host and the device, one at a time,
 /// and the host does none alone.
 #[test]
