@@ -299,6 +299,40 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert_eq!(events.last().unwrap()["event"], "ended");
 }
 
+/// A store that was made in the folder of the tables of another one, before there were any tables,
+/// had its own tables there, and each of the two deleted those of the other.
+#[test]
+fn no_store_is_made_in_a_folder_of_tables() {
+    let device = TestDevice::start(&[]);
+    let (local, tables) = (device.text("local"), device.url("t"));
+    let load = [
+        "load", &local, "-", "--format", "lines", "--tables", &tables,
+    ];
+    assert_eq!(silt_with(load, b"").code, Some(0));
+    assert!(device.path("data/t/OWNER").exists());
+    for count in [0, 5_000] {
+        let load = ["load", &tables, "-", "--key", "number"];
+        for said in [
+            silt_with(load, &numbered(10)).failed(3),
+            silt(["put", &tables, "k", "v"]).failed(3),
+            silt(["count", &tables]).failed(3),
+        ] {
+            assert!(said.contains("it holds the tables of"), "{said}");
+            assert!(said.contains("/local ("), "{said}");
+        }
+        let checked = silt(["check", &tables]);
+        assert!(!checked.out.contains("DAMAGED"), "{checked:?}");
+        assert!(checked.failed(3).contains("/local ("));
+        assert!(!device.path("data/t/CURRENT").exists());
+        if count == 0 {
+            let load = ["load", &local, "-", "--key", "number"];
+            silt_with(load, &numbered(5_000)).fine();
+        }
+    }
+    assert_eq!(silt(["count", &local]).fine(), "5000\n");
+    silt(["check", &local]).fine();
+}
+
 /// The result of a `silt device` that does not start. If it starts, it is killed after a while.
 fn refused<const N: usize>(args: [&str; N]) -> Ended {
     let child = Command::new(SILT)

@@ -488,6 +488,79 @@ fn copies_and_other_stores_are_refused_and_moves_can_be_recorded() {
     is_whole(&at("moved"));
 }
 
+/// The names of the files in a folder, without that of its lease.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with("LOCK.")).collect();
+    names.sort();
+    names
+}
+
+/// A store in a folder of another one would delete the other one's files as orphans, and the other
+/// one would delete its files.
+#[test]
+fn no_store_is_made_in_a_folder_of_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let owner = fs::canonicalize(folder.path()).unwrap().join("s");
+    let refused = |place: &str| {
+        let before = names_in(&at(place));
+        let none = Options {
+            create_if_missing: false,
+            ..small()
+        };
+        let storages = Storages::find(at(place)).unwrap();
+        for error in [
+            Store::open(at(place), small()).unwrap_err(),
+            Store::open(at(place), none).unwrap_err(),
+            Store::open_read_only(at(place), small()).unwrap_err(),
+            check(&CheckStorages::of(&storages), &mut |_| ()).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{place}: {error}");
+            let text = error.to_string();
+            let whose = format!("the store in {}", owner.display());
+            assert!(text.contains(&whose), "{place}: {text}");
+            assert!(text.contains(place), "{place}: {text}");
+        }
+        Store::destroy(at(place)).unwrap_err();
+        assert_eq!(names_in(&at(place)), before, "{place}");
+    };
+    // At first there are no tables.
+    let store = Store::open(at("s"), dirs(&at("log"), &at("tables"))).unwrap();
+    store.close().unwrap();
+    assert!(!names_in(&at("tables")).iter().any(|n| n.ends_with(".tbl")));
+    for place in ["log", "tables"] {
+        refused(place);
+    }
+    fill(&at("s"), small());
+    assert!(names_in(&at("tables")).iter().any(|n| n.ends_with(".tbl")));
+    for place in ["log", "tables"] {
+        refused(place);
+    }
+    is_whole(&at("s"));
+    // An earlier version made a store in the folder of the tables. Nothing is deleted.
+    fill(&at("other"), small());
+    for name in names_in(&at("other")) {
+        if name == "CURRENT" || name.starts_with("MANIFEST-") {
+            fs::copy(at("other").join(&name), at("tables").join(&name)).unwrap();
+        }
+    }
+    refused("tables");
+    let before = names_in(&at("tables"));
+    let error = Store::open(at("s"), small()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(error.file(), Some("CURRENT"), "{error}");
+    assert!(
+        error.to_string().contains("another store was made"),
+        "{error}"
+    );
+    assert_eq!(names_in(&at("tables")), before);
+    // Do what the message says.
+    fs::remove_file(at("tables/CURRENT")).unwrap();
+    is_whole(&at("s"));
+}
+
 #[test]
 fn every_folder_has_a_lease_and_orphans_are_deleted_only_in_their_own_folder() {
     in_simulation(7, |rt| {

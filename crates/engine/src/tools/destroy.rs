@@ -19,7 +19,7 @@ use std::sync::Arc;
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Lease, Storage, StorageErrorKind};
 
-use crate::formats::directories::{Directories, Owner, Storages, exists};
+use crate::formats::directories::{Directories, Owner, Storages, exists, refuse_owned};
 use crate::formats::log::format as log_format;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
 use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, LEASE, OWNER, Parts};
@@ -258,6 +258,8 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
     let id = current_id(root)
         .map_err(context)?
         .or(directories.as_ref().map(|d| d.store_id));
+    // Files of another store in the same folder could not be told from those of this one.
+    refuse_owned(root, id).map_err(context)?;
     for place in &places[1..] {
         let storage = &*place.storage;
         let mut leave = |why: String| report.left.push((storage.describe(), why));

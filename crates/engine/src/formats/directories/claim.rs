@@ -7,17 +7,21 @@
 //! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
 //!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
 //!   the original's tables.
+//! - A folder with the `OWNER` of another store is no store's own folder, and a folder with a
+//!   `CURRENT` holds no parts of another store. Otherwise each store would delete the other's
+//!   tables as orphans.
 //! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
 //!   own epochs (`env/guard.rs` translates them).
 //!
 //! Threading: calls of one task during an open.
 
-use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage};
 
+use super::refuse::{exists, refuse_owned};
 use super::text::{Directories, Owner};
 use super::{Folder, Storages};
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, LEASE, OWNER};
+use crate::formats::names::{DIRECTORIES, LEASE, OWNER, Parts};
 use crate::types::error::{Error, Result};
 
 /// Draws the id of a new store.
@@ -140,10 +144,17 @@ impl Claim {
             (Some(directories), None) => directories.store_id,
             (None, None) => new_id(),
         };
+        let known = current.or(recorded.as_ref().map(|d| d.store_id));
+        refuse_owned(root, known)?;
         let mut unowned = Vec::new();
         for (i, (storage, parts)) in folders.iter().enumerate().skip(1) {
             match Owner::read(*storage)? {
-                Some(owner) => owner.check(id, root, *storage, *parts)?,
+                Some(owner) => {
+                    owner.check(id, root, *storage, *parts)?;
+                    if exists(*storage, CURRENT_NAME)? {
+                        return Err(holds_another_store(root, *storage, *parts));
+                    }
+                }
                 None if current.is_some() => {
                     return Err(Error::corruption(
                         OWNER,
@@ -160,20 +171,15 @@ impl Claim {
                              from a copy",
                     ));
                 }
-                None => {
-                    // The folder belongs to another store, whatever we would put beside its files.
-                    match storage.open(CURRENT_NAME) {
-                        Err(e) if e.kind == StorageErrorKind::NotFound => unowned.push(i),
-                        Err(e) => return Err(e.into()),
-                        Ok(_) => {
-                            return Err(Error::invalid_argument(format!(
-                                "{} is a store's own folder, and cannot hold another one's {parts}",
-                                storage.describe()
-                            ))
-                            .advice("name another folder"));
-                        }
-                    }
+                // The folder belongs to another store, whatever we would put beside its files.
+                None if exists(*storage, CURRENT_NAME)? => {
+                    return Err(Error::invalid_argument(format!(
+                        "{} is a store's own folder, and cannot hold another one's {parts}",
+                        storage.describe()
+                    ))
+                    .advice("name another folder"));
                 }
+                None => unowned.push(i),
             }
         }
         Ok(Claim {
@@ -203,4 +209,20 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+/// The error for a folder of the store in `root` that is another store's own folder as well.
+#[cold]
+fn holds_another_store(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
+    Error::invalid_argument(format!(
+        "{} holds the {parts} of the store {}, and another store was made in it",
+        storage.describe(),
+        root.describe()
+    ))
+    .in_file(CURRENT_NAME)
+    .expected("no such file")
+    .advice(
+        "each of the two stores would delete the other one's files: copy the folder, delete OWNER \
+         in the copy, which is the other store then, and delete CURRENT here",
+    )
 }

@@ -31,7 +31,8 @@ mod text;
 pub(crate) use claim::{Claim, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
 pub(crate) use refuse::{
-    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_unfinished,
+    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
+    refuse_unfinished,
 };
 pub(crate) use text::{Directories, Owner};
 

@@ -342,6 +342,31 @@ impl Owner {
         format!("the store in {} ({})", self.folder, self.store_id)
     }
 
+    /// The error for a folder that is to be, or is, a store's own, and has this file.
+    #[cold]
+    pub(super) fn refusal(&self, root: &dyn Storage, is_store: bool) -> Error {
+        let (place, whose) = (root.describe(), self.whose());
+        let holds = self.holds.replace(' ', " and ");
+        let error = match is_store {
+            true => Error::invalid_argument(format!(
+                "the store {place} was made in a folder that holds the {holds} of {whose}"
+            ))
+            .advice(format!(
+                "each of the two stores would delete the other one's files: copy the folder, \
+                 delete {OWNER} in the copy, which is the store of {place} then, and delete \
+                 CURRENT here; if nothing of the other store is left, delete {OWNER} here"
+            )),
+            false => Error::invalid_argument(format!(
+                "{place} is no store: it holds the {holds} of {whose}"
+            ))
+            .advice(
+                "give the path of that store, or name another folder for a new one; if that \
+                 store's own folder is lost, `silt repair` makes a store of what is in this one",
+            ),
+        };
+        error.in_file(OWNER)
+    }
+
     /// Refuses a folder that does not belong to the store `id` in `root`.
     pub(crate) fn check(
         &self,

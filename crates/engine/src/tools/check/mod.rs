@@ -185,6 +185,11 @@ pub fn check(
         Ok(None) => {
             crate::formats::directories::refuse_destroyed(storages.manifest)?;
             crate::formats::directories::refuse_unfinished(storages.manifest)?;
+            // What it holds is checked with the store that it belongs to.
+            match crate::formats::directories::refuse_owned(storages.manifest, None) {
+                Err(error) if error.is_corruption() => {}
+                owned => owned?,
+            }
             holds_data(storages)?
         }
         Err(error) if error.is_corruption() => true,
