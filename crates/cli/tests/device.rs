@@ -333,6 +333,42 @@ fn no_store_is_made_in_a_folder_of_tables() {
     silt(["check", &local]).fine();
 }
 
+/// A copy of the local folder at the same path, as in a clone of the machine: its open deleted the
+/// tables that the newer one had made.
+#[test]
+fn an_old_copy_of_a_local_folder_deletes_no_tables() {
+    let device = TestDevice::start(&[]);
+    let (local, tables) = (device.text("local"), device.url("t"));
+    let load = ["load", &local, "-", "--key", "number", "--tables", &tables];
+    silt_with(load, &numbered(5_000)).fine();
+    let (old, new) = (device.path("old"), device.path("new"));
+    std::fs::create_dir(&old).unwrap();
+    for entry in std::fs::read_dir(&local).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), old.join(entry.file_name())).unwrap();
+    }
+    let load = ["load", &local, "-", "--key", "number"];
+    silt_with(load, &numbered(6_000)).fine();
+    let before = files(&device.path("data/t"), ".tbl");
+    std::fs::rename(&local, &new).unwrap();
+    std::fs::rename(&old, &local).unwrap();
+    for args in [
+        &["put", &local, "k", "v"][..],
+        &["count", &local],
+        &["check", &local],
+    ] {
+        let said = silt(args).failed(3);
+        assert!(said.contains("is an old copy"), "{args:?}: {said}");
+        let file = format!("delete {tables}/OPENED");
+        assert!(said.contains(&file), "{args:?}: {said}");
+    }
+    assert_eq!(files(&device.path("data/t"), ".tbl"), before);
+    std::fs::rename(&local, &old).unwrap();
+    std::fs::rename(&new, &local).unwrap();
+    assert_eq!(silt(["count", &local]).fine(), "6000\n");
+    silt(["check", &local]).fine();
+}
+
 /// The result of a `silt device` that does not start. If it starts, it is killed after a while.
 fn refused<const N: usize>(args: [&str; N]) -> Ended {
     let child = Command::new(SILT)

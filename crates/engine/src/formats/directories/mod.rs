@@ -4,7 +4,8 @@
 //! [`Storages`] has the three parts. [`Storages::find`] is the only function that finds them, for
 //! opens and for tools. The store's folder is the one with the manifest, its pointer and the lease.
 //! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
-//! each other folder names the store that it belongs to (`docs/format/directories.md`).
+//! each other folder names the store that it belongs to. By their files `OPENED` the folders know
+//! whether they belong to the same copy of the store (`docs/format/directories.md`).
 //!
 //! [`Claim`] and [`lease`] are how a store takes its folders, and [`refuse_headless_data`] and its
 //! like refuse folders that must not be opened or written.
@@ -25,11 +26,13 @@ use crate::types::options::file::OPTIONS;
 
 mod claim;
 mod lost;
+mod opened;
 mod refuse;
 mod text;
 
 pub(crate) use claim::{Claim, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
+pub(crate) use opened::Opened;
 pub(crate) use refuse::{
     NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
     refuse_unfinished,

@@ -40,7 +40,7 @@ impl fmt::Display for Parts {
 }
 
 /// The text of a small file; `None` if the file does not exist.
-fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
+pub(super) fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     let file = match storage.open(name) {
         Ok(file) => file,
         Err(e) if e.kind == StorageErrorKind::NotFound => return Ok(None),
@@ -58,7 +58,7 @@ fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
 }
 
 /// The bytes of a file as text; `place` names the file in the error.
-fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
+pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes)
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
 }
@@ -78,11 +78,11 @@ fn on_a_line(path: String) -> Result<String> {
     Ok(path)
 }
 
-fn store_line(id: StoreId) -> String {
+pub(super) fn store_line(id: StoreId) -> String {
     format!("store {id}")
 }
 
-fn id_of(line: &str) -> Option<StoreId> {
+pub(super) fn id_of(line: &str) -> Option<StoreId> {
     let hex = line.strip_prefix("store ")?;
     let id = StoreId(u128::from_str_radix(hex, 16).ok()?);
     (store_line(id) == line).then_some(id)

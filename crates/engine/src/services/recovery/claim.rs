@@ -17,7 +17,7 @@ use crate::env::guard::{self, Guards};
 use crate::env::health::Health;
 use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
-use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
+use crate::formats::directories::{self, Claim, Opened, Storages, random_id, refuse_headless_data};
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
 use crate::jobs::runner::{Executors, JobRunner};
@@ -170,6 +170,7 @@ fn read_store(
         _ => {}
     }
     let store_id = claim_folders(storages, runtime, epoch, recovered.as_ref())?;
+    let opens = Opened::check(&storages.folders(), store_id)?;
     let is_new = recovered.is_none();
     let old = match recovered {
         Some(recovered) => recovered.state,
@@ -180,6 +181,11 @@ fn read_store(
     }
     refuse_other_formats(storages, &old)?;
     let open_number = next_open_number(storages, &old)?;
+    if !is_reading {
+        // An open that is refused must not take the folders from another copy of the store.
+        let new = || random_id(runtime).0;
+        Opened::note(&storages.folders(), store_id, opens, new, epoch)?;
+    }
     Ok(Found {
         store_id,
         is_new,
