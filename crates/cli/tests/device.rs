@@ -369,6 +369,36 @@ fn an_old_copy_of_a_local_folder_deletes_no_tables() {
     silt(["check", &local]).fine();
 }
 
+/// The store is there, so the advice is not about creating one, and no command makes its folder.
+#[test]
+fn a_missing_folder_of_tables_is_explained() {
+    let device = TestDevice::start(&[]);
+    let (local, tables) = (device.text("local"), device.url("t"));
+    let load = ["load", &local, "-", "--key", "number", "--tables", &tables];
+    silt_with(load, &numbered(2_000)).fine();
+    let (there, away) = (device.path("data/t"), device.path("data/away"));
+    std::fs::rename(&there, &away).unwrap();
+    for args in [
+        &["put", &local, "k", "v"][..],
+        &["count", &local],
+        &["check", &local],
+    ] {
+        let said = silt(args).failed(3);
+        assert!(said.contains("mount the device's disk"), "{args:?}: {said}");
+        assert!(!said.contains("create a store"), "{args:?}: {said}");
+    }
+    let said = silt_with(load, &numbered(10)).failed(3);
+    assert!(said.contains("mount the device's disk"), "{said}");
+    assert!(!there.exists());
+    std::fs::rename(&away, &there).unwrap();
+    assert_eq!(silt(["count", &local]).fine(), "2000\n");
+    // A store that cannot be made here makes nothing on the device.
+    let other = device.url("z");
+    let load = ["load", "/proc/x", "-", "--tables", &other];
+    silt_with(load, &numbered(10)).failed(3);
+    assert!(!device.path("data/z").exists());
+}
+
 /// The result of a `silt device` that does not start. If it starts, it is killed after a while.
 fn refused<const N: usize>(args: [&str; N]) -> Ended {
     let child = Command::new(SILT)

@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use siltstone::manifest::CURRENT_NAME;
 use siltstone::storage::{FileStorage, Runtime, Storage};
 use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
 use siltstone_storage::StorageErrorKind;
@@ -208,6 +209,11 @@ fn executor_name(address: &Address, device_count: usize) -> String {
 /// The maximum number of characters that the store keeps of an executor's name.
 const NAME_CHARS: usize = 64;
 
+/// The advice if the device does not have the folder of a store's tables.
+pub const TABLES_ADVICE: &str = "DIRECTORIES in the store's folder says that the tables lie there: \
+    mount the device's disk and start the device again, or bring the folder back; if it was moved, \
+    write its new address into DIRECTORIES, with `crc32c edited` as the last line";
+
 /// The parts of a store.
 fn components(
     place: &str,
@@ -247,20 +253,46 @@ fn components(
              with `crc32c edited` as the last line",
         ));
     }
+    let is_recorded = recorded.is_some();
     let Some(tables) = recorded.or(wanted) else {
         return Components::for_path(place, options);
     };
-    let device = connect_to(&tables, create, placement)?;
+    // The local folder comes first: if it cannot be opened, nothing is made on the device.
+    let was_there = Path::new(place).exists();
     let root = match create {
         true => FileStorage::open_or_create(place),
         false => FileStorage::open_existing(place),
     };
     let root: Arc<dyn Storage> = Arc::new(root?);
+    let is_store = exists(&*root, CURRENT_NAME)?;
+    // The folder of a store's tables is made together with the store. If it is missing later, the
+    // device does not see its disk, or the folder was moved.
+    let device = connect_to(&tables, create && !is_store, placement).map_err(|error| {
+        if !was_there {
+            // This removes only an empty folder.
+            let _ = std::fs::remove_dir(place);
+        }
+        match error.kind() {
+            ErrorKind::NotFound if is_recorded => error
+                .context(format!("opening the tables of the store {place}"))
+                .advice(TABLES_ADVICE),
+            _ => error,
+        }
+    })?;
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
     let name = executor_name(&device.link_address(), device_count);
     sessions.add_of_tables(&mut components, &name, device);
     Ok(components)
+}
+
+/// Whether the folder has an object of this name.
+fn exists(folder: &dyn Storage, name: &str) -> Result<bool> {
+    match folder.open(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The normal form of a folder's address. The store records it in this form.
