@@ -399,6 +399,40 @@ fn a_missing_folder_of_tables_is_explained() {
     assert!(!device.path("data/z").exists());
 }
 
+/// Without its file DIRECTORIES, a store looks as if its tables were lost.
+#[test]
+fn a_store_is_told_again_where_its_tables_are() {
+    let device = TestDevice::start(&[]);
+    let (local, tables) = (device.text("local"), device.url("t"));
+    let load = |store: &str, tables: &str, input: &[u8]| {
+        let input_is = ["--format", "lines", "--key", "number"];
+        let mut args = vec!["load", store, "-", "--tables", tables];
+        args.extend(input_is);
+        silt_with(args, input)
+    };
+    load(&local, &tables, &numbered(2_000)).fine();
+    load(&device.text("other"), &device.url("o"), &numbered(10)).fine();
+    let file = device.path("local/DIRECTORIES");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let checked = silt(["check", &local]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    for said in [silt(["put", &local, "k", "v"]).failed(3), checked.out] {
+        assert!(said.contains("DIRECTORIES"), "{said}");
+        assert!(said.contains("on a device"), "{said}");
+    }
+    for wrong in ["o", "nothing"] {
+        let said = load(&local, &device.url(wrong), b"").failed(2);
+        assert!(said.contains("leave --tables out"), "{said}");
+    }
+    assert!(!device.path("data/nothing").exists());
+    assert!(!file.exists());
+    assert_eq!(load(&local, &tables, b"").code, Some(0));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    assert_eq!(silt(["count", &local]).fine(), "2000\n");
+    silt(["check", &local]).fine();
+}
+
 /// The result of a `silt device` that does not start. If it starts, it is killed after a while.
 fn refused<const N: usize>(args: [&str; N]) -> Ended {
     let child = Command::new(SILT)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use siltstone::manifest::CURRENT_NAME;
 use siltstone::storage::{FileStorage, Runtime, Storage};
-use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
+use siltstone::{Components, Error, ErrorKind, Options, Result, Storages, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
@@ -25,7 +25,8 @@ use crate::wire::FolderWanted;
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// The address of a folder on a device, for the tables of a new store whose log and manifest
-    /// are in a local folder. An existing store knows where its tables are.
+    /// are in a local folder. An existing store knows where its tables are, unless it has lost its
+    /// file `DIRECTORIES`, which an open with this address writes again.
     pub tables: Option<String>,
     /// Devices that compactions are lent to, or that share the folder of tables.
     pub devices: Vec<Address>,
@@ -237,7 +238,7 @@ fn components(
         sessions.add_of_tables(&mut components, &name, device);
         return Ok(components);
     }
-    let recorded = siltstone::Storages::device_of(Path::new(place))?;
+    let recorded = Storages::device_of(place)?;
     let wanted = placement.tables.as_deref().map(normal).transpose()?;
     if let (Some(recorded), Some(wanted)) = (&recorded, &wanted)
         && recorded != wanted
@@ -276,14 +277,37 @@ fn components(
             ErrorKind::NotFound if is_recorded => error
                 .context(format!("opening the tables of the store {place}"))
                 .advice(TABLES_ADVICE),
+            ErrorKind::NotFound if is_store => tables_are_here(place),
             _ => error,
         }
     })?;
+    // A store that has lost the file with the address of its tables may be given it again.
+    if is_store && !is_recorded {
+        let is_lost = Storages::has_lost_tables(place, &*device.storage());
+        if !matches!(is_lost, Ok(true)) {
+            device.close();
+            is_lost?;
+            return Err(tables_are_here(place));
+        }
+    }
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
     let name = executor_name(&device.link_address(), device_count);
     sessions.add_of_tables(&mut components, &name, device);
     Ok(components)
+}
+
+/// The error for a store that seems to have its tables in its own folder.
+#[cold]
+fn tables_are_here(place: &str) -> Error {
+    Error::invalid_argument(format!(
+        "the store {place} has its tables in its own folder, and the folder on the device is not \
+         that of its tables"
+    ))
+    .advice(
+        "leave the address of the folder out, because only a new store follows it; a store that \
+         has lost its file DIRECTORIES has its tables in the folder whose file OWNER names it",
+    )
 }
 
 /// Whether the folder has an object of this name.

@@ -245,6 +245,18 @@ pub fn has_store(path: &Path) -> bool {
     }
 }
 
+/// Whether the tables of a local store lie in this folder on a device, and the store has lost the
+/// file that says so.
+///
+/// # Errors
+/// The device does not answer; the files of the store cannot be read.
+pub fn has_lost_tables(path: &Path, url: &str) -> Result<bool, Failure> {
+    match Folder::open(url)? {
+        Some(folder) => Ok(Storages::has_lost_tables(path, &*folder.storage())?),
+        None => Ok(false),
+    }
+}
+
 /// Whether the folder of a store exists.
 ///
 /// # Errors

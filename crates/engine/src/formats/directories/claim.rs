@@ -3,7 +3,8 @@
 //! Invariants:
 //! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
 //!   creation that crashed resumes with the id that `DIRECTORIES` gave it. Afterwards the store
-//!   changes neither file.
+//!   changes neither file. A `DIRECTORIES` that was lost is written again if an open is given the
+//!   other folders, and each `OWNER` names the store, its folder and the parts in question.
 //! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
 //!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
 //!   the original's tables.
@@ -15,11 +16,12 @@
 //!
 //! Threading: calls of one task during an open.
 
-use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage};
+use siltstone_storage::{Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage};
 
 use super::refuse::{exists, refuse_owned};
 use super::text::{Directories, Owner};
 use super::{Folder, Storages};
+use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
 use crate::formats::names::{DIRECTORIES, LEASE, OWNER, Parts};
 use crate::types::error::{Error, Result};
@@ -92,8 +94,8 @@ pub(crate) fn lease_shared(
 /// The claim of a store to its folders, new or already made.
 pub(crate) struct Claim {
     id: StoreId,
-    /// Whether `DIRECTORIES` must be written.
-    is_new: bool,
+    /// Whether `DIRECTORIES` must be written, because the store is new or has lost it.
+    lacks_directories: bool,
     /// Indices of the folders that still need an `OWNER`.
     unowned: Vec<usize>,
 }
@@ -106,8 +108,32 @@ impl Claim {
         current: Option<StoreId>,
         new_id: impl FnOnce() -> StoreId,
     ) -> Result<Claim> {
+        Claim::of(folders, current, new_id, false)
+    }
+
+    /// As [`Claim::inspect`], for an open. It accepts a store that has lost its `DIRECTORIES`, if
+    /// the other folders say that they belong to it; [`Claim::write`] then writes the file again.
+    pub(crate) fn for_open(
+        folders: &[Folder<'_>],
+        current: Option<StoreId>,
+        new_id: impl FnOnce() -> StoreId,
+    ) -> Result<Claim> {
+        Claim::of(folders, current, new_id, true)
+    }
+
+    fn of(
+        folders: &[Folder<'_>],
+        current: Option<StoreId>,
+        new_id: impl FnOnce() -> StoreId,
+        is_open: bool,
+    ) -> Result<Claim> {
         let (root, own) = folders[0];
         let recorded = Directories::read(root)?;
+        let is_lost = recorded.is_none() && folders.len() > 1;
+        let is_proven = match current {
+            Some(id) if is_lost && is_open => are_owned(folders, id)?,
+            _ => false,
+        };
         match &recorded {
             Some(directories) => {
                 if let Some(id) = current.filter(|id| *id != directories.store_id) {
@@ -121,7 +147,7 @@ impl Claim {
                 }
                 directories.check_parts(own, &root.describe())?;
             }
-            None if current.is_some() && folders.len() > 1 => {
+            None if current.is_some() && is_lost && !is_proven => {
                 return Err(Error::invalid_argument(format!(
                     "the log and the tables of the store {} are in its own folder",
                     root.describe()
@@ -184,7 +210,7 @@ impl Claim {
         }
         Ok(Claim {
             id,
-            is_new: recorded.is_none() && folders.len() > 1,
+            lacks_directories: is_lost,
             unowned,
         })
     }
@@ -198,7 +224,7 @@ impl Claim {
     /// that every `OWNER` names.
     pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
         let (root, _) = folders[0];
-        if self.is_new {
+        if self.lacks_directories {
             let directories = Directories::of(folders, self.id)?;
             root.replace(epoch, DIRECTORIES, directories.encode().as_bytes())?;
         }
@@ -209,6 +235,24 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+/// Whether the folders of the store `id` that are not its own say that they hold the parts that are
+/// looked for in them, and its own folder has the log if that is looked for there.
+pub(super) fn are_owned(folders: &[Folder<'_>], id: StoreId) -> Result<bool> {
+    let (root, own) = folders[0];
+    // Every store has a segment of its log.
+    let is_segment = |object: &ObjectMeta| parse_segment_name(&object.name).is_some();
+    if own.log && !root.list()?.iter().any(is_segment) {
+        return Ok(false);
+    }
+    for (storage, parts) in folders.iter().skip(1) {
+        let owner = Owner::read(*storage)?;
+        if !owner.is_some_and(|owner| owner.says(id, root, *parts)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The error for a folder of the store in `root` that is another store's own folder as well.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Storage, StorageErrorKind};
 
-use crate::formats::manifest::CURRENT_NAME;
+use crate::formats::manifest::{CURRENT_NAME, read_current};
 use crate::formats::names::{DIRECTORIES, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::Options;
@@ -110,6 +110,34 @@ impl Storages {
         let recorded = Directories::read(&root).ok().flatten();
         let tables = recorded.and_then(|d| d.part("table_dir").map(str::to_string));
         Ok(tables.filter(|location| is_on_device(location)))
+    }
+
+    /// Whether the tables of the store in the folder `path` lie in the folder `tables`, and the
+    /// store has lost the file that says so. The file `OWNER` in the folder of the tables shows
+    /// this. An open for writing of the store with this folder writes the lost file again.
+    ///
+    /// # Errors
+    /// As [`Storages::find`]; `Corruption` if a file is damaged.
+    pub fn has_lost_tables(path: impl AsRef<Path>, tables: &dyn Storage) -> Result<bool> {
+        let path = path.as_ref();
+        let storage = FileStorage::open_existing(path).map_err(|e| opening(path, e))?;
+        let root: &dyn Storage = &storage;
+        if Directories::read(root)?.is_some() {
+            return Ok(false);
+        }
+        let Some(current) = read_current(root)? else {
+            return Ok(false);
+        };
+        let own = Parts {
+            manifest: true,
+            log: true,
+            tables: false,
+        };
+        let others = Parts {
+            tables: true,
+            ..Parts::default()
+        };
+        claim::are_owned(&[(root, own), (tables, others)], current.store_id)
     }
 
     pub(crate) fn folders(&self) -> Vec<Folder<'_>> {

@@ -337,6 +337,11 @@ impl Owner {
         self.store_id == id && self.folder == root.location()
     }
 
+    /// Whether it says that the folder holds these parts of the store `id` in this folder.
+    pub(super) fn says(&self, id: StoreId, root: &dyn Storage, parts: Parts) -> bool {
+        Owner::of(root, id, parts).is_ok_and(|own| *self == own)
+    }
+
     /// The store that it names, for messages.
     pub(crate) fn whose(&self) -> String {
         format!("the store in {} ({})", self.folder, self.store_id)
