@@ -125,6 +125,8 @@ fn where_the_parts_of_a_store_lie_is_no_damaged_pointer() {
     for (file, word) in [
         ("DIRECTORIES", "the folders of log and tables"),
         ("log/OWNER", "whose log"),
+        ("OPENED", "the opens by which"),
+        ("log/OPENED", "the opens by which"),
     ] {
         let said = dump(&store.join(file), &[]).fine();
         assert!(said.contains(word), "{said}");

@@ -21,7 +21,7 @@ pub use client::{
     SeparatedStats,
 };
 pub use frames::ConnectionError;
-pub use open::{DeviceStore, Placement, connect, network, open, open_read_only};
+pub use open::{DeviceStore, Placement, TABLES_ADVICE, connect, network, open, open_read_only};
 pub use server::{
     Access, AccessError, DataFolder, Folders, MemoryFolders, NoFolders, Server, ServerOptions,
     SessionEvent, SessionReport, StartError,

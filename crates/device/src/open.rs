@@ -8,8 +8,9 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use siltstone::manifest::CURRENT_NAME;
 use siltstone::storage::{FileStorage, Runtime, Storage};
-use siltstone::{Components, Error, ErrorKind, Options, Result, Store};
+use siltstone::{Components, Error, ErrorKind, Options, Result, Storages, Store};
 use siltstone_storage::StorageErrorKind;
 use siltstone_storage::link::{Address, Network, SocketNetwork};
 
@@ -24,7 +25,8 @@ use crate::wire::FolderWanted;
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// The address of a folder on a device, for the tables of a new store whose log and manifest
-    /// are in a local folder. An existing store knows where its tables are.
+    /// are in a local folder. An existing store knows where its tables are, unless it has lost its
+    /// file `DIRECTORIES`, which an open with this address writes again.
     pub tables: Option<String>,
     /// Devices that compactions are lent to, or that share the folder of tables.
     pub devices: Vec<Address>,
@@ -208,6 +210,11 @@ fn executor_name(address: &Address, device_count: usize) -> String {
 /// The maximum number of characters that the store keeps of an executor's name.
 const NAME_CHARS: usize = 64;
 
+/// The advice if the device does not have the folder of a store's tables.
+pub const TABLES_ADVICE: &str = "DIRECTORIES in the store's folder says that the tables lie there: \
+    mount the device's disk and start the device again, or bring the folder back; if it was moved, \
+    write its new address into DIRECTORIES, with `crc32c edited` as the last line";
+
 /// The parts of a store.
 fn components(
     place: &str,
@@ -231,7 +238,7 @@ fn components(
         sessions.add_of_tables(&mut components, &name, device);
         return Ok(components);
     }
-    let recorded = siltstone::Storages::device_of(Path::new(place))?;
+    let recorded = Storages::device_of(place)?;
     let wanted = placement.tables.as_deref().map(normal).transpose()?;
     if let (Some(recorded), Some(wanted)) = (&recorded, &wanted)
         && recorded != wanted
@@ -247,20 +254,69 @@ fn components(
              with `crc32c edited` as the last line",
         ));
     }
+    let is_recorded = recorded.is_some();
     let Some(tables) = recorded.or(wanted) else {
         return Components::for_path(place, options);
     };
-    let device = connect_to(&tables, create, placement)?;
+    // The local folder comes first: if it cannot be opened, nothing is made on the device.
+    let was_there = Path::new(place).exists();
     let root = match create {
         true => FileStorage::open_or_create(place),
         false => FileStorage::open_existing(place),
     };
     let root: Arc<dyn Storage> = Arc::new(root?);
+    let is_store = exists(&*root, CURRENT_NAME)?;
+    // The folder of a store's tables is made together with the store. If it is missing later, the
+    // device does not see its disk, or the folder was moved.
+    let device = connect_to(&tables, create && !is_store, placement).map_err(|error| {
+        if !was_there {
+            // This removes only an empty folder.
+            let _ = std::fs::remove_dir(place);
+        }
+        match error.kind() {
+            ErrorKind::NotFound if is_recorded => error
+                .context(format!("opening the tables of the store {place}"))
+                .advice(TABLES_ADVICE),
+            ErrorKind::NotFound if is_store => tables_are_here(place),
+            _ => error,
+        }
+    })?;
+    // A store that has lost the file with the address of its tables may be given it again.
+    if is_store && !is_recorded {
+        let is_lost = Storages::has_lost_tables(place, &*device.storage());
+        if !matches!(is_lost, Ok(true)) {
+            device.close();
+            is_lost?;
+            return Err(tables_are_here(place));
+        }
+    }
     let mut components = Components::on(root, runtime);
     components.tables = device.storage();
     let name = executor_name(&device.link_address(), device_count);
     sessions.add_of_tables(&mut components, &name, device);
     Ok(components)
+}
+
+/// The error for a store that seems to have its tables in its own folder.
+#[cold]
+fn tables_are_here(place: &str) -> Error {
+    Error::invalid_argument(format!(
+        "the store {place} has its tables in its own folder, and the folder on the device is not \
+         that of its tables"
+    ))
+    .advice(
+        "leave the address of the folder out, because only a new store follows it; a store that \
+         has lost its file DIRECTORIES has its tables in the folder whose file OWNER names it",
+    )
+}
+
+/// Whether the folder has an object of this name.
+fn exists(folder: &dyn Storage, name: &str) -> Result<bool> {
+    match folder.open(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The normal form of a folder's address. The store records it in this form.

@@ -207,6 +207,70 @@ fn tables_on_a_device_and_the_log_here() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
 }
 
+/// The disk of a device may not be mounted. An empty folder must not take the place of the tables.
+#[test]
+fn a_missing_folder_of_tables_is_not_made_again() {
+    let world = World::new();
+    let place = world.dir.path().join("local").display().to_string();
+    let tables = Placement {
+        tables: Some(world.url("tables")),
+        ..placement()
+    };
+    let store = open(&place, small(), &tables).unwrap();
+    store
+        .default_keyspace()
+        .unwrap()
+        .put("wren", "9 g")
+        .unwrap();
+    store.flush().unwrap();
+    store.close().unwrap();
+    let there = world.dir.path().join("data/tables");
+    let away = world.dir.path().join("data/away");
+    std::fs::rename(&there, &away).unwrap();
+    for placed in [&placement(), &tables] {
+        for error in [
+            open(&place, small(), placed).err().unwrap(),
+            open_read_only(&place, small(), placed).err().unwrap(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("DIRECTORIES in the store's folder"), "{text}");
+        }
+    }
+    assert!(!there.exists());
+    std::fs::rename(&away, &there).unwrap();
+    let store = open(&place, small(), &placement()).unwrap();
+    let found = store.default_keyspace().unwrap().get("wren").unwrap();
+    assert_eq!(found, Some(b"9 g".to_vec()));
+    store.close().unwrap();
+}
+
+/// If one of the two folders of a new store cannot be made, the other one is not left.
+#[test]
+fn a_store_that_cannot_be_made_leaves_no_folder() {
+    let world = World::new();
+    let at = |name: &str| world.dir.path().join(name);
+    let tables = Placement {
+        tables: Some(world.url("tables")),
+        ..placement()
+    };
+    // Nobody can make a folder there.
+    open("/proc/x", small(), &tables).err().unwrap();
+    assert!(!at("data/tables").exists());
+    let nowhere = Placement {
+        tables: Some(format!("silt+unix://{}#tables", at("none").display())),
+        client: ClientOptions {
+            time_limit: Duration::from_millis(300),
+            ..ClientOptions::default()
+        },
+        ..Placement::default()
+    };
+    let place = at("local").display().to_string();
+    let error = open(&place, small(), &nowhere).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(!at("local").exists());
+}
+
 #[test]
 fn compactions_of_a_local_store_run_on_a_device() {
     let world = World::new();

@@ -102,6 +102,47 @@ fn the_end_of_a_session_for_jobs_does_not_wait() {
     }
 }
 
+/// A device that was started before its disk was mounted has none of its folders. A session that
+/// had one of them waits, and no empty folder takes its place.
+#[test]
+fn a_session_waits_for_the_disk_of_its_folder() {
+    let outcome = sim::run(SimConfig::new(1), |runtime| {
+        let network = MemoryNetwork::new(&runtime);
+        let disk = Arc::new(MemoryFolders::new(&runtime));
+        let device = start(&runtime, &network, &disk);
+        let options = ClientOptions {
+            time_limit: Duration::from_secs(5),
+            ..ClientOptions::default()
+        };
+        let link: Arc<dyn Network> = Arc::new(network.clone());
+        let session = Device::connect(&runtime, link, address(), db(), options).unwrap();
+        let storage = session.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.replace(lease.epoch(), "x", b"old").unwrap();
+        runtime.kill_group(device.group());
+        let disk = Arc::new(disk.after(false, |storage| storage.kill_in(&runtime)));
+        // This is the empty folder at which the disk is to be mounted.
+        let bare = Arc::new(MemoryFolders::new(&runtime));
+        let device = start(&runtime, &network, &bare);
+        let error = storage.list().unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+        let missing = bare.open("db", false).map(drop).unwrap_err();
+        assert_eq!(missing.kind, StorageErrorKind::NotFound, "{missing}");
+        runtime.kill_group(device.group());
+        let device = start(&runtime, &network, &disk);
+        assert_eq!(storage.read_small("x").unwrap(), b"old");
+        // The session still has its lease.
+        storage.replace(lease.epoch(), "x", b"new").unwrap();
+        assert_eq!(storage.read_small("x").unwrap(), b"new");
+        lease.release().unwrap();
+        session.close();
+        runtime.kill_group(device.group());
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{failure}");
+    }
+}
+
 /// A device that welcomes every host, and ends the connection at the first request.
 fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU64>) {
     let listener = network.listen(&address()).unwrap();

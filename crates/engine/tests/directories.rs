@@ -228,21 +228,46 @@ fn a_power_loss_of_all_folders_leaves_a_prefix() {
 }
 
 /// The file DIRECTORIES is lost. The error for a store that seems to be in one folder names this
-/// file.
+/// file. An open that is given the right folders writes it again.
 #[test]
-fn a_lost_file_of_directories_is_named() {
+fn a_lost_file_of_directories_is_named_and_written_again() {
     in_simulation(7, |rt| {
         let folders = Folders::new(&rt);
-        folders.open(THREE).close().unwrap();
+        let store = folders.open(THREE);
+        common::put_synced(&store.default_keyspace().unwrap(), b"k", b"v");
+        store.flush().unwrap();
+        store.close().unwrap();
         let root = &folders.memory[0];
+        let file = root.read_small("DIRECTORIES").unwrap();
         let epoch = root.lease("thief").unwrap().epoch();
         root.delete(epoch, "DIRECTORIES").unwrap();
+        root.sync_dir(epoch).unwrap();
+        let exchanged = Layout { log: 2, tables: 1 };
+        let only_tables = Layout { log: 0, tables: 2 };
         for error in [
-            folders.try_open(THREE, small()).expect_err("it opened"),
+            folders.try_open(exchanged, small()).expect_err("it opened"),
+            folders
+                .try_open(only_tables, small())
+                .expect_err("it opened"),
             folders.check(THREE).expect_err("it was checked"),
         ] {
             assert_eq!(error.file(), Some("DIRECTORIES"), "{error}");
         }
+        // Without the other folders, the tables seem to be lost.
+        let error = folders.try_open(LAYOUTS[0], small()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("DIRECTORIES"), "{text}");
+        assert!(text.contains("on a device"), "{text}");
+        assert!(root.read_small("DIRECTORIES").is_err());
+        folders.read(THREE).unwrap().close().unwrap();
+        assert!(root.read_small("DIRECTORIES").is_err());
+        let store = folders.open(THREE);
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(ks.get(b"k").unwrap(), Some(b"v".to_vec()));
+        drop(ks);
+        store.close().unwrap();
+        assert_eq!(root.read_small("DIRECTORIES").unwrap(), file);
+        folders.crash(CrashPolicy::LoseUnsynced).assert_sound(THREE);
     });
 }
 

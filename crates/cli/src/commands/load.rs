@@ -131,11 +131,15 @@ fn placement(args: &LoadArgs) -> Result<Placement, Failure> {
         )));
     }
     let store = &args.store.store;
-    if args.tables.is_some() && place::has_store(store) && place::tables_on_device(store).is_none()
+    if let Some(tables) = &args.tables
+        && place::has_store(store)
+        && place::tables_on_device(store).is_none()
+        && !place::has_lost_tables(store, tables)?
     {
         return Err(Failure::Usage(format!(
             "{} is there already, and has its tables in a local folder: leave --tables out, which \
-             is for new stores, or choose another folder",
+             is for new stores, or choose another folder; if the store has lost its file \
+             DIRECTORIES, its tables are in the folder whose file OWNER names it",
             store.display()
         )));
     }

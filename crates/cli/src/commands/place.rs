@@ -17,7 +17,9 @@ use siltstone::{
     read_stats_file_from,
 };
 use siltstone_device::url::is_url;
-use siltstone_device::{ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TlsFiles};
+use siltstone_device::{
+    ClientOptions, Device, DeviceUrl, FolderWanted, Placement, TABLES_ADVICE, TlsFiles,
+};
 use siltstone_storage::link::Address;
 use siltstone_storage::{FileStorage, Storage};
 
@@ -243,6 +245,18 @@ pub fn has_store(path: &Path) -> bool {
     }
 }
 
+/// Whether the tables of a local store lie in this folder on a device, and the store has lost the
+/// file that says so.
+///
+/// # Errors
+/// The device does not answer; the files of the store cannot be read.
+pub fn has_lost_tables(path: &Path, url: &str) -> Result<bool, Failure> {
+    match Folder::open(url)? {
+        Some(folder) => Ok(Storages::has_lost_tables(path, &*folder.storage())?),
+        None => Ok(false),
+    }
+}
+
 /// Whether the folder of a store exists.
 ///
 /// # Errors
@@ -274,14 +288,14 @@ pub fn stats_file(path: &Path) -> Result<StatsFile, Failure> {
 /// # Errors
 /// As [`Storages::find`]; the device does not answer, or has no such folder.
 pub fn storages(path: &Path) -> Result<(Storages, Option<Folder>), Failure> {
-    let connect = |url: &str| {
+    let connect = |url: &str, advice: &'static str| {
         Folder::open(url)?.ok_or_else(|| {
             let error = Error::not_found(format!("there is no folder {url} on the device"));
-            Failure::from(error.advice("check the path, and the address of the device"))
+            Failure::from(error.advice(advice))
         })
     };
     if let Some(url) = url(path)? {
-        let folder = connect(url)?;
+        let folder = connect(url, "check the path, and the address of the device")?;
         let storage = folder.storage();
         let storages = Storages {
             log: Arc::clone(&storage),
@@ -293,7 +307,7 @@ pub fn storages(path: &Path) -> Result<(Storages, Option<Folder>), Failure> {
     let Some(tables) = tables_on_device(path) else {
         return Ok((Storages::find(path)?, None));
     };
-    let folder = connect(&tables)?;
+    let folder = connect(&tables, TABLES_ADVICE)?;
     // The log and the manifest of a store with tables on a device are both in its own folder.
     let root = FileStorage::open_existing(path).map_err(Error::from)?;
     let root: Arc<dyn Storage> = Arc::new(root);

@@ -726,7 +726,7 @@ impl Session {
         };
         let hello = ClientHello {
             token: self.token,
-            folder: self.folder.clone(),
+            folder: self.folder_wanted(),
             host: self.host(),
         };
         let hello = hello.encode();
@@ -783,6 +783,19 @@ impl Session {
 
     fn was_attached(&self) -> bool {
         self.pool.lock().attached.is_some()
+    }
+
+    /// The folder to ask for. A session that was attached before had its folder already. If the
+    /// folder is missing now, the device does not see its disk yet, and an empty folder must not
+    /// take its place.
+    fn folder_wanted(&self) -> FolderWanted {
+        match &self.folder {
+            FolderWanted::Named { name, create } => FolderWanted::Named {
+                name: name.clone(),
+                create: *create && !self.was_attached(),
+            },
+            other => other.clone(),
+        }
     }
 
     /// Makes a request that may be executed twice, until it is answered or the limit has passed.

@@ -19,15 +19,18 @@ use crate::types::options::file::OPTIONS;
 pub(crate) const DIRECTORIES: &str = "DIRECTORIES";
 /// Names the store to which a folder with a log or tables belongs.
 pub(crate) const OWNER: &str = "OWNER";
+/// Names the opens by which the folders of a store know each other.
+pub(crate) const OPENED: &str = "OPENED";
 
 /// The new name of `CURRENT` while the store is destroyed.
 pub(crate) const DESTROYED: &str = "DESTROYED";
 
 /// All names that are not patterns.
-pub(crate) const FIXED: [&str; 11] = [
+pub(crate) const FIXED: [&str; 12] = [
     CURRENT_NAME,
     DIRECTORIES,
     OWNER,
+    OPENED,
     STATS,
     OPTIONS,
     DESTROYED,
@@ -51,6 +54,8 @@ pub(crate) enum Kind {
     LogReserve,
     /// The file that names the store to which the folder belongs.
     Owner,
+    /// The file that names the last opens of a store that has several folders.
+    Opened,
     /// Any other file that the folder of every store may have.
     Kept,
 }
@@ -80,6 +85,7 @@ pub(crate) fn kind_of(name: &str) -> Option<Kind> {
     match name {
         LOG_RESERVE => Some(Kind::LogReserve),
         OWNER => Some(Kind::Owner),
+        OPENED => Some(Kind::Opened),
         name if FIXED.contains(&name) => Some(Kind::Kept),
         _ => None,
     }
@@ -94,6 +100,7 @@ impl Parts {
             Kind::Segment | Kind::LogReserve => self.log,
             Kind::Manifest(_) | Kind::Kept => self.manifest,
             Kind::Owner => !self.manifest,
+            Kind::Opened => !(self.manifest && self.log && self.tables),
         }
     }
 
@@ -184,6 +191,12 @@ mod tests {
             log: true,
             ..Parts::default()
         };
+        let own = Parts {
+            manifest: true,
+            log: true,
+            tables: false,
+        };
+        assert!(own.own("OPENED"));
         let table = "0000000a-00000003-0000-00001.tbl";
         let segment = crate::formats::log::format::segment_name(7);
         for (name, in_whole, in_tables, in_log) in [
@@ -197,6 +210,7 @@ mod tests {
             ("STATS.json", true, false, false),
             ("OPTIONS.toml", true, false, false),
             ("OWNER", false, true, true),
+            ("OPENED", false, true, true),
             ("letter.txt", false, false, false),
             ("MANIFEST-12", false, false, false),
             ("a.tbl", false, false, false),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use siltstone_storage::files::{self, FileStorage};
 use siltstone_storage::{Epoch, Lease, Storage, StorageErrorKind};
 
-use crate::formats::directories::{Directories, Owner, Storages, exists};
+use crate::formats::directories::{Directories, Opened, Owner, Storages, exists, refuse_owned};
 use crate::formats::log::format as log_format;
 use crate::formats::manifest::{self, CURRENT_NAME, StoreId};
 use crate::formats::names::{self, DESTROYED, DIRECTORIES, Kind, LEASE, OWNER, Parts};
@@ -258,6 +258,8 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
     let id = current_id(root)
         .map_err(context)?
         .or(directories.as_ref().map(|d| d.store_id));
+    // Files of another store in the same folder could not be told from those of this one.
+    refuse_owned(root, id).map_err(context)?;
     for place in &places[1..] {
         let storage = &*place.storage;
         let mut leave = |why: String| report.left.push((storage.describe(), why));
@@ -266,6 +268,17 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
         let is_own = |owner: &Owner| id.is_some_and(|id| owner.is(id, root));
         match Owner::read(storage) {
             Ok(Some(owner)) if is_own(&owner) => {
+                let folder = (storage, place.parts);
+                match id.map(|id| Opened::last_in(folder, root, id)) {
+                    // The folder that is destroyed is an old copy of the store's.
+                    Some(Err(error)) if error.kind() == ErrorKind::InvalidArgument => {
+                        leave(error.message().to_string());
+                        continue;
+                    }
+                    // A damaged file does not show that there is another copy.
+                    Some(Err(error)) if !error.is_corruption() => return Err(context(error)),
+                    _ => {}
+                }
                 held.push(lease(place)?);
                 if !Owner::read(storage)?.is_some_and(|owner| is_own(&owner)) {
                     held.pop();

@@ -3,21 +3,27 @@
 //! Invariants:
 //! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
 //!   creation that crashed resumes with the id that `DIRECTORIES` gave it. Afterwards the store
-//!   changes neither file.
+//!   changes neither file. A `DIRECTORIES` that was lost is written again if an open is given the
+//!   other folders, and each `OWNER` names the store, its folder and the parts in question.
 //! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
 //!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
 //!   the original's tables.
+//! - A folder with the `OWNER` of another store is no store's own folder, and a folder with a
+//!   `CURRENT` holds no parts of another store. Otherwise each store would delete the other's
+//!   tables as orphans.
 //! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
 //!   own epochs (`env/guard.rs` translates them).
 //!
 //! Threading: calls of one task during an open.
 
-use siltstone_storage::{Epoch, Lease, Runtime, SharedLease, Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage};
 
+use super::refuse::{exists, refuse_owned};
 use super::text::{Directories, Owner};
 use super::{Folder, Storages};
+use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
-use crate::formats::names::{DIRECTORIES, LEASE, OWNER};
+use crate::formats::names::{DIRECTORIES, LEASE, OWNER, Parts};
 use crate::types::error::{Error, Result};
 
 /// Draws the id of a new store.
@@ -88,8 +94,8 @@ pub(crate) fn lease_shared(
 /// The claim of a store to its folders, new or already made.
 pub(crate) struct Claim {
     id: StoreId,
-    /// Whether `DIRECTORIES` must be written.
-    is_new: bool,
+    /// Whether `DIRECTORIES` must be written, because the store is new or has lost it.
+    lacks_directories: bool,
     /// Indices of the folders that still need an `OWNER`.
     unowned: Vec<usize>,
 }
@@ -102,8 +108,32 @@ impl Claim {
         current: Option<StoreId>,
         new_id: impl FnOnce() -> StoreId,
     ) -> Result<Claim> {
+        Claim::of(folders, current, new_id, false)
+    }
+
+    /// As [`Claim::inspect`], for an open. It accepts a store that has lost its `DIRECTORIES`, if
+    /// the other folders say that they belong to it; [`Claim::write`] then writes the file again.
+    pub(crate) fn for_open(
+        folders: &[Folder<'_>],
+        current: Option<StoreId>,
+        new_id: impl FnOnce() -> StoreId,
+    ) -> Result<Claim> {
+        Claim::of(folders, current, new_id, true)
+    }
+
+    fn of(
+        folders: &[Folder<'_>],
+        current: Option<StoreId>,
+        new_id: impl FnOnce() -> StoreId,
+        is_open: bool,
+    ) -> Result<Claim> {
         let (root, own) = folders[0];
         let recorded = Directories::read(root)?;
+        let is_lost = recorded.is_none() && folders.len() > 1;
+        let is_proven = match current {
+            Some(id) if is_lost && is_open => are_owned(folders, id)?,
+            _ => false,
+        };
         match &recorded {
             Some(directories) => {
                 if let Some(id) = current.filter(|id| *id != directories.store_id) {
@@ -117,7 +147,7 @@ impl Claim {
                 }
                 directories.check_parts(own, &root.describe())?;
             }
-            None if current.is_some() && folders.len() > 1 => {
+            None if current.is_some() && is_lost && !is_proven => {
                 return Err(Error::invalid_argument(format!(
                     "the log and the tables of the store {} are in its own folder",
                     root.describe()
@@ -140,10 +170,17 @@ impl Claim {
             (Some(directories), None) => directories.store_id,
             (None, None) => new_id(),
         };
+        let known = current.or(recorded.as_ref().map(|d| d.store_id));
+        refuse_owned(root, known)?;
         let mut unowned = Vec::new();
         for (i, (storage, parts)) in folders.iter().enumerate().skip(1) {
             match Owner::read(*storage)? {
-                Some(owner) => owner.check(id, root, *storage, *parts)?,
+                Some(owner) => {
+                    owner.check(id, root, *storage, *parts)?;
+                    if exists(*storage, CURRENT_NAME)? {
+                        return Err(holds_another_store(root, *storage, *parts));
+                    }
+                }
                 None if current.is_some() => {
                     return Err(Error::corruption(
                         OWNER,
@@ -160,25 +197,20 @@ impl Claim {
                              from a copy",
                     ));
                 }
-                None => {
-                    // The folder belongs to another store, whatever we would put beside its files.
-                    match storage.open(CURRENT_NAME) {
-                        Err(e) if e.kind == StorageErrorKind::NotFound => unowned.push(i),
-                        Err(e) => return Err(e.into()),
-                        Ok(_) => {
-                            return Err(Error::invalid_argument(format!(
-                                "{} is a store's own folder, and cannot hold another one's {parts}",
-                                storage.describe()
-                            ))
-                            .advice("name another folder"));
-                        }
-                    }
+                // The folder belongs to another store, whatever we would put beside its files.
+                None if exists(*storage, CURRENT_NAME)? => {
+                    return Err(Error::invalid_argument(format!(
+                        "{} is a store's own folder, and cannot hold another one's {parts}",
+                        storage.describe()
+                    ))
+                    .advice("name another folder"));
                 }
+                None => unowned.push(i),
             }
         }
         Ok(Claim {
             id,
-            is_new: recorded.is_none() && folders.len() > 1,
+            lacks_directories: is_lost,
             unowned,
         })
     }
@@ -192,7 +224,7 @@ impl Claim {
     /// that every `OWNER` names.
     pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
         let (root, _) = folders[0];
-        if self.is_new {
+        if self.lacks_directories {
             let directories = Directories::of(folders, self.id)?;
             root.replace(epoch, DIRECTORIES, directories.encode().as_bytes())?;
         }
@@ -203,4 +235,38 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+/// Whether the folders of the store `id` that are not its own say that they hold the parts that are
+/// looked for in them, and its own folder has the log if that is looked for there.
+pub(super) fn are_owned(folders: &[Folder<'_>], id: StoreId) -> Result<bool> {
+    let (root, own) = folders[0];
+    // Every store has a segment of its log.
+    let is_segment = |object: &ObjectMeta| parse_segment_name(&object.name).is_some();
+    if own.log && !root.list()?.iter().any(is_segment) {
+        return Ok(false);
+    }
+    for (storage, parts) in folders.iter().skip(1) {
+        let owner = Owner::read(*storage)?;
+        if !owner.is_some_and(|owner| owner.says(id, root, *parts)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The error for a folder of the store in `root` that is another store's own folder as well.
+#[cold]
+fn holds_another_store(root: &dyn Storage, storage: &dyn Storage, parts: Parts) -> Error {
+    Error::invalid_argument(format!(
+        "{} holds the {parts} of the store {}, and another store was made in it",
+        storage.describe(),
+        root.describe()
+    ))
+    .in_file(CURRENT_NAME)
+    .expected("no such file")
+    .advice(
+        "each of the two stores would delete the other one's files: copy the folder, delete OWNER \
+         in the copy, which is the other store then, and delete CURRENT here",
+    )
 }

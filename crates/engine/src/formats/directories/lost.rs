@@ -25,8 +25,8 @@ use crate::types::options::Options;
 use crate::types::options::file::OPTIONS;
 
 /// The advice if nothing says which folders the store had.
-const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, put the file back \
-    first: those folders have a file OWNER that names this store";
+const PUT_IT_BACK: &str = "if the store was created with log_dir or table_dir, or with its tables \
+    on a device, put the file back first: those folders have a file OWNER that names this store";
 
 /// Refuses the store in the folder `root`, which has no `DIRECTORIES`, if the options of the open
 /// or the file `OPTIONS.toml` name folders that hold parts of it.

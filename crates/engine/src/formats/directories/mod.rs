@@ -4,7 +4,8 @@
 //! [`Storages`] has the three parts. [`Storages::find`] is the only function that finds them, for
 //! opens and for tools. The store's folder is the one with the manifest, its pointer and the lease.
 //! If log or tables are elsewhere, a file `DIRECTORIES` there says where, and a file `OWNER` in
-//! each other folder names the store that it belongs to (`docs/format/directories.md`).
+//! each other folder names the store that it belongs to. By their files `OPENED` the folders know
+//! whether they belong to the same copy of the store (`docs/format/directories.md`).
 //!
 //! [`Claim`] and [`lease`] are how a store takes its folders, and [`refuse_headless_data`] and its
 //! like refuse folders that must not be opened or written.
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use siltstone_storage::files::FileStorage;
 use siltstone_storage::{Storage, StorageErrorKind};
 
-use crate::formats::manifest::CURRENT_NAME;
+use crate::formats::manifest::{CURRENT_NAME, read_current};
 use crate::formats::names::{DIRECTORIES, Parts};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::options::Options;
@@ -25,13 +26,16 @@ use crate::types::options::file::OPTIONS;
 
 mod claim;
 mod lost;
+mod opened;
 mod refuse;
 mod text;
 
 pub(crate) use claim::{Claim, lease, lease_shared, log_store_id, random_id};
 pub(crate) use lost::nothing_here;
+pub(crate) use opened::Opened;
 pub(crate) use refuse::{
-    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_unfinished,
+    NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
+    refuse_unfinished,
 };
 pub(crate) use text::{Directories, Owner};
 
@@ -106,6 +110,34 @@ impl Storages {
         let recorded = Directories::read(&root).ok().flatten();
         let tables = recorded.and_then(|d| d.part("table_dir").map(str::to_string));
         Ok(tables.filter(|location| is_on_device(location)))
+    }
+
+    /// Whether the tables of the store in the folder `path` lie in the folder `tables`, and the
+    /// store has lost the file that says so. The file `OWNER` in the folder of the tables shows
+    /// this. An open for writing of the store with this folder writes the lost file again.
+    ///
+    /// # Errors
+    /// As [`Storages::find`]; `Corruption` if a file is damaged.
+    pub fn has_lost_tables(path: impl AsRef<Path>, tables: &dyn Storage) -> Result<bool> {
+        let path = path.as_ref();
+        let storage = FileStorage::open_existing(path).map_err(|e| opening(path, e))?;
+        let root: &dyn Storage = &storage;
+        if Directories::read(root)?.is_some() {
+            return Ok(false);
+        }
+        let Some(current) = read_current(root)? else {
+            return Ok(false);
+        };
+        let own = Parts {
+            manifest: true,
+            log: true,
+            tables: false,
+        };
+        let others = Parts {
+            tables: true,
+            ..Parts::default()
+        };
+        claim::are_owned(&[(root, own), (tables, others)], current.store_id)
     }
 
     pub(crate) fn folders(&self) -> Vec<Folder<'_>> {

@@ -1,5 +1,6 @@
 //! Refuses folders that must not be opened or written: those that lost their `CURRENT`, those of an
-//! unfinished checkpoint or repair, and those of a store that was being destroyed.
+//! unfinished checkpoint or repair, those of a store that was being destroyed, and those that hold
+//! parts of another store.
 //!
 //! Invariant: nothing is changed.
 //!
@@ -7,8 +8,8 @@
 
 use siltstone_storage::{Storage, StorageErrorKind};
 
-use super::Storages;
-use crate::formats::manifest;
+use super::{Owner, Storages};
+use crate::formats::manifest::{self, StoreId};
 use crate::formats::names::{DESTROYED, PARTIAL};
 use crate::types::error::{Error, Result};
 
@@ -17,6 +18,7 @@ use crate::types::error::{Error, Result};
 pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
     refuse_destroyed(&*storages.manifest)?;
     refuse_unfinished(&*storages.manifest)?;
+    refuse_owned(&*storages.manifest, None)?;
     let refuse = |file: &str| {
         Err(Error::corruption(
             file,
@@ -49,6 +51,20 @@ pub(crate) fn refuse_headless_data(storages: &Storages) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses a folder that holds the log or the tables of another store than `id`. A store of its own
+/// in such a folder would delete them as orphans. `id` is `None` if no store is there.
+pub(crate) fn refuse_owned(root: &dyn Storage, id: Option<StoreId>) -> Result<()> {
+    match Owner::read(root) {
+        Ok(Some(owner)) if !id.is_some_and(|id| owner.names(id)) => {
+            Err(owner.refusal(root, id.is_some()))
+        }
+        Ok(_) => Ok(()),
+        // The store that is there may have been made beside a file of somebody else.
+        Err(error) if error.is_corruption() && id.is_some() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Refuses a folder in which a checkpoint or a repair was not finished. Both leave the same marker

@@ -40,7 +40,7 @@ impl fmt::Display for Parts {
 }
 
 /// The text of a small file; `None` if the file does not exist.
-fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
+pub(super) fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
     let file = match storage.open(name) {
         Ok(file) => file,
         Err(e) if e.kind == StorageErrorKind::NotFound => return Ok(None),
@@ -58,7 +58,7 @@ fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<String>> {
 }
 
 /// The bytes of a file as text; `place` names the file in the error.
-fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
+pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes)
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
 }
@@ -78,11 +78,11 @@ fn on_a_line(path: String) -> Result<String> {
     Ok(path)
 }
 
-fn store_line(id: StoreId) -> String {
+pub(super) fn store_line(id: StoreId) -> String {
     format!("store {id}")
 }
 
-fn id_of(line: &str) -> Option<StoreId> {
+pub(super) fn id_of(line: &str) -> Option<StoreId> {
     let hex = line.strip_prefix("store ")?;
     let id = StoreId(u128::from_str_radix(hex, 16).ok()?);
     (store_line(id) == line).then_some(id)
@@ -337,9 +337,39 @@ impl Owner {
         self.store_id == id && self.folder == root.location()
     }
 
+    /// Whether it says that the folder holds these parts of the store `id` in this folder.
+    pub(super) fn says(&self, id: StoreId, root: &dyn Storage, parts: Parts) -> bool {
+        Owner::of(root, id, parts).is_ok_and(|own| *self == own)
+    }
+
     /// The store that it names, for messages.
     pub(crate) fn whose(&self) -> String {
         format!("the store in {} ({})", self.folder, self.store_id)
+    }
+
+    /// The error for a folder that is to be, or is, a store's own, and has this file.
+    #[cold]
+    pub(super) fn refusal(&self, root: &dyn Storage, is_store: bool) -> Error {
+        let (place, whose) = (root.describe(), self.whose());
+        let holds = self.holds.replace(' ', " and ");
+        let error = match is_store {
+            true => Error::invalid_argument(format!(
+                "the store {place} was made in a folder that holds the {holds} of {whose}"
+            ))
+            .advice(format!(
+                "each of the two stores would delete the other one's files: copy the folder, \
+                 delete {OWNER} in the copy, which is the store of {place} then, and delete \
+                 CURRENT here; if nothing of the other store is left, delete {OWNER} here"
+            )),
+            false => Error::invalid_argument(format!(
+                "{place} is no store: it holds the {holds} of {whose}"
+            ))
+            .advice(
+                "give the path of that store, or name another folder for a new one; if that \
+                 store's own folder is lost, `silt repair` makes a store of what is in this one",
+            ),
+        };
+        error.in_file(OWNER)
     }
 
     /// Refuses a folder that does not belong to the store `id` in `root`.

@@ -17,7 +17,7 @@ use crate::env::guard::{self, Guards};
 use crate::env::health::Health;
 use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
-use crate::formats::directories::{self, Claim, Storages, random_id, refuse_headless_data};
+use crate::formats::directories::{self, Claim, Opened, Storages, random_id, refuse_headless_data};
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
 use crate::jobs::runner::{Executors, JobRunner};
@@ -169,7 +169,9 @@ fn read_store(
         }
         _ => {}
     }
-    let store_id = claim_folders(storages, runtime, epoch, recovered.as_ref())?;
+    let claim = claim_folders(storages, runtime, epoch, recovered.as_ref())?;
+    let store_id = claim.id();
+    let opens = Opened::check(&storages.folders(), store_id)?;
     let is_new = recovered.is_none();
     let old = match recovered {
         Some(recovered) => recovered.state,
@@ -180,6 +182,16 @@ fn read_store(
     }
     refuse_other_formats(storages, &old)?;
     let open_number = next_open_number(storages, &old)?;
+    if !is_reading {
+        let folders = storages.folders();
+        if !is_new {
+            // A lost DIRECTORIES is written again only now that all tables are known to be there.
+            claim.write(&folders, epoch)?;
+        }
+        // An open that is refused must not take the folders from another copy of the store.
+        let new = || random_id(runtime).0;
+        Opened::note(&folders, store_id, opens, new, epoch)?;
+    }
     Ok(Found {
         store_id,
         is_new,
@@ -194,9 +206,9 @@ fn claim_folders(
     runtime: &Runtime,
     epoch: Epoch,
     recovered: Option<&Recovered>,
-) -> Result<StoreId> {
+) -> Result<Claim> {
     let current = recovered.map(|r| r.current.store_id);
-    let claim = Claim::inspect(&storages.folders(), current, || random_id(runtime))?;
+    let claim = Claim::for_open(&storages.folders(), current, || random_id(runtime))?;
     if recovered.is_none() {
         refuse_headless_data(storages)?;
         // An earlier open that was killed, or the user, may have created the folders without making
@@ -206,7 +218,7 @@ fn claim_folders(
         }
         claim.write(&storages.folders(), epoch)?;
     }
-    Ok(claim.id())
+    Ok(claim)
 }
 
 fn check_direct_io(storages: &Storages, wanted: DirectIo) -> Result<()> {

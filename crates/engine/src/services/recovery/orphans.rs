@@ -49,6 +49,18 @@ pub(super) fn next_open_number(storages: &Storages, old: &StoreState) -> Result<
     Ok(next)
 }
 
+/// The advice if a table is missing.
+const MISSING_ADVICE: &str = "put the file back from a copy, or make a new store of what is left \
+    with `silt repair`; commands that only read, such as `silt get` and `silt scan`, open the \
+    store without it";
+
+/// The advice if all tables are missing, and nothing says that they are in another folder.
+const ELSEWHERE_ADVICE: &str = "none of the store's tables is in its folder: if they lay in \
+    another folder or on a device, the file DIRECTORIES that says so is lost; put it back from a \
+    copy, open the store once with the option table_dir, which tells the lines of the file, or \
+    give the address of the folder on the device once, as in `silt load STORE - --tables URL < \
+    /dev/null`; if the tables are lost, make a new store of what is left with `silt repair`";
+
 /// Refuses a state that names tables which do not exist. Either they were lost, or the state is
 /// older than the folder, because the manifest has lost its last edits without a trace. In that
 /// case the tables that replaced them look like orphans, which an open would delete.
@@ -59,6 +71,12 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
         .into_iter()
         .map(|o| o.name)
         .collect();
+    let mut named = state.keyspaces.values().flat_map(|k| k.version.tables());
+    let lacks_all = !named.any(|(_, table)| there.contains(&table.name));
+    let advice = match lacks_all && storages.folders().len() == 1 {
+        true => ELSEWHERE_ADVICE,
+        false => MISSING_ADVICE,
+    };
     for keyspace in state.keyspaces.values() {
         for (_, table) in keyspace.version.tables() {
             if !there.contains(&table.name) {
@@ -72,11 +90,7 @@ pub(super) fn refuse_missing_tables(storages: &Storages, state: &StoreState) -> 
                 )
                 .expected("the table that the manifest names")
                 .found("no file of this name")
-                .advice(
-                    "put the file back from a copy, or make a new store of what is left with \
-                     `silt repair`; commands that only read, such as `silt get` and `silt scan`, \
-                     open the store without it",
-                ));
+                .advice(advice));
             }
         }
     }

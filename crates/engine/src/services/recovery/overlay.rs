@@ -148,7 +148,7 @@ impl Overlay {
         }
         open(&*self.below).map_err(|error| {
             // A writer never deletes these, so they did not exist before either.
-            let stays = [names::DIRECTORIES, names::OWNER].contains(&name);
+            let stays = [names::DIRECTORIES, names::OWNER, names::OPENED].contains(&name);
             if error.kind != StorageErrorKind::NotFound
                 || self.is_leased.load(Ordering::Acquire)
                 || stays

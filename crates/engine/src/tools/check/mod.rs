@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use siltstone_storage::{ObjectMeta, Storage, StorageErrorKind};
 
 use crate::formats::directories::{
-    Claim, Folder, NO_CURRENT_ADVICE, Storages, folders, lease_shared,
+    Claim, Folder, NO_CURRENT_ADVICE, Opened, Storages, folders, lease_shared,
 };
 use crate::formats::log::Position;
 use crate::formats::log::format::parse_segment_name;
@@ -185,6 +185,11 @@ pub fn check(
         Ok(None) => {
             crate::formats::directories::refuse_destroyed(storages.manifest)?;
             crate::formats::directories::refuse_unfinished(storages.manifest)?;
+            // What it holds is checked with the store that it belongs to.
+            match crate::formats::directories::refuse_owned(storages.manifest, None) {
+                Err(error) if error.is_corruption() => {}
+                owned => owned?,
+            }
             holds_data(storages)?
         }
         Err(error) if error.is_corruption() => true,
@@ -219,7 +224,8 @@ pub fn check(
         Err(error) => return Err(error),
     };
     report.store_id = recovered.current.store_id;
-    match Claim::inspect(&folders, Some(report.store_id), || report.store_id) {
+    let claimed = Claim::inspect(&folders, Some(report.store_id), || report.store_id);
+    match claimed.and_then(|_| Opened::check(&folders, report.store_id)) {
         Ok(_) => {}
         Err(error) if error.is_corruption() => report.problems.push(error),
         // These are other folders than the store's own, so their contents say nothing about it.

@@ -148,7 +148,8 @@ fn check_table(
             .found("no such file")
             .advice(
                 "restore the file from a copy, or make a new store of what can be read with `silt \
-                 repair`; if tables lay in a folder of their own, put DIRECTORIES back first",
+                 repair`; if tables lay in a folder of their own or on a device, put DIRECTORIES \
+                 back first",
             ),
         });
     };

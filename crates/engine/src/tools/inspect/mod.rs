@@ -22,7 +22,7 @@ pub use log::{LogContent, LogEnd, LogEntry, LogFile, LogItem, LogRecord, Rest};
 pub use manifest::{ManifestEnd, ManifestFile, ManifestItem, ManifestRecord};
 pub use table::{BlockInfo, TableFile};
 
-use crate::formats::directories::{Directories, Owner};
+use crate::formats::directories::{Directories, Opened, Owner};
 use crate::formats::log::format as log_format;
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::format as manifest_format;
@@ -30,7 +30,7 @@ use crate::formats::manifest::format::CURRENT_WORD;
 use crate::formats::manifest::{CURRENT_NAME, parse_manifest_name};
 use crate::formats::names::BUILT_TABLE_SUFFIX;
 use crate::formats::names::PARTIAL;
-use crate::formats::names::{DIRECTORIES, OWNER};
+use crate::formats::names::{DIRECTORIES, OPENED, OWNER};
 use crate::types::error::{Error, Result};
 use crate::types::options::KeyspaceOptions;
 use crate::types::options::stored::StoredOptions;
@@ -88,8 +88,8 @@ pub fn recognise(file: &dyn ReadFile) -> Result<Option<Recognised>> {
         match head {
             log_format::MAGIC => return Ok(by_content(FileKind::Log)),
             manifest_format::MAGIC => return Ok(by_content(FileKind::Manifest)),
-            // DIRECTORIES and OWNER begin with the same eight bytes, so the pointer is recognised
-            // by its whole first word.
+            // DIRECTORIES, OWNER and OPENED begin with the same eight bytes, so the pointer is
+            // recognised by its whole first word.
             _ if CURRENT_WORD.as_bytes().starts_with(&head) => {
                 let mut word = [0; CURRENT_WORD.len()];
                 if file.len() >= word.len() as u64 {
@@ -132,6 +132,7 @@ pub fn purpose(name: &str) -> Option<&'static str> {
         "STATS.json" => "statistics of the process that has, or had, the store open for writing",
         "DIRECTORIES" => "the folders of log and tables that are not in this folder",
         "OWNER" => "the store whose log or tables are in this folder",
+        "OPENED" => "the opens by which the folders of the store know each other",
         PARTIAL => "the mark of a checkpoint or a repair that is not finished",
         crate::formats::names::MANIFEST_RESERVE
         | crate::formats::names::MANIFEST_RESERVE_RESIZING
@@ -144,8 +145,8 @@ pub fn purpose(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Checks the contents of a small file that has a [`purpose`]: `DIRECTORIES` or `OWNER`. Other
-/// files have no contents that an open depends on, or contents that others can check.
+/// Checks the contents of a small file that has a [`purpose`]: `DIRECTORIES`, `OWNER` or `OPENED`.
+/// Other files have no contents that an open depends on, or contents that others can check.
 ///
 /// # Errors
 /// `Corruption` if the file is not what its name says; `Unsupported` if a later version wrote it.
@@ -153,6 +154,7 @@ pub fn check_small(name: &str, bytes: &[u8]) -> Result<()> {
     match name {
         DIRECTORIES => Directories::check_bytes(bytes),
         OWNER => Owner::check_bytes(bytes),
+        OPENED => Opened::check_bytes(bytes),
         _ => Ok(()),
     }
 }

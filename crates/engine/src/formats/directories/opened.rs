@@ -1,0 +1,229 @@
+//! The file `OPENED`: by which opens the folders of a store know each other.
+//!
+//! `OWNER` names a store and the path of its folder. An old copy of that folder at the same path,
+//! on another machine or in a clone or a snapshot of this one, passes that test. Its open would
+//! delete, as orphans, the tables that the newer copy has made. So each open for writing draws a
+//! number, and notes it in the store's own folder and then in the other folders. If another folder
+//! has a number that the store's own folder does not have, then another copy of the store's folder
+//! was opened since, and the open is refused.
+//!
+//! The numbers of opens in the names of tables could not serve: an open writes tables of what the
+//! log holds before its own number is durable, so after a crash there are tables with a number
+//! above that of the manifest.
+//!
+//! Invariants:
+//! - Before a number is noted in another folder, the store's own folder has it, and the numbers
+//!   that the other folders had, durably. So a crash at any call locks nobody out.
+//! - An open deletes and overwrites nothing in another folder before the numbers are compared and
+//!   noted. It notes nothing on a full disk: then only the next open tells other copies apart.
+//! - A folder without the file is accepted. No open for writing by a version with this file has
+//!   used it, or somebody has deleted the file because the other copy is lost.
+//!
+//! Threading: calls of one task during an open, under the leases.
+
+use std::collections::BTreeSet;
+
+use siltstone_storage::{Epoch, Storage};
+
+use super::Folder;
+use super::text::{id_of, read_text, store_line, text_of};
+use crate::formats::manifest::StoreId;
+use crate::formats::names::{OPENED, Parts};
+use crate::types::error::{Error, Result};
+
+const HEAD: &str = "siltstone-opened 1";
+
+/// The contents of `OPENED`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    store_id: StoreId,
+    /// The numbers of opens, the last one at the end.
+    opens: Vec<u128>,
+}
+
+impl Opened {
+    fn encode(&self) -> String {
+        let opens = self.opens.iter().map(|open| format!("open {open:032x}\n"));
+        let opens: String = opens.collect();
+        let head = format!("{HEAD}\n{}\n{opens}", store_line(self.store_id));
+        let crc = crc32c::crc32c(head.as_bytes());
+        format!("{head}crc32c {crc:08x}\n")
+    }
+
+    fn decode(text: &str) -> Option<Opened> {
+        let mut lines = text.lines();
+        if lines.next()? != HEAD {
+            return None;
+        }
+        let store_id = id_of(lines.next()?)?;
+        let open = |line: &str| u128::from_str_radix(line.strip_prefix("open ")?, 16).ok();
+        let opens = lines.map_while(open).collect();
+        let opened = Opened { store_id, opens };
+        // This compares the checksum, too.
+        (opened.encode() == text).then_some(opened)
+    }
+
+    /// Reads the file of a folder; `None` if there is none.
+    fn read(storage: &dyn Storage) -> Result<Option<Opened>> {
+        let Some(text) = read_text(storage, OPENED)? else {
+            return Ok(None);
+        };
+        let place = || format!("{}/{OPENED}", storage.describe());
+        Opened::decode(&text)
+            .map(Some)
+            .ok_or_else(|| Opened::unclear(place()))
+    }
+
+    #[cold]
+    fn unclear(file: String) -> Error {
+        Error::corruption(
+            file,
+            "the file does not say by which opens the folders of the store know each other",
+        )
+        .expected(format!(
+            "the lines `{HEAD}`, `store ID`, `open NUMBER`, `crc32c CHECKSUM`"
+        ))
+        .advice(
+            "if no other copy of the store's folder was used since, delete the files OPENED in the \
+             folders of its log and tables; the next open makes them again",
+        )
+    }
+
+    /// Checks the bytes of a file.
+    ///
+    /// # Errors
+    /// `Corruption`.
+    pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
+        match Opened::decode(text_of(bytes, OPENED)?) {
+            Some(_) => Ok(()),
+            None => Err(Opened::unclear(OPENED.to_string())),
+        }
+    }
+
+    /// The number of the last open of the store `id` that `folder` knows; `None` if it knows none.
+    /// The store's own folder is `root`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the store's own folder does not know that open; `Corruption` if a file
+    /// is damaged; those of the storage.
+    pub(crate) fn last_in(
+        folder: Folder<'_>,
+        root: &dyn Storage,
+        id: StoreId,
+    ) -> Result<Option<u128>> {
+        let (storage, parts) = folder;
+        let of_store = |opened: &Opened| opened.store_id == id;
+        let there = Opened::read(storage)?.filter(of_store);
+        let Some(last) = there.and_then(|there| there.opens.last().copied()) else {
+            return Ok(None);
+        };
+        // The store's own folder is read after the other one. So a reader without a lease, beside a
+        // writer, finds there what the writer has noted in the other one.
+        let own = Opened::read(root)?.filter(of_store);
+        match own.is_some_and(|own| own.opens.contains(&last)) {
+            true => Ok(Some(last)),
+            false => Err(newer(root, storage, parts, last)),
+        }
+    }
+
+    /// Refuses an old copy of a store's folder. Returns the opens that the other folders know.
+    ///
+    /// # Errors
+    /// Those of [`Opened::last_in`].
+    pub(crate) fn check(folders: &[Folder<'_>], id: StoreId) -> Result<BTreeSet<u128>> {
+        let (root, _) = folders[0];
+        let others = folders.iter().skip(1);
+        let known = others.map(|folder| Opened::last_in(*folder, root, id));
+        Ok(known
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+
+    /// Notes an open for writing, with a new number. `known` is what [`Opened::check`] returned.
+    ///
+    /// # Errors
+    /// Those of the storage, except that there is no space.
+    pub(crate) fn note(
+        folders: &[Folder<'_>],
+        id: StoreId,
+        known: BTreeSet<u128>,
+        new: impl FnOnce() -> u128,
+        epoch: Epoch,
+    ) -> Result<()> {
+        let [(root, _), others @ ..] = folders else {
+            return Ok(());
+        };
+        if others.is_empty() {
+            return Ok(());
+        }
+        let write = |storage: &dyn Storage, opens: Vec<u128>| -> Result<bool> {
+            let opened = Opened {
+                store_id: id,
+                opens,
+            };
+            match storage.replace(epoch, OPENED, opened.encode().as_bytes()) {
+                Ok(()) => Ok(true),
+                Err(error) if error.is_no_space() => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let new = new();
+        let opens = known.into_iter().chain([new]);
+        if !write(*root, opens.collect())? {
+            return Ok(());
+        }
+        for (storage, _) in others {
+            write(*storage, vec![new])?;
+        }
+        Ok(())
+    }
+}
+
+/// The error for an old copy of a store's folder.
+#[cold]
+fn newer(root: &dyn Storage, storage: &dyn Storage, parts: Parts, last: u128) -> Error {
+    let (root, place) = (root.describe(), storage.describe());
+    Error::invalid_argument(format!(
+        "{root} is an old copy of the store's folder: another copy of it was opened since, and \
+         {place}, which holds the {parts}, belongs to that one now"
+    ))
+    .in_file(OPENED)
+    .expected(format!("an open that {root}/{OPENED} names"))
+    .found(format!("open {last:032x} in {place}/{OPENED}"))
+    .advice(format!(
+        "use the other copy, because an open of this one would delete what that one has written; \
+         if the other copy is lost for good, delete {place}/{OPENED}: then this one goes on with \
+         what it knows, if that is still there, and deletes the rest"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_reads_back_and_damage_is_detected() {
+        for opens in [vec![], vec![1], vec![7, u128::MAX, 0]] {
+            let opened = Opened {
+                store_id: StoreId(0xabc),
+                opens,
+            };
+            let text = opened.encode();
+            assert_eq!(Opened::decode(&text), Some(opened));
+            for i in 0..text.len() {
+                for bit in 0..8 {
+                    let mut bytes = text.clone().into_bytes();
+                    bytes[i] ^= 1 << bit;
+                    if let Ok(changed) = String::from_utf8(bytes) {
+                        assert_eq!(Opened::decode(&changed), None, "{changed}");
+                    }
+                }
+                assert_eq!(Opened::decode(&text[..i]), None, "{i}");
+            }
+        }
+        assert_eq!(Opened::decode(""), None);
+        assert!(Opened::check_bytes(b"junk").unwrap_err().is_corruption());
+    }
+}
