@@ -480,6 +480,10 @@ fn what_is_not_on_a_device_is_refused() {
         "silt://127.0.0.1:4400",
         "silt+unix:///run/s",
         "silt://h:1/../x",
+        "silt:/h:1/birds",
+        "SILT://h:1/birds",
+        "silt+tcp://h:1/birds",
+        "silt+unix:/run/s#birds",
     ] {
         let said = silt(["get", wrong, "k"]).failed(2);
         assert!(said.contains("silt://HOST:PORT/FOLDER"), "{said}");

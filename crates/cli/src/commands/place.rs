@@ -38,13 +38,19 @@ const FIRST_LIMIT: Duration = Duration::from_secs(5);
 /// Reads the path of a store as the address of a folder on a device. `None` if it is a path.
 ///
 /// # Errors
-/// Wrong usage if the address is incomplete.
+/// Wrong usage if it is meant as an address, and is none.
 pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
-    let Some(text) = path.to_str().filter(|text| is_url(text)) else {
+    let shown = path.to_string_lossy();
+    if !is_url(&shown) {
         return Ok(None);
-    };
-    parsed(text)?;
-    Ok(Some(text))
+    }
+    parsed(&shown)?;
+    match path.to_str() {
+        Some(text) => Ok(Some(text)),
+        None => Err(Failure::Usage(format!(
+            "{shown}: the address of a folder on a device must be UTF-8"
+        ))),
+    }
 }
 
 /// The options with the policy for a store that a device has a part in. For the policy `default`
@@ -56,18 +62,13 @@ pub fn near_data(options: Options) -> Options {
     }
 }
 
-/// Whether the path is meant as the address of a folder on a device, complete or not.
-fn is_on_device(path: &Path) -> bool {
-    path.to_str().is_some_and(is_url)
-}
-
 /// Refuses the address of a folder on a device, for a command that works on local files only.
 /// `command` is the command's name.
 ///
 /// # Errors
-/// Wrong usage if the path is such an address.
+/// Wrong usage if the path is such an address, or is meant as one.
 pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
-    if !is_on_device(path) {
+    if url(path)?.is_none() {
         return Ok(());
     }
     Err(Failure::Usage(format!(
@@ -316,12 +317,14 @@ mod tests {
             let refused = refuse_url(Path::new(text), "dump").unwrap_err();
             assert!(matches!(refused, Failure::Usage(ref why) if why.contains(text)));
         }
-        for path in ["birds.silt", "/tmp/silt:", "./silt://x", "silt:/h:1/db"] {
+        for path in ["birds.silt", "/tmp/silt:", "./silt://x", "./silt:/h:1/db"] {
             assert_eq!(url(Path::new(path)).unwrap(), None, "{path}");
             refuse_url(Path::new(path), "dump").unwrap();
         }
-        let incomplete = Path::new("silt://127.0.0.1:4400");
-        assert!(matches!(url(incomplete), Err(Failure::Usage(_))));
-        assert!(refuse_url(incomplete, "dump").is_err());
+        for wrong in ["silt://127.0.0.1:4400", "silt:/h:1/db", "SILT://h:1/db"] {
+            let wrong = Path::new(wrong);
+            assert!(matches!(url(wrong), Err(Failure::Usage(_))));
+            assert!(refuse_url(wrong, "dump").is_err());
+        }
     }
 }
