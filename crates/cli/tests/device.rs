@@ -465,6 +465,11 @@ fn what_is_not_on_a_device_is_refused() {
         &["dump", &url],
         &["checkpoint", &url, "copy"],
         &["checkpoint", "nothing", &url],
+        &["export", &url, &url],
+        &[
+            "device", "--listen", "unix:x", "--keep", "1", "--state", &url,
+        ],
+        &["device", "--listen", "unix:x", "--data", &url],
         &["demo", "--store", &url],
         &["bench", "fillseq", "--folder", &url],
         &["options", &url, "--set", "compression=lz4"],

@@ -192,6 +192,9 @@ struct Own {
 impl Own {
     fn of(args: &DeviceArgs) -> Result<Own, Failure> {
         let Some(data) = &args.data else {
+            if let Some(state) = &args.state {
+                place::refuse_url_for(state, "--state is a local folder for the device's notes")?;
+            }
             let path = args.state.clone().or_else(default_state);
             return match path {
                 Some(path) => Ok(Own {
@@ -205,7 +208,7 @@ impl Own {
                 )),
             };
         };
-        place::refuse_url(data, "device")?;
+        place::refuse_url_for(data, "--data is a local folder with the folders of stores")?;
         if place::has_store(data) {
             let (name, parent) = (data.file_name().unwrap_or_default(), data.parent());
             let parent = parent.filter(|parent| !parent.as_os_str().is_empty());

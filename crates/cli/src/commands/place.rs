@@ -78,6 +78,20 @@ pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
     )))
 }
 
+/// Refuses the address of a folder on a device where a local folder is meant. `what` says what the
+/// folder is for.
+///
+/// # Errors
+/// Wrong usage if the path is such an address, or is meant as one.
+pub fn refuse_url_for(path: &Path, what: &str) -> Result<(), Failure> {
+    match url(path)? {
+        None => Ok(()),
+        Some(url) => Err(Failure::Usage(format!(
+            "{what}, and {url} is the address of a folder on a device: give a local folder"
+        ))),
+    }
+}
+
 /// Refuses a store that is on a device, or whose tables are on one, for a command that works on the
 /// files of local folders only.
 ///
