@@ -501,12 +501,15 @@ fn what_is_not_on_a_device_is_refused() {
     );
     let input = device.text("input");
     std::fs::write(&input, numbered(10)).unwrap();
-    let args = [
-        "load", &local, &input, "--format", "lines", "--device", &nobody,
-    ];
-    let said = silt(args).failed(3);
-    assert!(said.contains("is `silt device` running?"), "{said}");
+    for store in [local, device.url("new")] {
+        let args = [
+            "load", &store, &input, "--format", "lines", "--device", &nobody,
+        ];
+        let said = silt(args).failed(3);
+        assert!(said.contains("is `silt device` running?"), "{said}");
+    }
     assert!(!device.path("local").exists());
+    assert!(!device.path("data/new").exists());
 }
 
 /// Whoever names one of the files wants TLS, and nothing may go over the link without it.

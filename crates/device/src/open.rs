@@ -59,6 +59,8 @@ pub struct DeviceStore {
 #[derive(Default)]
 struct Sessions {
     devices: Vec<Arc<Device>>,
+    /// Sessions that have begun and that no executor uses yet.
+    begun: Vec<Arc<Device>>,
     executors: Vec<Arc<DeviceExecutor>>,
     /// The executor that leaves values on the device that has the tables, if a device has them.
     separated: Option<Arc<SeparatedExecutor>>,
@@ -88,9 +90,10 @@ impl Sessions {
         self.executors
             .iter()
             .for_each(|executor| executor.begin_close());
-        self.devices.iter().for_each(|device| device.begin_close());
+        let devices = || self.devices.iter().chain(&self.begun);
+        devices().for_each(|device| device.begin_close());
         self.executors.iter().for_each(|executor| executor.close());
-        self.devices.iter().for_each(|device| device.close());
+        devices().for_each(|device| device.close());
     }
 }
 
@@ -168,10 +171,15 @@ impl Drop for DeviceStore {
 /// the other.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut sessions = Sessions::default();
-    let mut components = components(place, &options, placement, &mut sessions)?;
-    let device_count = sessions.devices.len() + placement.devices.len();
+    // These come first: while one of them does not answer, no folder of a store is created.
     for address in &placement.devices {
         let device = connect(address, FolderWanted::None, placement)?;
+        sessions.begun.push(device);
+    }
+    let mut components = components(place, &options, placement, &mut sessions)?;
+    let device_count = sessions.devices.len() + placement.devices.len();
+    let begun = std::mem::take(&mut sessions.begun);
+    for (address, device) in placement.devices.iter().zip(begun) {
         let name = executor_name(address, device_count);
         sessions.add(&mut components, &name, device);
     }

@@ -185,13 +185,17 @@ pub fn first_contact(address: &Address, folder: FolderWanted) -> Result<Arc<Devi
     Ok(siltstone_device::connect(address, folder, &placement)?)
 }
 
-/// Makes sure that the devices which have a part in a local store answer. This comes before the
-/// store is opened or created, so that a wrong address is reported soon and leaves no folder.
+/// Makes sure that the devices which have a part in a store answer. This comes before the store is
+/// opened or created, so that a wrong address is reported soon and leaves no folder. The device of
+/// a store at an address is not asked: its folder's settings were read through it.
 ///
 /// # Errors
 /// One of them does not answer.
 pub fn reach_devices(path: &Path, placed: &Placement) -> Result<(), Failure> {
-    let tables = placed.tables.clone().or_else(|| tables_on_device(path));
+    let tables = match url(path)? {
+        Some(_) => None,
+        None => placed.tables.clone().or_else(|| tables_on_device(path)),
+    };
     let tables = tables.map(|url| Ok::<_, Failure>(parsed(&url)?.address));
     for address in placed.devices.iter().cloned().chain(tables.transpose()?) {
         first_contact(&address, FolderWanted::None)?.close();
