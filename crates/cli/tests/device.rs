@@ -241,6 +241,20 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     let load = ["load", &plain, "-", "--tables", &elsewhere];
     let said = silt_with(load, b"a\n").failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
+    // The log of such a store lies in its own folder, so the settings cannot name another one.
+    let split = device.text("split");
+    for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
+        let set = format!("{name}={}", device.text(folder));
+        silt(["options", &split, "--set", &set]).fine();
+        let load = [
+            "load", &split, "-", "--format", "lines", "--tables", &elsewhere,
+        ];
+        let said = silt_with(load, b"a\n").failed(3);
+        let is_named = said.contains(&format!("option {name} names"));
+        assert!(is_named && said.contains("remove its line"), "{said}");
+        assert!(!device.path(folder).exists());
+        silt(["options", &split, "--unset", name]).fine();
+    }
     assert!(!device.path("data/elsewhere").exists());
     let shown = silt(["options", &local]).fine();
     assert!(

@@ -258,6 +258,7 @@ fn components(
     let Some(tables) = recorded.or(wanted) else {
         return Components::for_path(place, options);
     };
+    refuse_directories(place, options)?;
     let device = connect_to(&tables, create, placement)?;
     let root = match create {
         true => FileStorage::open_or_create(place),
@@ -269,6 +270,41 @@ fn components(
     let name = executor_name(&device.link_address(), device_count);
     sessions.add_of_tables(&mut components, &name, device);
     Ok(components)
+}
+
+/// Refuses options that name local folders for parts of a store whose tables are on a device. Its
+/// log lies in its own folder, so it would not be where its `OPTIONS.toml` says.
+fn refuse_directories(place: &str, options: &Options) -> Result<()> {
+    let root = Path::new(place);
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let wishes = [
+        (
+            "log_dir",
+            &options.log_dir,
+            "its log lies in its own folder",
+        ),
+        (
+            "table_dir",
+            &options.table_dir,
+            "they do not lie in a local one",
+        ),
+    ];
+    for (name, dir, why) in wishes {
+        let is_own = name == "log_dir" && real(&root.join(dir)) == real(root);
+        if is_own || dir.as_os_str().is_empty() {
+            continue;
+        }
+        return Err(Error::invalid_argument(format!(
+            "option {name} names a folder for the store {place}, whose tables are on a device: \
+             {why}"
+        ))
+        .expected(format!("no {name}"))
+        .found(dir.display())
+        .advice(format!(
+            "leave {name} out, or remove its line from OPTIONS.toml in the store's folder"
+        )));
+    }
+    Ok(())
 }
 
 /// The normal form of a folder's address. The store records it in this form.
