@@ -261,16 +261,15 @@ fn tables_on_a_device_and_compactions_on_a_device() {
         shown.contains(&format!("table_dir = \"{tables}\"")),
         "{shown}"
     );
-    for command in ["destroy", "checkpoint", "repair"] {
-        let mut args = vec![command, &local[..]];
-        args.extend((command == "checkpoint").then_some("/nowhere"));
-        let said = silt(args).failed(2);
-        assert!(
-            said.contains(&tables) && said.lines().count() == 1,
-            "{said}"
-        );
+    // Copies of the store are whole, and in local folders.
+    let (copy, repaired) = (device.text("copy"), device.text("repaired"));
+    silt(["checkpoint", &local, &copy]).fine();
+    silt(["repair", &local, "--to", &repaired]).fine();
+    for store in [&local, &copy, &repaired] {
+        assert_eq!(silt(["count", store]).fine(), "5001\n");
+        silt(["check", store]).fine();
     }
-    assert_eq!(silt(["count", &local]).fine(), "5001\n");
+    assert!(!files(Path::new(&copy), ".tbl").is_empty());
     let said = silt(["load", &device.url("x"), "-", "--tables", &tables]).failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
     // A local store whose compactions are sent to the device: small memtables make many of them.
@@ -288,6 +287,14 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert!(said.contains("\nlink "), "{said}");
     assert_eq!(silt(["count", &lent]).fine(), "50000\n");
     silt(["check", &lent]).fine();
+    // A store is destroyed with its tables. Their folder stays.
+    silt(["destroy", &local]).failed(2);
+    assert_eq!(silt(["count", &local]).fine(), "5001\n");
+    let said = silt(["destroy", &local, "--yes"]).fine();
+    assert!(said.contains(&tables), "{said}");
+    assert!(!Path::new(&local).exists());
+    assert!(files(&device.path("data/tables"), ".tbl").is_empty());
+    assert!(!device.path("data/tables/OWNER").exists());
     let (status, said) = device.end(Signal::INT);
     assert_eq!(status.code(), Some(0));
     let events: Vec<serde_json::Value> = said

@@ -92,23 +92,6 @@ pub fn refuse_url_for(path: &Path, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a store that is on a device, or whose tables are on one, for a command that works on the
-/// files of local folders only.
-///
-/// # Errors
-/// As [`refuse_url`]; the store's tables are on a device.
-pub fn refuse_on_device(path: &Path, command: &str) -> Result<(), Failure> {
-    refuse_url(path, command)?;
-    match tables_on_device(path) {
-        None => Ok(()),
-        Some(tables) => Err(Failure::Usage(format!(
-            "`silt {command}` works on the files of local folders, and the tables of {} are on a \
-             device: {tables}",
-            path.display()
-        ))),
-    }
-}
-
 /// How sessions of commands with devices behave.
 pub fn client_options() -> ClientOptions {
     ClientOptions {
