@@ -261,6 +261,19 @@ fn tables_on_a_device_and_compactions_on_a_device() {
         shown.contains(&format!("table_dir = \"{tables}\"")),
         "{shown}"
     );
+    // If the store is moved, the file that has its old path is on the device's machine.
+    let moved = device.text("moved");
+    std::fs::rename(&local, &moved).unwrap();
+    let said = silt(["count", &moved]).failed(3);
+    for word in [
+        "the file OWNER of the folder",
+        &tables,
+        "on the device's machine",
+    ] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(!said.contains("tables/OWNER"), "{said}");
+    std::fs::rename(&moved, &local).unwrap();
     // Copies of the store are whole, and in local folders.
     let (copy, repaired) = (device.text("copy"), device.text("repaired"));
     silt(["checkpoint", &local, &copy]).fine();

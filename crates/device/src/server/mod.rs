@@ -171,6 +171,16 @@ pub(crate) fn proof_of(bytes: &[u8], salt: &[u8; 16]) -> [u8; 16] {
     hash.digest128().to_le_bytes()
 }
 
+/// The error of a shared folder, with advice if the system does not let the device use it.
+fn with_user(mut error: StorageError) -> StorageError {
+    if error.kind == StorageErrorKind::PermissionDenied {
+        error
+            .detail
+            .push_str("; start it as a user who can read and write the folder");
+    }
+    error
+}
+
 impl Inner {
     /// The state of the session whose token has this hash.
     fn session(&self, token_hash: u128) -> Option<Arc<SessionState>> {
@@ -353,7 +363,8 @@ impl Inner {
         if let Some(access) = &self.options.access {
             access.check_shared(&session.peer, wanted).map_err(denied)?;
         }
-        let (storage, real_path) = self.folders.open_shared(path)?;
+        let opened = self.folders.open_shared(path);
+        let (storage, real_path) = opened.map_err(with_user)?;
         // So could a symbolic link, which any host that writes there can create at any time. So the
         // path of the folder that was opened counts.
         if !is_shared && real_path != wanted {
@@ -373,7 +384,8 @@ impl Inner {
         name: &str,
         salt: &[u8; 16],
     ) -> Result<Answer> {
-        let file = self.shared_folder(session, path)?.open(name)?;
+        let folder = self.shared_folder(session, path)?;
+        let file = folder.open(name).map_err(with_user)?;
         if file.len() > PROOF_MAX {
             let detail = format!("a proof reads {PROOF_MAX} bytes at most");
             let kind = StorageErrorKind::InvalidInput;
