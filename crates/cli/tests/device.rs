@@ -4,7 +4,9 @@ mod common;
 #[path = "common/device.rs"]
 mod device;
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -382,6 +384,36 @@ fn what_keeps_a_device_from_starting_is_one_line() {
     assert!(said.contains("nothing to do"), "{said}");
     let said = refused(["device", "--listen", &at("s2"), "--keep", "4 GB"]).failed(2);
     assert!(said.contains("a size such as"), "{said}");
+    let keep = ["--keep", "4GiB", "--keep-all", "1GiB"];
+    let said = refused([
+        "device",
+        "--listen",
+        &at("s2"),
+        keep[0],
+        keep[1],
+        keep[2],
+        keep[3],
+    ]);
+    let said = said.failed(2);
+    assert!(said.contains("--keep-all is 1.0 GiB"), "{said}");
+    let name = "n".repeat(257);
+    let said = refused([
+        "device",
+        "--listen",
+        &at("s2"),
+        "--data",
+        &other,
+        "--name",
+        &name,
+    ]);
+    assert!(said.failed(2).contains("at most 256"));
+    // Hosts name a shared folder in UTF-8.
+    let odd = dir.join(OsStr::from_bytes(b"caf\xe9"));
+    std::fs::create_dir(&odd).unwrap();
+    let mut command = Command::new(SILT);
+    command.args(["device", "--json", "--listen", &at("s2"), "--share"]);
+    let said = Ended::from(command.arg(odd).output().unwrap()).failed(2);
+    assert!(said.contains("must be UTF-8"), "{said}");
     // A store is no folder with stores in it, and nothing is written into it.
     let url = device.url("birds");
     silt(["put", &url, "wren", "9 g"]).fine();

@@ -54,8 +54,8 @@ pub struct DeviceArgs {
     /// which takes none.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub keep: Option<u64>,
-    /// Keep up to this number of bytes of such tables for all sessions together; the default is
-    /// eight times --keep.
+    /// Keep up to this number of bytes of such tables for all sessions together, and no less than
+    /// --keep; the default is eight times --keep.
     #[arg(long, value_name = "BYTES", requires = "keep", value_parser = size)]
     pub keep_all: Option<u64>,
     /// The number of compactions that run at once.
@@ -64,7 +64,8 @@ pub struct DeviceArgs {
     /// The number of threads of one compaction; the default is the number of cores.
     #[arg(long, value_name = "N", value_parser = number())]
     pub parallelism: Option<u32>,
-    /// The name of the device in messages of hosts; the default is the machine's name.
+    /// The name of the device in messages of hosts, of up to 256 bytes; the default is the
+    /// machine's name.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// The certificate authority of the hosts, a PEM file. TCP addresses use TLS then.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siltstone_device::probe::Machine;
+use siltstone_device::wire::hello::NAME_MAX_BYTES;
 use siltstone_device::{
     Access, DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
     TlsFiles,
@@ -54,6 +55,15 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
                 .to_string(),
         ));
     }
+    if let Some(all) = args.keep_all.filter(|all| *all < keep) {
+        return Err(Failure::Usage(format!(
+            "--keep-all is {}, and a single session may keep {} (--keep): all sessions together \
+             cannot keep less",
+            bytes(all),
+            bytes(keep)
+        )));
+    }
+    let name = device_name(args)?;
     if let Some(parent) = args.parent {
         end_with(parent).map_err(|e| Failure::io("ending with another process", &e))?;
     }
@@ -69,10 +79,7 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     signals.watch().map_err(signal_failure)?;
     let cores = super::probe::cores();
     let options = ServerOptions {
-        name: args
-            .name
-            .clone()
-            .unwrap_or_else(|| Runtime::threads().host_name()),
+        name,
         slots: args.slots,
         parallelism: args.parallelism.unwrap_or(cores),
         cores,
@@ -94,6 +101,20 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     server.stop();
     lines.print("ended", || json!({ "event": "ended" }));
     Ok(Outcome::Fine)
+}
+
+/// The name that hosts show in their messages. They get it when they connect.
+fn device_name(args: &DeviceArgs) -> Result<String, Failure> {
+    let Some(name) = &args.name else {
+        return Ok(Runtime::threads().host_name());
+    };
+    match name.len() <= NAME_MAX_BYTES {
+        true => Ok(name.clone()),
+        false => Err(Failure::Usage(format!(
+            "--name has {} bytes, and the name of a device has at most {NAME_MAX_BYTES}",
+            name.len()
+        ))),
+    }
 }
 
 /// The process gets SIGTERM when the thread that started it ends.
@@ -169,6 +190,12 @@ fn refuse_foreign(address: &Address) -> Result<(), Failure> {
 fn shared_folder(path: &Path) -> Result<PathBuf, Failure> {
     let found = std::fs::canonicalize(path).map_err(|e| Failure::file(path, &e));
     let found = found.map_err(|failure| advised(&failure, "--share needs a folder that exists"))?;
+    if found.to_str().is_none() {
+        return Err(Failure::Usage(format!(
+            "{}: the path of a folder to --share must be UTF-8, because hosts name it",
+            found.display()
+        )));
+    }
     match found.is_dir() {
         true => Ok(found),
         false => Err(Failure::Other(format!(
@@ -407,12 +434,14 @@ impl Lines {
         if self.json {
             let addresses: Vec<String> =
                 server.addresses().iter().map(Address::to_string).collect();
+            let shared = options.shared.iter().map(|path| path.display().to_string());
+            let shared: Vec<String> = shared.collect();
             self.print("", || {
                 json!({
                     "event": "started", "name": options.name, "addresses": addresses,
                     "data": own.is_data.then(|| path.to_string()),
                     "state": (!own.is_data).then(|| path.to_string()),
-                    "shared": options.shared, "keep_bytes": options.keep_bytes,
+                    "shared": shared, "keep_bytes": options.keep_bytes,
                     "slot_count": options.slots, "parallelism": options.parallelism,
                     "core_count": machine.cores, "memory_bytes": machine.memory_bytes,
                     "free_bytes": machine.free_bytes,
