@@ -636,7 +636,8 @@ impl Server {
     }
 
     /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
-    /// leases back. For each session this waits at most as long as the option `end_limit` says.
+    /// leases back. For the ends of all sessions together this waits at most as long as the option
+    /// `end_limit` says. Requests that have not ended by then go on.
     pub fn stop(self) {
         for listener in &self.listeners {
             listener.close();
@@ -651,24 +652,38 @@ impl Server {
             let sessions: Vec<_> = sessions.into_values().chain(ending).collect();
             (sessions, connections)
         };
-        for session in &sessions {
-            session.end(self.inner.options.end_limit);
-        }
+        let until = self.inner.runtime.now() + self.inner.options.end_limit;
+        let are_over = end_all(&self.inner.runtime, &sessions, until);
         for served in connections.values() {
             served.close();
         }
         for task in self.tasks {
             let _ = task.join();
         }
-        for served in connections.into_values() {
-            served.join();
+        // The task of a connection whose request does not end would not end either.
+        if are_over {
+            for served in connections.into_values() {
+                served.join();
+            }
         }
         // A connection that was in its hello may have begun a session meanwhile.
         let late = std::mem::take(&mut self.inner.state.lock().sessions);
-        for session in late.values() {
-            session.end(self.inner.options.end_limit);
-        }
+        let late: Vec<_> = late.into_values().collect();
+        end_all(&self.inner.runtime, &late, until);
     }
+}
+
+/// Ends the states of sessions. All of them begin to end before this waits for any of them, so
+/// several that do not end take no longer than one. Returns whether all ends are complete.
+fn end_all(runtime: &Runtime, sessions: &[Arc<SessionState>], until: Instant) -> bool {
+    for session in sessions {
+        session.end(Duration::ZERO);
+    }
+    let mut are_over = true;
+    for session in sessions {
+        are_over &= session.end(until.since(runtime.now()));
+    }
+    are_over
 }
 
 /// Accepts connections until the server stops.
