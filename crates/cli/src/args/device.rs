@@ -27,11 +27,13 @@ use siltstone_storage::link::Address;
     SILT_TLS_CERT and SILT_TLS_KEY. TCP addresses then use TLS, Unix sockets do not: only your own \
     processes can connect to them. With --access, a file with lines like `wren: birds eggs-*` says \
     which folders the host with the name wren in its certificate may use.\n\n\
-    The command prints its addresses, then a line for each session that begins or ends, and every \
-    few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
-    0; a second signal ends it at once. Hosts that have stores open wait for half a minute for a \
-    device that was ended or killed. Their stores then continue, unless it was killed in the \
-    middle of a sync of names: such a store takes no more writes until it is opened again.")]
+    The command prints its addresses, then a line for each session that begins or ends and for \
+    each peer that it refuses (after the first ten, one line in ten seconds), and every few \
+    seconds what runs if that has changed. It does not wait for a reader of its output. \
+    SIGINT and SIGTERM end it in order, with exit code 0; a second signal ends it at once. Hosts \
+    that have stores open wait for half a minute for a device that was ended or killed. Their \
+    stores then continue, unless it was killed in the middle of a sync of names: such a store \
+    takes no more writes until it is opened again.")]
 pub struct DeviceArgs {
     /// What to do instead of serving.
     #[command(subcommand)]
