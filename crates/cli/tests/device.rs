@@ -4,7 +4,11 @@ mod common;
 #[path = "common/device.rs"]
 mod device;
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -241,22 +245,48 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     let load = ["load", &plain, "-", "--tables", &elsewhere];
     let said = silt_with(load, b"a\n").failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
+    // The log of such a store lies in its own folder, so the settings cannot name another one.
+    let split = device.text("split");
+    for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
+        let set = format!("{name}={}", device.text(folder));
+        silt(["options", &split, "--set", &set]).fine();
+        let load = [
+            "load", &split, "-", "--format", "lines", "--tables", &elsewhere,
+        ];
+        let said = silt_with(load, b"a\n").failed(3);
+        let is_named = said.contains(&format!("option {name} names"));
+        assert!(is_named && said.contains("remove its line"), "{said}");
+        assert!(!device.path(folder).exists());
+        silt(["options", &split, "--unset", name]).fine();
+    }
     assert!(!device.path("data/elsewhere").exists());
     let shown = silt(["options", &local]).fine();
     assert!(
         shown.contains(&format!("table_dir = \"{tables}\"")),
         "{shown}"
     );
-    for command in ["destroy", "checkpoint", "repair"] {
-        let mut args = vec![command, &local[..]];
-        args.extend((command == "checkpoint").then_some("/nowhere"));
-        let said = silt(args).failed(2);
-        assert!(
-            said.contains(&tables) && said.lines().count() == 1,
-            "{said}"
-        );
+    // If the store is moved, the file that has its old path is on the device's machine.
+    let moved = device.text("moved");
+    std::fs::rename(&local, &moved).unwrap();
+    let said = silt(["count", &moved]).failed(3);
+    for word in [
+        "the file OWNER of the folder",
+        &tables,
+        "on the device's machine",
+    ] {
+        assert!(said.contains(word), "{said}");
     }
-    assert_eq!(silt(["count", &local]).fine(), "5001\n");
+    assert!(!said.contains("tables/OWNER"), "{said}");
+    std::fs::rename(&moved, &local).unwrap();
+    // Copies of the store are whole, and in local folders.
+    let (copy, repaired) = (device.text("copy"), device.text("repaired"));
+    silt(["checkpoint", &local, &copy]).fine();
+    silt(["repair", &local, "--to", &repaired]).fine();
+    for store in [&local, &copy, &repaired] {
+        assert_eq!(silt(["count", store]).fine(), "5001\n");
+        silt(["check", store]).fine();
+    }
+    assert!(!files(Path::new(&copy), ".tbl").is_empty());
     let said = silt(["load", &device.url("x"), "-", "--tables", &tables]).failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
     // A local store whose compactions are sent to the device: small memtables make many of them.
@@ -274,6 +304,14 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     assert!(said.contains("\nlink "), "{said}");
     assert_eq!(silt(["count", &lent]).fine(), "50000\n");
     silt(["check", &lent]).fine();
+    // A store is destroyed with its tables. Their folder stays.
+    silt(["destroy", &local]).failed(2);
+    assert_eq!(silt(["count", &local]).fine(), "5001\n");
+    let said = silt(["destroy", &local, "--yes"]).fine();
+    assert!(said.contains(&tables), "{said}");
+    assert!(!Path::new(&local).exists());
+    assert!(files(&device.path("data/tables"), ".tbl").is_empty());
+    assert!(!device.path("data/tables/OWNER").exists());
     let (status, said) = device.end(Signal::INT);
     assert_eq!(status.code(), Some(0));
     let events: Vec<serde_json::Value> = said
@@ -348,6 +386,36 @@ fn what_keeps_a_device_from_starting_is_one_line() {
     assert!(said.contains("nothing to do"), "{said}");
     let said = refused(["device", "--listen", &at("s2"), "--keep", "4 GB"]).failed(2);
     assert!(said.contains("a size such as"), "{said}");
+    let keep = ["--keep", "4GiB", "--keep-all", "1GiB"];
+    let said = refused([
+        "device",
+        "--listen",
+        &at("s2"),
+        keep[0],
+        keep[1],
+        keep[2],
+        keep[3],
+    ]);
+    let said = said.failed(2);
+    assert!(said.contains("--keep-all is 1.0 GiB"), "{said}");
+    let name = "n".repeat(257);
+    let said = refused([
+        "device",
+        "--listen",
+        &at("s2"),
+        "--data",
+        &other,
+        "--name",
+        &name,
+    ]);
+    assert!(said.failed(2).contains("at most 256"));
+    // Hosts name a shared folder in UTF-8.
+    let odd = dir.join(OsStr::from_bytes(b"caf\xe9"));
+    std::fs::create_dir(&odd).unwrap();
+    let mut command = Command::new(SILT);
+    command.args(["device", "--json", "--listen", &at("s2"), "--share"]);
+    let said = Ended::from(command.arg(odd).output().unwrap()).failed(2);
+    assert!(said.contains("must be UTF-8"), "{said}");
     // A store is no folder with stores in it, and nothing is written into it.
     let url = device.url("birds");
     silt(["put", &url, "wren", "9 g"]).fine();
@@ -465,6 +533,11 @@ fn what_is_not_on_a_device_is_refused() {
         &["dump", &url],
         &["checkpoint", &url, "copy"],
         &["checkpoint", "nothing", &url],
+        &["export", &url, &url],
+        &[
+            "device", "--listen", "unix:x", "--keep", "1", "--state", &url,
+        ],
+        &["device", "--listen", "unix:x", "--data", &url],
         &["demo", "--store", &url],
         &["bench", "fillseq", "--folder", &url],
         &["options", &url, "--set", "compression=lz4"],
@@ -480,6 +553,10 @@ fn what_is_not_on_a_device_is_refused() {
         "silt://127.0.0.1:4400",
         "silt+unix:///run/s",
         "silt://h:1/../x",
+        "silt:/h:1/birds",
+        "SILT://h:1/birds",
+        "silt+tcp://h:1/birds",
+        "silt+unix:/run/s#birds",
     ] {
         let said = silt(["get", wrong, "k"]).failed(2);
         assert!(said.contains("silt://HOST:PORT/FOLDER"), "{said}");
@@ -492,32 +569,15 @@ fn what_is_not_on_a_device_is_refused() {
     );
     let input = device.text("input");
     std::fs::write(&input, numbered(10)).unwrap();
-    let args = [
-        "load", &local, &input, "--format", "lines", "--device", &nobody,
-    ];
-    let said = silt(args).failed(3);
-    assert!(said.contains("is `silt device` running?"), "{said}");
-    assert!(!device.path("local").exists());
-}
-
-/// Whoever names one of the files wants TLS, and nothing may go over the link without it.
-#[test]
-fn a_part_of_the_certificates_is_refused() {
-    let device = TestDevice::start(&[]);
-    let url = device.url("birds");
-    for (set, missing) in [
-        (&["SILT_TLS_CA"][..], "SILT_TLS_CERT and SILT_TLS_KEY"),
-        (&["SILT_TLS_CERT", "SILT_TLS_KEY"], "SILT_TLS_CA"),
-    ] {
-        let mut command = Command::new(SILT);
-        command.args(["put", &url, "wren", "9 g"]);
-        set.iter().for_each(|name| {
-            command.env(name, "/nothing");
-        });
-        let said = Ended::from(command.output().unwrap()).failed(2);
-        assert!(said.contains(&format!("set {missing} too")), "{said}");
+    for store in [local, device.url("new")] {
+        let args = [
+            "load", &store, &input, "--format", "lines", "--device", &nobody,
+        ];
+        let said = silt(args).failed(3);
+        assert!(said.contains("is `silt device` running?"), "{said}");
     }
-    assert!(!device.path("data/birds").exists());
+    assert!(!device.path("local").exists());
+    assert!(!device.path("data/new").exists());
 }
 
 #[test]
@@ -535,92 +595,27 @@ fn a_policy_that_needs_a_device_says_how_to_do_without() {
     silt(["put", &store, "k", "w"]).fine();
 }
 
-/// Certificates of one authority, as files.
-struct Certificates {
-    dir: tempfile::TempDir,
-    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
-}
-
-impl Certificates {
-    fn new() -> Certificates {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let dir = tempfile::tempdir().unwrap();
-        let authority = params.self_signed(&key).unwrap();
-        std::fs::write(dir.path().join("ca"), authority.pem()).unwrap();
-        let issuer = rcgen::Issuer::new(params, key);
-        Certificates { dir, issuer }
-    }
-
-    /// The files of the authority, of a certificate with this name, and of its key.
-    fn files(&self, name: &str) -> [String; 3] {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(vec![name.to_string()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let path = |file: &str| self.dir.path().join(file);
-        let own = [format!("{name}.crt"), format!("{name}.key")].map(|file| path(&file));
-        std::fs::write(&own[0], certificate.pem()).unwrap();
-        std::fs::write(&own[1], key.serialize_pem()).unwrap();
-        [&path("ca"), &own[0], &own[1]].map(|path| path.to_str().unwrap().to_string())
-    }
-
-    /// A command of the host with this name.
-    fn silt(&self, name: &str, args: &[&str]) -> Ended {
-        let [ca, certificate, key] = self.files(name);
-        let mut command = Command::new(SILT);
-        command
-            .args(args)
-            .env("SILT_TLS_CA", ca)
-            .env("SILT_TLS_CERT", certificate)
-            .env("SILT_TLS_KEY", key);
-        command.output().unwrap().into()
-    }
-}
-
+/// A reader that has stopped to read holds up no signal.
 #[test]
-fn names_of_certificates_use_their_own_folders() {
-    let hosts = Certificates::new();
+fn a_device_whose_output_is_full_ends_by_a_signal() {
     let dir = tempfile::tempdir().unwrap();
-    let access = dir.path().join("access");
-    std::fs::write(&access, "# hosts\nwren: birds eggs-*\nrobin: nests\n").unwrap();
-    let [ca, certificate, key] = hosts.files("127.0.0.1");
+    let socket = dir.path().join("socket");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    while (&theirs).write(b"\n").is_ok() {}
+    theirs.set_nonblocking(false).unwrap();
     let mut child = Command::new(SILT)
-        .args(["device", "--listen", "127.0.0.1:0", "--json", "--data"])
+        .arg("device")
+        .arg("--listen")
+        .arg(format!("unix:{}", socket.display()))
+        .arg("--data")
         .arg(dir.path().join("data"))
-        .arg("--access")
-        .arg(&access)
-        .args([
-            "--tls-ca",
-            &ca,
-            "--tls-cert",
-            &certificate,
-            "--tls-key",
-            &key,
-        ])
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(OwnedFd::from(theirs))
         .spawn()
         .unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let started: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let address = started["addresses"][0].as_str().unwrap();
-    let url = |folder: &str| format!("silt://{address}/{folder}");
-    for (name, folder) in [("wren", "birds"), ("wren", "eggs-1"), ("robin", "nests")] {
-        hosts.silt(name, &["put", &url(folder), "k", name]).fine();
-        let got = hosts.silt(name, &["get", &url(folder), "k"]).fine();
-        assert_eq!(got, format!("{name}\n"));
-    }
-    for (name, folder) in [("robin", "birds"), ("wren", "nests"), ("jay", "birds")] {
-        let said = hosts.silt(name, &["get", &url(folder), "k"]).failed(3);
-        assert!(said.contains(&format!("`{name}`")), "{said}");
-        assert!(said.contains("access list"), "{said}");
-        assert!(said.contains("check the certificates"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    wait_until("the device listens", || socket.exists());
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(ended(&mut child).code(), Some(0));
+    drop(ours);
 }

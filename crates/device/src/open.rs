@@ -61,6 +61,8 @@ pub struct DeviceStore {
 #[derive(Default)]
 struct Sessions {
     devices: Vec<Arc<Device>>,
+    /// Sessions that have begun and that no executor uses yet.
+    begun: Vec<Arc<Device>>,
     executors: Vec<Arc<DeviceExecutor>>,
     /// The executor that leaves values on the device that has the tables, if a device has them.
     separated: Option<Arc<SeparatedExecutor>>,
@@ -90,9 +92,10 @@ impl Sessions {
         self.executors
             .iter()
             .for_each(|executor| executor.begin_close());
-        self.devices.iter().for_each(|device| device.begin_close());
+        let devices = || self.devices.iter().chain(&self.begun);
+        devices().for_each(|device| device.begin_close());
         self.executors.iter().for_each(|executor| executor.close());
-        self.devices.iter().for_each(|device| device.close());
+        devices().for_each(|device| device.close());
     }
 }
 
@@ -170,10 +173,15 @@ impl Drop for DeviceStore {
 /// the other.
 pub fn open(place: &str, options: Options, placement: &Placement) -> Result<DeviceStore> {
     let mut sessions = Sessions::default();
-    let mut components = components(place, &options, placement, &mut sessions)?;
-    let device_count = sessions.devices.len() + placement.devices.len();
+    // These come first: while one of them does not answer, no folder of a store is created.
     for address in &placement.devices {
         let device = connect(address, FolderWanted::None, placement)?;
+        sessions.begun.push(device);
+    }
+    let mut components = components(place, &options, placement, &mut sessions)?;
+    let device_count = sessions.devices.len() + placement.devices.len();
+    let begun = std::mem::take(&mut sessions.begun);
+    for (address, device) in placement.devices.iter().zip(begun) {
         let name = executor_name(address, device_count);
         sessions.add(&mut components, &name, device);
     }
@@ -258,6 +266,7 @@ fn components(
     let Some(tables) = recorded.or(wanted) else {
         return Components::for_path(place, options);
     };
+    refuse_directories(place, options)?;
     // The local folder comes first: if it cannot be opened, nothing is made on the device.
     let was_there = Path::new(place).exists();
     let root = match create {
@@ -317,6 +326,41 @@ fn exists(folder: &dyn Storage, name: &str) -> Result<bool> {
         Err(error) if error.kind == StorageErrorKind::NotFound => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Refuses options that name local folders for parts of a store whose tables are on a device. Its
+/// log lies in its own folder, so it would not be where its `OPTIONS.toml` says.
+fn refuse_directories(place: &str, options: &Options) -> Result<()> {
+    let root = Path::new(place);
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let wishes = [
+        (
+            "log_dir",
+            &options.log_dir,
+            "its log lies in its own folder",
+        ),
+        (
+            "table_dir",
+            &options.table_dir,
+            "they do not lie in a local one",
+        ),
+    ];
+    for (name, dir, why) in wishes {
+        let is_own = name == "log_dir" && real(&root.join(dir)) == real(root);
+        if is_own || dir.as_os_str().is_empty() {
+            continue;
+        }
+        return Err(Error::invalid_argument(format!(
+            "option {name} names a folder for the store {place}, whose tables are on a device: \
+             {why}"
+        ))
+        .expected(format!("no {name}"))
+        .found(dir.display())
+        .advice(format!(
+            "leave {name} out, or remove its line from OPTIONS.toml in the store's folder"
+        )));
+    }
+    Ok(())
 }
 
 /// The normal form of a folder's address. The store records it in this form.

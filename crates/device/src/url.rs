@@ -4,7 +4,7 @@
 //! Threading: pure functions.
 
 use siltstone_storage::link::Address;
-use siltstone_storage::name::is_object_name;
+use siltstone_storage::name::{LEASE_PREFIX, NAME_MAX_BYTES, is_object_name};
 
 /// A folder on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +30,36 @@ const TCP: &str = "silt://";
 const UNIX: &str = "silt+unix://";
 const MEMORY: &str = "silt+memory://";
 
-/// Whether a text is meant as the address of a folder on a device.
+/// Whether a text is meant as the address of a folder on a device, although it may be mistyped: it
+/// begins with the name of a scheme and `://`, or with `silt:` or `silt+`, in any case of letters.
+/// A local folder with such a name is given as `./NAME`.
 pub fn is_url(text: &str) -> bool {
-    text.starts_with(TCP) || text.starts_with(UNIX)
+    let begins_with = |prefix: &str| {
+        let head = text.get(..prefix.len());
+        head.is_some_and(|head| head.eq_ignore_ascii_case(prefix))
+    };
+    if begins_with("silt:") || begins_with("silt+") {
+        return true;
+    }
+    let Some((scheme, _)) = text.split_once("://") else {
+        return false;
+    };
+    let is_of_a_scheme = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.bytes().all(is_of_a_scheme)
+}
+
+/// Why a text, which is no name of an object, is no name of a folder.
+fn why_no_folder(name: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if !name.bytes().all(is_plain) {
+        "a folder's name has only the characters A-Z a-z 0-9 . _ -".to_string()
+    } else if name.starts_with('.') {
+        "a folder's name does not begin with a dot".to_string()
+    } else if name.starts_with(LEASE_PREFIX) {
+        format!("a folder's name does not begin with `{LEASE_PREFIX}`, as files for leases do")
+    } else {
+        format!("a folder's name has 1 to {NAME_MAX_BYTES} characters")
+    }
 }
 
 /// The text of a folder's address.
@@ -83,14 +110,18 @@ impl std::str::FromStr for DeviceUrl {
             let (address, folder) = rest.split_once('/').ok_or_else(|| error("no folder"))?;
             (address.to_string(), folder)
         } else {
-            return Err(error("it begins with neither of them"));
+            let what = "it begins with neither `silt://` nor `silt+unix://`";
+            return Err(match is_url(text) {
+                true => error(&format!(
+                    "{what} (a local folder with this name is given as `./NAME`)"
+                )),
+                false => error(what),
+            });
         };
         let address = address.parse::<Address>().map_err(|e| error(&e.detail))?;
         let folder = folder.trim_end_matches('/');
         if !is_object_name(folder) {
-            return Err(error(
-                "a folder's name has only letters, digits, dots, `_` and `-`, and at most 100",
-            ));
+            return Err(error(&why_no_folder(folder)));
         }
         Ok(DeviceUrl {
             address,
@@ -125,12 +156,52 @@ mod tests {
     }
 
     #[test]
+    fn mistyped_addresses_are_no_paths() {
+        for text in [
+            "silt:/127.0.0.1:4400/birds",
+            "silt:127.0.0.1:4400/birds",
+            "SILT://127.0.0.1:4400/birds",
+            "Silt+Unix:///tmp/s#birds",
+            "silt+tcp://127.0.0.1:4400/birds",
+            "silt+unix:/tmp/s#birds",
+            "slit://127.0.0.1:4400/birds",
+            "http://127.0.0.1:4400/birds",
+        ] {
+            assert!(is_url(text), "{text}");
+            let error = text.parse::<DeviceUrl>().unwrap_err().to_string();
+            for word in [
+                "silt://HOST:PORT/FOLDER",
+                "silt+unix://SOCKET#FOLDER",
+                "./NAME",
+            ] {
+                assert!(error.contains(word), "{error}");
+            }
+        }
+        for path in [
+            "silt",
+            "birds.silt",
+            "/tmp/silt:",
+            "./silt://h:1/x",
+            "a/b://c",
+            "://c",
+            "ä:/b",
+        ] {
+            assert!(!is_url(path), "{path}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
+        let long = format!("silt://h:1/{}", "x".repeat(101));
         for (text, reason) in [
             ("silt://127.0.0.1:4400", "no folder"),
             ("silt://127.0.0.1/db", "port"),
             ("silt://h:1/../x", "a folder's name"),
-            ("silt://h:1/", "a folder's name"),
+            ("silt://h:1/", "has 1 to 100 characters"),
+            ("silt://h:1/ä", "has only the characters"),
+            ("silt://h:1/.db", "does not begin with a dot"),
+            ("silt://h:1/LOCK.x", "does not begin with `LOCK.`"),
+            (long.as_str(), "has 1 to 100 characters"),
             ("silt+unix:///run/s", "no folder"),
             ("silt+unix://#db", "no path"),
             ("/tmp/db", "begins with neither"),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use siltstone_device::wire::{ClientHello, FolderWanted, ServerHello};
 use siltstone_device::{
-    Access, ClientOptions, Device, MemoryFolders, Server, ServerOptions, TlsFiles, TlsNetwork,
+    Access, ClientOptions, Device, MemoryFolders, RefusedPeer, RefusedPeers, Server, ServerOptions,
+    TlsFiles, TlsNetwork,
 };
 use siltstone_storage::link::{Address, Connection, MemoryNetwork, Network, Received};
 use siltstone_storage::{Runtime, StorageError, StorageErrorKind};
@@ -151,6 +152,38 @@ fn a_name_uses_the_folders_that_its_line_has() {
     let subject = world.network(&world.authority.files_of_subject("robin"));
     world.attach(&subject, named("birds")).unwrap().close();
     denied(world.attach(&subject, named("eggs-1")), &["`robin`"]);
+}
+
+/// The operator of a device learns whom it refuses, and why.
+#[test]
+fn refused_peers_are_noted() {
+    let world = World::new(with_access());
+    let server = world.server.as_ref().unwrap();
+    let wanted = FolderWanted::Named {
+        name: "birds".into(),
+        create: false,
+    };
+    let error = world.attach(&world.host("wren"), wanted).err().unwrap();
+    assert_eq!(error.kind, StorageErrorKind::NotFound, "{error}");
+    assert_eq!(server.take_refused(), RefusedPeers::default());
+    denied(world.attach(&world.host("jay"), named("birds")), &["`jay`"]);
+    let refused = server.take_refused();
+    let jay = |peer: &RefusedPeer| peer.host.is_some() && peer.reason.contains("`jay`");
+    assert!(refused.first.iter().any(jay), "{refused:?}");
+    // The two sides do not know each other's authority.
+    let stranger = world.network(&Authority::new().files(&["wren"]));
+    assert!(world.attach(&stranger, named("birds")).is_err());
+    let begun = world.runtime.now();
+    loop {
+        let refused = server.take_refused();
+        let is_named = |peer: &RefusedPeer| peer.reason.contains("authority");
+        if refused.first.iter().any(is_named) {
+            break;
+        }
+        let waited = world.runtime.now().since(begun);
+        assert!(waited < Duration::from_secs(60), "{refused:?}");
+        world.runtime.sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -367,6 +367,34 @@ fn a_damaged_input_is_named() {
     device.close();
 }
 
+/// The reason why the device cannot use a folder is the device's own.
+#[test]
+fn a_folder_that_the_device_does_not_see_is_explained() {
+    let world = World::with(|options| ServerOptions {
+        keep_bytes: 0,
+        ..options
+    });
+    let (device, executor) = world.executor();
+    let outside = world.dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let outside = Arc::new(FileStorage::open_existing(outside).unwrap());
+    let (job, inputs) = prepare(&a_case(), &outside);
+    let runtime = world.runtime.clone();
+    let context = ExecContext::new(runtime, Arc::new(inputs), outside.clone(), Epoch(3));
+    // The second answer is the one that was kept.
+    for _ in 0..2 {
+        match executor.run(&job, &context) {
+            Err(ExecError::Declined { reason }) => {
+                assert!(reason.contains("does not share this folder"), "{reason}");
+                assert!(reason.contains("--share FOLDER"), "{reason}");
+                assert!(reason.contains("--keep BYTES"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    device.close();
+}
+
 /// A device that fails in the middle of a job leaves its finished tables, and the host continues
 /// after them.
 #[test]

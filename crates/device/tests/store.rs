@@ -357,10 +357,31 @@ fn what_is_not_there_is_named() {
         error.to_string().contains("is `silt device` running?"),
         "{error}"
     );
-    let error = open("silt://127.0.0.1/db", small(), &placement())
-        .err()
-        .unwrap();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    // A mistyped address is no path of a local folder.
+    for wrong in [
+        "silt://127.0.0.1/db",
+        "silt:/127.0.0.1:1/db",
+        "SILT://h:1/db",
+    ] {
+        let error = open(wrong, small(), &placement()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(!Path::new(wrong).exists());
+    }
+    // A device that does not answer leaves no folder.
+    let local = world.dir.path().join("local");
+    let nobody = Placement {
+        devices: vec!["127.0.0.1:1".parse().unwrap()],
+        client: ClientOptions {
+            time_limit: Duration::from_millis(300),
+            ..ClientOptions::default()
+        },
+        ..Placement::default()
+    };
+    for place in [local.to_str().unwrap(), &world.url("new")] {
+        let error = open(place, small(), &nobody).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+    assert!(!local.exists() && !world.dir.path().join("data/new").exists());
 }
 
 /// The host runs all compactions, and the device has the tables. If the schedule allows it, each

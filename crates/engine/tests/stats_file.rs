@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Disk, SYNC, key, put_in_all, small};
 use siltstone::check::{CheckStorages, check};
 use siltstone::{Components, ErrorKind, Options, Store, read_stats_file, read_stats_file_from};
-use siltstone_storage::fault::{Fault, Rule};
+use siltstone_storage::fault::{Effect, Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, Storage, StorageErrorKind};
 
@@ -47,6 +47,45 @@ fn files_are_not_counted_for_each_publication() {
         assert_eq!(lists(), before + 1);
         let tables = |space: siltstone::SpaceStats| space.tables.file_count;
         assert_eq!(tables(old.stats.space) + 1, tables(read().stats.space));
+        store.close().unwrap();
+    });
+}
+
+/// While the folder cannot be listed, the last count stays. The files are counted again soon after
+/// that, and after a count that took long.
+#[test]
+fn a_count_that_failed_or_was_slow_is_made_again_soon() {
+    in_simulation(|rt| {
+        let disk = Disk::new(&rt);
+        let store = disk.open();
+        let ks = store.create_keyspace("a").unwrap();
+        let space = || read_stats_file_from(&disk.memory).unwrap().stats.space;
+        let add_table = || {
+            ks.put(b"k", &[1; 200]).unwrap();
+            ks.flush().unwrap();
+        };
+        rt.sleep(Duration::from_secs(3));
+        let old = space();
+        assert!(old.total().file_count > 0);
+        let unreachable = Fault::Unreachable {
+            limit: Duration::from_secs(30),
+            effect: Effect::None,
+        };
+        disk.faults
+            .add(Rule::on(OpKind::List, unreachable).for_good());
+        rt.sleep(Duration::from_secs(40));
+        assert_eq!(space(), old);
+        disk.faults.clear();
+        add_table();
+        rt.sleep(Duration::from_secs(90));
+        assert_eq!(space().tables.file_count, old.tables.file_count + 1);
+        // As a listing that waits until an outage ends.
+        let slow = Fault::Delay(Duration::from_secs(30));
+        disk.faults.add(Rule::on(OpKind::List, slow));
+        rt.sleep(Duration::from_secs(60));
+        add_table();
+        rt.sleep(Duration::from_secs(310));
+        assert_eq!(space().tables.file_count, old.tables.file_count + 2);
         store.close().unwrap();
     });
 }

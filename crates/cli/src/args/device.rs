@@ -27,11 +27,13 @@ use siltstone_storage::link::Address;
     SILT_TLS_CERT and SILT_TLS_KEY. TCP addresses then use TLS, Unix sockets do not: only your own \
     processes can connect to them. With --access, a file with lines like `wren: birds eggs-*` says \
     which folders the host with the name wren in its certificate may use.\n\n\
-    The command prints its addresses, then a line for each session that begins or ends, and every \
-    few seconds what runs if that has changed. SIGINT and SIGTERM end it in order, with exit code \
-    0; a second signal ends it at once. Hosts that have stores open wait for half a minute for a \
-    device that was ended or killed. Their stores then continue, unless it was killed in the \
-    middle of a sync of names: such a store takes no more writes until it is opened again.")]
+    The command prints its addresses, then a line for each session that begins or ends and for \
+    each peer that it refuses (after the first ten, one line in ten seconds), and every few \
+    seconds what runs if that has changed. It does not wait for a reader of its output. \
+    SIGINT and SIGTERM end it in order, with exit code 0; a second signal ends it at once. Hosts \
+    that have stores open wait for half a minute for a device that was ended or killed. Their \
+    stores then continue, unless it was killed in the middle of a sync of names: such a store \
+    takes no more writes until it is opened again.")]
 pub struct DeviceArgs {
     /// What to do instead of serving.
     #[command(subcommand)]
@@ -54,8 +56,8 @@ pub struct DeviceArgs {
     /// which takes none.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub keep: Option<u64>,
-    /// Keep up to this number of bytes of such tables for all sessions together; the default is
-    /// eight times --keep.
+    /// Keep up to this number of bytes of such tables for all sessions together, and no less than
+    /// --keep; the default is eight times --keep.
     #[arg(long, value_name = "BYTES", requires = "keep", value_parser = size)]
     pub keep_all: Option<u64>,
     /// The number of compactions that run at once.
@@ -64,7 +66,8 @@ pub struct DeviceArgs {
     /// The number of threads of one compaction; the default is the number of cores.
     #[arg(long, value_name = "N", value_parser = number())]
     pub parallelism: Option<u32>,
-    /// The name of the device in messages of hosts; the default is the machine's name.
+    /// The name of the device in messages of hosts, of up to 256 bytes; the default is the
+    /// machine's name.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// The certificate authority of the hosts, a PEM file. TCP addresses use TLS then.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use super::options::file::Changes;
-use super::place::{refuse_on_device, refuse_url};
+use super::place::refuse_url;
 use super::{OPTIONS_FILE, OptionsFile, is_own, open_existing};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
@@ -13,7 +13,7 @@ use crate::output::{Out, bytes, duration, outln, plural};
 /// Runs the command.
 pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
-    refuse_on_device(&args.store, "checkpoint")?;
+    refuse_url(&args.store, "checkpoint")?;
     refuse_url(&args.folder, "checkpoint")?;
     let store = open_existing(&args.store)?;
     let report = store.checkpoint(&args.folder)?;

@@ -4,25 +4,28 @@
 //! what that means; the server is ended in order by the first signal. Hosts are served although the
 //! reader of the output has gone.
 //!
-//! Threading: the server has its own tasks. The main thread prints, and waits for a signal.
+//! Threading: the server has its own tasks. The main thread waits for a signal, and gives lines to
+//! the thread that writes the output.
+
+mod lines;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use siltstone_device::probe::Machine;
+use siltstone_device::wire::hello::NAME_MAX_BYTES;
 use siltstone_device::{
-    Access, DataFolder, Folders, NoFolders, Server, ServerOptions, SessionEvent, StartError,
-    TlsFiles,
+    Access, DataFolder, Folders, NoFolders, Server, ServerOptions, StartError, TlsFiles,
 };
 use siltstone_storage::link::{Address, LinkError, LinkErrorKind};
 use siltstone_storage::{Runtime, StorageErrorKind};
 
+use lines::{Lines, Status};
+
 use super::{LOCK_LOOK, LOCK_PATIENCE, place};
 use crate::args::{DeviceArgs, DeviceCommand};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, bytes, one_line, outln, plural};
+use crate::output::bytes;
 use crate::signals::{Signal, Signals};
 
 /// How often the sessions that began or ended are printed.
@@ -30,9 +33,6 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// How often what runs is printed, if it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How long a host must not have been heard to count as silent.
-const SILENT: Duration = Duration::from_secs(10);
 
 /// The bytes of tables that a session may keep on a device that has no other use.
 const KEEP: u64 = 4 << 30;
@@ -54,6 +54,15 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
                 .to_string(),
         ));
     }
+    if let Some(all) = args.keep_all.filter(|all| *all < keep) {
+        return Err(Failure::Usage(format!(
+            "--keep-all is {}, and a single session may keep {} (--keep): all sessions together \
+             cannot keep less",
+            bytes(all),
+            bytes(keep)
+        )));
+    }
+    let name = device_name(args)?;
     if let Some(parent) = args.parent {
         end_with(parent).map_err(|e| Failure::io("ending with another process", &e))?;
     }
@@ -69,10 +78,7 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
     signals.watch().map_err(signal_failure)?;
     let cores = super::probe::cores();
     let options = ServerOptions {
-        name: args
-            .name
-            .clone()
-            .unwrap_or_else(|| Runtime::threads().host_name()),
+        name,
         slots: args.slots,
         parallelism: args.parallelism.unwrap_or(cores),
         cores,
@@ -83,17 +89,29 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
         access,
         ..ServerOptions::default()
     };
+    let mut lines =
+        Lines::begin(args.json).map_err(|error| Failure::io("a thread for the output", &error))?;
     let server = start(args, &own, &options)?;
-    let mut lines = Lines {
-        json: args.json,
-        is_open: true,
-    };
     lines.started(&server, &own, &options);
     let signal = serve(&server, &signals, &mut lines);
     lines.stopping(&server, signal);
     server.stop();
-    lines.print("ended", || json!({ "event": "ended" }));
+    lines.end();
     Ok(Outcome::Fine)
+}
+
+/// The name that hosts show in their messages. They get it when they connect.
+fn device_name(args: &DeviceArgs) -> Result<String, Failure> {
+    let Some(name) = &args.name else {
+        return Ok(Runtime::threads().host_name());
+    };
+    match name.len() <= NAME_MAX_BYTES {
+        true => Ok(name.clone()),
+        false => Err(Failure::Usage(format!(
+            "--name has {} bytes, and the name of a device has at most {NAME_MAX_BYTES}",
+            name.len()
+        ))),
+    }
 }
 
 /// The process gets SIGTERM when the thread that started it ends.
@@ -169,6 +187,12 @@ fn refuse_foreign(address: &Address) -> Result<(), Failure> {
 fn shared_folder(path: &Path) -> Result<PathBuf, Failure> {
     let found = std::fs::canonicalize(path).map_err(|e| Failure::file(path, &e));
     let found = found.map_err(|failure| advised(&failure, "--share needs a folder that exists"))?;
+    if found.to_str().is_none() {
+        return Err(Failure::Usage(format!(
+            "{}: the path of a folder to --share must be UTF-8, because hosts name it",
+            found.display()
+        )));
+    }
     match found.is_dir() {
         true => Ok(found),
         false => Err(Failure::Other(format!(
@@ -192,6 +216,9 @@ struct Own {
 impl Own {
     fn of(args: &DeviceArgs) -> Result<Own, Failure> {
         let Some(data) = &args.data else {
+            if let Some(state) = &args.state {
+                place::refuse_url_for(state, "--state is a local folder for the device's notes")?;
+            }
             let path = args.state.clone().or_else(default_state);
             return match path {
                 Some(path) => Ok(Own {
@@ -205,7 +232,7 @@ impl Own {
                 )),
             };
         };
-        place::refuse_url(data, "device")?;
+        place::refuse_url_for(data, "--data is a local folder with the folders of stores")?;
         if place::has_store(data) {
             let (name, parent) = (data.file_name().unwrap_or_default(), data.parent());
             let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
@@ -316,6 +343,7 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
         for event in server.take_session_events() {
             lines.session(&event);
         }
+        lines.refused(server.take_refused());
         if let Some(signal) = signal {
             return signal;
         }
@@ -327,173 +355,5 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
                 status = now;
             }
         }
-    }
-}
-
-/// What runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Status {
-    sessions: u64,
-    /// The sessions whose hosts have not been heard for a while: they were killed or cut off.
-    silent: u64,
-    jobs: u64,
-    open_objects: u64,
-}
-
-impl Status {
-    fn of(server: &Server) -> Status {
-        let mut status = Status::default();
-        for session in server.sessions() {
-            status.sessions += 1;
-            status.silent += u64::from(session.silent_for >= SILENT);
-            status.jobs += session.jobs as u64;
-            status.open_objects += session.open_objects as u64;
-        }
-        status
-    }
-}
-
-/// What the machine has, on one line.
-fn measured(machine: &Machine) -> String {
-    let rate = |rate: u64| match rate {
-        0 => "not measured".to_string(),
-        rate => format!("{}/s", bytes(rate)),
-    };
-    format!(
-        "this machine has {}, {} of memory and {} free; its storage writes {} (synced) and reads \
-         {}{}",
-        plural(machine.cores.into(), "core"),
-        bytes(machine.memory_bytes),
-        machine
-            .free_bytes
-            .map_or("an unknown space".to_string(), bytes),
-        rate(machine.write_bytes_per_s),
-        rate(machine.read_bytes_per_s),
-        match machine.reads_are_direct {
-            true => "",
-            false => " (from the page cache)",
-        }
-    )
-}
-
-/// The output, a line for each event.
-struct Lines {
-    json: bool,
-    /// Whether the output can still be written.
-    is_open: bool,
-}
-
-impl Lines {
-    /// Prints a line at once. A device goes on if nobody reads its output.
-    fn print(&mut self, text: &str, value: impl FnOnce() -> Value) {
-        if !self.is_open {
-            return;
-        }
-        let mut out = Out::new();
-        let printed = match self.json {
-            true => outln!(out, "{}", value()),
-            false => outln!(out, "{text}"),
-        };
-        self.is_open = printed.and_then(|()| out.finish()).is_ok();
-    }
-
-    /// Prints where the server listens, and what it has for hosts.
-    fn started(&mut self, server: &Server, own: &Own, options: &ServerOptions) {
-        let path = own.path.display();
-        let machine = server.machine();
-        if self.json {
-            let addresses: Vec<String> =
-                server.addresses().iter().map(Address::to_string).collect();
-            self.print("", || {
-                json!({
-                    "event": "started", "name": options.name, "addresses": addresses,
-                    "data": own.is_data.then(|| path.to_string()),
-                    "state": (!own.is_data).then(|| path.to_string()),
-                    "shared": options.shared, "keep_bytes": options.keep_bytes,
-                    "slot_count": options.slots, "parallelism": options.parallelism,
-                    "core_count": machine.cores, "memory_bytes": machine.memory_bytes,
-                    "free_bytes": machine.free_bytes,
-                    "write_bytes_per_s": machine.write_bytes_per_s,
-                    "read_bytes_per_s": machine.read_bytes_per_s,
-                    "reads_are_direct": machine.reads_are_direct,
-                })
-            });
-            return;
-        }
-        let mut say = |text: String| self.print(&text, || Value::Null);
-        for address in server.addresses() {
-            say(format!("listening at {address}"));
-        }
-        match own.is_data {
-            true => say(format!("holding the folders below {path}")),
-            false => say(format!("holding no stores; notes are in {path}")),
-        }
-        for shared in &options.shared {
-            say(format!("sharing {}", shared.display()));
-        }
-        match options.keep_bytes {
-            0 => {}
-            keep => say(format!(
-                "keeping up to {} of tables that hosts send, for each session",
-                bytes(keep)
-            )),
-        }
-        say(format!(
-            "running up to {} at once as `{}`, each with {}",
-            plural(options.slots.into(), "compaction"),
-            one_line(&options.name),
-            plural(options.parallelism.into(), "thread")
-        ));
-        say(measured(&machine));
-    }
-
-    fn session(&mut self, event: &SessionEvent) {
-        let folder = match &event.folder {
-            _ if event.is_scratch => "for work that is sent".to_string(),
-            Some(folder) => format!("on folder `{}`", one_line(folder)),
-            None => "without a folder".to_string(),
-        };
-        let (name, verb) = match event.has_ended {
-            true => ("session_ended", "ended"),
-            false => ("session_began", "began"),
-        };
-        let text = format!("a session {folder} {verb}: {}", one_line(&event.host));
-        self.print(&text, || {
-            json!({
-                "event": name, "host": event.host,
-                "folder": event.folder.as_ref().filter(|_| !event.is_scratch),
-                "is_sent_work": event.is_scratch,
-            })
-        });
-    }
-
-    fn status(&mut self, status: &Status) {
-        let silent = match status.silent {
-            0 => String::new(),
-            silent => format!(" ({silent} of them silent)"),
-        };
-        let text = format!(
-            "{}{silent}, {} running, {} open",
-            plural(status.sessions, "session"),
-            plural(status.jobs, "compaction"),
-            plural(status.open_objects, "file"),
-        );
-        self.print(&text, || {
-            json!({
-                "event": "status", "session_count": status.sessions,
-                "silent_session_count": status.silent,
-                "running_job_count": status.jobs, "open_file_count": status.open_objects,
-            })
-        });
-    }
-
-    fn stopping(&mut self, server: &Server, signal: Signal) {
-        let sessions = server.sessions().len() as u64;
-        let text = format!("{signal}: ending {}", plural(sessions, "session"));
-        self.print(&text, || {
-            json!({
-                "event": "stopping", "signal": signal.to_string(), "session_count": sessions,
-            })
-        });
     }
 }

@@ -4,7 +4,7 @@ use siltstone::TableFolder;
 use siltstone_storage::name::is_object_name;
 
 use super::unfinished::Mark;
-use super::{bounds, open_keyspace};
+use super::{bounds, open_keyspace, place};
 use crate::args::ExportArgs;
 use crate::failure::{Failure, Outcome};
 use crate::form::push_json_bytes;
@@ -15,6 +15,10 @@ const PLAIN_NAME: &str = "table";
 
 /// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<Outcome, Failure> {
+    place::refuse_url_for(
+        &args.folder,
+        "`silt export` writes tables to a local folder",
+    )?;
     let range = bounds(&args.range, &args.form.key(), true)?;
     let fits = |name: &str| is_object_name(&format!("{name}-00000.table"));
     let name = match &args.name {

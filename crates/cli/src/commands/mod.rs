@@ -215,9 +215,7 @@ fn open_to_read_with(path: &Path, options: &Options) -> Result<Opened, Failure> 
         }));
     }
     let (text, placement) = (text_of(path)?, place::placement()?);
-    if place::url(path)?.is_none() {
-        place::reach_devices(path, &placement)?;
-    }
+    place::reach_devices(path, &placement)?;
     explained(siltstone_device::open_read_only(text, options.clone(), &placement).map(Opened::from))
 }
 
@@ -297,10 +295,7 @@ fn open_placed(path: &Path, options: Options, placed: &Placement) -> Result<Open
         true => options,
         false => place::near_data(options),
     };
-    // The device of an address was asked for the settings already.
-    if place::url(path)?.is_none() {
-        place::reach_devices(path, placed)?;
-    }
+    place::reach_devices(path, placed)?;
     explained(siltstone_device::open(text, options, placed).map(Opened::from))
 }
 

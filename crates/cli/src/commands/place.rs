@@ -40,13 +40,19 @@ const FIRST_LIMIT: Duration = Duration::from_secs(5);
 /// Reads the path of a store as the address of a folder on a device. `None` if it is a path.
 ///
 /// # Errors
-/// Wrong usage if the address is incomplete.
+/// Wrong usage if it is meant as an address, and is none.
 pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
-    let Some(text) = path.to_str().filter(|text| is_url(text)) else {
+    let shown = path.to_string_lossy();
+    if !is_url(&shown) {
         return Ok(None);
-    };
-    parsed(text)?;
-    Ok(Some(text))
+    }
+    parsed(&shown)?;
+    match path.to_str() {
+        Some(text) => Ok(Some(text)),
+        None => Err(Failure::Usage(format!(
+            "{shown}: the address of a folder on a device must be UTF-8"
+        ))),
+    }
 }
 
 /// The options with the policy for a store that a device has a part in. For the policy `default`
@@ -58,18 +64,13 @@ pub fn near_data(options: Options) -> Options {
     }
 }
 
-/// Whether the path is meant as the address of a folder on a device, complete or not.
-fn is_on_device(path: &Path) -> bool {
-    path.to_str().is_some_and(is_url)
-}
-
 /// Refuses the address of a folder on a device, for a command that works on local files only.
 /// `command` is the command's name.
 ///
 /// # Errors
-/// Wrong usage if the path is such an address.
+/// Wrong usage if the path is such an address, or is meant as one.
 pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
-    if !is_on_device(path) {
+    if url(path)?.is_none() {
         return Ok(());
     }
     Err(Failure::Usage(format!(
@@ -79,19 +80,16 @@ pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses a store that is on a device, or whose tables are on one, for a command that works on the
-/// files of local folders only.
+/// Refuses the address of a folder on a device where a local folder is meant. `what` says what the
+/// folder is for.
 ///
 /// # Errors
-/// As [`refuse_url`]; the store's tables are on a device.
-pub fn refuse_on_device(path: &Path, command: &str) -> Result<(), Failure> {
-    refuse_url(path, command)?;
-    match tables_on_device(path) {
+/// Wrong usage if the path is such an address, or is meant as one.
+pub fn refuse_url_for(path: &Path, what: &str) -> Result<(), Failure> {
+    match url(path)? {
         None => Ok(()),
-        Some(tables) => Err(Failure::Usage(format!(
-            "`silt {command}` works on the files of local folders, and the tables of {} are on a \
-             device: {tables}",
-            path.display()
+        Some(url) => Err(Failure::Usage(format!(
+            "{what}, and {url} is the address of a folder on a device: give a local folder"
         ))),
     }
 }
@@ -172,13 +170,17 @@ pub fn first_contact(address: &Address, folder: FolderWanted) -> Result<Arc<Devi
     Ok(siltstone_device::connect(address, folder, &placement)?)
 }
 
-/// Makes sure that the devices which have a part in a local store answer. This comes before the
-/// store is opened or created, so that a wrong address is reported soon and leaves no folder.
+/// Makes sure that the devices which have a part in a store answer. This comes before the store is
+/// opened or created, so that a wrong address is reported soon and leaves no folder. The device of
+/// a store at an address is not asked: its folder's settings were read through it.
 ///
 /// # Errors
 /// One of them does not answer.
 pub fn reach_devices(path: &Path, placed: &Placement) -> Result<(), Failure> {
-    let tables = placed.tables.clone().or_else(|| tables_on_device(path));
+    let tables = match url(path)? {
+        Some(_) => None,
+        None => placed.tables.clone().or_else(|| tables_on_device(path)),
+    };
     let tables = tables.map(|url| Ok::<_, Failure>(parsed(&url)?.address));
     for address in placed.devices.iter().cloned().chain(tables.transpose()?) {
         first_contact(&address, FolderWanted::None)?.close();
@@ -330,12 +332,14 @@ mod tests {
             let refused = refuse_url(Path::new(text), "dump").unwrap_err();
             assert!(matches!(refused, Failure::Usage(ref why) if why.contains(text)));
         }
-        for path in ["birds.silt", "/tmp/silt:", "./silt://x", "silt:/h:1/db"] {
+        for path in ["birds.silt", "/tmp/silt:", "./silt://x", "./silt:/h:1/db"] {
             assert_eq!(url(Path::new(path)).unwrap(), None, "{path}");
             refuse_url(Path::new(path), "dump").unwrap();
         }
-        let incomplete = Path::new("silt://127.0.0.1:4400");
-        assert!(matches!(url(incomplete), Err(Failure::Usage(_))));
-        assert!(refuse_url(incomplete, "dump").is_err());
+        for wrong in ["silt://127.0.0.1:4400", "silt:/h:1/db", "SILT://h:1/db"] {
+            let wrong = Path::new(wrong);
+            assert!(matches!(url(wrong), Err(Failure::Usage(_))));
+            assert!(refuse_url(wrong, "dump").is_err());
+        }
     }
 }

@@ -5,18 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use siltstone::Storages;
 use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
-use super::place::{refuse_on_device, refuse_url};
+use super::place::{self, refuse_url};
 use crate::args::RepairArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, outln};
 
 /// Runs the command.
 pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
-    refuse_on_device(&args.store, "repair")?;
+    refuse_url(&args.store, "repair")?;
     if let Some(to) = &args.to {
         refuse_url(to, "repair")?;
     }
@@ -26,7 +25,9 @@ pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
             siltstone::Error::from(e).context(format!("repairing into {}", path.display())),
         )
     };
-    let source = RepairSource::of(Storages::find(&args.store)?);
+    // The session with the device, if it has the tables, lasts as long as the repair.
+    let (storages, _session) = place::storages(&args.store)?;
+    let source = RepairSource::of(storages);
     source.refuse_target(&target)?;
     let is_new = !target.exists();
     let made: Arc<dyn Storage> =

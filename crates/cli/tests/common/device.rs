@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::SILT;
+use crate::common::SILT;
 
 /// How long a test waits for anything. It is never reached unless something hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -49,8 +49,25 @@ pub struct DeviceExecutor {
 struct Seen {
     /// The state of the server that was asked. A restarted server may share other folders.
     state: [u8; 16],
-    /// The answers of the server, by the paths of the folders.
-    folders: Vec<(String, bool)>,
+    /// The answers of the server, by the paths of the folders: why it does not see a folder.
+    folders: Vec<(String, Option<String>)>,
+}
+
+/// Whether the device sees a folder of this machine, and why it does not.
+enum Proof {
+    Seen,
+    Unseen(String),
+    /// This cannot be found out now.
+    Unknown(String),
+}
+
+impl Proof {
+    fn why(&self) -> Option<String> {
+        match self {
+            Proof::Seen => None,
+            Proof::Unseen(why) | Proof::Unknown(why) => Some(why.clone()),
+        }
+    }
 }
 
 /// Where a job's tables lie, as the device sees it.
@@ -115,24 +132,32 @@ impl DeviceExecutor {
         if let Some(client) = self.held(ctx) {
             return Ok(Shape::Held(client));
         }
+        let mut why = "the device does not hold it".to_string();
         if base.is_some_and(|base| base.is::<FileStorage>()) {
             let path = ctx.outputs.location();
-            if self.sees(ctx, job, &path)? {
-                return Ok(Shape::Shared(path));
+            match self.why_unseen(ctx, job, &path)? {
+                None => return Ok(Shape::Shared(path)),
+                Some(reason) => why = reason,
             }
         }
         if session.welcome().is_some_and(|w| w.keep_bytes > 0) {
             return Ok(Shape::Lent);
         }
-        Err(ExecError::declined(
-            "the device neither holds nor shares the folder of tables, and takes none to keep; \
-             start it with --share FOLDER or --keep BYTES",
-        ))
+        Err(ExecError::declined(format!(
+            "the device cannot use the folder of tables: {why}; and it takes no tables to keep, \
+             which --keep BYTES would allow"
+        )))
     }
 
-    /// Whether the device sees the folder of the job's tables. The device is asked once for each
-    /// state of the server, and again after an answer that does not decide the question.
-    fn sees(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<bool, ExecError> {
+    /// Why the device does not see the folder of the job's tables. `None` if it sees it. The device
+    /// is asked once for each state of the server, and again after an answer that does not decide
+    /// the question.
+    fn why_unseen(
+        &self,
+        ctx: &ExecContext,
+        job: &Job,
+        path: &str,
+    ) -> Result<Option<String>, ExecError> {
         let welcome = self.device.client.session.welcome();
         let state = welcome.map_or([0; 16], |welcome| welcome.state);
         {
@@ -143,23 +168,23 @@ impl DeviceExecutor {
                     ..Seen::default()
                 };
             }
-            if let Some((_, is_seen)) = seen.folders.iter().find(|(known, _)| known == path) {
-                return Ok(*is_seen);
+            if let Some((_, why)) = seen.folders.iter().find(|(known, _)| known == path) {
+                return Ok(why.clone());
             }
         }
-        let proved = self.proves(ctx, job, path)?;
+        let proof = self.prove(ctx, job, path)?;
         let mut seen = self.seen.lock();
-        if let Some(is_seen) = proved
-            && seen.state == state
+        if seen.state == state
+            && let Proof::Seen | Proof::Unseen(_) = &proof
         {
-            seen.folders.push((path.to_string(), is_seen));
+            seen.folders.push((path.to_string(), proof.why()));
         }
-        Ok(proved.unwrap_or(false))
+        Ok(proof.why())
     }
 
-    /// Whether the device proves that it sees the folder of the job's tables, by reading an object
-    /// there whose content nobody else knows. `None` if this cannot be found out now.
-    fn proves(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<Option<bool>, ExecError> {
+    /// Lets the device prove that it sees the folder of the job's tables, by reading an object
+    /// there whose content nobody else knows.
+    fn prove(&self, ctx: &ExecContext, job: &Job, path: &str) -> Result<Proof, ExecError> {
         let session = &self.device.client.session;
         // The name is one of this attempt's outputs, so the next open of the store deletes the
         // object if nobody else does.
@@ -175,7 +200,10 @@ impl DeviceExecutor {
         let answer = session.ask(&session.limit(), "share", &name, &request, &[]);
         ctx.outputs.delete(ctx.epoch, &name)?;
         match answer {
-            Ok((Answer::Proof(proof), _)) => Ok(Some(proof == proof_of(&bytes, &salt))),
+            Ok((Answer::Proof(proof), _)) if proof == proof_of(&bytes, &salt) => Ok(Proof::Seen),
+            Ok((Answer::Proof(_), _)) => Ok(Proof::Unseen(
+                "the device's machine has another folder at this path".to_string(),
+            )),
             Err(e) if e.kind == StorageErrorKind::Unreachable => Err(e.into()),
             Err(e)
                 if matches!(
@@ -186,9 +214,10 @@ impl DeviceExecutor {
                         | StorageErrorKind::InvalidInput
                 ) =>
             {
-                Ok(Some(false))
+                Ok(Proof::Unseen(e.detail))
             }
-            _ => Ok(None),
+            Err(e) => Ok(Proof::Unknown(e.detail)),
+            Ok(_) => Ok(Proof::Unknown("the device gave no proof".to_string())),
         }
     }
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siltstone_storage::link::Connection;
+use siltstone_storage::link::{Connection, LinkErrorKind};
 use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind};
 
 use super::Inner;
@@ -86,6 +86,11 @@ impl Served {
         matches!(*self.who.lock(), Who::Greeting)
     }
 
+    /// Whether the peer has said hello.
+    fn is_known(&self) -> bool {
+        matches!(*self.who.lock(), Who::Known(_))
+    }
+
     /// Notes that the peer took too long to say hello. The caller closes the connection.
     pub(super) fn give_up(&self) {
         *self.who.lock() = Who::CutOff;
@@ -156,11 +161,23 @@ pub(super) fn start(inner: &Arc<Inner>, served: &Arc<Served>) {
     let (task_inner, task_served) = (Arc::clone(inner), Arc::clone(served));
     let run = move || {
         let _guard = EndOnPanic(&task_inner, &task_served);
+        let peer = || task_served.connection.peer();
         match serve(&task_inner, &task_served) {
-            Ok(()) | Err(ConnectionError::End | ConnectionError::Link(_)) => {}
+            Ok(()) | Err(ConnectionError::End) => {}
+            Err(ConnectionError::Link(error)) => {
+                // One of the two sides has refused the certificate of the other.
+                let is_refusal = error.kind == LinkErrorKind::PermissionDenied;
+                if is_refusal && !task_served.is_known() {
+                    task_inner.note_refused(peer(), None, error.detail);
+                }
+            }
             Err(error) => {
-                let peer = task_served.connection.peer();
+                let peer = peer();
                 tracing::warn!(peer, %error, "a connection was ended");
+                // Whoever says nothing is rather a probe of the port than a host.
+                if !task_served.is_known() && !matches!(error, ConnectionError::Silent) {
+                    task_inner.note_refused(peer, None, error.to_string());
+                }
             }
         }
         task_served.close();
@@ -191,7 +208,8 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
                 kind: StorageErrorKind::Unsupported,
                 reason: "there is no common version of the protocol".into(),
             };
-            answer(ServerHello::Refused(refusal), 0)?;
+            // The host may not read the answer.
+            let _ = answer(ServerHello::Refused(refusal), 0);
             return Err(error.into());
         }
         Err(error) => return Err(error.into()),
@@ -207,6 +225,11 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
     let session = match attached {
         Ok(session) => session,
         Err(refusal) => {
+            // Hosts ask for folders to find out whether they exist.
+            if refusal.kind != StorageErrorKind::NotFound {
+                let reason = refusal.reason.clone();
+                inner.note_refused(connection.peer(), Some(&hello.host), reason);
+            }
             answer(ServerHello::Refused(refusal), version)?;
             return Ok(());
         }

@@ -22,11 +22,12 @@ mod names_kept;
 mod notes;
 mod options;
 mod rebuild;
+mod refused;
 mod requests;
 mod session;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,7 +38,6 @@ use siltstone_storage::{
     Condvar, Epoch, Instant, JoinHandle, Lease, Mutex, Result, Runtime, Storage, StorageError,
     StorageErrorKind,
 };
-use xxhash_rust::xxh3::Xxh3;
 
 use access::Peer;
 pub use access::{Access, AccessError};
@@ -45,12 +45,13 @@ use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use jobs::Decides;
 pub use options::ServerOptions;
+pub use refused::{RefusedPeer, RefusedPeers};
 use session::{Folder, Owner, SessionState};
 pub use session::{SessionEvent, SessionReport};
+pub(crate) use shared::proof_of;
 
 use crate::probe::Machine;
 use crate::secret::token_hash;
-use crate::wire::Answer;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
 
 /// The interval of the clock task.
@@ -65,10 +66,6 @@ const IDLE: Duration = Duration::from_secs(3);
 
 /// The maximum number of session events that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
-
-/// The maximum length of an object that a proof can be made of, in bytes. Hosts make objects of 16
-/// bytes.
-const PROOF_MAX: u64 = 4096;
 
 /// How many descriptors of the process are left to jobs and to the device itself.
 const OPEN_RESERVE: u64 = 64;
@@ -87,6 +84,8 @@ struct State {
     is_stopping: bool,
     /// The events of sessions that nobody has taken yet, the oldest first.
     events: VecDeque<SessionEvent>,
+    /// The peers that were refused and that nobody has taken yet.
+    refused: RefusedPeers,
 }
 
 impl State {
@@ -163,18 +162,17 @@ pub(crate) fn random_id(runtime: &Runtime) -> [u8; 16] {
     id
 }
 
-/// The proof that somebody can read the bytes of an object.
-pub(crate) fn proof_of(bytes: &[u8], salt: &[u8; 16]) -> [u8; 16] {
-    let mut hash = Xxh3::new();
-    hash.update(salt);
-    hash.update(bytes);
-    hash.digest128().to_le_bytes()
-}
-
 impl Inner {
     /// The state of the session whose token has this hash.
     fn session(&self, token_hash: u128) -> Option<Arc<SessionState>> {
         self.state.lock().sessions.get(&token_hash).cloned()
+    }
+
+    /// Notes that a peer was refused. `host` is how it described itself, if it did.
+    fn note_refused(&self, peer: String, host: Option<&str>, reason: String) {
+        let host = host.map(str::to_string);
+        let refused = RefusedPeer { peer, host, reason };
+        self.state.lock().refused.add(refused);
     }
 
     /// Counts a connection whose peer said hello as one of the connections of that peer.
@@ -333,55 +331,6 @@ impl Inner {
             name,
             grants: self.runtime.mutex(()),
         }))
-    }
-
-    /// A folder of this machine that the device may share with this session's host.
-    fn shared_folder(&self, session: &SessionState, path: &str) -> Result<Arc<dyn Storage>> {
-        let denied = |detail: String| {
-            let kind = StorageErrorKind::PermissionDenied;
-            StorageError::new(kind, "open", path, detail)
-        };
-        let wanted = std::path::Path::new(path);
-        let is_below = |shared: &PathBuf| wanted.starts_with(shared);
-        let is_shared = self.options.shared.iter().any(|shared| shared == wanted);
-        // A path with `..` in it could lead out of the folder with which it begins.
-        let is_plain = access::is_plain_path(wanted) || is_shared;
-        if !is_plain || !self.options.shared.iter().any(is_below) {
-            let detail = "the device does not share this folder; start it with --share FOLDER";
-            return Err(denied(detail.into()));
-        }
-        if let Some(access) = &self.options.access {
-            access.check_shared(&session.peer, wanted).map_err(denied)?;
-        }
-        let (storage, real_path) = self.folders.open_shared(path)?;
-        // So could a symbolic link, which any host that writes there can create at any time. So the
-        // path of the folder that was opened counts.
-        if !is_shared && real_path != wanted {
-            let detail = "the path has a symbolic link in it on the device, and folders that are \
-                          shared are named by their real paths";
-            return Err(denied(detail.into()));
-        }
-        Ok(storage)
-    }
-
-    /// Finds an object in a shared folder, or in a folder below one, and proves that its bytes can
-    /// be read.
-    fn prove_folder(
-        &self,
-        session: &SessionState,
-        path: &str,
-        name: &str,
-        salt: &[u8; 16],
-    ) -> Result<Answer> {
-        let file = self.shared_folder(session, path)?.open(name)?;
-        if file.len() > PROOF_MAX {
-            let detail = format!("a proof reads {PROOF_MAX} bytes at most");
-            let kind = StorageErrorKind::InvalidInput;
-            return Err(StorageError::new(kind, "read", name, detail));
-        }
-        let mut bytes = vec![0; file.len() as usize];
-        file.read_at(0, &mut bytes)?;
-        Ok(Answer::Proof(proof_of(&bytes, salt)))
     }
 
     /// Whether this lease was granted since the server's start.
@@ -623,8 +572,15 @@ impl Server {
         state.events.drain(..).collect()
     }
 
+    /// The peers that were refused since the last call, without those that asked for a folder that
+    /// does not exist. At most 32 are kept, and the others are counted.
+    pub fn take_refused(&self) -> RefusedPeers {
+        std::mem::take(&mut self.inner.state.lock().refused)
+    }
+
     /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
-    /// leases back. For each session this waits at most as long as the option `end_limit` says.
+    /// leases back. For the ends of all sessions together this waits at most as long as the option
+    /// `end_limit` says. Requests that have not ended by then go on.
     pub fn stop(self) {
         for listener in &self.listeners {
             listener.close();
@@ -639,24 +595,38 @@ impl Server {
             let sessions: Vec<_> = sessions.into_values().chain(ending).collect();
             (sessions, connections)
         };
-        for session in &sessions {
-            session.end(self.inner.options.end_limit);
-        }
+        let until = self.inner.runtime.now() + self.inner.options.end_limit;
+        let are_over = end_all(&self.inner.runtime, &sessions, until);
         for served in connections.values() {
             served.close();
         }
         for task in self.tasks {
             let _ = task.join();
         }
-        for served in connections.into_values() {
-            served.join();
+        // The task of a connection whose request does not end would not end either.
+        if are_over {
+            for served in connections.into_values() {
+                served.join();
+            }
         }
         // A connection that was in its hello may have begun a session meanwhile.
         let late = std::mem::take(&mut self.inner.state.lock().sessions);
-        for session in late.values() {
-            session.end(self.inner.options.end_limit);
-        }
+        let late: Vec<_> = late.into_values().collect();
+        end_all(&self.inner.runtime, &late, until);
     }
+}
+
+/// Ends the states of sessions. All of them begin to end before this waits for any of them, so
+/// several that do not end take no longer than one. Returns whether all ends are complete.
+fn end_all(runtime: &Runtime, sessions: &[Arc<SessionState>], until: Instant) -> bool {
+    for session in sessions {
+        session.end(Duration::ZERO);
+    }
+    let mut are_over = true;
+    for session in sessions {
+        are_over &= session.end(until.since(runtime.now()));
+    }
+    are_over
 }
 
 /// Accepts connections until the server stops.
@@ -681,7 +651,17 @@ fn begin_connection(inner: &Arc<Inner>, connection: Arc<dyn Connection>) {
     let mut cut_off = None;
     let served = {
         let mut state = inner.state.lock();
-        if state.is_stopping || state.connections.len() >= inner.options.connections_max {
+        let count = state.connections.len();
+        let is_full = count >= inner.options.connections_max;
+        if state.is_stopping || is_full {
+            if is_full {
+                state.refused.add(RefusedPeer {
+                    peer: connection.peer(),
+                    host: None,
+                    reason: format!("the device has {count} connections already"),
+                });
+            }
+            drop(state);
             connection.close();
             return;
         }

@@ -55,7 +55,8 @@ pub struct ServerOptions {
     pub gone_silence: Duration,
     /// How long after its start the server keeps leases for their last holders.
     pub restart_grace: Duration,
-    /// How long a request for a lease waits until the state of the last holder has ended.
+    /// How long a request for a lease waits until the state of the last holder has ended, and how
+    /// long a server that is stopped waits until the states of all sessions have ended.
     pub end_limit: Duration,
 }
 

@@ -8,7 +8,8 @@
 //! or with a refusal and its own range of versions.
 //!
 //! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet cannot
-//! make the other side keep more than that.
+//! make the other side keep more than that. Texts for messages are cut when a hello is encoded, so
+//! that no text makes a hello that the other side refuses.
 
 use siltstone_storage::StorageErrorKind;
 use siltstone_table::Damage;
@@ -29,6 +30,15 @@ pub const HELLO_HEAD_BYTES: usize = 16;
 
 /// The maximum number of bytes of a hello.
 pub const HELLO_MAX: usize = 4096;
+
+/// The maximum number of bytes of a device's name.
+pub const NAME_MAX_BYTES: usize = 256;
+
+/// The maximum number of bytes of the description of a host.
+const HOST_MAX_BYTES: usize = 1024;
+
+/// The maximum number of bytes of the reason of a refusal.
+const REASON_MAX_BYTES: usize = 2048;
 
 /// The folder that a session uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +143,15 @@ fn hello(versions: (u16, u16), fields: FieldWriter) -> Vec<u8> {
     out
 }
 
+/// The beginning of a text, with at most this number of bytes.
+fn beginning(text: &str, max_bytes: usize) -> &[u8] {
+    let mut end = text.len().min(max_bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text.as_bytes()[..end]
+}
+
 /// The length of a complete hello that begins with these bytes.
 ///
 /// # Errors
@@ -221,7 +240,9 @@ impl ClientHello {
             }
             FolderWanted::Scratch => o.u8(2),
         });
-        out.field(tag::HOST, |o| o.bytes(self.host.as_bytes()));
+        out.field(tag::HOST, |o| {
+            o.bytes(beginning(&self.host, HOST_MAX_BYTES))
+        });
         hello(VERSIONS, out)
     }
 
@@ -255,7 +276,7 @@ impl ServerHello {
             ServerHello::Refused(refusal) => {
                 out.field(tag::REFUSED, |o| {
                     o.u8(code_of(refusal.kind));
-                    o.bytes(refusal.reason.as_bytes());
+                    o.bytes(beginning(&refusal.reason, REASON_MAX_BYTES));
                 });
                 hello(VERSIONS, out)
             }
@@ -264,7 +285,8 @@ impl ServerHello {
                 out.field(tag::STATE, |o| o.bytes(&welcome.state));
                 out.field(tag::BOOT, |o| o.bytes(&welcome.boot));
                 out.field(tag::DEVICE, |o| o.bytes(&welcome.device));
-                out.field(tag::NAME, |o| o.bytes(welcome.name.as_bytes()));
+                let name = beginning(&welcome.name, NAME_MAX_BYTES);
+                out.field(tag::NAME, |o| o.bytes(name));
                 out.field(tag::LIMITS, |o| {
                     o.u32(welcome.slots.0);
                     o.u32(welcome.slots.1);
@@ -387,6 +409,33 @@ mod tests {
         }
         for hello in [welcome(), refusal("no such folder")] {
             assert_eq!(ServerHello::decode(&hello.encode(1)), Ok((1, hello)));
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let long = "aü".repeat(HELLO_MAX);
+        let hello = ClientHello {
+            host: long.clone(),
+            ..client()
+        };
+        let (_, read) = ClientHello::decode(&hello.encode()).unwrap();
+        assert!(long.starts_with(&read.host) && read.host.len() >= HOST_MAX_BYTES - 1);
+        let ServerHello::Welcome(own) = welcome() else {
+            panic!("it is a welcome");
+        };
+        let named = ServerHello::Welcome(Welcome {
+            name: long.clone(),
+            ..own
+        });
+        for hello in [named, refusal(&long)] {
+            let bytes = hello.encode(1);
+            assert!(bytes.len() <= HELLO_MAX, "{}", bytes.len());
+            let text = match ServerHello::decode(&bytes).unwrap().1 {
+                ServerHello::Welcome(welcome) => welcome.name,
+                ServerHello::Refused(refusal) => refusal.reason,
+            };
+            assert!(long.starts_with(&text) && text.len() >= NAME_MAX_BYTES - 1);
         }
     }
 

@@ -597,11 +597,12 @@ impl Store {
 
     /// Statistics: counters, latencies, delays, running jobs, and the levels of each keyspace. The
     /// call is cheap enough to be made every second. Most of its time goes to [`Stats::space`], for
-    /// which it lists the store's folders: a few microseconds a file.
+    /// which it lists the store's folders: a few microseconds a file. A folder that cannot be
+    /// listed counts as empty there.
     pub fn stats(&self) -> Stats {
         crate::stats::collect(
             &self.parts().jobs,
-            crate::stats::space::collect(&self.parts().wal),
+            crate::stats::space::collect(&self.parts().wal).space,
         )
     }
 

@@ -4,8 +4,8 @@
 //! recycled; the reserves for a full disk; manifests. All files are counted here from the listings
 //! of the folders, so that the sum is what `du` shows.
 //!
-//! Invariants: every file in a listing is counted once. Nothing is changed, no lease is needed, and
-//! a folder that cannot be listed counts as empty.
+//! Invariants: every file in a listing is counted once. Nothing is changed, and no lease is needed.
+//! A folder that cannot be listed counts as empty, and the count says that it is not complete.
 //!
 //! Threading: a pure function of the listings, except that a writer may begin or end a live log
 //! segment meanwhile.
@@ -88,8 +88,15 @@ impl SpaceStats {
     }
 }
 
+/// The result of a count.
+pub(crate) struct Counted {
+    pub(crate) space: SpaceStats,
+    /// Whether all folders could be listed.
+    pub(crate) is_complete: bool,
+}
+
 /// Counts the files of an open store.
-pub(crate) fn collect(wal: &Wal) -> SpaceStats {
+pub(crate) fn collect(wal: &Wal) -> Counted {
     match &wal.env().below() {
         Some(below) => count(&below.storages, &below.live),
         None => {
@@ -102,10 +109,13 @@ pub(crate) fn collect(wal: &Wal) -> SpaceStats {
     }
 }
 
-fn count(storages: &Storages, live: &RangeInclusive<u32>) -> SpaceStats {
+fn count(storages: &Storages, live: &RangeInclusive<u32>) -> Counted {
     let mut all = SpaceStats::default();
+    let mut is_complete = true;
     for (storage, parts) in storages.folders() {
-        for object in storage.list().unwrap_or_default() {
+        let listed = storage.list();
+        is_complete &= listed.is_ok();
+        for object in listed.unwrap_or_default() {
             let kind = names::kind_of(&object.name).filter(|kind| parts.hold(*kind));
             let space = match kind {
                 Some(Kind::Table(_)) => &mut all.tables,
@@ -122,5 +132,8 @@ fn count(storages: &Storages, live: &RangeInclusive<u32>) -> SpaceStats {
             space.add(object.len);
         }
     }
-    all
+    Counted {
+        space: all,
+        is_complete,
+    }
 }

@@ -38,24 +38,44 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// The files are counted again when this many times the duration of the last count has passed.
 const COUNT_SHARE: u32 = 1000;
 
+/// The files are counted again at the latest after this time. A listing across a link may have
+/// waited for an outage to end, so a slow one says little about the next.
+const COUNT_PAUSE_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// How long after a count that failed the files are counted again. Such a count may have waited for
+/// an answer that never came, and meanwhile nothing was published.
+const FAILED_COUNT_PAUSE: Duration = Duration::from_secs(60);
+
 /// The space that the files take, remembered from one write of the file to the next. Counting lists
 /// the store's folders, which takes tens of milliseconds for ten thousand tables.
 #[derive(Default)]
 pub(crate) struct SpaceCount {
     space: SpaceStats,
-    /// When the files were counted last, and how long that took.
-    last: Option<(Instant, Duration)>,
+    /// When the files are counted again. `None` if they were not counted yet.
+    next: Option<Instant>,
 }
 
 impl SpaceCount {
-    /// The space, counted again if the last count is old enough.
+    /// The space, counted again if the last count is old enough. While the storage cannot be
+    /// reached, and if it fails, the last count stays.
     fn get(&mut self, wal: &Wal) -> SpaceStats {
-        let now = wal.env().now();
-        let is_due = |(at, took): (Instant, Duration)| now.since(at) >= took * COUNT_SHARE;
-        if self.last.is_none_or(is_due) {
-            self.space = crate::stats::space::collect(wal);
-            let end = wal.env().now();
-            self.last = Some((end, end.since(now)));
+        let env = wal.env();
+        let begun = env.now();
+        let is_due = self.next.is_none_or(|next| begun >= next);
+        if is_due && env.outage().since_unix_us().is_none() {
+            let counted = crate::stats::space::collect(wal);
+            let end = env.now();
+            let pause = match counted.is_complete {
+                true => end
+                    .since(begun)
+                    .saturating_mul(COUNT_SHARE)
+                    .min(COUNT_PAUSE_MAX),
+                false => FAILED_COUNT_PAUSE,
+            };
+            self.next = Some(end + pause);
+            if counted.is_complete {
+                self.space = counted.space;
+            }
         }
         self.space
     }
@@ -76,7 +96,8 @@ pub struct StatsFile {
     /// The version of siltstone that the writer runs.
     pub version: String,
     /// The statistics, as [`crate::Store::stats`] returns them. Only `space` may be older: the
-    /// files are counted again when a thousand times as long has passed as the last count took.
+    /// files are counted again when a thousand times as long has passed as the last count took, and
+    /// at the latest after five minutes. While the storage does not answer, the last count stays.
     #[serde(serialize_with = "in_full")]
     pub stats: Stats,
 }
@@ -129,6 +150,8 @@ pub(crate) fn write(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
     if jobs.env().health().is_no_space() && storage.free_bytes().is_some_and(|b| b < SPARE_BYTES) {
         return;
     }
+    // Counting the files may take long, and the time below is that of all other figures.
+    let space = count.get(jobs.wal());
     let file = StatsFile {
         written_us: jobs.env().runtime().unix_micros(),
         // A simulated run is a function of its seed.
@@ -139,7 +162,7 @@ pub(crate) fn write(jobs: &Jobs, own: &OwnFile, count: &mut SpaceCount) {
         },
         every_ms: jobs.env().live().stats_file_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
-        stats: crate::stats::collect(jobs, count.get(jobs.wal())),
+        stats: crate::stats::collect(jobs, space),
     };
     let bytes = serde_json::to_vec(&file).expect("plain data with text for keys");
     match storage.publish(jobs.env().epoch(), STATS, &bytes) {

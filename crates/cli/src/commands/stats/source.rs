@@ -17,6 +17,18 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 
 const TURN: Duration = Duration::from_millis(50);
 
+/// How much later than at its interval a writer may publish on a busy machine.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How often the figures of a writer on another machine are read again, to see whether they change.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// If a writer publishes at longer intervals, nothing waits for its next figures.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// How far the time of figures may be ahead of this machine's clock without being doubted.
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
+
 /// Figures, and their origin.
 pub struct Sample {
     /// The figures.
@@ -49,35 +61,121 @@ pub struct Written {
     pub version: String,
     /// The reason why these figures are not current, if they are not.
     pub stale: Option<String>,
+    /// How the clock of the writer's machine differs from this one's, if that was noticed.
+    pub clock: Option<String>,
+}
+
+/// What a second look at figures has shown.
+#[derive(Clone, Copy)]
+enum Look {
+    /// There was none, or their time says enough.
+    None,
+    /// They changed, so the writer is alive, although their time does not fit this machine's clock.
+    Changed,
+    /// They did not change in this time.
+    Same(Duration),
+}
+
+/// The time now, in microseconds since 1970.
+fn now_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_micros() as u64)
+}
+
+/// The age that the figures of a live writer may have. A busy machine is sometimes late.
+fn patience(every: Duration) -> Duration {
+    (2 * LATE).saturating_add(every.saturating_mul(3))
+}
+
+/// Whether figures are recent by the time that their writer gave them.
+fn is_recent(written_us: u64, now_us: u64, every: Duration) -> bool {
+    let age = Duration::from_micros(now_us.saturating_sub(written_us));
+    let ahead = Duration::from_micros(written_us.saturating_sub(now_us));
+    age <= patience(every) && ahead <= CLOCK_SLACK
+}
+
+/// Whether the writer of a store may be a process of another machine.
+fn is_elsewhere(store: &Path) -> bool {
+    matches!(place::url(store), Ok(Some(_)))
+}
+
+/// Reads the figures of a writer on another machine until they change, if their time does not say
+/// that the writer is alive. The clocks of the two machines may differ: a live writer may seem to
+/// be late, and the last figures of a dead one may seem to be recent.
+fn look_again(store: &Path, found: StatsFile) -> (StatsFile, Look) {
+    let every = Duration::from_millis(found.every_ms);
+    if !is_elsewhere(store) || is_recent(found.written_us, now_us(), every) || every > LOOK_MAX {
+        return (found, Look::None);
+    }
+    let start = Instant::now();
+    while start.elapsed() < every + LATE {
+        std::thread::sleep(LOOK);
+        match place::stats_file(store) {
+            Ok(next) if next.written_us != found.written_us => {
+                let look = match is_recent(next.written_us, now_us(), every) {
+                    true => Look::None,
+                    false => Look::Changed,
+                };
+                return (next, look);
+            }
+            _ => {}
+        }
+    }
+    (found, Look::Same(start.elapsed()))
 }
 
 impl Written {
-    /// `store`: the store's path. The writer of a store on a device may be a process of another
-    /// machine, of which only the age of its figures says whether it is alive.
-    fn of(store: &Path, found: &StatsFile) -> Written {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_us = now.map_or(0, |d| d.as_micros() as u64);
+    /// `store`: the store's path. Of a writer on another machine only its figures say whether it is
+    /// alive.
+    fn of(store: &Path, found: &StatsFile, look: Look) -> Written {
+        let every = Duration::from_millis(found.every_ms);
+        let now_us = now_us();
         let age = Duration::from_micros(now_us.saturating_sub(found.written_us));
-        // A busy machine is sometimes late.
-        let patience = Duration::from_secs(2) + 3 * Duration::from_millis(found.every_ms);
-        let is_elsewhere = matches!(place::url(store), Ok(Some(_)));
-        let stale = if !is_elsewhere && !is_alive(found.pid) {
-            Some(format!("there is no process {} any more", found.pid))
-        } else if age > patience {
-            Some(format!(
-                "it publishes every {} and has not for {}",
-                duration(Duration::from_millis(found.every_ms)),
-                ago(age)
-            ))
-        } else {
-            None
+        let ahead = Duration::from_micros(found.written_us.saturating_sub(now_us));
+        let is_elsewhere = is_elsewhere(store);
+        let stale = match look {
+            Look::Changed => None,
+            Look::Same(time) => Some(format!(
+                "it publishes every {} and did not while this command looked for {}",
+                duration(every),
+                duration(time)
+            )),
+            Look::None if !is_elsewhere && !is_alive(found.pid) => {
+                Some(format!("there is no process {} any more", found.pid))
+            }
+            Look::None if age > patience(every) => {
+                let why = format!(
+                    "it publishes every {} and has not for {}",
+                    duration(every),
+                    ago(age)
+                );
+                Some(match is_elsewhere {
+                    true => format!("{why}, unless the clocks of the two machines differ"),
+                    false => why,
+                })
+            }
+            Look::None if is_elsewhere && ahead > CLOCK_SLACK => Some(format!(
+                "its time is {} ahead of this machine's clock",
+                ago(ahead)
+            )),
+            Look::None => None,
+        };
+        let clock = match look {
+            // Figures that have just changed are new.
+            Look::Changed if ahead.is_zero() => Some(format!("{} behind", ago(age))),
+            Look::Changed => Some(format!("{} ahead of", ago(ahead))),
+            Look::Same(_) | Look::None => None,
         };
         Written {
             written_us: found.written_us,
-            age,
+            age: match look {
+                Look::Changed => Duration::ZERO,
+                Look::Same(_) | Look::None => age,
+            },
             pid: found.pid,
             version: found.version.clone(),
             stale,
+            clock: clock.map(|differs| format!("its machine's clock is {differs} this one's")),
         }
     }
 }
@@ -121,9 +219,10 @@ impl StatsSource {
                     by.version,
                     ago(by.age)
                 );
-                match &by.stale {
-                    Some(why) => format!("{line}; STALE: {why}"),
-                    None => line,
+                match (&by.stale, &by.clock) {
+                    (Some(why), _) => format!("{line}; STALE: {why}"),
+                    (None, Some(differs)) => format!("{line}; {differs}"),
+                    (None, None) => line,
                 }
             }
         }
@@ -139,6 +238,7 @@ impl StatsSource {
                 "written_us": by.written_us,
                 "age_us": by.age.as_micros() as u64,
                 "stale": by.stale,
+                "clock": by.clock,
             })
         };
         match self {
@@ -152,8 +252,7 @@ impl StatsSource {
 }
 
 impl Sample {
-    fn written(store: &Path, found: StatsFile) -> Sample {
-        let by = Written::of(store, &found);
+    fn written(by: Written, found: StatsFile) -> Sample {
         Sample {
             stats: found.stats,
             source: StatsSource::Written(by),
@@ -163,8 +262,12 @@ impl Sample {
 
     /// The figures of a store: those of a live writer if there is one.
     ///
+    /// If the device with the tables of a local store does not answer, these may be the last ones
+    /// of a writer that waits for it.
+    ///
     /// # Errors
-    /// There is no store; or it is open for writing, and its writer publishes nothing.
+    /// There is no store; or it is open for writing, and its writer publishes nothing; or its
+    /// device does not answer, and no live writer of this machine has published anything.
     pub fn take(store: &Path) -> Result<Sample, Failure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -175,11 +278,12 @@ impl Sample {
                 }
                 read => read.ok(),
             };
-            let fresh = file
-                .as_ref()
-                .is_some_and(|found| Written::of(store, found).stale.is_none());
-            if let (true, Some(found)) = (fresh, &file) {
-                return Ok(Sample::written(store, found.clone()));
+            let looked = file.map(|found| look_again(store, found));
+            let file = looked.map(|(found, look)| (Written::of(store, &found, look), found));
+            if let Some((by, found)) = &file
+                && by.stale.is_none()
+            {
+                return Ok(Sample::written(by.clone(), found.clone()));
             }
             let start = Instant::now();
             match open_to_read(store) {
@@ -188,13 +292,13 @@ impl Sample {
                     opened.close()?;
                     return Ok(Sample {
                         stats,
-                        source: StatsSource::Opened(file.as_ref().map(|f| Written::of(store, f))),
+                        source: StatsSource::Opened(file.map(|(by, _)| by)),
                         held: start.elapsed(),
                     });
                 }
                 Err(Failure::Store(error)) if error.kind() == ErrorKind::Locked => {
-                    if let Some(found) = file {
-                        return Ok(Sample::written(store, found));
+                    if let Some((by, found)) = file {
+                        return Ok(Sample::written(by, found));
                     }
                     if Instant::now() >= deadline {
                         return Err(error
@@ -207,9 +311,40 @@ impl Sample {
                             .into());
                     }
                 }
+                // The writer waits for the device too, and publishes nothing meanwhile.
+                Err(Failure::Store(error)) if error.kind() == ErrorKind::Unreachable => {
+                    let is_here = |by: &Written| !is_elsewhere(store) && is_alive(by.pid);
+                    let Some((mut by, found)) = file.filter(|(by, _)| is_here(by)) else {
+                        return Err(error.into());
+                    };
+                    let why = by.stale.unwrap_or_default();
+                    by.stale = Some(format!("{why}; the device with its tables does not answer"));
+                    return Ok(Sample::written(by, found));
+                }
                 Err(failure) => return Err(failure),
             }
             std::thread::sleep(TURN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_another_clock_is_not_trusted() {
+        let every = Duration::from_secs(1);
+        let (now, second) = (1_000_000_000, 1_000_000);
+        for (written, is) in [
+            (now, true),
+            (now - 4 * second, true),
+            (now - 6 * second, false),
+            (now + second / 2, true),
+            (now + 2 * second, false),
+        ] {
+            assert_eq!(is_recent(written, now, every), is, "{written}");
+        }
+        assert!(is_recent(0, u64::MAX, Duration::MAX));
     }
 }

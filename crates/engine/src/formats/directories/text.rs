@@ -389,6 +389,14 @@ impl Owner {
             Error::invalid_argument(format!("the folder {place} belongs to another store"))
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
+            // Only a file that the user can reach is named by its path.
+            let file = match super::is_on_device(&storage.location()) {
+                true => format!(
+                    "the file {OWNER} of the folder {place}, on the device's machine and below \
+                     the device's --data"
+                ),
+                false => format!("{place}/{OWNER}"),
+            };
             Error::invalid_argument(format!(
                 "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of \
                  that store's folder, or that folder was moved here",
@@ -397,7 +405,7 @@ impl Owner {
             .advice(format!(
                 "a copy cannot share them: `silt checkpoint` makes a whole copy of a store. If the \
                  store was moved, and nothing is left at the old path, write the new path into \
-                 {place}/{OWNER}"
+                 {file}"
             ))
         } else {
             Error::invalid_argument(format!(

@@ -1,0 +1,370 @@
+//! The output of `silt device`: a line for each event.
+//!
+//! Invariants: nothing waits for the reader of the output. If it stops to read, lines are left out
+//! and counted; if it has gone, the device goes on without output. Peers that are refused cannot
+//! fill the output: after the first ones, there is one line about them in [`REFUSED_PAUSE`].
+//!
+//! Threading: one thread writes the lines that the main thread gives it.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use siltstone_device::probe::Machine;
+use siltstone_device::{RefusedPeer, RefusedPeers, Server, ServerOptions, SessionEvent};
+use siltstone_storage::link::Address;
+
+use super::Own;
+use crate::failure::Failure;
+use crate::output::{Out, bytes, one_line, outln, plural};
+use crate::signals::Signal;
+
+/// How many lines may wait for the reader of the output.
+const WAITING_MAX: usize = 1024;
+
+/// How long the end of the command waits for the reader of the output.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many refused peers are printed at once.
+const REFUSED_AT_ONCE: u32 = 10;
+
+/// After this time, another line about refused peers may be printed.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a host must not have been heard to count as silent.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// How many lines about refused peers may be printed.
+struct Budget {
+    left: u32,
+    /// Since when the budget has been growing.
+    since: Instant,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Budget {
+        Budget {
+            left: REFUSED_AT_ONCE,
+            since: now,
+        }
+    }
+
+    /// Whether a line may be printed now. It is taken from the budget.
+    fn take(&mut self, now: Instant) -> bool {
+        while self.left < REFUSED_AT_ONCE
+            && now.saturating_duration_since(self.since) >= REFUSED_PAUSE
+        {
+            self.left += 1;
+            self.since += REFUSED_PAUSE;
+        }
+        if self.left == REFUSED_AT_ONCE {
+            self.since = now;
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
+}
+
+/// What runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    sessions: u64,
+    /// The sessions whose hosts have not been heard for a while: they were killed or cut off.
+    silent: u64,
+    jobs: u64,
+    open_objects: u64,
+}
+
+impl Status {
+    pub(super) fn of(server: &Server) -> Status {
+        let mut status = Status::default();
+        for session in server.sessions() {
+            status.sessions += 1;
+            status.silent += u64::from(session.silent_for >= SILENT);
+            status.jobs += session.jobs as u64;
+            status.open_objects += session.open_objects as u64;
+        }
+        status
+    }
+}
+
+/// What the machine has, on one line.
+fn measured(machine: &Machine) -> String {
+    let rate = |rate: u64| match rate {
+        0 => "not measured".to_string(),
+        rate => format!("{}/s", bytes(rate)),
+    };
+    format!(
+        "this machine has {}, {} of memory and {} free; its storage writes {} (synced) and reads \
+         {}{}",
+        plural(machine.cores.into(), "core"),
+        bytes(machine.memory_bytes),
+        machine
+            .free_bytes
+            .map_or("an unknown space".to_string(), bytes),
+        rate(machine.write_bytes_per_s),
+        rate(machine.read_bytes_per_s),
+        match machine.reads_are_direct {
+            true => "",
+            false => " (from the page cache)",
+        }
+    )
+}
+
+/// The output, a line for each event.
+pub(super) struct Lines {
+    json: bool,
+    /// Leads to the thread that writes. `None` once nobody reads the output any more.
+    sender: Option<SyncSender<String>>,
+    /// Ends when the thread ends.
+    writing: Receiver<()>,
+    /// The lines that were left out since one was taken.
+    left_out_count: u64,
+    /// The refused peers that were not printed.
+    unnamed_count: u64,
+    refused: Budget,
+}
+
+/// Writes a line to standard output.
+fn write(line: &str) -> Result<(), Failure> {
+    let mut out = Out::new();
+    outln!(out, "{line}")?;
+    out.finish()
+}
+
+impl Lines {
+    /// Starts the thread that writes.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(super) fn begin(json: bool) -> std::io::Result<Lines> {
+        let (sender, lines) = sync_channel::<String>(WAITING_MAX);
+        let (is_writing, writing) = channel::<()>();
+        let write_all = move || {
+            // If a line cannot be written, nobody reads the output any more.
+            let _ = lines.iter().try_for_each(|line| write(&line));
+            drop(is_writing);
+        };
+        std::thread::Builder::new()
+            .name("output".to_string())
+            .spawn(write_all)?;
+        Ok(Lines {
+            json,
+            sender: Some(sender),
+            writing,
+            left_out_count: 0,
+            unnamed_count: 0,
+            refused: Budget::new(Instant::now()),
+        })
+    }
+
+    /// Prints a line, without waiting for the reader of the output.
+    fn print(&mut self, text: &str, value: impl FnOnce() -> Value) {
+        if self.left_out_count > 0 {
+            let count = self.left_out_count;
+            let line = self.line(
+                &format!("{} left out here: nobody read them", plural(count, "line")),
+                || json!({ "event": "left_out", "line_count": count }),
+            );
+            if self.take(line) {
+                self.left_out_count = 0;
+            }
+        }
+        let line = self.line(text, value);
+        if !self.take(line) {
+            self.left_out_count += 1;
+        }
+    }
+
+    fn line(&self, text: &str, value: impl FnOnce() -> Value) -> String {
+        match self.json {
+            true => value().to_string(),
+            false => text.to_string(),
+        }
+    }
+
+    /// Gives a line to the thread that writes. Returns false if too many lines wait for the reader.
+    fn take(&mut self, line: String) -> bool {
+        let Some(sender) = &self.sender else {
+            return true;
+        };
+        match sender.try_send(line) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => false,
+            Err(TrySendError::Disconnected(_)) => {
+                self.sender = None;
+                true
+            }
+        }
+    }
+
+    /// Prints the last line, and waits a moment until all lines are written.
+    pub(super) fn end(mut self) {
+        self.print("ended", || json!({ "event": "ended" }));
+        self.sender = None;
+        let _ = self.writing.recv_timeout(END_PATIENCE);
+    }
+
+    /// Prints which peers were refused. A hostile peer can be refused very often, so most of them
+    /// may only be counted.
+    pub(super) fn refused(&mut self, peers: RefusedPeers) {
+        let now = Instant::now();
+        if self.unnamed_count > 0 && self.refused.take(now) {
+            let count = self.unnamed_count;
+            self.unnamed_count = 0;
+            self.print(
+                &format!("refused {} more", plural(count, "peer")),
+                || json!({ "event": "refused_more", "peer_count": count }),
+            );
+        }
+        for peer in peers.first {
+            match self.refused.take(now) {
+                true => self.refused_peer(&peer),
+                false => self.unnamed_count += 1,
+            }
+        }
+        self.unnamed_count += peers.more_count;
+    }
+
+    fn refused_peer(&mut self, refused: &RefusedPeer) {
+        let host = refused.host.as_deref().unwrap_or("a peer");
+        let text = format!(
+            "refused {} at {}: {}",
+            one_line(host),
+            one_line(&refused.peer),
+            one_line(&refused.reason)
+        );
+        self.print(&text, || {
+            json!({
+                "event": "refused", "host": refused.host, "peer": refused.peer,
+                "reason": refused.reason,
+            })
+        });
+    }
+
+    /// Prints where the server listens, and what it has for hosts.
+    pub(super) fn started(&mut self, server: &Server, own: &Own, options: &ServerOptions) {
+        let path = own.path.display();
+        let machine = server.machine();
+        if self.json {
+            let addresses: Vec<String> =
+                server.addresses().iter().map(Address::to_string).collect();
+            let shared = options.shared.iter().map(|path| path.display().to_string());
+            let shared: Vec<String> = shared.collect();
+            self.print("", || {
+                json!({
+                    "event": "started", "name": options.name, "addresses": addresses,
+                    "data": own.is_data.then(|| path.to_string()),
+                    "state": (!own.is_data).then(|| path.to_string()),
+                    "shared": shared, "keep_bytes": options.keep_bytes,
+                    "slot_count": options.slots, "parallelism": options.parallelism,
+                    "core_count": machine.cores, "memory_bytes": machine.memory_bytes,
+                    "free_bytes": machine.free_bytes,
+                    "write_bytes_per_s": machine.write_bytes_per_s,
+                    "read_bytes_per_s": machine.read_bytes_per_s,
+                    "reads_are_direct": machine.reads_are_direct,
+                })
+            });
+            return;
+        }
+        let mut say = |text: String| self.print(&text, || Value::Null);
+        for address in server.addresses() {
+            say(format!("listening at {address}"));
+        }
+        match own.is_data {
+            true => say(format!("holding the folders below {path}")),
+            false => say(format!("holding no stores; notes are in {path}")),
+        }
+        for shared in &options.shared {
+            say(format!("sharing {}", shared.display()));
+        }
+        match options.keep_bytes {
+            0 => {}
+            keep => say(format!(
+                "keeping up to {} of tables that hosts send, for each session",
+                bytes(keep)
+            )),
+        }
+        say(format!(
+            "running up to {} at once as `{}`, each with {}",
+            plural(options.slots.into(), "compaction"),
+            one_line(&options.name),
+            plural(options.parallelism.into(), "thread")
+        ));
+        say(measured(&machine));
+    }
+
+    pub(super) fn session(&mut self, event: &SessionEvent) {
+        let folder = match &event.folder {
+            _ if event.is_scratch => "for work that is sent".to_string(),
+            Some(folder) => format!("on folder `{}`", one_line(folder)),
+            None => "without a folder".to_string(),
+        };
+        let (name, verb) = match event.has_ended {
+            true => ("session_ended", "ended"),
+            false => ("session_began", "began"),
+        };
+        let text = format!("a session {folder} {verb}: {}", one_line(&event.host));
+        self.print(&text, || {
+            json!({
+                "event": name, "host": event.host,
+                "folder": event.folder.as_ref().filter(|_| !event.is_scratch),
+                "is_sent_work": event.is_scratch,
+            })
+        });
+    }
+
+    pub(super) fn status(&mut self, status: &Status) {
+        let silent = match status.silent {
+            0 => String::new(),
+            silent => format!(" ({silent} of them silent)"),
+        };
+        let text = format!(
+            "{}{silent}, {} running, {} open",
+            plural(status.sessions, "session"),
+            plural(status.jobs, "compaction"),
+            plural(status.open_objects, "file"),
+        );
+        self.print(&text, || {
+            json!({
+                "event": "status", "session_count": status.sessions,
+                "silent_session_count": status.silent,
+                "running_job_count": status.jobs, "open_file_count": status.open_objects,
+            })
+        });
+    }
+
+    pub(super) fn stopping(&mut self, server: &Server, signal: Signal) {
+        let sessions = server.sessions().len() as u64;
+        let text = format!("{signal}: ending {}", plural(sessions, "session"));
+        self.print(&text, || {
+            json!({
+                "event": "stopping", "signal": signal.to_string(), "session_count": sessions,
+            })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_peers_do_not_fill_the_output() {
+        let begun = Instant::now();
+        let mut budget = Budget::new(begun);
+        let mut count = |at: Duration, asked: u32| {
+            let taken = (0..asked).filter(|_| budget.take(begun + at));
+            taken.count()
+        };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(count(Duration::ZERO, 100), 10);
+        assert_eq!(count(REFUSED_PAUSE / 2, 100), 0);
+        assert_eq!(count(REFUSED_PAUSE, 100), 1);
+        assert_eq!(count(3 * REFUSED_PAUSE, 100), 2);
+        assert_eq!(count(hour, 3), 3);
+        assert_eq!(count(2 * hour, 100), 10);
+        assert_eq!(count(2 * hour + REFUSED_PAUSE, 100), 1);
+    }
+}
