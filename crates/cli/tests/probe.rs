@@ -9,7 +9,7 @@ mod device;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use common::{SILT, numbered, silt, silt_with};
+use common::{numbered, silt, silt_with};
 use device::TestDevice;
 use rustix::process::Signal;
 use serde_json::Value;
