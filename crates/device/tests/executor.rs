@@ -378,7 +378,7 @@ fn a_folder_that_the_device_does_not_see_is_explained() {
     let outside = world.dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     let outside = Arc::new(FileStorage::open_existing(outside).unwrap());
-    let (job, inputs) = prepare(prepare(&a_case(), &outside)two_runs(), &outside);
+    let (job, inputs) = prepare(&two_runs(), &outside);
     let runtime = world.runtime.clone();
     let context = ExecContext::new(runtime, Arc::new(inputs), outside.clone(), Epoch(3));
     // The second answer is the one that was kept.
