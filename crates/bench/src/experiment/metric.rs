@@ -129,6 +129,12 @@ impl Metric {
         self.name().contains("_per_s")
     }
 
+    /// Whether the figure depends on how fast the machine is.
+    pub fn is_of_machine(self) -> bool {
+        let name = self.name();
+        name.contains("_per_s") || name.ends_with("_us") || name.ends_with("_s")
+    }
+
     /// Whether the record has the figure for each kind of operation. The others belong to the whole
     /// run.
     pub fn is_by_operation(self) -> bool {

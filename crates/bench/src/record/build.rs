@@ -246,7 +246,10 @@ impl Record {
         let bandwidth = |side: &str| {
             let counter = |what: &str| counter(&format!("{side}_compaction_{what}"));
             // A side that ran none has no time, and no bandwidth.
-            ratio(counter("in_bytes")? as f64, counter("us")? as f64 / 1e6)
+            ratio(
+                counter("in_bytes")? as f64,
+                counter("busy_us")? as f64 / 1e6,
+            )
         };
         self.host_compaction_bytes_per_s = bandwidth("host");
         self.device_compaction_bytes_per_s = bandwidth("device");

@@ -376,9 +376,9 @@ fn the_bandwidth_of_compactions_is_that_of_the_time_that_they_took() {
     // The run took four seconds until it was idle, and the compactions half a second of them.
     let host = [
         ("host_compaction_in_bytes", 3_000),
-        ("host_compaction_us", 500_000),
+        ("host_compaction_busy_us", 500_000),
         ("device_compaction_in_bytes", 0),
-        ("device_compaction_us", 0),
+        ("device_compaction_busy_us", 0),
     ];
     assert_eq!(of(&host), (Some(6_000.0), None));
     // Each side has its part of the compactions that were divided between them.

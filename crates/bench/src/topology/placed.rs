@@ -177,7 +177,7 @@ impl Beside for Sides {
         for kind in KINDS {
             add(format!("{kind}_compaction_count"), 0);
             add(format!("{kind}_compaction_in_bytes"), 0);
-            add(format!("{kind}_compaction_us"), 0);
+            add(format!("{kind}_compaction_busy_us"), 0);
         }
         for side in &stats.sides {
             let kind = kind_of(&side.name);
@@ -186,7 +186,10 @@ impl Beside for Sides {
                 format!("{kind}_compaction_in_bytes"),
                 side.compaction_in_bytes,
             );
-            add(format!("{kind}_compaction_us"), side.compaction_us);
+            add(
+                format!("{kind}_compaction_busy_us"),
+                side.compaction_busy_us,
+            );
         }
         if let Opened::Placed(store) = store {
             for report in store.devices().iter().map(|device| device.report()) {

@@ -138,6 +138,29 @@ impl Lent {
         drop(left);
     }
 
+    /// Called with an error of the scratch folder. If the session is of no use any more, the next
+    /// job opens another one. The folder of a device that was started again is gone, so its lease
+    /// is too. That is an outage of the device: nobody has taken over the store.
+    fn lost(&self, scratch: &Arc<Scratch>, error: ExecError) -> ExecError {
+        let ExecError::Failed(TableError::Storage(of_storage)) = &error else {
+            return error;
+        };
+        match of_storage.kind {
+            StorageErrorKind::Unreachable => {
+                self.leave_session(scratch);
+                error
+            }
+            StorageErrorKind::Fenced => {
+                self.leave_session(scratch);
+                let detail = "the device was started again, or had ended the session, and has \
+                              forgotten the tables that it was sent";
+                let kind = StorageErrorKind::Unreachable;
+                StorageError::new(kind, of_storage.op, of_storage.name.clone(), detail).into()
+            }
+            _ => error,
+        }
+    }
+
     /// Begins [`Lent::close`], without waiting for its end.
     pub(super) fn begin_close(&self) {
         let scratch = self.scratch.lock().clone();
@@ -200,7 +223,8 @@ impl Lent {
         order: impl FnOnce(&Client, u64) -> JobOrder,
     ) -> std::result::Result<Outcome, ExecError> {
         let scratch = self.scratch()?;
-        let in_use = scratch.send_inputs(job, ctx, &self.sent_bytes)?;
+        let sent = scratch.send_inputs(job, ctx, &self.sent_bytes);
+        let in_use = sent.map_err(|error| self.lost(&scratch, error))?;
         let theirs = Job {
             inputs: job.inputs.iter().map(renamed).collect(),
             ..job.clone()
@@ -223,10 +247,8 @@ impl Lent {
             ..ctx.clone()
         };
         let outcome = client.run_job(&theirs, order, &there);
-        if is_unreachable(&outcome) {
-            // The tables that the attempt made may still lie there, and nobody would count them.
-            self.leave_session(&scratch);
-        }
+        // The tables that the attempt made may still lie there, and nobody would count them.
+        let outcome = outcome.map_err(|error| self.lost(&scratch, error));
         let mut outcome = outcome.map_err(no_room)?.outcome;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";

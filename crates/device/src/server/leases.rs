@@ -86,7 +86,7 @@ pub(super) fn give(
     // The host gave up while this request waited, so it would never give the lease back.
     if leases.released.contains(&wanted.id) {
         drop(leases);
-        note_release(inner, folder, &held);
+        note_release(inner, session, folder, &held);
         return Err(was_released());
     }
     leases.held.insert(wanted.id, held);
@@ -124,7 +124,13 @@ fn lease(
 ) -> Result<Held, StorageError> {
     let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, wanted.name);
     let hash = session.token_hash;
-    let last = notes.read()?.map(|(_, note)| note);
+    // A scratch folder ends with its session, so nobody would ever read its notes, and their objects
+    // would stay.
+    let has_notes = !session.is_scratch;
+    let last = match has_notes {
+        true => notes.read()?.map(|(_, note)| note),
+        false => None,
+    };
     let fenced = || {
         let detail = "somebody else had the folder while the device was away; open the store again";
         wanted.error(StorageErrorKind::Fenced, detail)
@@ -167,13 +173,15 @@ fn lease(
             .max(note.granted + u64::from(!planted!(EpochGivenTwice))),
         (None, None) => local.0,
     };
-    notes.write(&Note {
-        token_hash: hash,
-        id: wanted.id,
-        granted,
-        local: local.0,
-    })?;
-    inner.note_given(&folder.name, wanted.name);
+    if has_notes {
+        notes.write(&Note {
+            token_hash: hash,
+            id: wanted.id,
+            granted,
+            local: local.0,
+        })?;
+        inner.note_given(&folder.name, wanted.name);
+    }
     Ok(Held {
         name: wanted.name.to_string(),
         granted: Epoch(granted),
@@ -210,7 +218,7 @@ pub(super) fn release(inner: &Inner, session: &SessionState, id: [u8; 16]) {
     drop(leases);
     drop(names);
     if let (Some(held), Some(folder)) = (&held, &session.folder) {
-        note_release(inner, folder, held);
+        note_release(inner, session, folder, held);
     }
     drop(held);
 }
@@ -226,8 +234,8 @@ pub(super) fn goodbye(inner: &Inner, session: &Arc<SessionState>) {
 
 /// Notes that nobody has the lease, so that a restarted server does not keep it for its last
 /// holder.
-fn note_release(inner: &Inner, folder: &Folder, held: &Held) {
-    let Some(local) = held.local else {
+fn note_release(inner: &Inner, session: &SessionState, folder: &Folder, held: &Held) {
+    let Some(local) = held.local.filter(|_| !session.is_scratch) else {
         return;
     };
     let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, &held.name);

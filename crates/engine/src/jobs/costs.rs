@@ -16,6 +16,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use siltstone_storage::Instant;
 use siltstone_table::exec::PartDone;
 
 use crate::types::metrics::Counter;
@@ -84,6 +85,48 @@ impl Compacted {
             took: self.took.saturating_sub(idle),
         };
         [Some(host), Some(other)]
+    }
+}
+
+/// The maximum number of intervals that [`Busy`] keeps.
+const INTERVALS_MAX: usize = 64;
+
+/// The length of the union of intervals of time, which may overlap.
+#[derive(Default)]
+pub(super) struct Busy {
+    /// The length of the intervals that are not kept any more, in nanoseconds.
+    before_ns: u64,
+    /// The end of the last of these.
+    before: u64,
+    /// Begins and ends, in nanoseconds: in ascending order, and not even touching.
+    kept: Vec<(u64, u64)>,
+}
+
+impl Busy {
+    /// Adds an interval that ends now.
+    pub(super) fn add(&mut self, now: Instant, took: Duration) {
+        let mut to = now.as_nanos();
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let mut from = to.saturating_sub(took).max(self.before);
+        if from >= to {
+            return;
+        }
+        let first = self.kept.partition_point(|(_, end)| *end < from);
+        let behind = self.kept.partition_point(|(begin, _)| *begin <= to);
+        for (begin, end) in self.kept.drain(first..behind) {
+            (from, to) = (from.min(begin), to.max(end));
+        }
+        self.kept.insert(first, (from, to));
+        if self.kept.len() > INTERVALS_MAX {
+            let (begin, end) = self.kept.remove(0);
+            self.before_ns += end - begin;
+            self.before = end;
+        }
+    }
+
+    pub(super) fn ns(&self) -> u64 {
+        let kept = self.kept.iter().map(|(begin, end)| end - begin);
+        self.before_ns + kept.sum::<u64>()
     }
 }
 
@@ -167,6 +210,29 @@ mod tests {
         assert_eq!(host.in_bytes + other.in_bytes, 1000);
         assert_eq!((host.out_bytes, other.out_bytes), (900, 0));
         assert_eq!((host.cpu_ns, other.cpu_ns), (Some(5000), Some(0)));
+    }
+
+    #[test]
+    fn time_in_which_several_intervals_run_counts_once() {
+        let mut busy = Busy::default();
+        let mut add = |from: u64, to: u64| {
+            busy.add(Instant::from_nanos(to), Duration::from_nanos(to - from));
+            busy.ns()
+        };
+        assert_eq!(add(10, 20), 10);
+        assert_eq!(add(30, 40), 20);
+        // One that is inside another one, one that overlaps, and one that touches.
+        assert_eq!(add(32, 38), 20);
+        assert_eq!(add(35, 45), 25);
+        assert_eq!(add(45, 50), 30);
+        // One that began long ago spans the others and the gap between them.
+        assert_eq!(add(5, 55), 50);
+        assert_eq!(add(55, 55), 50);
+        // Many intervals with gaps. What overlaps intervals that are forgotten does not count twice.
+        let sum = (10..300).map(|i| add(i * 10, i * 10 + 5)).last();
+        assert_eq!(sum, Some(50 + 290 * 5));
+        assert!(add(0, 3000) <= 3000);
+        assert!(busy.kept.len() <= INTERVALS_MAX);
     }
 
     #[test]

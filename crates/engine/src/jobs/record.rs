@@ -17,6 +17,7 @@ use siltstone_table::exec::Progress;
 
 use crate::env::failures::{JOB_KINDS, JobKind};
 use crate::jobs::choice::ends::COMPARED_JOBS;
+use crate::jobs::costs::Busy;
 
 /// The number of a side's last jobs over which its speed is measured.
 const MEASURED_JOBS: usize = COMPARED_JOBS;
@@ -105,6 +106,9 @@ pub(super) struct Record {
     pub(super) suspended_until: Option<Instant>,
     /// The abandoned attempts that have not returned yet. Each occupies a slot and memory.
     pub(super) lost: Vec<Arc<Progress>>,
+    /// The time in which the side ran at least one compaction, of those whose outcomes were
+    /// believed.
+    pub(super) busy: Busy,
 }
 
 impl Record {

@@ -288,6 +288,10 @@ impl Schedule {
 
     /// Starts another attempt of returned work.
     pub(super) fn restart(&mut self, work: &mut Work, placed: Placed) {
+        if work.placed.side != placed.side {
+            // The remark is that of the executor of the last attempt.
+            work.remark.clear();
+        }
         work.placed = placed.clone();
         if let Some(running) = self.running.iter_mut().find(|r| r.id == work.id) {
             running.placed = Some(placed);

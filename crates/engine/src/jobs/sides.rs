@@ -347,6 +347,8 @@ impl Sides {
     /// Counts a compaction that a side has completed.
     pub(crate) fn count_compacted(&self, side: SideId, done: &Compacted) {
         self.costs[side].add(done);
+        let now = self.runtime.now();
+        self.records.lock()[side].busy.add(now, done.took);
     }
 
     /// Counts the processor time of the host for a compaction of a side.
@@ -479,6 +481,7 @@ impl Sides {
                 compaction_in_bytes: costs.in_bytes.get(),
                 compaction_out_bytes: costs.out_bytes.get(),
                 compaction_us: costs.run_ns.get() / 1000,
+                compaction_busy_us: record.busy.ns() / 1000,
                 compaction_cpu_us: costs.cpu_ns.get() / 1000,
                 host_cpu_us: costs.host_cpu_ns.get() / 1000,
                 saved_cpu_us: match i == self.host() {

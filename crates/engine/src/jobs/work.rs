@@ -123,6 +123,11 @@ impl RemarkListener for RemarkCell {
 }
 
 impl RemarkCell {
+    /// Forgets the last remark.
+    pub(crate) fn clear(&self) {
+        self.0.store(None);
+    }
+
     /// Joins the reason why a side was chosen and the last remark into one text.
     pub(crate) fn after(&self, placement: &str) -> String {
         match &*self.0.load() {

@@ -90,6 +90,7 @@ fn record(store: &str, stats: &Stats) {
             ("compaction_in_bytes", figures.compaction_in_bytes),
             ("compaction_out_bytes", figures.compaction_out_bytes),
             ("compaction_us", figures.compaction_us),
+            ("compaction_busy_us", figures.compaction_busy_us),
             ("compaction_cpu_us", figures.compaction_cpu_us),
             ("host_cpu_us", figures.host_cpu_us),
             ("failed_count", figures.failed_count),

@@ -131,6 +131,8 @@ pub struct SideStats {
     /// How long they took, their verification included, in microseconds. Compactions that ran at
     /// the same time count each.
     pub compaction_us: u64,
+    /// The same, but compactions that ran at the same time count once.
+    pub compaction_busy_us: u64,
     /// Processor time of the machine that ran them, in microseconds, as the executor reports it; 0
     /// if it does not.
     pub compaction_cpu_us: u64,

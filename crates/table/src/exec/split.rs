@@ -207,8 +207,9 @@ impl Drop for Ending {
 }
 
 /// Shows the sums over both parts as the progress of the job. Processor time is added to
-/// `cpu_before_ns`, which earlier attempts of the job used.
-fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64) {
+/// `cpu_before_ns`, which earlier attempts of the job used. `beats` is the sum of the parts' signs of
+/// life when it was shown last. The job has others, because both parts wait for its throttle.
+fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut u64) {
     let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
         count(whole).store(before + of(parts[0]) + of(parts[1]), Ordering::Relaxed);
@@ -218,8 +219,11 @@ fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64) {
     sum(|p| &p.bytes_out, 0);
     sum(|p| &p.tables, 0);
     sum(|p| &p.buffer_bytes, 0);
-    sum(|p| &p.beats, 0);
     sum(|p| &p.helpers_cpu_ns, cpu_before_ns);
+    let of = |part: &Progress| part.beats.load(Ordering::Relaxed);
+    let now = of(parts[0]).wrapping_add(of(parts[1]));
+    let more = now.wrapping_sub(std::mem::replace(beats, now));
+    whole.beats.fetch_add(more, Ordering::Relaxed);
 }
 
 /// Deletes the tables of a part's outcome that does not count. Only names that the part gives to
@@ -423,6 +427,7 @@ impl SplitExecutor {
         let mut tasks: Vec<Option<_>> = tasks.into_iter().map(Some).collect();
         let mut has_panicked = false;
         let cpu_before_ns = ctx.progress.helpers_cpu_ns.load(Ordering::Relaxed);
+        let mut beats = 0;
         while tasks.iter().any(Option::is_some) {
             let have_ended = ends.wait([0, 1].map(|at: usize| tasks[at].is_none()));
             if ctx.cancel.is_cancelled() {
@@ -446,7 +451,7 @@ impl SplitExecutor {
                 }
             }
             let progress = [&*parts[0].context.progress, &*parts[1].context.progress];
-            show(progress, &ctx.progress, cpu_before_ns);
+            show(progress, &ctx.progress, cpu_before_ns, &mut beats);
         }
         match ended {
             [Some(first), Some(second)] if !has_panicked => Ok([first, second]),

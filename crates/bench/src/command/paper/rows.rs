@@ -29,7 +29,9 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
     for ratio in &experiment.ratios {
         let (of, to) = (carried.rounds_of(ratio.of), carried.rounds_of(ratio.to));
         let compared = compare::ratio(ratio, of, to);
-        let verdict = match verdict::of_ratio(ratio, &compared, to) {
+        let rounds = |run| carried.rounds_of(run);
+        let factor = verdict::machine_factor(ratio, &experiment.ratios, rounds);
+        let verdict = match verdict::of_ratio(ratio, &compared, to, factor) {
             Verdict::NotRun => Verdict::NotRun,
             _ if !carried.is_target() && ratio.system != experiment.paper.system => {
                 Verdict::Described
@@ -44,7 +46,7 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
             what,
             paper: paper_text("ratio", compared.paper),
             ours: compared.ratio_text(),
-            why: verdict::why(verdict, ratio, of, to),
+            why: verdict::why(verdict, ratio, of, to, factor),
             verdict,
             source: compared.source,
         });

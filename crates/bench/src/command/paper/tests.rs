@@ -375,7 +375,7 @@ fn a_ratio_of_ycsb_may_count_until_idle() {
     let (of, to) = (rounds(3e4), rounds(1e4));
     let compared = super::compare::ratio(ratio, &of, &to);
     assert_eq!(
-        super::verdict::of_ratio(ratio, &compared, &to),
+        super::verdict::of_ratio(ratio, &compared, &to, None),
         Verdict::Met
     );
     assert_eq!(compared.ratio_text(), "3.00x (3.00 to 3.00)");

@@ -5,6 +5,7 @@
 //!
 //! Threading: pure functions.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value as Json;
@@ -55,8 +56,10 @@ impl Verdict {
                 "the ratio of the paper is not met in this way, and the system by which it is \
                  divided is better here than in the paper; the whole interval shows that ours is \
                  better than that system. This stands only where the paper's figure of that \
-                 system is known. If ours is not better, or not surely, it is *missed* or \
-                 *undecided*."
+                 system is known. Rates and times depend on the machine. So the system counts as \
+                 better only if it gains more over its figure in the paper than the other \
+                 baselines of the experiment gain over theirs. If ours is not better, or not \
+                 surely, it is *missed* or *undecided*."
             }
             Verdict::Undecided => {
                 "the rounds decide neither. The interval is too wide, or there is one round only."
@@ -180,11 +183,42 @@ pub fn of_target(metric: Metric, compared: &Compared) -> Verdict {
     }
 }
 
-/// The verdict on a ratio. `to` are the records of the run by which it is divided.
-pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf) -> Verdict {
+/// By what factor figures of this machine differ from those of the paper's machines, as the other
+/// baselines of the experiment show it: the geometric mean of ours by the paper's, over the figures
+/// of this metric of the runs by which other ratios are divided. It is 1 for figures that do not
+/// depend on the machine, and `None` if there is no other baseline. `rounds` are the records of a
+/// run.
+pub fn machine_factor<'a>(
+    ratio: &Ratio,
+    all: &[Ratio],
+    rounds: impl Fn(usize) -> &'a RoundsOf,
+) -> Option<f64> {
+    if !ratio.metric.is_of_machine() {
+        return Some(1.0);
+    }
+    let mut factors = BTreeMap::new();
+    let is_like = |other: &&Ratio| {
+        other.to != ratio.to
+            && other.of == ratio.of
+            && (other.metric, other.operation) == (ratio.metric, ratio.operation)
+    };
+    for other in all.iter().filter(is_like) {
+        let ours = median(other.metric, other.operation, rounds(other.to));
+        if let Some((ours, paper)) = ours.zip(other.baseline) {
+            factors.entry(other.to).or_insert(ours / paper);
+        }
+    }
+    let logarithms: f64 = factors.values().map(|factor| factor.ln()).sum();
+    let mean = (logarithms / factors.len() as f64).exp();
+    (mean.is_finite() && mean > 0.0).then_some(mean)
+}
+
+/// The verdict on a ratio. `to` are the records of the run by which it is divided, and `factor` is
+/// that of the machine ([`machine_factor`]).
+pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf, factor: Option<f64>) -> Verdict {
     let verdict = of_target(ratio.metric, compared);
     let is_judged = matches!(verdict, Verdict::Undecided | Verdict::Missed);
-    if !is_judged || !is_baseline_better(ratio, to) {
+    if !is_judged || !is_baseline_better(ratio, to, factor) {
         return verdict;
     }
     // Then the paper's ratio says little. What is left is whether ours is better at all.
@@ -196,47 +230,61 @@ pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf) -> Verdict {
     }
 }
 
-/// Whether our run of the baseline is better than the paper's figure of that system. It is false if
-/// the paper gives no such figure.
-fn is_baseline_better(ratio: &Ratio, to: &RoundsOf) -> bool {
-    let baseline = ratio
-        .baseline
-        .zip(median(ratio.metric, ratio.operation, to));
-    baseline.is_some_and(|(paper, ours)| Target::new(ratio.metric, paper).is_exceeded(ours))
+/// Whether our run of the baseline is better than the paper's figure of that system on this machine.
+/// It is false if that figure cannot be known.
+fn is_baseline_better(ratio: &Ratio, to: &RoundsOf, factor: Option<f64>) -> bool {
+    let ours = median(ratio.metric, ratio.operation, to);
+    let baseline = ratio.baseline.zip(ours).zip(factor);
+    baseline.is_some_and(|((paper, ours), factor)| {
+        Target::new(ratio.metric, paper * factor).is_exceeded(ours)
+    })
 }
 
-/// Whether our run of the baseline is worse than the paper's figure of that system, by more than a
-/// tenth.
-fn is_baseline_worse(ratio: &Ratio, to: &RoundsOf) -> bool {
-    let baseline = ratio
-        .baseline
-        .zip(median(ratio.metric, ratio.operation, to));
-    baseline.is_some_and(|(paper, ours)| {
-        let factor = match ratio.metric.more_is_better() {
+/// Whether our run of the baseline is worse than the paper's figure of that system on this machine,
+/// by more than a tenth.
+fn is_baseline_worse(ratio: &Ratio, to: &RoundsOf, factor: Option<f64>) -> bool {
+    let ours = median(ratio.metric, ratio.operation, to);
+    let baseline = ratio.baseline.zip(ours).zip(factor);
+    baseline.is_some_and(|((paper, ours), factor)| {
+        let tenth = match ratio.metric.more_is_better() {
             true => 0.9,
             false => 1.1,
         };
-        !Target::new(ratio.metric, paper * factor).is_reached(ours)
+        !Target::new(ratio.metric, paper * factor * tenth).is_reached(ours)
     })
 }
 
 /// Why a ratio was not reached, or was reached more easily than in the paper: the figure of the
-/// other baseline, and what each run used of cores and link.
-pub fn why(verdict: Verdict, ratio: &Ratio, of: &RoundsOf, to: &RoundsOf) -> String {
+/// other baseline, and what each run used of cores and link. `factor` is that of the machine.
+pub fn why(
+    verdict: Verdict,
+    ratio: &Ratio,
+    of: &RoundsOf,
+    to: &RoundsOf,
+    factor: Option<f64>,
+) -> String {
     let name = ratio.metric.name();
     let baseline = || {
         let ours = median(ratio.metric, ratio.operation, to);
         let show = |figure: Option<f64>| figure.map_or("-".into(), |f| text(name, f));
         let paper = show(ratio.baseline);
-        format!("the paper's baseline has {paper}, ours {}", show(ours))
+        let mut said = format!("the paper's baseline has {paper}, ours {}", show(ours));
+        let expected = ratio.baseline.zip(factor).map(|(paper, f)| paper * f);
+        if ratio.metric.is_of_machine()
+            && let Some(expected) = expected
+        {
+            let expected = text(name, expected);
+            said = format!("{said} (by the other baselines, this machine would have {expected})");
+        }
+        said
     };
     match verdict {
         Verdict::BaselineBetter => baseline(),
         // A reader has to know that a ratio is easier to reach here.
-        Verdict::Met if is_baseline_worse(ratio, to) => baseline(),
+        Verdict::Met if is_baseline_worse(ratio, to, factor) => baseline(),
         Verdict::Undecided | Verdict::Missed => {
             let used = format!("{}; divided by: {}", used(of), used(to));
-            match is_baseline_better(ratio, to) {
+            match is_baseline_better(ratio, to, factor) {
                 true => format!("{}; {used}", baseline()),
                 false => used,
             }
@@ -349,7 +397,7 @@ mod tests {
         )];
         let found = compared(paper, ours, interval);
         [
-            of_ratio(&ratio(metric, paper, baseline), &found, &to),
+            of_ratio(&ratio(metric, paper, baseline), &found, &to, Some(1.0)),
             of_target(metric, &found),
         ]
     }
@@ -436,7 +484,7 @@ mod tests {
             ..compared(paper, 1.0, None)
         };
         for metric in [RATE, Metric::DeviceCpu] {
-            let found = of_ratio(&ratio(metric, paper, Some(90.0)), &none, &[None]);
+            let found = of_ratio(&ratio(metric, paper, Some(90.0)), &none, &[None], None);
             assert_eq!(found, Verdict::NotRun);
             assert_eq!(of_target(metric, &none), Verdict::NotRun);
         }
@@ -449,32 +497,85 @@ mod tests {
         )];
         let mut asked = ratio(Metric::P99Us, Number::Exact(0.5), Some(5.0));
         let found = compared(Number::Exact(0.5), 0.7, Some((0.6, 0.8)));
-        assert_eq!(of_ratio(&asked, &found, &to), Verdict::BaselineBetter);
+        assert_eq!(
+            of_ratio(&asked, &found, &to, Some(1.0)),
+            Verdict::BaselineBetter
+        );
         asked.operation = Some(Kind::Get);
-        assert_eq!(of_ratio(&asked, &found, &to), Verdict::Missed);
+        assert_eq!(of_ratio(&asked, &found, &to, Some(1.0)), Verdict::Missed);
+    }
+
+    #[test]
+    fn the_other_baselines_show_how_fast_the_machine_is() {
+        let rounds = [100.0, 60.0, 20.0, 30.0].map(|rate| {
+            vec![Some(
+                json!({"ops_per_s_until_idle": rate, "write_amplification": 3.0}),
+            )]
+        });
+        let of_run = |run: usize| &rounds[run][..];
+        let asked = |to, baseline| Ratio {
+            to,
+            ..ratio(RATE, Number::Exact(3.0), baseline)
+        };
+        // The runs 1 to 3 have 6, 4 and 1 times the paper's figures. The second one of run 3 does
+        // not count.
+        let mut all = vec![
+            asked(1, Some(10.0)),
+            asked(2, Some(5.0)),
+            asked(3, Some(30.0)),
+            asked(3, Some(1.0)),
+            asked(0, None),
+        ];
+        let factor = |ratio: &Ratio, all: &[Ratio]| machine_factor(ratio, all, of_run);
+        assert_eq!(factor(&all[0], &all), Some(2.0));
+        assert!((factor(&all[1], &all).unwrap() - 6f64.sqrt()).abs() < 1e-9);
+        // Ratios of another run, and of another metric, say nothing.
+        all[1].of = 9;
+        all[2].metric = Metric::P99Us;
+        all[3].metric = Metric::P99Us;
+        assert_eq!(factor(&all[0], &all), None);
+        let amplification = Ratio {
+            metric: Metric::WriteAmplification,
+            ..asked(1, Some(4.0))
+        };
+        assert_eq!(factor(&amplification, &all), Some(1.0));
+        // Without a factor, a baseline that is faster than the paper's proves nothing.
+        let found = compared(Number::Exact(3.0), 2.0, Some((1.9, 2.1)));
+        for (factor, expected) in [
+            (None, Verdict::Missed),
+            (Some(7.0), Verdict::Missed),
+            (Some(5.0), Verdict::BaselineBetter),
+        ] {
+            assert_eq!(of_ratio(&all[0], &found, of_run(1), factor), expected);
+        }
     }
 
     #[test]
     fn a_figure_that_was_not_reached_says_why() {
         let to = [Some(json!({"ops_per_s_until_idle": 100.0}))];
         let asked = ratio(RATE, Number::Exact(1.5), Some(90.0));
-        let baseline = "the paper's baseline has 90.0 ops/s, ours 100 ops/s";
-        assert_eq!(why(Verdict::BaselineBetter, &asked, &to, &to), baseline);
-        let undecided = why(Verdict::Undecided, &asked, &to, &to);
+        let baseline = "the paper's baseline has 90.0 ops/s, ours 100 ops/s (by the other baselines, \
+                        this machine would have 90.0 ops/s)";
+        assert_eq!(
+            why(Verdict::BaselineBetter, &asked, &to, &to, Some(1.0)),
+            baseline
+        );
+        let undecided = why(Verdict::Undecided, &asked, &to, &to, Some(1.0));
         assert!(undecided.starts_with(baseline), "{undecided}");
         let other = ratio(RATE, Number::Exact(1.5), None);
-        let missed = why(Verdict::Missed, &other, &to, &to);
+        let missed = why(Verdict::Missed, &other, &to, &to, Some(1.0));
         assert_eq!(missed, "nothing known; divided by: nothing known");
-        assert_eq!(why(Verdict::Met, &asked, &to, &to), "");
+        assert_eq!(why(Verdict::Met, &asked, &to, &to, Some(1.0)), "");
         // The paper's baseline is better than ours by more than a tenth.
         let worse = ratio(RATE, Number::Exact(1.5), Some(120.0));
-        let said = why(Verdict::Met, &worse, &to, &to);
-        assert_eq!(said, "the paper's baseline has 120 ops/s, ours 100 ops/s");
+        let said = why(Verdict::Met, &worse, &to, &to, Some(1.0));
+        let expected = "the paper's baseline has 120 ops/s, ours 100 ops/s (";
+        assert!(said.starts_with(expected), "{said}");
         let times = ratio(TIME, Number::Exact(0.5), Some(50.0));
         let slow = [Some(json!({"mean_us": 56.0}))];
-        assert!(why(Verdict::Met, &times, &slow, &slow).contains("baseline"));
+        assert!(why(Verdict::Met, &times, &slow, &slow, Some(1.0)).contains("baseline"));
         let level = [Some(json!({"mean_us": 54.0}))];
-        assert_eq!(why(Verdict::Met, &times, &level, &level), "");
+        assert_eq!(why(Verdict::Met, &times, &level, &level, Some(1.0)), "");
     }
 
     #[test]

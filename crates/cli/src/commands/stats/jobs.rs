@@ -436,6 +436,7 @@ mod tests {
             compaction_in_bytes: 10 << 20,
             compaction_out_bytes: 8 << 20,
             compaction_us: 2_500_000,
+            compaction_busy_us: 2_000_000,
             compaction_cpu_us: 2_000_000,
             host_cpu_us: 20_000,
             saved_cpu_us: Some(1_500_000),
