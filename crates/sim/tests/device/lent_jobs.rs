@@ -49,7 +49,7 @@ const REQUESTS: [&str; 12] = [
 ];
 
 /// The location of the inputs, as `table_input` describes them.
-const LOCATION: u32 = 7;
+const LOCATION: u32 = 0;
 
 /// After this time without the device, an attempt has failed. The rule says ten seconds, and an
 /// attempt to connect that is under way takes a few more.

@@ -165,7 +165,14 @@ impl Opened {
             };
             match storage.replace(epoch, OPENED, opened.encode().as_bytes()) {
                 Ok(()) => Ok(true),
-                Err(error) if error.is_no_space() => Ok(false),
+                // If the file is there, the sync of the folder has failed. A later sync could
+                // succeed without making durable what this one should have.
+                Err(error) if error.is_no_space() => {
+                    match Opened::read(storage).is_ok_and(|now| now.as_ref() == Some(&opened)) {
+                        true => Err(error.into()),
+                        false => Ok(false),
+                    }
+                }
                 Err(error) => Err(error.into()),
             }
         };
