@@ -643,8 +643,8 @@ fn separated_while_tables_are_rebuilt() {
     }
 }
 
-/// A job begins when the device has all that its session wrote to the job's inputs, which takes some
-/// seconds here.
+/// A job begins when the device has all that its session wrote to the job's inputs, which takes
+/// some seconds here.
 #[test]
 fn a_job_that_waits_for_what_its_session_wrote() {
     for seed in 0..8 {

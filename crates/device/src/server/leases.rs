@@ -124,8 +124,8 @@ fn lease(
 ) -> Result<Held, StorageError> {
     let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, wanted.name);
     let hash = session.token_hash;
-    // A scratch folder ends with its session, so nobody would ever read its notes, and their objects
-    // would stay.
+    // A scratch folder ends with its session, so nobody would ever read its notes, and their
+    // objects would stay.
     let has_notes = !session.is_scratch;
     let last = match has_notes {
         true => notes.read()?.map(|(_, note)| note),

@@ -228,7 +228,8 @@ mod tests {
         // One that began long ago spans the others and the gap between them.
         assert_eq!(add(5, 55), 50);
         assert_eq!(add(55, 55), 50);
-        // Many intervals with gaps. What overlaps intervals that are forgotten does not count twice.
+        // Many intervals with gaps. What overlaps intervals that are forgotten does not count
+        // twice.
         let sum = (10..300).map(|i| add(i * 10, i * 10 + 5)).last();
         assert_eq!(sum, Some(50 + 290 * 5));
         assert!(add(0, 3000) <= 3000);

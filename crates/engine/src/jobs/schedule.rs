@@ -65,8 +65,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Whether a side executes the job, or will begin to. Otherwise its outcome is being verified or
-    /// installed.
+    /// Whether a side executes the job, or will begin to. Otherwise its outcome is being verified
+    /// or installed.
     fn is_executed(&self) -> bool {
         matches!(self.stage.get(), Stage::Reserved | Stage::Running)
     }

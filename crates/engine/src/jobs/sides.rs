@@ -264,8 +264,8 @@ impl Sides {
         answer.unwrap_or(1).clamp(1, PARALLELISM_MAX)
     }
 
-    /// The share of the input bytes that the first part of a job should have, if the side's executor
-    /// divides jobs in two.
+    /// The share of the input bytes that the first part of a job should have, if the side's
+    /// executor divides jobs in two.
     pub(crate) fn first_share(&self, side: SideId) -> Option<f64> {
         let executor = &self.executors[side];
         let share = self.ask_one(side, || executor.first_share())??;

@@ -647,8 +647,8 @@ impl Round<'_> {
         }))
     }
 
-    /// Whether a side already executes the one compaction that it may have at a time. While the host
-    /// verifies and installs an outcome, its side can execute the next compaction.
+    /// Whether a side already executes the one compaction that it may have at a time. While the
+    /// host verifies and installs an outcome, its side can execute the next compaction.
     fn is_occupied(&self, schedule: &Schedule, side: SideId) -> bool {
         self.is_single && schedule.executes_compaction(side)
     }

@@ -207,8 +207,8 @@ impl Drop for Ending {
 }
 
 /// Shows the sums over both parts as the progress of the job. Processor time is added to
-/// `cpu_before_ns`, which earlier attempts of the job used. `beats` is the sum of the parts' signs of
-/// life when it was shown last. The job has others, because both parts wait for its throttle.
+/// `cpu_before_ns`, which earlier attempts of the job used. `beats` is the sum of the parts' signs
+/// of life when it was shown last. The job has others, because both parts wait for its throttle.
 fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut u64) {
     let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);

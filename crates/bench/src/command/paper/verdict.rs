@@ -230,8 +230,8 @@ pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf, factor: Optio
     }
 }
 
-/// Whether our run of the baseline is better than the paper's figure of that system on this machine.
-/// It is false if that figure cannot be known.
+/// Whether our run of the baseline is better than the paper's figure of that system on this
+/// machine. It is false if that figure cannot be known.
 fn is_baseline_better(ratio: &Ratio, to: &RoundsOf, factor: Option<f64>) -> bool {
     let ours = median(ratio.metric, ratio.operation, to);
     let baseline = ratio.baseline.zip(ours).zip(factor);
@@ -554,8 +554,8 @@ mod tests {
     fn a_figure_that_was_not_reached_says_why() {
         let to = [Some(json!({"ops_per_s_until_idle": 100.0}))];
         let asked = ratio(RATE, Number::Exact(1.5), Some(90.0));
-        let baseline = "the paper's baseline has 90.0 ops/s, ours 100 ops/s (by the other baselines, \
-                        this machine would have 90.0 ops/s)";
+        let baseline = "the paper's baseline has 90.0 ops/s, ours 100 ops/s (by the other \
+                        baselines, this machine would have 90.0 ops/s)";
         assert_eq!(
             why(Verdict::BaselineBetter, &asked, &to, &to, Some(1.0)),
             baseline

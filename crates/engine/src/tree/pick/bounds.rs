@@ -37,8 +37,8 @@ pub enum Division {
     },
 }
 
-/// Hard cuts that divide a choice into subjobs, each of at least about `min_bytes` input bytes. They
-/// are in strictly ascending order, strictly inside the choice's range.
+/// Hard cuts that divide a choice into subjobs, each of at least about `min_bytes` input bytes.
+/// They are in strictly ascending order, strictly inside the choice's range.
 ///
 /// `anchors` may return keys inside a table, in ascending order, that divide its bytes into equal
 /// parts (from its index). If it returns none, only table boundaries are used.
