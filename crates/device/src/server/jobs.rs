@@ -2,9 +2,10 @@
 //!
 //! Invariants (RFC 9, section 8):
 //! - D4: an attempt changes to done, or to ended without an outcome, in one step under its lock.
-//!   The executor deletes outputs only before that. The finished tables of an attempt without an
-//!   outcome belong to the host once the host was told of its end. Tables that the host was not
-//!   told of are deleted when it forgets the attempt, or when the state of the session ends.
+//!   The executor deletes outputs only before that. The tables of an attempt that has ended, with
+//!   an outcome or without one, belong to the host once the host was told of its end. Tables that
+//!   the host was not told of are deleted when it forgets the attempt, or when the state of the
+//!   session ends.
 //! - D5: an attempt's number begins once (D1, the lane of names).
 //! - D6: an attempt has ended when its executor has returned. [`Jobs::end_all`] waits for that.
 //! - D8: a job makes bytes durable and leaves names to the host.
@@ -72,7 +73,7 @@ struct Told {
     parts_are_lost: bool,
     end: Option<JobEnd>,
     outcome: Vec<u8>,
-    /// The finished tables of an attempt without an outcome, until the host was told of the end.
+    /// The tables of an attempt that has ended, until the host was told of the end.
     left: Vec<String>,
     /// Set if the host does not wait for the end. Then the attempt is forgotten when it has ended.
     is_forgotten: bool,
@@ -217,6 +218,13 @@ impl Jobs {
         self.all()
             .iter()
             .for_each(|attempt| attempt.cancel.cancel());
+    }
+
+    /// Counts all attempts as making progress now.
+    pub(super) fn moved_at(&self, now: Instant) {
+        self.all()
+            .iter()
+            .for_each(|attempt| attempt.watched.lock().1 = now);
     }
 
     /// Cancels the attempts that made no progress within their time limit (D7).
@@ -649,10 +657,12 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     progress.helpers_cpu_ns.fetch_add(used, Ordering::Relaxed);
     let mut outcome = Vec::new();
     let handover = context.handover.as_ref();
-    let left = handover.map_or_else(Vec::new, |handover| handover.end());
+    let mut left = handover.map_or_else(Vec::new, |handover| handover.end());
+    let is_done = matches!(ran, Ok(Ok(_)));
     let end = match ran {
         Ok(Ok(done)) => {
             outcome = done.encode();
+            left.extend(done.tables.into_iter().map(|table| table.name));
             let outcome_bytes = outcome.len() as u64;
             JobEnd::Done { outcome_bytes }
         }
@@ -677,7 +687,8 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
         }
     };
     told.outcome = outcome;
-    told.parts_are_lost |= left.is_empty();
+    // The parts of an attempt with an outcome are not adopted.
+    told.parts_are_lost |= is_done || left.is_empty();
     told.left = left;
     told.end = Some(end);
     attempt.changed.notify_all();

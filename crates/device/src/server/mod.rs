@@ -707,7 +707,11 @@ fn tick(inner: &Arc<Inner>) {
         };
         let now = inner.runtime.now();
         if now.since(last) >= PAUSED {
-            sessions.iter().for_each(|session| session.heard_at(now));
+            // While this process was stopped, no host was silent and no job stood still.
+            for session in &sessions {
+                session.heard_at(now);
+                session.jobs.moved_at(now);
+            }
         }
         last = now;
         inner.ticked_ns.store(now.as_nanos(), Ordering::Release);

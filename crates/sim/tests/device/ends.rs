@@ -31,6 +31,7 @@ pub struct World {
     pub server: Server,
     folders: Arc<MemoryFolders>,
     pub faults: Faults,
+    links: MemoryNetwork,
     network: Arc<dyn Network>,
 }
 
@@ -38,6 +39,7 @@ impl World {
     pub fn new(runtime: &Runtime) -> World {
         let network = MemoryNetwork::new(runtime);
         network.set_faults(good_link());
+        let links = network.clone();
         let network: Arc<dyn Network> = Arc::new(network);
         let folders = Arc::new(MemoryFolders::new(runtime));
         let faults = Faults::default();
@@ -55,6 +57,7 @@ impl World {
             server: server.expect("a server"),
             folders,
             faults,
+            links,
             network,
         }
     }
@@ -242,6 +245,42 @@ fn a_job_that_hangs_longer_than_the_host_waits_is_given_up() {
                 files(&*host.storage, &again),
                 files(&*host.storage, &outcome)
             );
+            host.end(world)
+        });
+    }
+}
+
+/// A job ends on the device while the host cannot reach it, and the host has given it up by then.
+/// The tables, which the host never heard of, are deleted as soon as it reaches the device again,
+/// while its session goes on.
+#[test]
+fn the_tables_of_a_job_that_was_given_up_are_deleted() {
+    for seed in 0..5 {
+        simulated(seed, 2_000_000, move |runtime| {
+            let world = World::new(&runtime);
+            let host = Host::new(&world);
+            world.slow_down(Duration::from_millis(30));
+            let (executor, job, ctx) = (host.executor.clone(), host.job(1), host.context(&world));
+            let progress = Arc::clone(&ctx.progress);
+            let attempt = move || executor.run(&job, &ctx).map(drop);
+            let attempt = runtime.spawn("attempt", attempt).expect("a task");
+            while progress.tables.load(Ordering::Relaxed) < 2 {
+                assert!(!attempt.is_finished(), "it has hardly begun");
+                runtime.sleep(Duration::from_millis(5));
+            }
+            world.links.set_silent(true);
+            world.links.freeze_all();
+            let ended = attempt.join().expect("the attempt's task");
+            assert!(matches!(ended, Err(ExecError::Failed(_))), "{ended:?}");
+            assert_eq!(world.running(), 0, "it is done by now");
+            assert!(world.names().len() > 20, "{:?}", world.names());
+            assert_eq!(host.handover.left_count(), 0);
+            world.links.set_silent(false);
+            world.links.cut_all();
+            runtime.sleep(Duration::from_secs(10));
+            assert_eq!(world.names(), BTreeSet::from([INPUT.to_string()]));
+            let outcome = host.finish_here(&world, 0);
+            host.is_all(&world, &outcome);
             host.end(world)
         });
     }
