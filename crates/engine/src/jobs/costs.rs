@@ -75,8 +75,8 @@ impl Compacted {
             cpu_ns: self.cpu_ns.map(|whole| host_cpu_ns.min(whole)),
             took: Duration::from_nanos(host_ns).min(self.took),
         };
-        // While only the host's part was running, the other side had nothing to do. Building and
-        // verifying are on its account, because they are needed for its tables.
+        // While only the host's part was running, the other side had nothing to do. Building is on
+        // its account, and verifying, too, if the policy counts it.
         let idle = Duration::from_nanos(host_ns.saturating_sub(other_ns));
         let other = Compacted {
             in_bytes: self.in_bytes - host.in_bytes,
@@ -103,11 +103,10 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Adds an interval that ends now.
-    pub(super) fn add(&mut self, now: Instant, took: Duration) {
-        let mut to = now.as_nanos();
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let mut from = to.saturating_sub(took).max(self.before);
+    /// Adds an interval.
+    pub(super) fn add(&mut self, begin: Instant, took: Duration) {
+        let mut to = (begin + took).as_nanos();
+        let mut from = begin.as_nanos().max(self.before);
         if from >= to {
             return;
         }
@@ -216,7 +215,7 @@ mod tests {
     fn time_in_which_several_intervals_run_counts_once() {
         let mut busy = Busy::default();
         let mut add = |from: u64, to: u64| {
-            busy.add(Instant::from_nanos(to), Duration::from_nanos(to - from));
+            busy.add(Instant::from_nanos(from), Duration::from_nanos(to - from));
             busy.ns()
         };
         assert_eq!(add(10, 20), 10);

@@ -248,7 +248,7 @@ impl Jobs {
                     let [host, own] = compacted.parts(&attempt.progress.divided);
                     for (side, part) in [(sides.host(), host), (attempt.side, own)] {
                         if let Some(part) = part {
-                            sides.count_compacted(side, &part);
+                            sides.count_compacted(side, start, &part);
                         }
                     }
                 }

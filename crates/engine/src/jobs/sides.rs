@@ -344,11 +344,10 @@ impl Sides {
         }
     }
 
-    /// Counts a compaction that a side has completed.
-    pub(crate) fn count_compacted(&self, side: SideId, done: &Compacted) {
+    /// Counts a compaction that a side has completed, and that began at this time.
+    pub(crate) fn count_compacted(&self, side: SideId, begun: Instant, done: &Compacted) {
         self.costs[side].add(done);
-        let now = self.runtime.now();
-        self.records.lock()[side].busy.add(now, done.took);
+        self.records.lock()[side].busy.add(begun, done.took);
     }
 
     /// Counts the processor time of the host for a compaction of a side.

@@ -15,6 +15,7 @@
 //! Threading: the schedule's mutex; no I/O under it.
 
 pub(super) mod queues;
+mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,17 +23,14 @@ use std::sync::atomic::Ordering;
 
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
-use crate::formats::version::SeqRange;
 use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
-use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, unsettled, with_range_deletes};
+use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
-use crate::jobs::work::{Compaction, Described, Placed, Reason, What, Work};
-use crate::tree::pick::{
-    self, Choice, ManualStep, NOTHING_PICKED, Overlaps, PickInput, Reservation,
-};
-use crate::tree::settings::Settings;
-use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
+pub(super) use crate::jobs::take::state::PickState;
+use crate::jobs::work::{Described, Placed, Reason, What, Work};
+use crate::tree::pick::{self, Choice, ManualStep, Reservation};
+use crate::tree::view::{KeyspaceCore, MemSource};
 use crate::types::limits::KeyspaceId;
 use crate::types::options::ThirdScore;
 
@@ -52,72 +50,9 @@ pub(crate) enum Taker {
     },
 }
 
-/// One call ends after it has left this many flushes, or this many compactions, in the tree. It
+/// One call ends after it has left this many flushes, or twice as many compactions, in the tree. It
 /// looks at fewer compactions of each keyspace ([`Round::list_max`]).
 const LEFT_MAX: usize = 32;
-
-/// The input of picks for one keyspace, as of one moment.
-pub(super) struct PickState {
-    pub(super) view: Arc<KeyspaceView>,
-    settings: Arc<Settings>,
-    reserved: Vec<Reservation>,
-    unsettled: Vec<SeqRange>,
-    /// Bytes that lookups read in vain, by table.
-    seek_bytes: BTreeMap<u64, u64>,
-}
-
-impl PickState {
-    /// `reserved` are the reservations of the keyspace's work.
-    pub(super) fn of(
-        jobs: &Jobs,
-        keyspace: &KeyspaceCore,
-        reserved: Vec<Reservation>,
-    ) -> PickState {
-        let (view, settings) = (keyspace.pin(), keyspace.load_settings());
-        // A compaction that nobody waits for does not take the last space.
-        let counts_seeks = settings.pick.seek_compaction && !jobs.env.health().is_no_space();
-        PickState {
-            unsettled: unsettled(&view),
-            seek_bytes: match counts_seeks {
-                true => view.seek_bytes(),
-                false => BTreeMap::new(),
-            },
-            view,
-            settings,
-            reserved,
-        }
-    }
-
-    pub(super) fn input<'a>(&'a self, overlaps: Option<&'a Overlaps>) -> PickInput<'a> {
-        PickInput {
-            version: &self.view.version,
-            options: &self.settings.pick,
-            jobs: &self.reserved,
-            unsettled: &self.unsettled,
-            seek_bytes: &self.seek_bytes,
-            overlaps,
-            last_picked: &NOTHING_PICKED,
-        }
-    }
-
-    /// The input of the pick of a compaction that is due.
-    fn due_input<'a>(&'a self, schedule: &'a Schedule) -> PickInput<'a> {
-        let keyspace = self.view.version.id();
-        PickInput {
-            last_picked: schedule.last_picked(keyspace),
-            ..self.input(schedule.overlaps(keyspace))
-        }
-    }
-
-    fn compaction(self, choice: Choice, reason: Reason) -> What {
-        What::Compaction(Box::new(Compaction {
-            choice,
-            version: self.view.version.clone(),
-            unsettled: self.unsettled,
-            reason,
-        }))
-    }
-}
 
 /// The identity of a pick.
 pub(super) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
@@ -451,6 +386,12 @@ impl Round<'_> {
         let host = self.jobs.runner.sides.host();
         let sides = self.sides.iter().flatten().enumerate();
         let mut others = sides.filter(|(id, side)| *id != host && side.slots > 0);
+        let is_split = self.third_score == ThirdScore::Split;
+        if let Some((first, _)) = others.clone().next().filter(|_| is_split) {
+            // The host gets no compaction of its own, whatever it could begin.
+            return !self.is_occupied(schedule, first)
+                || self.taker == (Taker::Placer { anyway: true });
+        }
         let takes_host = match self.taker {
             Taker::Worker { .. } => !self.is_occupied(schedule, host),
             Taker::Placer { anyway } => anyway,
@@ -482,10 +423,11 @@ impl Round<'_> {
         if keyspace.is_dropped() {
             return None;
         }
-        let left_max = (self.left.len() + self.list_max()).min(LEFT_MAX);
         let may_begin = self.may_begin_compaction(schedule);
+        let list_max = self.list_max();
+        let mut looked = 0;
         let mut questions = Vec::new();
-        while self.left.len() < left_max {
+        while looked < list_max && self.left.len() < 2 * LEFT_MAX {
             let state = self.pick_state(schedule, keyspace);
             if reason == Reason::Due && state.settings.pick.second_score {
                 schedule.follow_overlaps(&state.view.version);
@@ -495,6 +437,9 @@ impl Round<'_> {
             };
             let reservation = choice.reservation();
             let what = state.compaction(choice, reason);
+            // An edit needs no side, so it keeps none from the next work.
+            let is_edit = matches!(&what, What::Compaction(compaction) if compaction.is_edit());
+            looked += usize::from(!is_edit);
             let needs_answers = self.needs_answers(keyspace, &what);
             if needs_answers || !questions.is_empty() {
                 // What is found later does not begin before this was placed.
@@ -675,6 +620,7 @@ impl Round<'_> {
             // compaction.
             let is_single = self.is_single
                 && kind == JobKind::Compaction
+                && !side.is_on_trial
                 && (id == host || side.slots > running.len() || self.is_occupied(schedule, id));
             if is_single {
                 running.retain(|job| job.kind == kind && job.is_executed);

@@ -155,10 +155,11 @@ fn record(store: &str, stats: &Stats) {
             let queue = stats.queues.iter().find(is_its);
             let (count, bytes) = queue.map_or((0, 0), |queue| (queue.work_count, queue.bytes));
             gauge!("siltstone_level_waiting_job_count", &labels).set(count as f64);
-            let begun = stats.jobs.iter().filter(|job| {
-                job.keyspace == keyspace.name && job.from_level.map(usize::from) == Some(level)
+            let running = stats.jobs.iter().filter(|job| {
+                let is_of_level = job.from_level.map(usize::from) == Some(level);
+                is_of_level && job.keyspace == keyspace.name && job.is_under_way()
             });
-            gauge!("siltstone_level_running_job_count", &labels).set(begun.count() as f64);
+            gauge!("siltstone_level_running_job_count", &labels).set(running.count() as f64);
             gauge!("siltstone_level_waiting_bytes", &labels).set(bytes as f64);
         }
     }

@@ -41,7 +41,7 @@ impl EventListener for Compactions {
     }
 }
 
-fn policy(text: &str) -> ScheduleOptions {
+pub fn policy(text: &str) -> ScheduleOptions {
     let mut options = Options::default();
     options.set("schedule", &Value::from(text)).unwrap();
     options.schedule
@@ -63,8 +63,11 @@ fn deep_options(text: &str) -> Options {
 
 /// Whether a job is a compaction that a side has to run. A move or a drop is only an edit of the
 /// manifest.
-fn is_compaction(job: &JobStats) -> bool {
-    !["flush", "move", "drop"].contains(&&job.kind[..])
+/// Whether a side executes a compaction, or will begin to. While an outcome is verified or
+/// installed, its side may have the next one.
+fn is_executed(job: &JobStats) -> bool {
+    let is_compaction = !["flush", "move", "drop"].contains(&&job.kind[..]);
+    is_compaction && ["reserved", "running"].contains(&&job.stage[..])
 }
 
 /// What was seen of a store while it was written.
@@ -323,7 +326,7 @@ fn one_compaction_at_once_on_a_side() {
         assert!(device.most_running() <= 1, "{}", device.most_running());
         assert!(device.ran().iter().all(|ran| ran.subjob_count == 1));
         for stats in &seen.stats {
-            let on_host = |job: &&JobStats| job.executor == "cpu" && is_compaction(job);
+            let on_host = |job: &&JobStats| job.executor == "cpu" && is_executed(job);
             let running = stats.jobs.iter().filter(on_host).count();
             assert!(running <= 1, "{:?}", stats.jobs);
         }
@@ -334,7 +337,7 @@ fn one_compaction_at_once_on_a_side() {
         let seen = write_much(&world, &[], "async-single");
         let mut busy = 0;
         for stats in &seen.stats {
-            let running = stats.jobs.iter().filter(|job| is_compaction(job)).count();
+            let running = stats.jobs.iter().filter(|job| is_executed(job)).count();
             assert!(running <= 1, "{:?}", stats.jobs);
             busy += running;
         }
@@ -346,15 +349,64 @@ fn one_compaction_at_once_on_a_side() {
 /// once asked about 32 of them, one after the other, whenever a job ended.)
 #[test]
 fn searches_ask_about_few_compactions() {
-    for text in ["async-single", "near-data", "default", "first-score=off"] {
+    for (text, most) in [
+        ("async-single", 12.0),
+        ("sync-split", 12.0),
+        ("near-data", 30.0),
+        ("default", 12.0),
+        ("first-score=off", 12.0),
+    ] {
+        let (mut asked, mut done) = (0, 0);
+        for seed in FEW {
+            let [of_seed, done_of_seed] = told(seed, move |world| {
+                let device = world.device(timed(2, 2000));
+                let seen = write_much(&world, &[&device], text);
+                [device.asked_count(), seen.done.len() as u64]
+            });
+            asked += of_seed;
+            done += done_of_seed;
+        }
+        let for_each = asked as f64 / done as f64;
+        assert!(for_each < most, "{text}: {for_each} questions for each compaction");
+    }
+}
+
+/// While the outcome of a divided compaction is verified, the next one runs, if the device has a
+/// second slot.
+#[test]
+fn the_next_compaction_runs_while_the_last_one_is_verified() {
+    for (slots, parts) in [(2, 2), (1, 1)] {
         simulated(move |world| {
-            let device = world.device(timed(2, 2000));
-            let seen = write_much(&world, &[&device], text);
-            let per_job = device.asked_count() as f64 / seen.done.len() as f64;
-            assert!(
-                per_job < 40.0,
-                "{text}: {per_job} questions for each compaction"
-            );
+            let device = world.device(Plan {
+                slots,
+                takes_flushes: false,
+                ..Plan::default()
+            });
+            let storage = Arc::new(FaultStorage::new(world.storage.clone(), &world.rt));
+            let components = world.components(storage.clone(), &[&device]);
+            let divided = Options {
+                schedule: policy("sync-split"),
+                ..options()
+            };
+            let store = Store::open_with(components, divided).unwrap();
+            store.test_hooks().set_subjob_min_bytes(10_000);
+            let made = due(&store, &["a", "b"]);
+            // The flushes are paid for.
+            world.rt.sleep(Duration::from_secs(60));
+            // The first table of the device's part is read when the outcome is verified.
+            let slow = Fault::Delay(Duration::from_secs(300));
+            storage.add(Rule::on(OpKind::Read, slow).ending("-0001-00000.tbl").times(1));
+            store.test_hooks().pause_compaction(false);
+            world.rt.sleep(Duration::from_secs(100));
+            let jobs = store.stats().jobs;
+            let verified = jobs.iter().filter(|job| job.stage == "verifying");
+            assert!(verified.count() >= 1, "{jobs:?}");
+            assert_eq!(device.ran().len(), parts, "{jobs:?}");
+            store.wait_until_idle().unwrap();
+            assert_eq!(device.ran().len(), 2);
+            for (keyspace, model) in &made {
+                check(keyspace, model);
+            }
         });
     }
 }
@@ -375,7 +427,7 @@ fn compactions_are_divided_between_two_sides() {
         assert!(others.is_empty(), "{others:?}");
         assert!(device.most_running() <= 1, "{}", device.most_running());
         for stats in &seen.stats {
-            let running = stats.jobs.iter().filter(|job| is_compaction(job)).count();
+            let running = stats.jobs.iter().filter(|job| is_executed(job)).count();
             assert!(running <= 1, "{:?}", stats.jobs);
         }
         // What each of them did counts for its side.

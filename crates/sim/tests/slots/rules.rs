@@ -239,6 +239,48 @@ fn tables_that_another_side_left_are_verified() {
     });
 }
 
+/// A device makes wrong tables of its part of a divided compaction. The host's own part is believed,
+/// and the part of the device is not.
+#[test]
+fn the_part_of_another_side_is_verified() {
+    simulated(|world| {
+        let first: Box<First> = Box::new(|job, ctx| {
+            let forged = ExecContext {
+                inputs: Arc::new(Forged(ctx.inputs.clone())),
+                ..ctx.clone()
+            };
+            CpuExecutor::new().run(job, &forged)
+        });
+        let first = Mutex::new(Some(first));
+        let mut components = Components::on(world.storage.clone(), world.rt.clone());
+        components.executors.push(Arc::new(Other { first }));
+        let divided = Options {
+            schedule: super::policies::policy("sync-split"),
+            ..options()
+        };
+        let store = Store::open_with(components, divided).unwrap();
+        store.test_hooks().set_subjob_min_bytes(10_000);
+        let mut made = due(&store, &["a"]);
+        let (keyspace, model) = &mut made[0];
+        // The snapshot keeps the range delete, which lies in the second part, that of the device.
+        let snapshot = store.snapshot();
+        keyspace.delete_range(key(700), key(710)).unwrap();
+        let all = model.clone();
+        model.retain(|k, _| !(key(700)..key(710)).contains(k));
+        keyspace.flush().unwrap();
+        store.test_hooks().pause_compaction(false);
+        store.wait_until_idle().unwrap();
+        check(keyspace, model);
+        let stats = store.stats();
+        assert_eq!(stats.counter("job_rejected_count"), 1);
+        assert_eq!(stats.counter("job_failed_count"), 0);
+        for (key, value) in all {
+            let found = keyspace.get_at(&snapshot, &key).unwrap();
+            assert_eq!(found.as_deref(), Some(&value[..]));
+        }
+    });
+}
+
 /// A device is writing a table when the store closes, and the storage takes half a minute for it.
 /// When the close has returned, nothing changes any more.
 #[test]

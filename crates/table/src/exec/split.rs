@@ -212,7 +212,9 @@ impl Drop for Ending {
 fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut u64) {
     let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
-        count(whole).store(before + of(parts[0]) + of(parts[1]), Ordering::Relaxed);
+        // Another machine may report any numbers.
+        let sum = before.saturating_add(of(parts[0])).saturating_add(of(parts[1]));
+        count(whole).store(sum, Ordering::Relaxed);
     };
     sum(|p| &p.entries, 0);
     sum(|p| &p.bytes_in, 0);

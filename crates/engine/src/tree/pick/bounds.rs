@@ -98,7 +98,9 @@ pub fn hard_cuts(
             Some(sum)
         });
         let inside = keys.iter().zip(sums);
-        let inside = inside.filter(|(key, _)| key[..] > choice.range.start[..]);
+        let leaves_enough = |sum: f64| sum >= least / 2.0 && sum <= all - least / 2.0;
+        let inside = inside
+            .filter(|(key, sum)| key[..] > choice.range.start[..] && leaves_enough(*sum));
         let nearest = inside.min_by(|(_, a), (_, b)| {
             let distance = |sum: &f64| (wanted - sum).abs();
             distance(a).total_cmp(&distance(b))
