@@ -61,10 +61,9 @@ fn deep_options(text: &str) -> Options {
     }
 }
 
-/// Whether a job is a compaction that a side has to run. A move or a drop is only an edit of the
-/// manifest.
-/// Whether a side executes a compaction, or will begin to. While an outcome is verified or
-/// installed, its side may have the next one.
+/// Whether a job is a compaction that a side executes, or will begin to. A move or a drop is only
+/// an edit of the manifest. While an outcome is verified or installed, its side may have the next
+/// compaction.
 fn is_executed(job: &JobStats) -> bool {
     let is_compaction = !["flush", "move", "drop"].contains(&&job.kind[..]);
     is_compaction && ["reserved", "running"].contains(&&job.stage[..])
