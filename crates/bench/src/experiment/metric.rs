@@ -54,7 +54,8 @@ pub enum Metric {
     DeviceCpu,
     /// Processor time of the host for each GiB written, in seconds.
     CpuSPerGib,
-    /// Input bytes of the host's compactions, by the seconds that they took.
+    /// Input bytes of the compactions that the host ran, divided by the seconds in which at least
+    /// one of them was running.
     HostCompactionBytesPerS,
     /// Bytes over the link for each byte that was put.
     LinkAmplification,
