@@ -212,9 +212,10 @@ pub struct RepairArgs {
     silt destroy old.silt --yes        in a script\n\n\
     The command asks first; --yes answers. It deletes only files of the store, also those in the \
     folders of its log and tables, and its settings in OPTIONS.toml. Other files stay, and are \
-    listed. Folders that are empty then are removed. The command refuses a store that is open, and \
-    a folder without a store. If it is interrupted, either the whole store is still there, or \
-    destroying it again deletes the remaining files.")]
+    listed. Folders that are empty then are removed. A folder on a device stays, empty; remove it \
+    on the device's machine. The command refuses a store that is open, and a folder without a \
+    store. If it is interrupted, either the whole store is still there, or destroying it again \
+    deletes the remaining files.")]
 pub struct DestroyArgs {
     /// The store's folder.
     pub store: PathBuf,
