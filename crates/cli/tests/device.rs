@@ -549,6 +549,17 @@ fn what_is_not_on_a_device_is_refused() {
             "{args:?}: {said}"
         );
     }
+    // For what a command makes, another folder is the way out, and not another machine.
+    for args in [
+        &["repair", "nothing", "--to", &url][..],
+        &["checkpoint", "nothing", &url],
+        &["demo", "--store", &url],
+        &["bench", "fillseq", "--folder", &url],
+        &["bench", "paper", "prockstore-fig9", "--folder", &url],
+    ] {
+        let said = silt(args).failed(2);
+        assert!(said.contains("give a local folder"), "{args:?}: {said}");
+    }
     for wrong in [
         "silt://127.0.0.1:4400",
         "silt+unix:///run/s",
