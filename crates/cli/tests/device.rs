@@ -606,7 +606,7 @@ fn a_policy_that_needs_a_device_says_how_to_do_without() {
     silt(["put", &store, "k", "w"]).fine();
 }
 
-/// A reader that has stopped to read holds up no signal.
+/// A reader that no longer reads does not delay a signal.
 #[test]
 fn a_device_whose_output_is_full_ends_by_a_signal() {
     let dir = tempfile::tempdir().unwrap();
