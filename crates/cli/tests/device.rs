@@ -386,18 +386,26 @@ fn what_keeps_a_device_from_starting_is_one_line() {
     assert!(said.contains("nothing to do"), "{said}");
     let said = refused(["device", "--listen", &at("s2"), "--keep", "4 GB"]).failed(2);
     assert!(said.contains("a size such as"), "{said}");
-    let keep = ["--keep", "4GiB", "--keep-all", "1GiB"];
-    let said = refused([
-        "device",
-        "--listen",
-        &at("s2"),
-        keep[0],
-        keep[1],
-        keep[2],
-        keep[3],
-    ]);
-    let said = said.failed(2);
-    assert!(said.contains("--keep-all is 1.0 GiB"), "{said}");
+    for (keep, less) in [
+        ("4GiB", "(1.0 GiB) is less than --keep (4.0 GiB)"),
+        (
+            "1073741825",
+            "(1,073,741,824 bytes) is less than --keep (1,073,741,825 bytes)",
+        ),
+    ] {
+        let socket = at("s2");
+        let said = refused([
+            "device",
+            "--listen",
+            &socket,
+            "--keep-all",
+            "1GiB",
+            "--keep",
+            keep,
+        ]);
+        let said = said.failed(2);
+        assert!(said.contains(&format!("--keep-all {less}: ")), "{said}");
+    }
     let name = "n".repeat(257);
     let said = refused([
         "device",
