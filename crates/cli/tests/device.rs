@@ -245,6 +245,8 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     let load = ["load", &plain, "-", "--tables", &elsewhere];
     let said = silt_with(load, b"a\n").failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
+    let is_not = format!("{plain} exists already, and {elsewhere} is not the folder");
+    assert!(said.contains(&is_not), "{said}");
     // The log of such a store lies in its own folder, so the settings cannot name another one.
     let split = device.text("split");
     for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
