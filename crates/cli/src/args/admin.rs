@@ -108,7 +108,8 @@ pub struct CompactArgs {
     check` on a store or a checkpoint that you rely on. The store is opened for writing: the \
     command needs write access to its folder, and no other process may have it open. The store \
     need not be compacted first; data that is only in the log is written as tables of the \
-    checkpoint. The new folder must not lie in the store's own."
+    checkpoint. The new folder must not lie in the store's own. The tables of a store made with \
+    --tables are read through the device, which must answer."
 )]
 pub struct CheckpointArgs {
     /// The store's folder.
@@ -187,7 +188,8 @@ pub struct CheckArgs {
     range that is suspect: its keys may be missing, older than the last write, or restored \
     although they were deleted. The exit code is 0 if nothing is lost, 1 if something is lost, and \
     3 if no store could be made. A repair that was interrupted can be repeated into the same \
-    folder.")]
+    folder. The tables of a store made with --tables are read through the device, which must \
+    answer.")]
 pub struct RepairArgs {
     /// The damaged store's folder.
     pub store: PathBuf,
