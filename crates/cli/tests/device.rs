@@ -245,6 +245,8 @@ fn tables_on_a_device_and_compactions_on_a_device() {
     let load = ["load", &plain, "-", "--tables", &elsewhere];
     let said = silt_with(load, b"a\n").failed(2);
     assert!(said.contains("leave --tables out"), "{said}");
+    let is_not = format!("{plain} exists already, and {elsewhere} is not the folder");
+    assert!(said.contains(&is_not), "{said}");
     // The log of such a store lies in its own folder, so the settings cannot name another one.
     let split = device.text("split");
     for (name, folder) in [("log_dir", "fast"), ("table_dir", "wide")] {
@@ -386,18 +388,26 @@ fn what_keeps_a_device_from_starting_is_one_line() {
     assert!(said.contains("nothing to do"), "{said}");
     let said = refused(["device", "--listen", &at("s2"), "--keep", "4 GB"]).failed(2);
     assert!(said.contains("a size such as"), "{said}");
-    let keep = ["--keep", "4GiB", "--keep-all", "1GiB"];
-    let said = refused([
-        "device",
-        "--listen",
-        &at("s2"),
-        keep[0],
-        keep[1],
-        keep[2],
-        keep[3],
-    ]);
-    let said = said.failed(2);
-    assert!(said.contains("--keep-all is 1.0 GiB"), "{said}");
+    for (keep, less) in [
+        ("4GiB", "(1.0 GiB) is less than --keep (4.0 GiB)"),
+        (
+            "1073741825",
+            "(1,073,741,824 bytes) is less than --keep (1,073,741,825 bytes)",
+        ),
+    ] {
+        let socket = at("s2");
+        let said = refused([
+            "device",
+            "--listen",
+            &socket,
+            "--keep-all",
+            "1GiB",
+            "--keep",
+            keep,
+        ]);
+        let said = said.failed(2);
+        assert!(said.contains(&format!("--keep-all {less}: ")), "{said}");
+    }
     let name = "n".repeat(257);
     let said = refused([
         "device",
@@ -549,6 +559,17 @@ fn what_is_not_on_a_device_is_refused() {
             "{args:?}: {said}"
         );
     }
+    // For what a command makes, another folder is the way out, and not another machine.
+    for args in [
+        &["repair", "nothing", "--to", &url][..],
+        &["checkpoint", "nothing", &url],
+        &["demo", "--store", &url],
+        &["bench", "fillseq", "--folder", &url],
+        &["bench", "paper", "prockstore-fig9", "--folder", &url],
+    ] {
+        let said = silt(args).failed(2);
+        assert!(said.contains("give a local folder"), "{args:?}: {said}");
+    }
     for wrong in [
         "silt://127.0.0.1:4400",
         "silt+unix:///run/s",
@@ -595,7 +616,7 @@ fn a_policy_that_needs_a_device_says_how_to_do_without() {
     silt(["put", &store, "k", "w"]).fine();
 }
 
-/// A reader that has stopped to read holds up no signal.
+/// A reader that no longer reads does not delay a signal.
 #[test]
 fn a_device_whose_output_is_full_ends_by_a_signal() {
     let dir = tempfile::tempdir().unwrap();

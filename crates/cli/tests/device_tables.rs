@@ -108,6 +108,50 @@ fn a_missing_folder_of_tables_is_explained() {
     assert!(!device.path("data/z").exists());
 }
 
+/// A store whose tables are gone for good cannot be destroyed, so the user is told what to do.
+#[test]
+fn what_is_left_of_a_store_with_tables_on_a_device_is_explained() {
+    let mut device = TestDevice::start(&[]);
+    let (local, tables) = (device.text("local"), device.url("t"));
+    let load = ["load", &local, "-", "--key", "number", "--tables", &tables];
+    silt_with(load, &numbered(2_000)).fine();
+    let (there, away) = (device.path("data/t"), device.path("data/away"));
+    let destroy = ["destroy", &local, "--yes"];
+    let advice = format!("if the tables are gone for good, remove the folder {local} with rm -r");
+    std::fs::rename(&there, &away).unwrap();
+    let said = silt(destroy).failed(3);
+    assert!(
+        said.contains("mount the device's disk") && said.contains(&advice),
+        "{said}"
+    );
+    std::fs::rename(&away, &there).unwrap();
+    device.kill();
+    let said = silt(destroy).failed(3);
+    assert!(
+        said.contains("is `silt device` running?") && said.contains(&advice),
+        "{said}"
+    );
+    device.run();
+    // The question is about the tables, too.
+    let said = silt(["destroy", &local]).failed(2);
+    assert!(
+        said.contains(&tables) && said.contains("for good?"),
+        "{said}"
+    );
+    // A link to the store's folder stays, and so do the files of the user, each of which is listed
+    // once.
+    let (link, letter) = (device.text("link"), device.path("local/letter.txt"));
+    std::os::unix::fs::symlink(&local, &link).unwrap();
+    std::fs::write(&letter, "dear").unwrap();
+    std::fs::create_dir(device.path("local/notes")).unwrap();
+    let said = silt(["destroy", &link, "--yes"]).fine();
+    assert!(said.contains("a link to the store's folder"), "{said}");
+    assert!(said.contains(&format!("{link}/notes (")), "{said}");
+    assert_eq!(said.matches("letter.txt").count(), 1, "{said}");
+    assert!(!said.contains("other files"), "{said}");
+    assert!(letter.exists() && files(&there, ".tbl").is_empty());
+}
+
 /// Without its file DIRECTORIES, a store looks as if its tables were lost.
 #[test]
 fn a_store_is_told_again_where_its_tables_are() {

@@ -286,7 +286,7 @@ fn components(
             ErrorKind::NotFound if is_recorded => error
                 .context(format!("opening the tables of the store {place}"))
                 .advice(TABLES_ADVICE),
-            ErrorKind::NotFound if is_store => tables_are_here(place),
+            ErrorKind::NotFound if is_store => tables_are_here(place, &tables),
             _ => error,
         }
     })?;
@@ -296,7 +296,7 @@ fn components(
         if !matches!(is_lost, Ok(true)) {
             device.close();
             is_lost?;
-            return Err(tables_are_here(place));
+            return Err(tables_are_here(place, &tables));
         }
     }
     let mut components = Components::on(root, runtime);
@@ -306,17 +306,17 @@ fn components(
     Ok(components)
 }
 
-/// The error for a store that seems to have its tables in its own folder.
+/// The error for a store that seems to have its tables in its own folder. `tables` is the address
+/// that was given.
 #[cold]
-fn tables_are_here(place: &str) -> Error {
+fn tables_are_here(place: &str, tables: &str) -> Error {
     Error::invalid_argument(format!(
-        "the store {place} has its tables in its own folder, and the folder on the device is not \
-         that of its tables"
+        "the store {place} exists already, and {tables} is not the folder of its tables"
     ))
-    .advice(
-        "leave the address of the folder out, because only a new store follows it; a store that \
-         has lost its file DIRECTORIES has its tables in the folder whose file OWNER names it",
-    )
+    .advice(format!(
+        "leave the address out, or choose another folder for a new store; if {place} has lost its \
+         file DIRECTORIES, give the folder on the device whose file OWNER names {place}"
+    ))
 }
 
 /// Whether the folder has an object of this name.

@@ -578,7 +578,10 @@ fn experiments_are_listed_with_their_titles() {
         "prockstore-fig16        Random writes by the number of sub-compactions (ProckStore)";
     assert!(out.contains(line), "{out}");
     assert!(
-        out.contains("\nprockstore-fig14        YCSB on 10 GB: the runs of"),
+        out.contains(
+            "\nprockstore-fig14        YCSB on 10 GB: the runs of prockstore-fig12, with only the \
+             ratios of Fig. 14\n"
+        ),
         "{out}"
     );
     assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");

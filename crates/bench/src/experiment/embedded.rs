@@ -48,7 +48,7 @@ static OTHER_NAMES: [(&str, &str, &str); 2] = [
 #[error(
     "there is no experiment `{name}`{}; those that there are: {}",
     did_you_mean(*.nearest),
-    embedded_names().collect::<Vec<_>>().join(", ")
+    known_names().join(", ")
 )]
 pub struct NoExperiment {
     /// The name.
@@ -62,10 +62,18 @@ pub fn embedded_names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
 
-/// Other names, each with the experiment whose runs it has: it has only the figures of the paper
-/// that belong to another figure of the paper.
-pub fn other_names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    OTHER_NAMES.iter().map(|(name, of, _)| (*name, *of))
+/// Other names, each with the experiment whose runs it has, and with the figure of the paper to
+/// which its ratios belong.
+pub fn other_names() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    OTHER_NAMES.iter().copied()
+}
+
+/// All names by which an experiment of the program can be given, sorted.
+pub fn known_names() -> Vec<&'static str> {
+    let others = other_names().map(|(name, ..)| name);
+    let mut names: Vec<_> = embedded_names().chain(others).collect();
+    names.sort_unstable();
+    names
 }
 
 impl Experiment {
@@ -85,10 +93,9 @@ impl Experiment {
             Some((.., figure)) => experiment.map(|all| all.only(figure)),
             None => experiment,
         };
-        let others = other_names().map(|(name, _)| name);
         experiment.ok_or_else(|| NoExperiment {
             name: name.into(),
-            nearest: nearest(name, embedded_names().chain(others)),
+            nearest: nearest(name, known_names()),
         })
     }
 

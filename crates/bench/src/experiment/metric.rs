@@ -54,7 +54,8 @@ pub enum Metric {
     DeviceCpu,
     /// Processor time of the host for each GiB written, in seconds.
     CpuSPerGib,
-    /// Input bytes of the host's compactions, by the seconds that they took.
+    /// Input bytes of the compactions that the host ran, divided by the seconds in which at least
+    /// one of them was running.
     HostCompactionBytesPerS,
     /// Bytes over the link for each byte that was put.
     LinkAmplification,
@@ -131,8 +132,25 @@ impl Metric {
 
     /// Whether the figure depends on how fast the machine is.
     pub fn is_of_machine(self) -> bool {
-        let name = self.name();
-        name.contains("_per_s") || name.ends_with("_us") || name.ends_with("_s")
+        matches!(
+            self,
+            Metric::OpsPerS
+                | Metric::OpsPerSUntilIdle
+                | Metric::BytesPerS
+                | Metric::BytesPerSUntilIdle
+                | Metric::UntilIdleS
+                | Metric::MeanUs
+                | Metric::P50Us
+                | Metric::P90Us
+                | Metric::P99Us
+                | Metric::P999Us
+                | Metric::P9999Us
+                | Metric::MaxUs
+                | Metric::CpuS
+                | Metric::StallS
+                | Metric::CpuSPerGib
+                | Metric::HostCompactionBytesPerS
+        )
     }
 
     /// Whether the record has the figure for each kind of operation. The others belong to the whole
@@ -250,6 +268,15 @@ mod tests {
                 metric.of(&json, None),
                 "{metric}"
             );
+        }
+    }
+
+    #[test]
+    fn rates_and_times_depend_on_the_machine() {
+        for metric in Metric::ALL {
+            let units = ["_s", "_us", "_s_until_idle", "_s_per_gib"];
+            let has_time = units.iter().any(|unit| metric.name().ends_with(unit));
+            assert_eq!(metric.is_of_machine(), has_time, "{metric}");
         }
     }
 

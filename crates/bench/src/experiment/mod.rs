@@ -26,7 +26,7 @@ use std::fmt;
 
 use crate::settings::{Kind, Settings};
 
-pub use embedded::{NoExperiment, embedded_names, other_names};
+pub use embedded::{NoExperiment, embedded_names, known_names, other_names};
 pub use error::ExperimentError;
 pub use metric::Metric;
 pub use plan::{ASSUMED_BYTES_PER_S, Estimate, Plan, PlanError, PlannedRun, Shrunk, StoreUse};

@@ -75,8 +75,8 @@ pub struct Record {
     pub device_cpu: Option<f64>,
     /// Processor time of the host's process for each GiB that was written, in seconds.
     pub cpu_s_per_gib: Option<f64>,
-    /// Input bytes of compactions that the host ran, by the time that they took; `None` if it ran
-    /// none. Those that ran at the same time count each.
+    /// Input bytes of the compactions that the host ran, divided by the time in which at least one
+    /// of them was running. `None` if it ran none.
     pub host_compaction_bytes_per_s: Option<f64>,
     /// The same of those that the device ran.
     pub device_compaction_bytes_per_s: Option<f64>,

@@ -108,7 +108,8 @@ pub struct CompactArgs {
     check` on a store or a checkpoint that you rely on. The store is opened for writing: the \
     command needs write access to its folder, and no other process may have it open. The store \
     need not be compacted first; data that is only in the log is written as tables of the \
-    checkpoint. The new folder must not lie in the store's own."
+    checkpoint. The new folder must not lie in the store's own. The tables of a store made with \
+    --tables are read through the device, which must answer."
 )]
 pub struct CheckpointArgs {
     /// The store's folder.
@@ -187,7 +188,8 @@ pub struct CheckArgs {
     range that is suspect: its keys may be missing, older than the last write, or restored \
     although they were deleted. The exit code is 0 if nothing is lost, 1 if something is lost, and \
     3 if no store could be made. A repair that was interrupted can be repeated into the same \
-    folder.")]
+    folder. The tables of a store made with --tables are read through the device, which must \
+    answer.")]
 pub struct RepairArgs {
     /// The damaged store's folder.
     pub store: PathBuf,
@@ -212,9 +214,10 @@ pub struct RepairArgs {
     silt destroy old.silt --yes        in a script\n\n\
     The command asks first; --yes answers. It deletes only files of the store, also those in the \
     folders of its log and tables, and its settings in OPTIONS.toml. Other files stay, and are \
-    listed. Folders that are empty then are removed. The command refuses a store that is open, and \
-    a folder without a store. If it is interrupted, either the whole store is still there, or \
-    destroying it again deletes the remaining files.")]
+    listed. Folders that are empty then are removed. A folder on a device stays, empty; remove it \
+    on the device's machine. The command refuses a store that is open, and a folder without a \
+    store. If it is interrupted, either the whole store is still there, or destroying it again \
+    deletes the remaining files.")]
 pub struct DestroyArgs {
     /// The store's folder.
     pub store: PathBuf,

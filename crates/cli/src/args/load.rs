@@ -169,8 +169,8 @@ pub struct LoadArgs {
     #[arg(long)]
     pub sync: bool,
     /// Put the tables of a new store into this folder on a device: silt://HOST:PORT/FOLDER, or
-    /// silt+unix://SOCKET#FOLDER. Log and manifest stay in the store's folder. A store that has
-    /// lost its file DIRECTORIES gets it back if the folder is that of its tables.
+    /// silt+unix://SOCKET#FOLDER. Log and manifest stay in the store's folder. If an existing store
+    /// has lost its file DIRECTORIES, giving the folder of its tables restores the file.
     #[arg(long, value_name = "URL", value_parser = tables)]
     pub tables: Option<String>,
     /// Let the device at this address (HOST:PORT or unix:PATH) run compactions of the load; can be

@@ -7,7 +7,7 @@ use siltstone_bench::command::{self, CommandError, Program};
 use siltstone_bench::engine::{Driver, NullDriver, SiltstoneDriver};
 use siltstone_bench::topology::{WithinArgs, within};
 
-use super::place::refuse_url;
+use super::place::refuse_url_for;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::{Failure, Outcome};
 use crate::signals::Signals;
@@ -26,7 +26,7 @@ pub fn run(args: &BenchArgs) -> Result<Outcome, Failure> {
         None => args.runs.folder.as_ref(),
     };
     if let Some(folder) = folder {
-        refuse_url(folder, "bench")?;
+        refuse_url_for(folder, "`silt bench` makes its stores in a local folder")?;
     }
     let signals = Signals::new().map_err(|e| Failure::io("the pipe of signals", &e))?;
     let watched = signals.watch();

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use super::options::file::Changes;
-use super::place::refuse_url;
+use super::place::{refuse_url, refuse_url_for};
 use super::{OPTIONS_FILE, OptionsFile, is_own, open_existing};
 use crate::args::CheckpointArgs;
 use crate::failure::{Failure, Outcome};
@@ -14,7 +14,10 @@ use crate::output::{Out, bytes, duration, outln, plural};
 pub fn run(args: &CheckpointArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     refuse_url(&args.store, "checkpoint")?;
-    refuse_url(&args.folder, "checkpoint")?;
+    refuse_url_for(
+        &args.folder,
+        "`silt checkpoint` makes the new store in a local folder",
+    )?;
     let store = open_existing(&args.store)?;
     let report = store.checkpoint(&args.folder)?;
     let own = store.keyspaces().iter().filter(|name| is_own(name)).count() as u64;

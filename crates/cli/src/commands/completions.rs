@@ -16,7 +16,7 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use siltstone::{Setting, Storages, settings};
-use siltstone_bench::experiment::{embedded_names, other_names};
+use siltstone_bench::experiment::known_names;
 use siltstone_bench::settings::{Cache, Compression, Workload};
 
 use super::is_own;
@@ -96,7 +96,7 @@ fn completed(command: Command) -> Command {
             "set" => with(arg, |typed| named(typed, "=")),
             "unset" => with(arg, |typed| named(typed, "")),
             "workloads" => with(arg, |typed| words(typed, Workload::NAMES)),
-            "figure" => with(arg, |typed| words(typed, &experiments())),
+            "figure" => with(arg, |typed| words(typed, &known_names())),
             "engine.compression" => with(arg, |typed| words(typed, Compression::NAMES)),
             "cache" => with(arg, |typed| words(typed, Cache::NAMES)),
             _ => arg,
@@ -109,11 +109,6 @@ fn words(typed: &OsStr, all: &[&str]) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let fits = all.iter().filter(|word| word.starts_with(&*typed));
     fits.map(|word| CompletionCandidate::new(*word)).collect()
-}
-
-fn experiments() -> Vec<&'static str> {
-    let others = other_names().map(|(name, _)| name);
-    embedded_names().chain(others).collect()
 }
 
 /// The names of settings that begin with what is typed.

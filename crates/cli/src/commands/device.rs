@@ -25,7 +25,7 @@ use lines::{Lines, Status};
 use super::{LOCK_LOOK, LOCK_PATIENCE, place};
 use crate::args::{DeviceArgs, DeviceCommand};
 use crate::failure::{Failure, Outcome};
-use crate::output::bytes;
+use crate::output::{bytes, plural};
 use crate::signals::{Signal, Signals};
 
 /// How often the sessions that began or ended are printed.
@@ -55,11 +55,13 @@ pub fn run(args: &DeviceArgs) -> Result<Outcome, Failure> {
         ));
     }
     if let Some(all) = args.keep_all.filter(|all| *all < keep) {
+        let rounded = [all, keep].map(bytes);
+        let [all, keep] = match rounded[0] == rounded[1] {
+            true => [all, keep].map(|exact| plural(exact, "byte")),
+            false => rounded,
+        };
         return Err(Failure::Usage(format!(
-            "--keep-all is {}, and a single session may keep {} (--keep): all sessions together \
-             cannot keep less",
-            bytes(all),
-            bytes(keep)
+            "--keep-all ({all}) is less than --keep ({keep}): raise --keep-all or lower --keep"
         )));
     }
     let name = device_name(args)?;
@@ -108,7 +110,7 @@ fn device_name(args: &DeviceArgs) -> Result<String, Failure> {
     match name.len() <= NAME_MAX_BYTES {
         true => Ok(name.clone()),
         false => Err(Failure::Usage(format!(
-            "--name has {} bytes, and the name of a device has at most {NAME_MAX_BYTES}",
+            "--name has {} bytes, and at most {NAME_MAX_BYTES} are allowed: give a shorter one",
             name.len()
         ))),
     }

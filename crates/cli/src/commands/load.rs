@@ -136,11 +136,11 @@ fn placement(args: &LoadArgs) -> Result<Placement, Failure> {
         && place::tables_on_device(store).is_none()
         && !place::has_lost_tables(store, tables)?
     {
+        let store = store.display();
         return Err(Failure::Usage(format!(
-            "{} is there already, and has its tables in a local folder: leave --tables out, which \
-             is for new stores, or choose another folder; if the store has lost its file \
-             DIRECTORIES, its tables are in the folder whose file OWNER names it",
-            store.display()
+            "{store} exists already, and {tables} is not the folder of its tables: leave --tables \
+             out, or choose another folder for a new store; if {store} has lost its file \
+             DIRECTORIES, give the folder on the device whose file OWNER names {store}"
         )));
     }
     Ok(Placement {

@@ -35,7 +35,6 @@ use siltstone::{Error, ErrorKind, IterOptions, Keyspace, Options, Store};
 use siltstone_device::Placement;
 
 use self::opened::Opened;
-pub use self::place::refuse_url;
 use crate::args::{RangeArgs, StoreArgs};
 use crate::failure::Failure;
 use crate::form::Form;

@@ -5,8 +5,8 @@
 //! the argument of a command may be either. Nothing may join, normalise or canonicalise such a
 //! path, which would change its double slash: a command asks [`url`] first.
 //!
-//! Invariant: a command that cannot work on a device calls [`refuse_url`] before anything else, so
-//! that no folder with the name `silt:` is ever created.
+//! Invariant: a command that cannot work on a device calls [`refuse_url`] or [`refuse_url_for`]
+//! before anything else, so that no folder with the name `silt:` is ever created.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const FIRST_LIMIT: Duration = Duration::from_secs(5);
 /// Reads the path of a store as the address of a folder on a device. `None` if it is a path.
 ///
 /// # Errors
-/// Wrong usage if it is meant as an address, and is none.
+/// Wrong usage if the path looks like an address and is not a valid one.
 pub fn url(path: &Path) -> Result<Option<&str>, Failure> {
     let shown = path.to_string_lossy();
     if !is_url(&shown) {
@@ -65,10 +65,11 @@ pub fn near_data(options: Options) -> Options {
 }
 
 /// Refuses the address of a folder on a device, for a command that works on local files only.
-/// `command` is the command's name.
+/// `command` is the command's name. For a folder that the command makes, use [`refuse_url_for`].
 ///
 /// # Errors
-/// Wrong usage if the path is such an address, or is meant as one.
+/// Wrong usage if the path is such an address, or if it looks like an address and is not a valid
+/// one.
 pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
     if url(path)?.is_none() {
         return Ok(());
@@ -84,7 +85,8 @@ pub fn refuse_url(path: &Path, command: &str) -> Result<(), Failure> {
 /// folder is for.
 ///
 /// # Errors
-/// Wrong usage if the path is such an address, or is meant as one.
+/// Wrong usage if the path is such an address, or if it looks like an address and is not a valid
+/// one.
 pub fn refuse_url_for(path: &Path, what: &str) -> Result<(), Failure> {
     match url(path)? {
         None => Ok(()),

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use siltstone::repair::{RepairOptions, RepairReport, RepairSource, repair};
 use siltstone_storage::{FileStorage, Runtime, Storage};
 
-use super::place::{self, refuse_url};
+use super::place::{self, refuse_url, refuse_url_for};
 use crate::args::RepairArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, outln};
@@ -17,7 +17,7 @@ use crate::output::{Out, outln};
 pub fn run(args: &RepairArgs) -> Result<Outcome, Failure> {
     refuse_url(&args.store, "repair")?;
     if let Some(to) = &args.to {
-        refuse_url(to, "repair")?;
+        refuse_url_for(to, "`silt repair` makes the new store in a local folder")?;
     }
     let target = args.to.clone().unwrap_or_else(|| beside(&args.store));
     let repair_error = |e: siltstone_storage::StorageError, path: &Path| {

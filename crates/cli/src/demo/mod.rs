@@ -30,6 +30,7 @@ use siltstone::{Options, Store};
 
 use crate::args::DemoArgs;
 use crate::commands::opened::Opened;
+use crate::commands::place::refuse_url_for;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, bytes, count, duration, nanos, outln};
 use crate::report::Place;
@@ -61,7 +62,7 @@ pub fn run(args: &DemoArgs) -> Result<Outcome, Failure> {
     let start = Instant::now();
     let plan = Plan::of(args);
     if let Some(store) = &args.store {
-        crate::commands::refuse_url(store, "demo")?;
+        refuse_url_for(store, "`silt demo` makes its store in a local folder")?;
     }
     let path = place(args.store.as_deref())?;
     let file = match &args.report {

@@ -96,8 +96,8 @@ pub struct StatsFile {
     /// The version of siltstone that the writer runs.
     pub version: String,
     /// The statistics, as [`crate::Store::stats`] returns them. Only `space` may be older: the
-    /// files are counted again when a thousand times as long has passed as the last count took, and
-    /// at the latest after five minutes. While the storage does not answer, the last count stays.
+    /// files are counted again after a pause of a thousand times the duration of the last count,
+    /// but of at most five minutes. While the storage does not answer, the last count stays.
     #[serde(serialize_with = "in_full")]
     pub stats: Stats,
 }

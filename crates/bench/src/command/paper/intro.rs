@@ -31,8 +31,8 @@ pub fn paragraphs(all: &[Carried]) -> Vec<String> {
          has the median of the ratios. In parentheses stands the interval of 95% (Student's t on \
          the logarithms of the rounds). Throughput counts until all flushes and compactions are \
          done; of runs that write nothing it may count until the last operation. The bandwidth of \
-         compactions is the input bytes of those that the host ran, by the time that they took; \
-         those that ran at the same time count each. A host that ran none has none."
+         compactions is the input bytes of the compactions that the host ran, divided by the time \
+         in which at least one of them was running. A host that ran none has none."
             .to_string(),
     );
     found.extend(promises(all));

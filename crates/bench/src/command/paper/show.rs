@@ -16,8 +16,8 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
     let Experiment {
         name, title, paper, ..
     } = experiment;
-    let own = other_names().filter(|(_, of)| of == name);
-    let others: Vec<&str> = own.map(|(other, _)| other).collect();
+    let own: Vec<_> = other_names().filter(|(_, of, _)| of == name).collect();
+    let others: Vec<&str> = own.iter().map(|(other, ..)| *other).collect();
     output.json(&json!({
         "name": name,
         "other_names": others,
@@ -29,9 +29,9 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
         "runs": experiment.runs.len(),
     }))?;
     output.text(&format!("{name:<24}{title} ({})\n", paper.system))?;
-    for other in others {
-        let line = format!("{other:<24}{title}: the runs of {name}, with other ratios\n");
-        output.text(&line)?;
+    for (other, of, figure) in own {
+        let what = format!("the runs of {of}, with only the ratios of {figure}");
+        output.text(&format!("{other:<24}{title}: {what}\n"))?;
     }
     Ok(())
 }

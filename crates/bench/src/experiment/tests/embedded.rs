@@ -84,12 +84,17 @@ fn a_misspelt_experiment_gets_the_nearest_name_and_the_list() {
             .nearest
             .is_none()
     );
+    // The list has the other names, too.
+    assert!(
+        text.contains(", prockstore-fig13, prockstore-fig14, prockstore-fig15, prockstore-fig16, "),
+        "{text}"
+    );
 }
 
 /// Figs. 14 and 15 of ProckStore show the tail latency of the runs of Figs. 12 and 13.
 #[test]
 fn another_name_has_the_runs_of_an_experiment_and_the_rows_of_its_own_figure() {
-    for (name, of) in other_names() {
+    for (name, of, _) in other_names() {
         assert!(embedded_names().all(|known| known != name), "{name}");
         let all = Experiment::named(of).unwrap();
         let found = Experiment::named(name).unwrap();

@@ -1,8 +1,9 @@
 //! The output of `silt device`: a line for each event.
 //!
-//! Invariants: nothing waits for the reader of the output. If it stops to read, lines are left out
+//! Invariants: nothing waits for the reader of the output. If it stops reading, lines are left out
 //! and counted; if it has gone, the device goes on without output. Peers that are refused cannot
-//! fill the output: after the first ones, there is one line about them in [`REFUSED_PAUSE`].
+//! fill the output: after the first ones, there is one line about them in [`REFUSED_PAUSE`], and
+//! one at the end.
 //!
 //! Threading: one thread writes the lines that the main thread gives it.
 
@@ -163,8 +164,12 @@ impl Lines {
     fn print(&mut self, text: &str, value: impl FnOnce() -> Value) {
         if self.left_out_count > 0 {
             let count = self.left_out_count;
+            let were = match count {
+                1 => "1 line was".to_string(),
+                count => format!("{} were", plural(count, "line")),
+            };
             let line = self.line(
-                &format!("{} left out here: nobody read them", plural(count, "line")),
+                &format!("{were} left out here, because nobody read the output"),
                 || json!({ "event": "left_out", "line_count": count }),
             );
             if self.take(line) {
@@ -199,8 +204,9 @@ impl Lines {
         }
     }
 
-    /// Prints the last line, and waits a moment until all lines are written.
+    /// Prints the last lines, and waits a moment until all lines are written.
     pub(super) fn end(mut self) {
+        self.refused_more();
         self.print("ended", || json!({ "event": "ended" }));
         self.sender = None;
         let _ = self.writing.recv_timeout(END_PATIENCE);
@@ -209,14 +215,12 @@ impl Lines {
     /// Prints which peers were refused. A hostile peer can be refused very often, so most of them
     /// may only be counted.
     pub(super) fn refused(&mut self, peers: RefusedPeers) {
-        let now = Instant::now();
+        self.refused_at(peers, Instant::now());
+    }
+
+    fn refused_at(&mut self, peers: RefusedPeers, now: Instant) {
         if self.unnamed_count > 0 && self.refused.take(now) {
-            let count = self.unnamed_count;
-            self.unnamed_count = 0;
-            self.print(
-                &format!("refused {} more", plural(count, "peer")),
-                || json!({ "event": "refused_more", "peer_count": count }),
-            );
+            self.refused_more();
         }
         for peer in peers.first {
             match self.refused.take(now) {
@@ -225,6 +229,17 @@ impl Lines {
             }
         }
         self.unnamed_count += peers.more_count;
+    }
+
+    /// Prints how many peers were refused and only counted since the last such line.
+    fn refused_more(&mut self) {
+        let count = std::mem::take(&mut self.unnamed_count);
+        if count > 0 {
+            self.print(
+                &format!("refused {}", plural(count, "more peer")),
+                || json!({ "event": "refused_more", "peer_count": count }),
+            );
+        }
     }
 
     fn refused_peer(&mut self, refused: &RefusedPeer) {
@@ -366,5 +381,102 @@ mod tests {
         assert_eq!(count(hour, 3), 3);
         assert_eq!(count(2 * hour, 100), 10);
         assert_eq!(count(2 * hour + REFUSED_PAUSE, 100), 1);
+    }
+
+    /// Lines of which `waiting` may wait for the reader, which takes them from the channel.
+    fn lines(json: bool, waiting: usize) -> (Lines, Receiver<String>) {
+        let (sender, reader) = sync_channel(waiting);
+        let (_, writing) = channel();
+        let lines = Lines {
+            json,
+            sender: Some(sender),
+            writing,
+            left_out_count: 0,
+            unnamed_count: 0,
+            refused: Budget::new(Instant::now()),
+        };
+        (lines, reader)
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_are_counted_where_they_are_missing() {
+        for json in [false, true] {
+            let (mut lines, reader) = lines(json, 1);
+            let mut print = |n: u64| lines.print(&n.to_string(), || n.into());
+            let read = || reader.try_iter().collect::<Vec<_>>();
+            let left_out = |count: u64| match (json, count) {
+                (true, _) => json!({ "event": "left_out", "line_count": count }).to_string(),
+                (false, 1) => "1 line was left out here, because nobody read the output".into(),
+                (false, _) => {
+                    format!("{count} lines were left out here, because nobody read the output")
+                }
+            };
+            (1..4).for_each(&mut print);
+            assert_eq!(read(), ["1"]);
+            // There is room for one line, which says that two are missing.
+            print(4);
+            assert_eq!(read(), [left_out(2)]);
+            print(5);
+            assert_eq!(read(), [left_out(1)]);
+        }
+        // With more room, the next line follows.
+        let (mut lines, reader) = lines(false, 2);
+        let mut print = |n: u64| lines.print(&n.to_string(), || n.into());
+        (1..5).for_each(&mut print);
+        assert_eq!(reader.try_iter().count(), 2);
+        print(5);
+        let text = "2 lines were left out here, because nobody read the output";
+        assert_eq!(reader.try_iter().collect::<Vec<_>>(), [text, "5"]);
+    }
+
+    #[test]
+    fn refused_peers_that_are_not_printed_are_counted() {
+        let peers = |named: usize, more_count: u64| RefusedPeers {
+            first: vec![
+                RefusedPeer {
+                    peer: "10.0.0.1:7".to_string(),
+                    host: None,
+                    reason: "it has no certificate".to_string(),
+                };
+                named
+            ],
+            more_count,
+        };
+        for json in [false, true] {
+            let begun = Instant::now();
+            let (mut lines, reader) = lines(json, 1);
+            lines.refused = Budget {
+                left: 0,
+                since: begun,
+            };
+            let read = || reader.try_iter().collect::<Vec<_>>();
+            let more = |count: u64| match json {
+                true => json!({ "event": "refused_more", "peer_count": count }).to_string(),
+                false => format!("refused {count} more peers"),
+            };
+            lines.refused_at(peers(2, 1), begun);
+            assert!(read().is_empty());
+            // There is one line after a while, and its peers are not counted again.
+            lines.refused_at(peers(1, 1), begun + REFUSED_PAUSE);
+            assert_eq!(read(), [more(3)]);
+            lines.refused_at(peers(0, 0), begun + REFUSED_PAUSE);
+            assert!(read().is_empty());
+            // The end needs no leave for such a line.
+            lines.refused_more();
+            assert_eq!(read(), [more(2)]);
+            lines.refused_more();
+            lines.refused_at(peers(0, 0), begun + 2 * REFUSED_PAUSE);
+            assert!(read().is_empty());
+            // A peer is named if there is leave for it.
+            lines.refused_at(peers(2, 0), begun + 2 * REFUSED_PAUSE);
+            let named = read();
+            assert!(named[0].contains("10.0.0.1:7"), "{named:?}");
+            lines.end();
+            let ended = match json {
+                true => json!({ "event": "refused_more", "peer_count": 1 }).to_string(),
+                false => "refused 1 more peer".to_string(),
+            };
+            assert_eq!(read(), [ended]);
+        }
     }
 }
