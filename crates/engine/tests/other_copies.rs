@@ -12,7 +12,7 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::{ErrorKind, Options, Storages, Store};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{CrashPolicy, OpKind, Runtime, Storage, StorageErrorKind};
 
 const THREE: Layout = Layout { log: 1, tables: 2 };
 
@@ -278,6 +278,57 @@ fn an_open_that_was_cut_off_is_followed_by_another_one() {
             }
         });
     }
+}
+
+/// What is left if an open was killed while it noted its number in the folder of the tables. The
+/// new file is visible there, and a loss of power brings the old one back.
+fn killed_in_its_note(folders: &Folders, layout: Layout) -> Folders {
+    let done = folders.kill();
+    let after = Fault::FailAfter(StorageErrorKind::Io);
+    done.add(Rule::on(OpKind::Replace, after).named("OPENED").nth(1));
+    done.try_open(layout, small()).unwrap_err();
+    assert_eq!(done.fired(), 1);
+    let noted = done.memory[1].read_small("OPENED").unwrap();
+    let [own, _, _] = done.memory;
+    let [_, tables, third] = folders.kill().memory;
+    let lease = tables.lease("kernel").unwrap();
+    tables.publish(lease.epoch(), "OPENED", &noted).unwrap();
+    drop(lease);
+    Folders::on(&folders.rt, [own.kill(), tables, third])
+}
+
+/// If several opens in a row were killed before their notes were synced, a loss of power brings
+/// back the note that was there before them. The store was taken for an old copy of itself.
+#[test]
+fn opens_that_were_killed_in_a_row_lock_nobody_out() {
+    in_simulation(14, |rt| {
+        let layout = Layout { log: 0, tables: 1 };
+        let folders = Folders::new(&rt);
+        let store = folders.open(layout);
+        live(&store, &mut Dice::new(14));
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let mut left = folders.kill();
+        for count in 1..=8 {
+            left = killed_in_its_note(&left, layout);
+            for image in [
+                left.kill(),
+                left.crash(CrashPolicy::LoseUnsynced),
+                left.crash(CrashPolicy::KeepUnsynced),
+            ] {
+                let copy = copy_of(&image, layout);
+                let store = image
+                    .try_open(layout, small())
+                    .unwrap_or_else(|e| panic!("after {count} opens: {e}"));
+                assert_eq!(contents(&store), wanted, "{count}");
+                store.close().unwrap();
+                image.assert_sound(layout);
+                // Two equal copies are told apart as before.
+                let error = copy.try_open(layout, small()).unwrap_err();
+                assert_eq!(error.file(), Some("OPENED"), "{error}");
+            }
+        }
+    });
 }
 
 /// On a full disk a store that knows its folders opens, and is not taken for a copy later.

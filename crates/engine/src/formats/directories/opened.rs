@@ -12,8 +12,10 @@
 //! above that of the manifest.
 //!
 //! Invariants:
-//! - Before a number is noted in another folder, the store's own folder has it, and the numbers
-//!   that the other folders had, durably. So a crash at any call locks nobody out.
+//! - Before a number is noted in another folder, the store's own folder has it durably. It keeps
+//!   the numbers that the other folders had, and the last ones of its own: a loss of power can
+//!   bring back what an earlier open had replaced, if that open was killed before its sync. So
+//!   crashes at any calls lock nobody out, unless nearly [`OPENS_MAX`] opens in a row were cut off.
 //! - An open deletes and overwrites nothing in another folder before the numbers are compared and
 //!   noted. It notes nothing on a full disk: then only the next open tells other copies apart.
 //! - A folder without the file is accepted. No open for writing by a version with this file has
@@ -32,6 +34,10 @@ use crate::formats::names::{OPENED, Parts};
 use crate::types::error::{Error, Result};
 
 const HEAD: &str = "siltstone-opened 1";
+
+/// How many numbers the store's own folder keeps. Each open that was cut off since the last sync of
+/// another folder takes one, and so does each open beside a reader without a lease that compares.
+const OPENS_MAX: usize = 16;
 
 /// The contents of `OPENED`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +154,7 @@ impl Opened {
     pub(crate) fn note(
         folders: &[Folder<'_>],
         id: StoreId,
-        known: BTreeSet<u128>,
+        known: &BTreeSet<u128>,
         new: impl FnOnce() -> u128,
         epoch: Epoch,
     ) -> Result<()> {
@@ -176,9 +182,15 @@ impl Opened {
                 Err(error) => Err(error.into()),
             }
         };
+        let own = match Opened::read(*root) {
+            // If another folder knew an open, the check has read this file. Otherwise nothing
+            // depends on it.
+            Err(error) if error.is_corruption() => None,
+            own => own?.filter(|own| own.store_id == id),
+        };
+        let own = own.map_or_else(Vec::new, |own| own.opens);
         let new = new();
-        let opens = known.into_iter().chain([new]);
-        if !write(*root, opens.collect())? {
+        if !write(*root, remembered(own, known, new))? {
             return Ok(());
         }
         for (storage, _) in others {
@@ -186,6 +198,17 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// The numbers for the store's own folder: those that it has, without the oldest ones if there are
+/// too many, those that the other folders know, and the new one.
+fn remembered(mut own: Vec<u128>, known: &BTreeSet<u128>, new: u128) -> Vec<u128> {
+    own.retain(|open| !known.contains(open));
+    let room = OPENS_MAX.saturating_sub(known.len() + 1);
+    let mut opens = own.split_off(own.len().saturating_sub(room));
+    opens.extend(known);
+    opens.push(new);
+    opens
 }
 
 /// The error for an old copy of a store's folder.
@@ -232,5 +255,22 @@ mod tests {
         }
         assert_eq!(Opened::decode(""), None);
         assert!(Opened::check_bytes(b"junk").unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn the_oldest_numbers_are_forgotten_unless_a_folder_knows_them() {
+        let known = |all: &[u128]| all.iter().copied().collect::<BTreeSet<u128>>();
+        assert_eq!(remembered(vec![], &known(&[]), 1), [1]);
+        assert_eq!(remembered(vec![1], &known(&[1]), 2), [1, 2]);
+        assert_eq!(remembered(vec![1, 2], &known(&[1]), 3), [2, 1, 3]);
+        // The disk of one folder was full at each of these opens.
+        let mut opens = vec![7];
+        for new in 100..200 {
+            opens = remembered(opens, &known(&[7, new - 1]), new);
+        }
+        assert_eq!(opens.len(), OPENS_MAX);
+        assert!(opens.contains(&7), "{opens:?}");
+        assert_eq!(opens[..3], [185, 186, 187]);
+        assert_eq!(opens.last(), Some(&199));
     }
 }

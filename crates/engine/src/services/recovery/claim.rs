@@ -190,7 +190,7 @@ fn read_store(
         }
         // An open that is refused must not take the folders from another copy of the store.
         let new = || random_id(runtime).0;
-        Opened::note(&folders, store_id, opens, new, epoch)?;
+        Opened::note(&folders, store_id, &opens, new, epoch)?;
     }
     Ok(Found {
         store_id,
