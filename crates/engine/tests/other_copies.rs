@@ -143,6 +143,16 @@ fn no_store_is_made_in_a_folder_of_another_one() {
     // Do what the message says.
     fs::remove_file(at("tables/CURRENT")).unwrap();
     is_whole(&at("s"));
+    // To destroy the store leaves the folder in which files of both would be.
+    fs::copy(at("other/CURRENT"), at("tables/CURRENT")).unwrap();
+    let before = names_in(&at("tables"));
+    let report = Store::destroy(at("s")).unwrap();
+    assert_eq!(report.left.len(), 1, "{:?}", report.left);
+    let (place, why) = &report.left[0];
+    assert!(place.ends_with("tables"), "{place}");
+    assert!(why.contains("another store was made"), "{why}");
+    assert_eq!(names_in(&at("tables")), before);
+    assert!(!at("s").exists() && !at("log").exists());
 }
 
 /// A copy of the store's own folder, which sees the same folders of log and tables.
@@ -202,6 +212,41 @@ fn an_old_copy_of_a_stores_folder_is_refused() {
             folders.assert_sound(layout);
         });
     }
+}
+
+/// The open of another copy that was cut off between its notes has only one of the folders. To
+/// destroy the older copy leaves them all, and needs no lease that the other copy holds.
+#[test]
+fn folders_of_another_copy_are_left_together() {
+    in_simulation(15, |rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.open(THREE);
+        live(&store, &mut Dice::new(15));
+        store.flush().unwrap();
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let copies = [copy_of(&folders, THREE), copy_of(&folders, THREE)];
+        let fail = Fault::Fail(StorageErrorKind::Io);
+        folders.add(Rule::on(OpKind::Replace, fail).named("OPENED").nth(2));
+        folders.try_open(THREE, small()).unwrap_err();
+        assert_eq!(folders.fired(), 1);
+        folders.clear();
+        let before = folders.names();
+        let destroy = |copy: &Folders| {
+            let report = Store::destroy_on(&copy.storages(THREE)).unwrap();
+            let left = report.left.iter();
+            let left: Vec<_> = left.filter(|(_, why)| why.contains("old copy")).collect();
+            assert_eq!(left.len(), 2, "{:?}", report.left);
+            assert_eq!(report.left.len(), 2, "{:?}", report.left);
+        };
+        destroy(&copies[0]);
+        assert_eq!(folders.names(), before);
+        let store = folders.open(THREE);
+        destroy(&copies[1]);
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        folders.assert_sound(THREE);
+    });
 }
 
 /// Of two equal copies, the one that is opened first goes on.
