@@ -249,6 +249,42 @@ fn folders_of_another_copy_are_left_together() {
     });
 }
 
+/// An incomplete clone is refused, and the store that was cloned is no old copy of it.
+#[test]
+fn a_clone_without_its_log_takes_no_folder() {
+    in_simulation(16, |rt| {
+        let layout = Layout { log: 0, tables: 1 };
+        let folders = Folders::new(&rt);
+        let store = folders.open(layout);
+        let ks = store.default_keyspace().unwrap();
+        common::put_synced(&ks, b"k", b"v");
+        drop(ks);
+        // It is not closed: without its log, a closed store still opens.
+        drop(store);
+        let folders = folders.kill();
+        let clone = copy_of(&folders, layout);
+        let own = &clone.memory[0];
+        let lease = own.lease("thief").unwrap();
+        for object in own.list().unwrap() {
+            if object.name.ends_with(".log") {
+                own.delete(lease.epoch(), &object.name).unwrap();
+            }
+        }
+        drop(lease);
+        let before = folders.memory[1].read_small("OPENED").unwrap();
+        let error = clone.try_open(layout, small()).unwrap_err();
+        assert!(error.is_corruption(), "{error}");
+        assert!(error.file().is_some_and(|f| f.ends_with(".log")), "{error}");
+        assert_eq!(folders.memory[1].read_small("OPENED").unwrap(), before);
+        let store = folders.open(layout);
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(ks.get(b"k").unwrap(), Some(b"v".to_vec()));
+        drop(ks);
+        store.close().unwrap();
+        folders.assert_sound(layout);
+    });
+}
+
 /// Of two equal copies, the one that is opened first goes on.
 #[test]
 fn the_copy_that_is_opened_first_goes_on() {
