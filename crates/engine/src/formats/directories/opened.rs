@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use siltstone_storage::{Epoch, Storage};
 
 use super::Folder;
-use super::text::{id_of, read_text, store_line, text_of};
+use super::text::{id_of, read_text, replace_if_room, store_line, text_of};
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{OPENED, Parts};
 use crate::types::error::{Error, Result};
@@ -169,18 +169,7 @@ impl Opened {
                 store_id: id,
                 opens,
             };
-            match storage.replace(epoch, OPENED, opened.encode().as_bytes()) {
-                Ok(()) => Ok(true),
-                // If the file is there, the sync of the folder has failed. A later sync could
-                // succeed without making durable what this one should have.
-                Err(error) if error.is_no_space() => {
-                    match Opened::read(storage).is_ok_and(|now| now.as_ref() == Some(&opened)) {
-                        true => Err(error.into()),
-                        false => Ok(false),
-                    }
-                }
-                Err(error) => Err(error.into()),
-            }
+            replace_if_room(storage, epoch, OPENED, &opened.encode())
         };
         let own = match Opened::read(*root) {
             // If another folder knew an open, the check has read this file. Otherwise nothing

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use siltstone_storage::{Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Storage, StorageErrorKind};
 
 use super::Folder;
 use crate::formats::manifest::StoreId;
@@ -61,6 +61,31 @@ pub(super) fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<Stri
 pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes)
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
+}
+
+/// Replaces a small file by one with other text, unless the disk is full. Returns whether it was
+/// replaced.
+///
+/// # Errors
+/// Those of the storage, except that there is no space.
+pub(super) fn replace_if_room(
+    storage: &dyn Storage,
+    epoch: Epoch,
+    name: &str,
+    text: &str,
+) -> Result<bool> {
+    match storage.replace(epoch, name, text.as_bytes()) {
+        Ok(()) => Ok(true),
+        // If the new file is there, the sync of the folder has failed. A later sync could succeed
+        // without making durable what this one should have.
+        Err(error) if error.is_no_space() => {
+            match read_text(storage, name).is_ok_and(|now| now.as_deref() == Some(text)) {
+                true => Err(error.into()),
+                false => Ok(false),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A path that fits on a line.

@@ -199,7 +199,7 @@ fn read_store(
         }
         if !is_new {
             // A lost DIRECTORIES is written again only now that all tables are known to be there.
-            claim.write(&folders, epoch)?;
+            claim.restore(&folders, epoch)?;
         }
         let new = || random_id(runtime).0;
         Opened::note(&folders, store_id, &opens, new, epoch)?;
