@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use siltstone_storage::{Epoch, Storage};
 
 use super::Folder;
-use super::text::{id_of, read_text, replace_if_room, store_line, text_of};
+use super::text::{id_of, read_text, refuse_other_version, replace_if_room, store_line, text_of};
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{OPENED, Parts};
 use crate::types::error::{Error, Result};
@@ -56,17 +56,20 @@ impl Opened {
         format!("{head}crc32c {crc:08x}\n")
     }
 
-    fn decode(text: &str) -> Option<Opened> {
-        let mut lines = text.lines();
-        if lines.next()? != HEAD {
-            return None;
-        }
-        let store_id = id_of(lines.next()?)?;
-        let open = |line: &str| u128::from_str_radix(line.strip_prefix("open ")?, 16).ok();
-        let opens = lines.map_while(open).collect();
-        let opened = Opened { store_id, opens };
-        // This compares the checksum, too.
-        (opened.encode() == text).then_some(opened)
+    /// Reads the text of the file `file`.
+    fn decode(text: &str, file: &str) -> Result<Opened> {
+        refuse_other_version(text, HEAD, file)?;
+        let parsed = (|| {
+            let mut lines = text.lines().skip(1);
+            let store_id = id_of(lines.next()?)?;
+            let open = |line: &str| u128::from_str_radix(line.strip_prefix("open ")?, 16).ok();
+            let opens = lines.map_while(open).collect();
+            Some(Opened { store_id, opens })
+        })();
+        // This compares the first line and the checksum, too.
+        parsed
+            .filter(|opened| opened.encode() == text)
+            .ok_or_else(|| Opened::unclear(file.to_string()))
     }
 
     /// Reads the file of a folder; `None` if there is none.
@@ -74,10 +77,7 @@ impl Opened {
         let Some(text) = read_text(storage, OPENED)? else {
             return Ok(None);
         };
-        let place = || format!("{}/{OPENED}", storage.describe());
-        Opened::decode(&text)
-            .map(Some)
-            .ok_or_else(|| Opened::unclear(place()))
+        Opened::decode(&text, &format!("{}/{OPENED}", storage.describe())).map(Some)
     }
 
     #[cold]
@@ -98,12 +98,9 @@ impl Opened {
     /// Checks the bytes of a file.
     ///
     /// # Errors
-    /// `Corruption`.
+    /// `Corruption`, and `Unsupported` for another version.
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
-        match Opened::decode(text_of(bytes, OPENED)?) {
-            Some(_) => Ok(()),
-            None => Err(Opened::unclear(OPENED.to_string())),
-        }
+        Opened::decode(text_of(bytes, OPENED)?, OPENED).map(drop)
     }
 
     /// The number of the last open of the store `id` that `folder` knows; `None` if it knows none.
@@ -111,7 +108,7 @@ impl Opened {
     ///
     /// # Errors
     /// `InvalidArgument` if the store's own folder does not know that open; `Corruption` if a file
-    /// is damaged; those of the storage.
+    /// is damaged; `Unsupported` if another version wrote it; those of the storage.
     pub(crate) fn last_in(
         folder: Folder<'_>,
         root: &dyn Storage,
@@ -150,7 +147,8 @@ impl Opened {
     /// Notes an open for writing, with a new number. `known` is what [`Opened::check`] returned.
     ///
     /// # Errors
-    /// Those of the storage, except that there is no space.
+    /// `Unsupported` if another version wrote the file in the store's own folder; those of the
+    /// storage, except that there is no space.
     pub(crate) fn note(
         folders: &[Folder<'_>],
         id: StoreId,
@@ -230,20 +228,26 @@ mod tests {
                 opens,
             };
             let text = opened.encode();
-            assert_eq!(Opened::decode(&text), Some(opened));
+            assert_eq!(Opened::decode(&text, OPENED).unwrap(), opened);
             for i in 0..text.len() {
                 for bit in 0..8 {
                     let mut bytes = text.clone().into_bytes();
                     bytes[i] ^= 1 << bit;
                     if let Ok(changed) = String::from_utf8(bytes) {
-                        assert_eq!(Opened::decode(&changed), None, "{changed}");
+                        assert!(Opened::decode(&changed, OPENED).is_err(), "{changed}");
                     }
                 }
-                assert_eq!(Opened::decode(&text[..i]), None, "{i}");
+                let error = Opened::decode(&text[..i], OPENED).unwrap_err();
+                assert!(error.is_corruption(), "{i}: {error}");
             }
         }
-        assert_eq!(Opened::decode(""), None);
-        assert!(Opened::check_bytes(b"junk").unwrap_err().is_corruption());
+        for bad in [&b""[..], b"junk", b"siltstone-open 1", b"\xff"] {
+            assert!(Opened::check_bytes(bad).unwrap_err().is_corruption());
+        }
+        let newer = b"siltstone-opened 2\nwhatever follows";
+        let error = Opened::check_bytes(newer).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+        assert!(!error.to_string().contains("delete"), "{error}");
     }
 
     #[test]

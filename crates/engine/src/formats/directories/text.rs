@@ -63,6 +63,26 @@ pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
 }
 
+/// Refuses a file of another version, which must not be edited or deleted like a damaged one.
+/// `head` is the first line of this version's, which ends with the number of the version; `file` is
+/// the name of the file.
+///
+/// # Errors
+/// `Unsupported`.
+pub(super) fn refuse_other_version(text: &str, head: &str, file: &str) -> Result<()> {
+    let found = text.lines().next().unwrap_or_default().trim_end();
+    let word = head.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    if found == head || !found.strip_prefix(word).is_some_and(is_number) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("{file} has an unknown version"))
+        .in_file(file)
+        .expected(head)
+        .found(found)
+        .advice("open the store with the version of siltstone that wrote it"))
+}
+
 /// Replaces a small file by one with other text, unless the disk is full. Returns whether it was
 /// replaced.
 ///
@@ -214,18 +234,8 @@ impl Directories {
                  its last line"
             ))
         };
+        refuse_other_version(text, DIRECTORIES_HEAD, DIRECTORIES)?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        if lines.first().is_some_and(|head| {
-            head.starts_with("siltstone-directories ") && *head != DIRECTORIES_HEAD
-        }) {
-            return Err(
-                Error::unsupported(format!("{DIRECTORIES} has an unknown version"))
-                    .in_file(DIRECTORIES)
-                    .expected(DIRECTORIES_HEAD)
-                    .found(lines[0])
-                    .advice("open the store with the version of siltstone that wrote it"),
-            );
-        }
         let [DIRECTORIES_HEAD, store, log, tables, crc] = lines[..] else {
             return Err(bad("the file does not say where a store's parts lie"));
         };
@@ -301,16 +311,21 @@ impl Owner {
         )
     }
 
-    fn decode(text: &str) -> Option<Owner> {
+    /// Reads the text of the file `file`.
+    fn decode(text: &str, file: &str) -> Result<Owner> {
+        refuse_other_version(text, OWNER_HEAD, file)?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        let [OWNER_HEAD, store, folder, holds] = lines[..] else {
-            return None;
-        };
-        Some(Owner {
-            store_id: id_of(store)?,
-            folder: folder.strip_prefix("folder ")?.to_string(),
-            holds: holds.strip_prefix("holds ")?.to_string(),
-        })
+        let parsed = (|| {
+            let [OWNER_HEAD, store, folder, holds] = lines[..] else {
+                return None;
+            };
+            Some(Owner {
+                store_id: id_of(store)?,
+                folder: folder.strip_prefix("folder ")?.to_string(),
+                holds: holds.strip_prefix("holds ")?.to_string(),
+            })
+        })();
+        parsed.ok_or_else(|| Owner::unclear(file.to_string()))
     }
 
     /// Reads the file of a folder; `None` if there is none.
@@ -318,9 +333,7 @@ impl Owner {
         let Some(text) = read_text(storage, OWNER)? else {
             return Ok(None);
         };
-        Owner::decode(&text)
-            .map(Some)
-            .ok_or_else(|| Owner::unclear(format!("{}/{OWNER}", storage.describe())))
+        Owner::decode(&text, &format!("{}/{OWNER}", storage.describe())).map(Some)
     }
 
     /// The error for a file that does not name a store.
@@ -341,10 +354,7 @@ impl Owner {
     /// # Errors
     /// Those of [`Owner::read`].
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
-        match Owner::decode(text_of(bytes, OWNER)?) {
-            Some(_) => Ok(()),
-            None => Err(Owner::unclear(OWNER.to_string())),
-        }
+        Owner::decode(text_of(bytes, OWNER)?, OWNER).map(drop)
     }
 
     /// Whether it names the store `id`, in any folder.
@@ -496,15 +506,17 @@ mod tests {
             holds: "log tables".to_string(),
         };
         let text = owner.encode();
-        assert_eq!(Owner::decode(&text), Some(owner.clone()));
+        assert_eq!(Owner::decode(&text, OWNER).unwrap(), owner);
         assert_eq!(
-            Owner::decode(&text.replace('\n', " \r\n")),
-            Some(owner),
+            Owner::decode(&text.replace('\n', " \r\n"), OWNER).unwrap(),
+            owner,
             "an editor's line ends"
         );
-        for bad in ["", "siltstone-owner 1\n", "siltstone-owner 2\nstore 7"] {
-            assert_eq!(Owner::decode(bad), None);
+        for bad in ["", "siltstone-owner 1\n", "siltstone-own 1\nstore 7"] {
+            assert!(Owner::decode(bad, OWNER).unwrap_err().is_corruption());
         }
+        let error = Owner::decode("siltstone-owner 2\nstore 7", OWNER).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
     }
 
     #[test]
