@@ -28,7 +28,9 @@ use std::collections::BTreeSet;
 use siltstone_storage::{Epoch, Storage};
 
 use super::Folder;
-use super::text::{id_of, read_text, refuse_other_version, replace_if_room, store_line, text_of};
+use super::text::{
+    id_of, read_text, refuse_other_version, replace_if_room, shown_file, store_line, text_of,
+};
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{OPENED, Parts};
 use crate::types::error::{Error, Result};
@@ -202,6 +204,7 @@ fn remembered(mut own: Vec<u128>, known: &BTreeSet<u128>, new: u128) -> Vec<u128
 #[cold]
 fn newer(root: &dyn Storage, storage: &dyn Storage, parts: Parts, last: u128) -> Error {
     let (root, place) = (root.describe(), storage.describe());
+    let file = shown_file(storage, OPENED);
     Error::invalid_argument(format!(
         "{root} is an old copy of the store's folder: another copy of it was opened since, and \
          {place}, which holds the {parts}, belongs to that one now"
@@ -211,8 +214,8 @@ fn newer(root: &dyn Storage, storage: &dyn Storage, parts: Parts, last: u128) ->
     .found(format!("open {last:032x} in {place}/{OPENED}"))
     .advice(format!(
         "use the other copy, because an open of this one would delete what that one has written; \
-         if the other copy is lost for good, delete {place}/{OPENED}: then this one goes on with \
-         what it knows, if that is still there, and deletes the rest"
+         if the other copy is lost for good, delete {file}: then this one goes on with what it \
+         knows, if that is still there, and deletes the rest"
     ))
 }
 

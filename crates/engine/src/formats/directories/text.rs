@@ -63,6 +63,19 @@ pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
 }
 
+/// The name of a file in a folder, for advice. Only a file that the user can reach is named by its
+/// path.
+pub(super) fn shown_file(storage: &dyn Storage, name: &str) -> String {
+    let place = storage.describe();
+    match super::is_on_device(&storage.location()) {
+        true => format!(
+            "the file {name} of the folder {place}, on the device's machine and below the \
+             device's --data"
+        ),
+        false => format!("{place}/{name}"),
+    }
+}
+
 /// Refuses a file of another version, which must not be edited or deleted like a damaged one.
 /// `head` is the first line of this version's, which ends with the number of the version; `file` is
 /// the name of the file.
@@ -424,14 +437,7 @@ impl Owner {
             Error::invalid_argument(format!("the folder {place} belongs to another store"))
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
-            // Only a file that the user can reach is named by its path.
-            let file = match super::is_on_device(&storage.location()) {
-                true => format!(
-                    "the file {OWNER} of the folder {place}, on the device's machine and below \
-                     the device's --data"
-                ),
-                false => format!("{place}/{OWNER}"),
-            };
+            let file = shown_file(storage, OWNER);
             Error::invalid_argument(format!(
                 "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of \
                  that store's folder, or that folder was moved here",
