@@ -68,7 +68,7 @@ fn an_old_copy_of_a_local_folder_deletes_no_tables() {
     ] {
         let said = silt(args).failed(3);
         assert!(said.contains("is an old copy"), "{args:?}: {said}");
-        let file = format!("delete {tables}/OPENED");
+        let file = format!("delete the file OPENED of the folder {tables}");
         assert!(said.contains(&file), "{args:?}: {said}");
     }
     assert_eq!(files(&device.path("data/t"), ".tbl"), before);

@@ -271,6 +271,36 @@ fn a_lost_file_of_directories_is_named_and_written_again() {
     });
 }
 
+/// On a full disk a store that has lost the file opens with the folders that it is given. The file
+/// is written again once there is room.
+#[test]
+fn a_lost_file_of_directories_waits_for_room() {
+    in_simulation(12, |rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.open(THREE);
+        common::put_synced(&store.default_keyspace().unwrap(), b"k", b"v");
+        store.flush().unwrap();
+        store.close().unwrap();
+        let root = &folders.memory[0];
+        let file = root.read_small("DIRECTORIES").unwrap();
+        let lease = root.lease("thief").unwrap();
+        root.delete(lease.epoch(), "DIRECTORIES").unwrap();
+        root.sync_dir(lease.epoch()).unwrap();
+        drop(lease);
+        root.set_capacity(Some(root.used_bytes()));
+        let store = folders.open(THREE);
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(ks.get(b"k").unwrap(), Some(b"v".to_vec()));
+        drop(ks);
+        drop(store);
+        assert!(root.read_small("DIRECTORIES").is_err());
+        root.set_capacity(None);
+        folders.open(THREE).close().unwrap();
+        assert_eq!(root.read_small("DIRECTORIES").unwrap(), file);
+        folders.assert_sound(THREE);
+    });
+}
+
 /// A failed sync of the log's folder or of the tables' folder poisons the store, because only one
 /// of several jobs gets the error.
 #[test]

@@ -12,7 +12,7 @@ use siltstone::check::{CheckStorages, check};
 use siltstone::{ErrorKind, Options, Storages, Store};
 use siltstone_storage::fault::{Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{CrashPolicy, OpKind, Runtime, Storage, StorageErrorKind};
 
 const THREE: Layout = Layout { log: 1, tables: 2 };
 
@@ -143,6 +143,16 @@ fn no_store_is_made_in_a_folder_of_another_one() {
     // Do what the message says.
     fs::remove_file(at("tables/CURRENT")).unwrap();
     is_whole(&at("s"));
+    // To destroy the store leaves the folder in which files of both would be.
+    fs::copy(at("other/CURRENT"), at("tables/CURRENT")).unwrap();
+    let before = names_in(&at("tables"));
+    let report = Store::destroy(at("s")).unwrap();
+    assert_eq!(report.left.len(), 1, "{:?}", report.left);
+    let (place, why) = &report.left[0];
+    assert!(place.ends_with("tables"), "{place}");
+    assert!(why.contains("another store was made"), "{why}");
+    assert_eq!(names_in(&at("tables")), before);
+    assert!(!at("s").exists() && !at("log").exists());
 }
 
 /// A copy of the store's own folder, which sees the same folders of log and tables.
@@ -202,6 +212,77 @@ fn an_old_copy_of_a_stores_folder_is_refused() {
             folders.assert_sound(layout);
         });
     }
+}
+
+/// The open of another copy that was cut off between its notes has only one of the folders. To
+/// destroy the older copy leaves them all, and needs no lease that the other copy holds.
+#[test]
+fn folders_of_another_copy_are_left_together() {
+    in_simulation(15, |rt| {
+        let folders = Folders::new(&rt);
+        let store = folders.open(THREE);
+        live(&store, &mut Dice::new(15));
+        store.flush().unwrap();
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let copies = [copy_of(&folders, THREE), copy_of(&folders, THREE)];
+        let fail = Fault::Fail(StorageErrorKind::Io);
+        folders.add(Rule::on(OpKind::Replace, fail).named("OPENED").nth(2));
+        folders.try_open(THREE, small()).unwrap_err();
+        assert_eq!(folders.fired(), 1);
+        folders.clear();
+        let before = folders.names();
+        let destroy = |copy: &Folders| {
+            let report = Store::destroy_on(&copy.storages(THREE)).unwrap();
+            let left = report.left.iter();
+            let left: Vec<_> = left.filter(|(_, why)| why.contains("old copy")).collect();
+            assert_eq!(left.len(), 2, "{:?}", report.left);
+            assert_eq!(report.left.len(), 2, "{:?}", report.left);
+        };
+        destroy(&copies[0]);
+        assert_eq!(folders.names(), before);
+        let store = folders.open(THREE);
+        destroy(&copies[1]);
+        assert_eq!(contents(&store), wanted);
+        store.close().unwrap();
+        folders.assert_sound(THREE);
+    });
+}
+
+/// An incomplete clone is refused, and the store that was cloned is no old copy of it.
+#[test]
+fn a_clone_without_its_log_takes_no_folder() {
+    in_simulation(16, |rt| {
+        let layout = Layout { log: 0, tables: 1 };
+        let folders = Folders::new(&rt);
+        let store = folders.open(layout);
+        let ks = store.default_keyspace().unwrap();
+        common::put_synced(&ks, b"k", b"v");
+        drop(ks);
+        // It is not closed: without its log, a closed store still opens.
+        drop(store);
+        let folders = folders.kill();
+        let clone = copy_of(&folders, layout);
+        let own = &clone.memory[0];
+        let lease = own.lease("thief").unwrap();
+        for object in own.list().unwrap() {
+            if object.name.ends_with(".log") {
+                own.delete(lease.epoch(), &object.name).unwrap();
+            }
+        }
+        drop(lease);
+        let before = folders.memory[1].read_small("OPENED").unwrap();
+        let error = clone.try_open(layout, small()).unwrap_err();
+        assert!(error.is_corruption(), "{error}");
+        assert!(error.file().is_some_and(|f| f.ends_with(".log")), "{error}");
+        assert_eq!(folders.memory[1].read_small("OPENED").unwrap(), before);
+        let store = folders.open(layout);
+        let ks = store.default_keyspace().unwrap();
+        assert_eq!(ks.get(b"k").unwrap(), Some(b"v".to_vec()));
+        drop(ks);
+        store.close().unwrap();
+        folders.assert_sound(layout);
+    });
 }
 
 /// Of two equal copies, the one that is opened first goes on.
@@ -278,6 +359,57 @@ fn an_open_that_was_cut_off_is_followed_by_another_one() {
             }
         });
     }
+}
+
+/// What is left if an open was killed while it noted its number in the folder of the tables. The
+/// new file is visible there, and a loss of power brings the old one back.
+fn killed_in_its_note(folders: &Folders, layout: Layout) -> Folders {
+    let done = folders.kill();
+    let after = Fault::FailAfter(StorageErrorKind::Io);
+    done.add(Rule::on(OpKind::Replace, after).named("OPENED").nth(1));
+    done.try_open(layout, small()).unwrap_err();
+    assert_eq!(done.fired(), 1);
+    let noted = done.memory[1].read_small("OPENED").unwrap();
+    let [own, _, _] = done.memory;
+    let [_, tables, third] = folders.kill().memory;
+    let lease = tables.lease("kernel").unwrap();
+    tables.publish(lease.epoch(), "OPENED", &noted).unwrap();
+    drop(lease);
+    Folders::on(&folders.rt, [own.kill(), tables, third])
+}
+
+/// If several opens in a row were killed before their notes were synced, a loss of power brings
+/// back the note that was there before them. The store was taken for an old copy of itself.
+#[test]
+fn opens_that_were_killed_in_a_row_lock_nobody_out() {
+    in_simulation(14, |rt| {
+        let layout = Layout { log: 0, tables: 1 };
+        let folders = Folders::new(&rt);
+        let store = folders.open(layout);
+        live(&store, &mut Dice::new(14));
+        let wanted = contents(&store);
+        store.close().unwrap();
+        let mut left = folders.kill();
+        for count in 1..=8 {
+            left = killed_in_its_note(&left, layout);
+            for image in [
+                left.kill(),
+                left.crash(CrashPolicy::LoseUnsynced),
+                left.crash(CrashPolicy::KeepUnsynced),
+            ] {
+                let copy = copy_of(&image, layout);
+                let store = image
+                    .try_open(layout, small())
+                    .unwrap_or_else(|e| panic!("after {count} opens: {e}"));
+                assert_eq!(contents(&store), wanted, "{count}");
+                store.close().unwrap();
+                image.assert_sound(layout);
+                // Two equal copies are told apart as before.
+                let error = copy.try_open(layout, small()).unwrap_err();
+                assert_eq!(error.file(), Some("OPENED"), "{error}");
+            }
+        }
+    });
 }
 
 /// On a full disk a store that knows its folders opens, and is not taken for a copy later.

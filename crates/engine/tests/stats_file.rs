@@ -5,12 +5,15 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::folders::{Folders, Layout};
 use common::{Disk, SYNC, key, put_in_all, small};
 use siltstone::check::{CheckStorages, check};
-use siltstone::{Components, ErrorKind, Options, Store, read_stats_file, read_stats_file_from};
+use siltstone::{
+    Components, ErrorKind, Options, Storages, Store, read_stats_file, read_stats_file_from,
+};
 use siltstone_storage::fault::{Effect, Fault, Rule};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{OpKind, Storage, StorageErrorKind};
+use siltstone_storage::{FaultStorage, OpKind, Storage, StorageErrorKind};
 
 const STATS: &str = "STATS.json";
 
@@ -86,6 +89,45 @@ fn a_count_that_failed_or_was_slow_is_made_again_soon() {
         add_table();
         rt.sleep(Duration::from_secs(310));
         assert_eq!(space().tables.file_count, old.tables.file_count + 2);
+        store.close().unwrap();
+    });
+}
+
+/// One of the folders cannot be listed from the beginning: the files in the others are counted.
+#[test]
+fn a_folder_that_cannot_be_listed_hides_no_other() {
+    in_simulation(|rt| {
+        let folders = Folders::new(&rt);
+        let tables = FaultStorage::new(Arc::new(folders.memory[1].clone()), &rt);
+        let storages = Storages {
+            tables: Arc::new(tables.clone()),
+            ..folders.storages(Layout { log: 0, tables: 1 })
+        };
+        let components = Components::of(storages, rt.clone());
+        let store = Store::open_with(components, small()).unwrap();
+        let fail = Fault::Fail(StorageErrorKind::PermissionDenied);
+        tables.add(Rule::on(OpKind::List, fail).for_good());
+        let ks = store.create_keyspace("a").unwrap();
+        ks.put(b"k", &[1; 200]).unwrap();
+        ks.flush().unwrap();
+        let space = || {
+            read_stats_file_from(&folders.memory[0])
+                .unwrap()
+                .stats
+                .space
+        };
+        rt.sleep(Duration::from_secs(3));
+        let old = space();
+        assert!(old.manifests.file_count > 0 && old.log_live.file_count > 0);
+        assert_eq!(old.tables.file_count, 0);
+        tables.clear();
+        rt.sleep(Duration::from_secs(90));
+        let whole = space();
+        assert_eq!(whole.tables.file_count, 1);
+        // From now on the last whole count stays.
+        tables.add(Rule::on(OpKind::List, fail).for_good());
+        rt.sleep(Duration::from_secs(90));
+        assert_eq!(space(), whole);
         store.close().unwrap();
     });
 }

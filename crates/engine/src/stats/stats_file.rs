@@ -51,13 +51,16 @@ const FAILED_COUNT_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct SpaceCount {
     space: SpaceStats,
+    /// Whether all folders could be listed for it.
+    is_whole: bool,
     /// When the files are counted again. `None` if they were not counted yet.
     next: Option<Instant>,
 }
 
 impl SpaceCount {
     /// The space, counted again if the last count is old enough. While the storage cannot be
-    /// reached, and if it fails, the last count stays.
+    /// reached, and if it fails, the last whole count stays. Until there is one, what can be listed
+    /// is counted.
     fn get(&mut self, wal: &Wal) -> SpaceStats {
         let env = wal.env();
         let begun = env.now();
@@ -73,8 +76,9 @@ impl SpaceCount {
                 false => FAILED_COUNT_PAUSE,
             };
             self.next = Some(end + pause);
-            if counted.is_complete {
+            if counted.is_complete || !self.is_whole {
                 self.space = counted.space;
+                self.is_whole = counted.is_complete;
             }
         }
         self.space
@@ -97,7 +101,8 @@ pub struct StatsFile {
     pub version: String,
     /// The statistics, as [`crate::Store::stats`] returns them. Only `space` may be older: the
     /// files are counted again after a pause of a thousand times the duration of the last count,
-    /// but of at most five minutes. While the storage does not answer, the last count stays.
+    /// but of at most five minutes. While the storage does not answer, the last count stays. A
+    /// folder that could not be listed since the store was opened counts as empty.
     #[serde(serialize_with = "in_full")]
     pub stats: Stats,
 }

@@ -1,7 +1,9 @@
 //! Destroys a store: deletes all of its files, and nothing else.
 //!
 //! Under the writer's leases of all its folders, a store's own files (`names.rs`) are deleted.
-//! Other files stay, and the report names them. Folders that are empty afterwards are removed.
+//! Other files stay, and the report names them. Folders that are empty afterwards are removed. A
+//! folder with files of another store is left, and if another copy of the store's folder was opened
+//! since, all folders but this copy's own are left.
 //!
 //! Invariant: a crash at any call leaves the whole store or none. So the pointer is removed first:
 //! while it exists, an open would find a store with whatever is left of it, and a log without its
@@ -260,41 +262,93 @@ fn run<'a>(places: &'a [Place], report: &mut DestroyReport) -> Result<Vec<Held<'
         .or(directories.as_ref().map(|d| d.store_id));
     // Files of another store in the same folder could not be told from those of this one.
     refuse_owned(root, id).map_err(context)?;
+    let leave = |place: &Place, why: String, report: &mut DestroyReport| {
+        report.left.push((place.storage.describe(), why));
+    };
+    let mut owned = Vec::new();
     for place in &places[1..] {
-        let storage = &*place.storage;
-        let mut leave = |why: String| report.left.push((storage.describe(), why));
-        // A folder that does not belong to this store is not changed, not even by a lease file: the
-        // folder here may be a copy.
-        let is_own = |owner: &Owner| id.is_some_and(|id| owner.is(id, root));
-        match Owner::read(storage) {
-            Ok(Some(owner)) if is_own(&owner) => {
-                let folder = (storage, place.parts);
-                match id.map(|id| Opened::last_in(folder, root, id)) {
-                    // The folder that is destroyed is an old copy of the store's.
-                    Some(Err(error)) if error.kind() == ErrorKind::InvalidArgument => {
-                        leave(error.message().to_string());
-                        continue;
-                    }
-                    // A damaged file does not show that there is another copy.
-                    Some(Err(error)) if !error.is_corruption() => return Err(context(error)),
-                    _ => {}
-                }
-                held.push(lease(place)?);
-                if !Owner::read(storage)?.is_some_and(|owner| is_own(&owner)) {
-                    held.pop();
-                    leave("it was given to another store".to_string());
-                }
-            }
-            Ok(Some(owner)) => leave(format!("it belongs to {}", owner.whose())),
-            Ok(None) => leave(format!(
-                "it has no {OWNER}, so it holds nothing of this store"
-            )),
-            Err(error) if error.kind() == ErrorKind::Corruption => leave(error.to_string()),
-            Err(error) => return Err(context(error)),
+        match why_left(&*place.storage, id, root).map_err(context)? {
+            Some(why) => leave(place, why, report),
+            None => owned.push(place),
         }
+    }
+    // Another copy of the store's folder may be open and hold these leases, so its folders are left
+    // before they are taken.
+    if leave_newer(&owned, id, root, report).map_err(context)? {
+        owned.clear();
+    }
+    for place in owned {
+        let leased = lease(place)?;
+        match why_left(&*place.storage, id, root).map_err(context)? {
+            // It was given to another store meanwhile.
+            Some(why) => leave(place, why, report),
+            None => held.push(leased),
+        }
+    }
+    // Under the leases of all of them nobody opens another copy any more.
+    let owned: Vec<&Place> = held[1..].iter().map(|held| held.place).collect();
+    if leave_newer(&owned, id, root, report).map_err(context)? {
+        held.truncate(1);
     }
     delete_all(&held, report).map_err(context)?;
     Ok(held)
+}
+
+/// Why a folder is left as it is; `None` if it belongs to the store `id` in `root`. A folder of
+/// somebody else is not changed, not even by a lease file: the folder here may be a copy.
+fn why_left(
+    storage: &dyn Storage,
+    id: Option<StoreId>,
+    root: &dyn Storage,
+) -> Result<Option<String>> {
+    let owner = match Owner::read(storage) {
+        Err(error) if error.is_corruption() => return Ok(Some(error.to_string())),
+        owner => owner?,
+    };
+    Ok(match owner {
+        None => Some(format!(
+            "it has no {OWNER}, so it holds nothing of this store"
+        )),
+        Some(owner) if !id.is_some_and(|id| owner.is(id, root)) => {
+            Some(format!("it belongs to {}", owner.whose()))
+        }
+        // The tables and the log of the two stores could not be told apart.
+        Some(_) if exists(storage, CURRENT_NAME)? => {
+            Some("another store was made in it".to_string())
+        }
+        Some(_) => None,
+    })
+}
+
+/// Leaves all of these folders if one of them knows an open of the store `id` that the folder
+/// `root` does not know: this is an old copy of the store's folder then. Returns whether it is one.
+fn leave_newer(
+    places: &[&Place],
+    id: Option<StoreId>,
+    root: &dyn Storage,
+    report: &mut DestroyReport,
+) -> Result<bool> {
+    let Some(id) = id else {
+        return Ok(false);
+    };
+    let mut newer = None;
+    for place in places {
+        match Opened::last_in((&*place.storage, place.parts), root, id) {
+            Err(error) if error.kind() == ErrorKind::InvalidArgument => newer = Some(error),
+            // A damaged file does not show that there is another copy.
+            Err(error) if !error.is_corruption() => return Err(error),
+            _ => {}
+        }
+    }
+    let Some(newer) = newer else {
+        return Ok(false);
+    };
+    // An open of the other copy that was cut off, or found a full disk, has noted its number in
+    // some of them only.
+    let left = places.iter().map(|place| place.storage.describe());
+    let left = left.map(|place| (place, newer.message().to_string()));
+    report.left.extend(left);
+    Ok(true)
 }
 
 fn delete_all(held: &[Held<'_>], report: &mut DestroyReport) -> Result<()> {

@@ -4,7 +4,8 @@
 //! - `DIRECTORIES` is durable before any `OWNER`, and each `OWNER` before the first `CURRENT`: a
 //!   creation that crashed resumes with the id that `DIRECTORIES` gave it. Afterwards the store
 //!   changes neither file. A `DIRECTORIES` that was lost is written again if an open is given the
-//!   other folders, and each `OWNER` names the store, its folder and the parts in question.
+//!   other folders, each `OWNER` names the store, its folder and the parts in question, and there
+//!   is room.
 //! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
 //!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
 //!   the original's tables.
@@ -19,7 +20,7 @@
 use siltstone_storage::{Epoch, Lease, ObjectMeta, Runtime, SharedLease, Storage};
 
 use super::refuse::{exists, refuse_owned};
-use super::text::{Directories, Owner};
+use super::text::{Directories, Owner, replace_if_room};
 use super::{Folder, Storages};
 use crate::formats::log::format::parse_segment_name;
 use crate::formats::manifest::{CURRENT_NAME, StoreId};
@@ -112,7 +113,7 @@ impl Claim {
     }
 
     /// As [`Claim::inspect`], for an open. It accepts a store that has lost its `DIRECTORIES`, if
-    /// the other folders say that they belong to it; [`Claim::write`] then writes the file again.
+    /// the other folders say that they belong to it; [`Claim::restore`] then writes the file again.
     pub(crate) fn for_open(
         folders: &[Folder<'_>],
         current: Option<StoreId>,
@@ -220,8 +221,8 @@ impl Claim {
         self.id
     }
 
-    /// Writes the files that the claim still needs: `DIRECTORIES` first, because it keeps the id
-    /// that every `OWNER` names.
+    /// Writes the files of a new store that the claim still needs: `DIRECTORIES` first, because it
+    /// keeps the id that every `OWNER` names.
     pub(crate) fn write(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
         let (root, _) = folders[0];
         if self.lacks_directories {
@@ -232,6 +233,17 @@ impl Claim {
             let (storage, parts) = folders[*i];
             let owner = Owner::of(root, self.id, parts)?;
             storage.replace(epoch, OWNER, owner.encode().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Writes the `DIRECTORIES` that a store has lost, unless the disk is full: this open has its
+    /// folders without it.
+    pub(crate) fn restore(&self, folders: &[Folder<'_>], epoch: Epoch) -> Result<()> {
+        if self.lacks_directories {
+            let (root, _) = folders[0];
+            let directories = Directories::of(folders, self.id)?;
+            replace_if_room(root, epoch, DIRECTORIES, &directories.encode())?;
         }
         Ok(())
     }

@@ -12,8 +12,10 @@
 //! above that of the manifest.
 //!
 //! Invariants:
-//! - Before a number is noted in another folder, the store's own folder has it, and the numbers
-//!   that the other folders had, durably. So a crash at any call locks nobody out.
+//! - Before a number is noted in another folder, the store's own folder has it durably. It keeps
+//!   the numbers that the other folders had, and the last ones of its own: a loss of power can
+//!   bring back what an earlier open had replaced, if that open was killed before its sync. So
+//!   crashes at any calls lock nobody out, unless nearly [`OPENS_MAX`] opens in a row were cut off.
 //! - An open deletes and overwrites nothing in another folder before the numbers are compared and
 //!   noted. It notes nothing on a full disk: then only the next open tells other copies apart.
 //! - A folder without the file is accepted. No open for writing by a version with this file has
@@ -26,12 +28,18 @@ use std::collections::BTreeSet;
 use siltstone_storage::{Epoch, Storage};
 
 use super::Folder;
-use super::text::{id_of, read_text, store_line, text_of};
+use super::text::{
+    id_of, read_text, refuse_other_version, replace_if_room, shown_file, store_line, text_of,
+};
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{OPENED, Parts};
 use crate::types::error::{Error, Result};
 
 const HEAD: &str = "siltstone-opened 1";
+
+/// How many numbers the store's own folder keeps. Each open that was cut off since the last sync of
+/// another folder takes one, and so does each open beside a reader without a lease that compares.
+const OPENS_MAX: usize = 16;
 
 /// The contents of `OPENED`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,17 +58,20 @@ impl Opened {
         format!("{head}crc32c {crc:08x}\n")
     }
 
-    fn decode(text: &str) -> Option<Opened> {
-        let mut lines = text.lines();
-        if lines.next()? != HEAD {
-            return None;
-        }
-        let store_id = id_of(lines.next()?)?;
-        let open = |line: &str| u128::from_str_radix(line.strip_prefix("open ")?, 16).ok();
-        let opens = lines.map_while(open).collect();
-        let opened = Opened { store_id, opens };
-        // This compares the checksum, too.
-        (opened.encode() == text).then_some(opened)
+    /// Reads the text of the file `file`.
+    fn decode(text: &str, file: &str) -> Result<Opened> {
+        refuse_other_version(text, HEAD, file)?;
+        let parsed = (|| {
+            let mut lines = text.lines().skip(1);
+            let store_id = id_of(lines.next()?)?;
+            let open = |line: &str| u128::from_str_radix(line.strip_prefix("open ")?, 16).ok();
+            let opens = lines.map_while(open).collect();
+            Some(Opened { store_id, opens })
+        })();
+        // This compares the first line and the checksum, too.
+        parsed
+            .filter(|opened| opened.encode() == text)
+            .ok_or_else(|| Opened::unclear(file.to_string()))
     }
 
     /// Reads the file of a folder; `None` if there is none.
@@ -68,10 +79,7 @@ impl Opened {
         let Some(text) = read_text(storage, OPENED)? else {
             return Ok(None);
         };
-        let place = || format!("{}/{OPENED}", storage.describe());
-        Opened::decode(&text)
-            .map(Some)
-            .ok_or_else(|| Opened::unclear(place()))
+        Opened::decode(&text, &format!("{}/{OPENED}", storage.describe())).map(Some)
     }
 
     #[cold]
@@ -92,12 +100,9 @@ impl Opened {
     /// Checks the bytes of a file.
     ///
     /// # Errors
-    /// `Corruption`.
+    /// `Corruption`, and `Unsupported` for another version.
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
-        match Opened::decode(text_of(bytes, OPENED)?) {
-            Some(_) => Ok(()),
-            None => Err(Opened::unclear(OPENED.to_string())),
-        }
+        Opened::decode(text_of(bytes, OPENED)?, OPENED).map(drop)
     }
 
     /// The number of the last open of the store `id` that `folder` knows; `None` if it knows none.
@@ -105,7 +110,7 @@ impl Opened {
     ///
     /// # Errors
     /// `InvalidArgument` if the store's own folder does not know that open; `Corruption` if a file
-    /// is damaged; those of the storage.
+    /// is damaged; `Unsupported` if another version wrote it; those of the storage.
     pub(crate) fn last_in(
         folder: Folder<'_>,
         root: &dyn Storage,
@@ -144,11 +149,12 @@ impl Opened {
     /// Notes an open for writing, with a new number. `known` is what [`Opened::check`] returned.
     ///
     /// # Errors
-    /// Those of the storage, except that there is no space.
+    /// `Unsupported` if another version wrote the file in the store's own folder; those of the
+    /// storage, except that there is no space.
     pub(crate) fn note(
         folders: &[Folder<'_>],
         id: StoreId,
-        known: BTreeSet<u128>,
+        known: &BTreeSet<u128>,
         new: impl FnOnce() -> u128,
         epoch: Epoch,
     ) -> Result<()> {
@@ -163,22 +169,17 @@ impl Opened {
                 store_id: id,
                 opens,
             };
-            match storage.replace(epoch, OPENED, opened.encode().as_bytes()) {
-                Ok(()) => Ok(true),
-                // If the file is there, the sync of the folder has failed. A later sync could
-                // succeed without making durable what this one should have.
-                Err(error) if error.is_no_space() => {
-                    match Opened::read(storage).is_ok_and(|now| now.as_ref() == Some(&opened)) {
-                        true => Err(error.into()),
-                        false => Ok(false),
-                    }
-                }
-                Err(error) => Err(error.into()),
-            }
+            replace_if_room(storage, epoch, OPENED, &opened.encode())
         };
+        let own = match Opened::read(*root) {
+            // If another folder knew an open, the check has read this file. Otherwise nothing
+            // depends on it.
+            Err(error) if error.is_corruption() => None,
+            own => own?.filter(|own| own.store_id == id),
+        };
+        let own = own.map_or_else(Vec::new, |own| own.opens);
         let new = new();
-        let opens = known.into_iter().chain([new]);
-        if !write(*root, opens.collect())? {
+        if !write(*root, remembered(own, known, new))? {
             return Ok(());
         }
         for (storage, _) in others {
@@ -188,10 +189,22 @@ impl Opened {
     }
 }
 
+/// The numbers for the store's own folder: those that it has, without the oldest ones if there are
+/// too many, those that the other folders know, and the new one.
+fn remembered(mut own: Vec<u128>, known: &BTreeSet<u128>, new: u128) -> Vec<u128> {
+    own.retain(|open| !known.contains(open));
+    let room = OPENS_MAX.saturating_sub(known.len() + 1);
+    let mut opens = own.split_off(own.len().saturating_sub(room));
+    opens.extend(known);
+    opens.push(new);
+    opens
+}
+
 /// The error for an old copy of a store's folder.
 #[cold]
 fn newer(root: &dyn Storage, storage: &dyn Storage, parts: Parts, last: u128) -> Error {
     let (root, place) = (root.describe(), storage.describe());
+    let file = shown_file(storage, OPENED);
     Error::invalid_argument(format!(
         "{root} is an old copy of the store's folder: another copy of it was opened since, and \
          {place}, which holds the {parts}, belongs to that one now"
@@ -201,8 +214,8 @@ fn newer(root: &dyn Storage, storage: &dyn Storage, parts: Parts, last: u128) ->
     .found(format!("open {last:032x} in {place}/{OPENED}"))
     .advice(format!(
         "use the other copy, because an open of this one would delete what that one has written; \
-         if the other copy is lost for good, delete {place}/{OPENED}: then this one goes on with \
-         what it knows, if that is still there, and deletes the rest"
+         if the other copy is lost for good, delete {file}: then this one goes on with what it \
+         knows, if that is still there, and deletes the rest"
     ))
 }
 
@@ -218,19 +231,42 @@ mod tests {
                 opens,
             };
             let text = opened.encode();
-            assert_eq!(Opened::decode(&text), Some(opened));
+            assert_eq!(Opened::decode(&text, OPENED).unwrap(), opened);
             for i in 0..text.len() {
                 for bit in 0..8 {
                     let mut bytes = text.clone().into_bytes();
                     bytes[i] ^= 1 << bit;
                     if let Ok(changed) = String::from_utf8(bytes) {
-                        assert_eq!(Opened::decode(&changed), None, "{changed}");
+                        assert!(Opened::decode(&changed, OPENED).is_err(), "{changed}");
                     }
                 }
-                assert_eq!(Opened::decode(&text[..i]), None, "{i}");
+                let error = Opened::decode(&text[..i], OPENED).unwrap_err();
+                assert!(error.is_corruption(), "{i}: {error}");
             }
         }
-        assert_eq!(Opened::decode(""), None);
-        assert!(Opened::check_bytes(b"junk").unwrap_err().is_corruption());
+        for bad in [&b""[..], b"junk", b"siltstone-open 1", b"\xff"] {
+            assert!(Opened::check_bytes(bad).unwrap_err().is_corruption());
+        }
+        let newer = b"siltstone-opened 2\nwhatever follows";
+        let error = Opened::check_bytes(newer).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+        assert!(!error.to_string().contains("delete"), "{error}");
+    }
+
+    #[test]
+    fn the_oldest_numbers_are_forgotten_unless_a_folder_knows_them() {
+        let known = |all: &[u128]| all.iter().copied().collect::<BTreeSet<u128>>();
+        assert_eq!(remembered(vec![], &known(&[]), 1), [1]);
+        assert_eq!(remembered(vec![1], &known(&[1]), 2), [1, 2]);
+        assert_eq!(remembered(vec![1, 2], &known(&[1]), 3), [2, 1, 3]);
+        // The disk of one folder was full at each of these opens.
+        let mut opens = vec![7];
+        for new in 100..200 {
+            opens = remembered(opens, &known(&[7, new - 1]), new);
+        }
+        assert_eq!(opens.len(), OPENS_MAX);
+        assert!(opens.contains(&7), "{opens:?}");
+        assert_eq!(opens[..3], [185, 186, 187]);
+        assert_eq!(opens.last(), Some(&199));
     }
 }

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use siltstone_storage::{Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, Storage, StorageErrorKind};
 
 use super::Folder;
 use crate::formats::manifest::StoreId;
@@ -61,6 +61,64 @@ pub(super) fn read_text(storage: &dyn Storage, name: &str) -> Result<Option<Stri
 pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes)
         .map_err(|_| Error::corruption(place.to_string(), "the file is not UTF-8"))
+}
+
+/// The name of a file in a folder, for advice. Only a file that the user can reach is named by its
+/// path.
+pub(super) fn shown_file(storage: &dyn Storage, name: &str) -> String {
+    let place = storage.describe();
+    match super::is_on_device(&storage.location()) {
+        true => format!(
+            "the file {name} of the folder {place}, on the device's machine and below the \
+             device's --data"
+        ),
+        false => format!("{place}/{name}"),
+    }
+}
+
+/// Refuses a file of another version, which must not be edited or deleted like a damaged one.
+/// `head` is the first line of this version's, which ends with the number of the version; `file` is
+/// the name of the file.
+///
+/// # Errors
+/// `Unsupported`.
+pub(super) fn refuse_other_version(text: &str, head: &str, file: &str) -> Result<()> {
+    let found = text.lines().next().unwrap_or_default().trim_end();
+    let word = head.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    if found == head || !found.strip_prefix(word).is_some_and(is_number) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("{file} has an unknown version"))
+        .in_file(file)
+        .expected(head)
+        .found(found)
+        .advice("open the store with the version of siltstone that wrote it"))
+}
+
+/// Replaces a small file by one with other text, unless the disk is full. Returns whether it was
+/// replaced.
+///
+/// # Errors
+/// Those of the storage, except that there is no space.
+pub(super) fn replace_if_room(
+    storage: &dyn Storage,
+    epoch: Epoch,
+    name: &str,
+    text: &str,
+) -> Result<bool> {
+    match storage.replace(epoch, name, text.as_bytes()) {
+        Ok(()) => Ok(true),
+        // If the new file is there, the sync of the folder has failed. A later sync could succeed
+        // without making durable what this one should have.
+        Err(error) if error.is_no_space() => {
+            match read_text(storage, name).is_ok_and(|now| now.as_deref() == Some(text)) {
+                true => Err(error.into()),
+                false => Ok(false),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A path that fits on a line.
@@ -189,18 +247,8 @@ impl Directories {
                  its last line"
             ))
         };
+        refuse_other_version(text, DIRECTORIES_HEAD, DIRECTORIES)?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        if lines.first().is_some_and(|head| {
-            head.starts_with("siltstone-directories ") && *head != DIRECTORIES_HEAD
-        }) {
-            return Err(
-                Error::unsupported(format!("{DIRECTORIES} has an unknown version"))
-                    .in_file(DIRECTORIES)
-                    .expected(DIRECTORIES_HEAD)
-                    .found(lines[0])
-                    .advice("open the store with the version of siltstone that wrote it"),
-            );
-        }
         let [DIRECTORIES_HEAD, store, log, tables, crc] = lines[..] else {
             return Err(bad("the file does not say where a store's parts lie"));
         };
@@ -276,16 +324,21 @@ impl Owner {
         )
     }
 
-    fn decode(text: &str) -> Option<Owner> {
+    /// Reads the text of the file `file`.
+    fn decode(text: &str, file: &str) -> Result<Owner> {
+        refuse_other_version(text, OWNER_HEAD, file)?;
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        let [OWNER_HEAD, store, folder, holds] = lines[..] else {
-            return None;
-        };
-        Some(Owner {
-            store_id: id_of(store)?,
-            folder: folder.strip_prefix("folder ")?.to_string(),
-            holds: holds.strip_prefix("holds ")?.to_string(),
-        })
+        let parsed = (|| {
+            let [OWNER_HEAD, store, folder, holds] = lines[..] else {
+                return None;
+            };
+            Some(Owner {
+                store_id: id_of(store)?,
+                folder: folder.strip_prefix("folder ")?.to_string(),
+                holds: holds.strip_prefix("holds ")?.to_string(),
+            })
+        })();
+        parsed.ok_or_else(|| Owner::unclear(file.to_string()))
     }
 
     /// Reads the file of a folder; `None` if there is none.
@@ -293,9 +346,7 @@ impl Owner {
         let Some(text) = read_text(storage, OWNER)? else {
             return Ok(None);
         };
-        Owner::decode(&text)
-            .map(Some)
-            .ok_or_else(|| Owner::unclear(format!("{}/{OWNER}", storage.describe())))
+        Owner::decode(&text, &format!("{}/{OWNER}", storage.describe())).map(Some)
     }
 
     /// The error for a file that does not name a store.
@@ -316,10 +367,7 @@ impl Owner {
     /// # Errors
     /// Those of [`Owner::read`].
     pub(crate) fn check_bytes(bytes: &[u8]) -> Result<()> {
-        match Owner::decode(text_of(bytes, OWNER)?) {
-            Some(_) => Ok(()),
-            None => Err(Owner::unclear(OWNER.to_string())),
-        }
+        Owner::decode(text_of(bytes, OWNER)?, OWNER).map(drop)
     }
 
     /// Whether it names the store `id`, in any folder.
@@ -389,14 +437,7 @@ impl Owner {
             Error::invalid_argument(format!("the folder {place} belongs to another store"))
                 .advice("name another folder; each store's log and tables need their own")
         } else if self.folder != own.folder {
-            // Only a file that the user can reach is named by its path.
-            let file = match super::is_on_device(&storage.location()) {
-                true => format!(
-                    "the file {OWNER} of the folder {place}, on the device's machine and below \
-                     the device's --data"
-                ),
-                false => format!("{place}/{OWNER}"),
-            };
+            let file = shown_file(storage, OWNER);
             Error::invalid_argument(format!(
                 "the folder {place} holds the {parts} of the store in {}, and {root} is a copy of \
                  that store's folder, or that folder was moved here",
@@ -471,15 +512,17 @@ mod tests {
             holds: "log tables".to_string(),
         };
         let text = owner.encode();
-        assert_eq!(Owner::decode(&text), Some(owner.clone()));
+        assert_eq!(Owner::decode(&text, OWNER).unwrap(), owner);
         assert_eq!(
-            Owner::decode(&text.replace('\n', " \r\n")),
-            Some(owner),
+            Owner::decode(&text.replace('\n', " \r\n"), OWNER).unwrap(),
+            owner,
             "an editor's line ends"
         );
-        for bad in ["", "siltstone-owner 1\n", "siltstone-owner 2\nstore 7"] {
-            assert_eq!(Owner::decode(bad), None);
+        for bad in ["", "siltstone-owner 1\n", "siltstone-own 1\nstore 7"] {
+            assert!(Owner::decode(bad, OWNER).unwrap_err().is_corruption());
         }
+        let error = Owner::decode("siltstone-owner 2\nstore 7", OWNER).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
     }
 
     #[test]

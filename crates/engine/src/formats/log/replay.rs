@@ -111,6 +111,37 @@ pub fn replay(
     options: &ReplayOptions,
     apply: &mut dyn FnMut(Record<'_>) -> Result<()>,
 ) -> Result<ReplayReport> {
+    log_replay(storage, options)?.run(apply)
+}
+
+/// Refuses a log whose first segment is missing although it is needed, with the error that a
+/// [`replay`] and [`check_start`] give. Unless it is missing, this only lists the storage.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) fn refuse_missing_start(storage: &dyn Storage, options: &ReplayOptions) -> Result<()> {
+    let log = log_replay(storage, options)?;
+    let start = options.start.segment;
+    if log.numbers.first() == Some(&start) || log.may_pass(None, &StopReason::NoStartSegment) {
+        return Ok(());
+    }
+    // What else is there may say more. No record is passed on.
+    check_start(&log.run(&mut |_| Ok(()))?, start)
+}
+
+/// Refuses a log that a replay took for empty because its first segment, `start`, is missing.
+///
+/// # Errors
+/// `Corruption`.
+pub(crate) fn check_start(report: &ReplayReport, start: u32) -> Result<()> {
+    if report.lacks_start() && !planted!(MissingStartIsEmpty) {
+        return Err(no_first_segment(start));
+    }
+    Ok(())
+}
+
+/// A replay that has listed the segments and read nothing.
+fn log_replay<'a>(storage: &'a dyn Storage, options: &'a ReplayOptions) -> Result<LogReplay<'a>> {
     let mut numbers: Vec<u32> = storage
         .list()?
         .iter()
@@ -119,7 +150,7 @@ pub fn replay(
     numbers.sort_unstable();
     let highest_segment = numbers.last().copied().unwrap_or(0);
     numbers.retain(|&number| number >= options.start.segment);
-    LogReplay {
+    Ok(LogReplay {
         storage,
         options,
         numbers,
@@ -136,8 +167,7 @@ pub fn replay(
             discarded: Discarded::default(),
             skipped: None,
         },
-    }
-    .run(apply)
+    })
 }
 
 /// Where the records of a segment end, and why.

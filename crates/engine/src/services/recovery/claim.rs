@@ -1,8 +1,11 @@
-//! The first step of an open: takes the lease, reads the manifest, and makes all checks that can
-//! refuse the open.
+//! The first step of an open: takes the lease, reads the manifest, and makes all checks that need
+//! no replay of the log. If the store has several folders, it notes the open in them (`OPENED`).
 //!
-//! Invariant: a folder without a store, in which none may be created, is not changed. Nothing that
-//! an earlier open left is changed.
+//! Invariants:
+//! - A folder without a store, in which none may be created, is not changed. Nothing that an
+//!   earlier open left is changed, except for `OPENED`.
+//! - The open is noted after these checks and before the replay, which makes tables and deletes
+//!   segments. So an open that the replay refuses, because the log is damaged, has been noted.
 //!
 //! Threading: the opening thread.
 
@@ -17,7 +20,11 @@ use crate::env::guard::{self, Guards};
 use crate::env::health::Health;
 use crate::env::outage::Outage;
 use crate::env::repeating::repeating;
-use crate::formats::directories::{self, Claim, Opened, Storages, random_id, refuse_headless_data};
+use crate::formats::directories::{
+    self, Claim, Opened, Storages, log_store_id, random_id, refuse_headless_data,
+};
+use crate::formats::log::ReplayOptions;
+use crate::formats::log::replay::refuse_missing_start;
 use crate::formats::manifest::{self, Recovered, StoreId};
 use crate::formats::version::{KeyspaceState, KeyspaceVersion, StoreState};
 use crate::jobs::runner::{Executors, JobRunner};
@@ -184,13 +191,18 @@ fn read_store(
     let open_number = next_open_number(storages, &old)?;
     if !is_reading {
         let folders = storages.folders();
+        // An incomplete clone must not take the folders from the store. A replay would find damage
+        // in the log, too, but it changes the folders, so the open is noted before it.
+        if !is_new && folders.len() > 1 {
+            let options = ReplayOptions::of(&old, log_store_id(store_id));
+            refuse_missing_start(&*storages.log, &options)?;
+        }
         if !is_new {
             // A lost DIRECTORIES is written again only now that all tables are known to be there.
-            claim.write(&folders, epoch)?;
+            claim.restore(&folders, epoch)?;
         }
-        // An open that is refused must not take the folders from another copy of the store.
         let new = || random_id(runtime).0;
-        Opened::note(&folders, store_id, opens, new, epoch)?;
+        Opened::note(&folders, store_id, &opens, new, epoch)?;
     }
     Ok(Found {
         store_id,

@@ -29,13 +29,12 @@ use std::sync::Arc;
 use assemble::assemble;
 use claim::Opening;
 use siltstone_storage::Runtime;
-use siltstone_storage::planted;
 
 use crate::catalog::obsolete::delete_old_manifests;
 use crate::catalog::{Catalog, reserve};
 use crate::formats::directories::{Storages, log_store_id};
 use crate::formats::log::format::{MIN_SEGMENT_BYTES, segment_name};
-use crate::formats::log::replay::no_first_segment;
+use crate::formats::log::replay::check_start;
 use crate::formats::log::{
     LogConfig, LogOptions, LogWriter, Position, ReplayOptions, ReplayReport, SkippedDamage,
 };
@@ -126,9 +125,7 @@ fn replay_log(opening: &Opening) -> Result<(Finished, History)> {
             metrics.replayed_record_count.add(1);
             replay.apply(&record)
         })?;
-        if report.lacks_start() && !planted!(MissingStartIsEmpty) {
-            return Err(no_first_segment(options.start.segment));
-        }
+        check_start(&report, options.start.segment)?;
         if let Some(skipped) = &report.skipped {
             emit_skipped_damage(skipped, old.closed, metrics, &opening.events);
         }
