@@ -20,6 +20,7 @@ use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
 use super::Client;
+use super::object_name::ObjectName;
 use super::session::Limit;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, check_locations, put_work};
@@ -164,7 +165,8 @@ impl Client {
         // What this session wrote to these objects must have arrived. On a slow link this takes
         // long. Other objects, which the host's own jobs are writing, are not waited for.
         let limit = self.session.limit_of(DOWN_LIMIT).until(&ctx.cancel);
-        let arrived = self.drain_these(|name| reads.contains(name), &limit, OP);
+        let is_read = |own: &ObjectName| reads.iter().any(|name| own.may_be(name));
+        let arrived = self.drain_these(is_read, &limit, OP);
         let is_asked = arrived.is_ok();
         let begun = arrived.and_then(|()| self.begin_job(change, epoch, &work));
         let boot = match begun {
