@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{
-    Access, Epoch, Lease, Mutex, ReadFile, ReadRange, Result, Storage, StorageError,
-    StorageErrorKind, WriteFile,
+    Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
+    WriteFile,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
@@ -299,22 +299,6 @@ fn no_room(error: ExecError) -> ExecError {
         }
         error => error,
     }
-}
-
-/// Reads a piece and nothing ahead of it, because reads of several ranges do not do that.
-fn read_alone(file: &dyn ReadFile, at: u64, buf: &mut [u8]) -> Result<()> {
-    let (first, second) = buf.split_at_mut(buf.len() / 2);
-    let middle = at + first.len() as u64;
-    file.read_ranges(&mut [
-        ReadRange {
-            offset: at,
-            buf: first,
-        },
-        ReadRange {
-            offset: middle,
-            buf: second,
-        },
-    ])
 }
 
 /// Counts bytes that this host read or wrote, and waits until its rate limit allows more.
@@ -620,7 +604,7 @@ impl Scratch {
             let file = ctx.outputs.create(ctx.epoch, &table.name)?;
             made.push(table.name.clone());
             let mut buf = vec![0; FETCH_BYTES.1.min(theirs.len() as usize)];
-            let mut is_ahead = false;
+            let mut announced = None;
             let mut at = 0;
             while at < theirs.len() {
                 if ctx.cancel.is_cancelled() {
@@ -628,20 +612,16 @@ impl Scratch {
                 }
                 let most = self.fetch_bytes();
                 // What is read ahead has to arrive before a later read.
-                let is_fast = most == FETCH_BYTES.1;
-                if is_fast != is_ahead {
-                    let access = match is_fast {
-                        true => Access::Sequential,
-                        false => Access::Random,
-                    };
+                let access = match most == FETCH_BYTES.1 {
+                    true => Access::Sequential,
+                    false => Access::Random,
+                };
+                if announced != Some(access) {
                     theirs.advise(access, at, theirs.len() - at);
-                    is_ahead = is_fast;
+                    announced = Some(access);
                 }
                 let len = (theirs.len() - at).min(most as u64) as usize;
-                match is_ahead {
-                    true => theirs.read_at(at, &mut buf[..len])?,
-                    false => read_alone(&*theirs, at, &mut buf[..len])?,
-                }
+                theirs.read_at(at, &mut buf[..len])?;
                 file.append(&[&buf[..len]])?;
                 at += len as u64;
                 copied(len, ctx);
