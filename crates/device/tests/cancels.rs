@@ -611,7 +611,7 @@ fn separated_while_columns_are_read() {
     for seed in 0..3 {
         let made = (Setting::default(), runs(2, 60_000, 20));
         separated(seed, made, None, move |world, running| {
-            world.slow_down(2 * SLOW_BYTES_PER_S);
+            world.slow_down(SLOW_BYTES_PER_S);
             world.until(running, || world.running() == 1);
             world.runtime.sleep(Duration::from_millis(50 + 100 * seed));
         });
