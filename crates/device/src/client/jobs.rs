@@ -34,7 +34,7 @@ const WAIT_MS: u32 = 200;
 pub(super) const DOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the host waits for a cancelled attempt to end.
-const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
+pub(super) const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
 
 /// How long a job on a device may make no progress while the device answers. The device ends such a
 /// job sooner, if it can.
