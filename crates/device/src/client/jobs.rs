@@ -60,7 +60,7 @@ fn failed(error: StorageError) -> ExecError {
 }
 
 /// Whether an attempt failed because the device, or a storage, could not be reached.
-pub(super) fn is_unreachable<T>(ended: &std::result::Result<T, ExecError>) -> bool {
+fn is_unreachable<T>(ended: &std::result::Result<T, ExecError>) -> bool {
     matches!(
         ended,
         Err(ExecError::Failed(TableError::Storage(error)))
