@@ -227,10 +227,13 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
         // The host tries again, as with a device that has ended.
         Err(_) if inner.is_stopping() => return Ok(()),
         Err(refusal) => {
-            // Hosts ask for folders to find out whether they exist.
-            if refusal.kind != StorageErrorKind::NotFound {
-                let reason = refusal.reason.clone();
-                inner.note_refused(connection.peer(), Some(&hello.host), reason);
+            match refusal.kind {
+                // Hosts also ask for folders to find out whether they exist.
+                StorageErrorKind::NotFound => inner.note_missing(&hello),
+                _ => {
+                    let reason = refusal.reason.clone();
+                    inner.note_refused(connection.peer(), Some(&hello.host), reason);
+                }
             }
             answer(ServerHello::Refused(refusal), version)?;
             return Ok(());

@@ -17,6 +17,7 @@ mod folders;
 mod jobs;
 mod leases;
 mod measure;
+mod missing;
 mod names_kept;
 mod notes;
 mod options;
@@ -43,6 +44,8 @@ pub use access::{Access, AccessError};
 use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use jobs::Decides;
+use missing::Missing;
+pub use missing::MissingFolders;
 pub use options::ServerOptions;
 pub use refused::{RefusedPeer, RefusedPeers};
 use session::{Folder, Owner, SessionState};
@@ -82,6 +85,8 @@ struct State {
     events: VecDeque<SessionEvent>,
     /// The peers that were refused and that nobody has taken yet.
     refused: RefusedPeers,
+    /// The folders that sessions ask for in vain.
+    missing: Missing,
 }
 
 impl State {
@@ -171,6 +176,14 @@ impl Inner {
         self.state.lock().refused.add(refused);
     }
 
+    /// Notes that a host asked for a folder that is not there.
+    fn note_missing(&self, hello: &ClientHello) {
+        if let FolderWanted::Named { name, .. } = &hello.folder {
+            let (token_hash, now) = (token_hash(&hello.token), self.runtime.now());
+            self.state.lock().missing.add(token_hash, name, now);
+        }
+    }
+
     /// Counts a connection whose peer said hello as one of the connections of that peer.
     fn admit(&self, served: &connection::Served, peer: &Peer) -> std::result::Result<(), Refusal> {
         let state = self.state.lock();
@@ -244,6 +257,7 @@ impl Inner {
                 Some(known) => Ok(known),
                 None => self.check_room(&mut state).map(|()| {
                     state.sessions.insert(token_hash, Arc::clone(&session));
+                    state.missing.found(token_hash);
                     state.note(&session, false);
                     Arc::clone(&session)
                 }),
@@ -600,6 +614,13 @@ impl Server {
     /// does not exist. At most 32 are kept, and the others are counted.
     pub fn take_refused(&self) -> RefusedPeers {
         std::mem::take(&mut self.inner.state.lock().refused)
+    }
+
+    /// The folders that sessions had before and now ask for in vain. There is at most one such
+    /// report in a minute.
+    pub fn take_missing_folders(&self) -> Option<MissingFolders> {
+        let now = self.inner.runtime.now();
+        self.inner.state.lock().missing.report(now)
     }
 
     /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
