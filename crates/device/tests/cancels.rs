@@ -540,6 +540,43 @@ fn lent_work_while_tables_are_sent() {
     }
 }
 
+/// If the device has gone, nothing can be deleted there, and a cancel does not wait for that.
+#[test]
+fn lent_work_that_is_sent_to_a_device_that_has_gone() {
+    for seed in 0..8 {
+        simulated(seed, move |runtime| {
+            let own = Arc::new(MemoryStorage::new(runtime));
+            let job = job_over(&own, &runs(1, 4200, 1000), 1 << 20);
+            let own: Arc<dyn Storage> = own;
+            let setting = Setting {
+                keep_bytes: 3 * job.inputs[0].len_bytes,
+                ..Setting::default()
+            };
+            let world = World::new(runtime, setting);
+            let device = world.connect(FolderWanted::None, false);
+            let executor = Arc::new(DeviceExecutor::new("device", &device));
+            world.slow_down(SLOW_BYTES_PER_S);
+            let begun = world.network.sent_bytes();
+            let here = context(runtime, &job, &own, Epoch(3));
+            let running = world.begin(&executor, &job, &here);
+            world.until(&running, || world.network.sent_bytes() - begun > 300 << 10);
+            world.server.stop();
+            runtime.sleep(Duration::from_millis(200 * seed));
+            assert!(!running.task.is_finished(), "it has given up already");
+            let begun = runtime.now();
+            running.context.cancel.cancel();
+            let ended = running.task.join().expect("no panic").map(drop);
+            let took = runtime.now().since(begun);
+            assert!(matches!(ended, Err(ExecError::Cancelled)), "{ended:?}");
+            assert!(took < 4 * SECOND, "the answer took {took:?}");
+            executor.close();
+            device.close();
+            // The session for the tables ends by itself.
+            runtime.sleep(10 * SECOND);
+        });
+    }
+}
+
 /// The tables that were not fetched are deleted on the device when it needs their room.
 #[test]
 fn lent_work_while_tables_are_fetched() {
@@ -611,7 +648,7 @@ fn separated_while_columns_are_read() {
     for seed in 0..3 {
         let made = (Setting::default(), runs(2, 60_000, 20));
         separated(seed, made, None, move |world, running| {
-            world.slow_down(2 * SLOW_BYTES_PER_S);
+            world.slow_down(SLOW_BYTES_PER_S);
             world.until(running, || world.running() == 1);
             world.runtime.sleep(Duration::from_millis(50 + 100 * seed));
         });

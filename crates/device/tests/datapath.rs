@@ -205,6 +205,13 @@ fn readers_from_front_to_back_are_served_ahead() {
                 assert_eq!(buf, bytes[at as usize..][..1000]);
             }
             assert_eq!(device.report().ahead_bytes, before);
+            // A reader that announces such reads may read a while from front to back.
+            file.advise(Access::Random, 0, file.len());
+            assert!(read_in_pieces(&*file, 100_000) == bytes, "seed {seed}");
+            assert_eq!(device.report().ahead_bytes, before);
+            file.advise(Access::Sequential, 0, file.len());
+            assert!(read_in_pieces(&*file, 100_000) == bytes, "seed {seed}");
+            assert!(device.report().ahead_bytes > before);
             lease.release().unwrap();
             device.close();
         });

@@ -1,7 +1,7 @@
-//! The same job makes the same tables, whoever runs it (E2). Random jobs, with range deletes,
-//! snapshots, cuts of both kinds and all sets of drop rules, are run by the host's cores, by a
-//! device in each of its shapes, in two halves over the link, and divided between host and device.
-//! Bytes, records and counts are compared.
+//! All executors make the same tables of a job (E2). Random jobs, with range deletes, snapshots,
+//! cuts of both kinds and all sets of drop rules, are run by the host's cores, by a device in each
+//! of its shapes, in two halves over the link, and divided between host and device. Bytes, records
+//! and counts are compared.
 //!
 //! A case that fails is printed with its seed. `SILT_SEED=K` runs the case of seed K.
 

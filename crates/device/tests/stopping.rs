@@ -11,15 +11,25 @@ use siltstone_device::{Device, FolderWanted, Folders, MemoryFolders, Server, Ser
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{OpKind, Result, Runtime, Storage};
+use siltstone_storage::{OpKind, Result, Runtime, Storage, StorageErrorKind};
 
-/// How long a sync of names takes.
+/// How long a call takes that hangs.
 const SLOW: Duration = Duration::from_secs(200);
+
+/// What hangs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangs {
+    /// Opening a folder.
+    Folder,
+    /// Calls of this kind.
+    Calls(OpKind),
+}
 
 /// Folders on a disk that hangs.
 struct SlowFolders {
     inner: MemoryFolders,
     runtime: Runtime,
+    hangs: Hangs,
 }
 
 impl Folders for SlowFolders {
@@ -29,7 +39,12 @@ impl Folders for SlowFolders {
 
     fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>> {
         let folder = FaultStorage::new(self.inner.open(name, create)?, &self.runtime);
-        folder.add(Rule::on(OpKind::SyncDir, Fault::Delay(SLOW)).for_good());
+        match self.hangs {
+            Hangs::Folder => self.runtime.sleep(SLOW),
+            Hangs::Calls(kind) => {
+                folder.add(Rule::on(kind, Fault::Delay(SLOW)).for_good());
+            }
+        }
         Ok(Arc::new(folder))
     }
 
@@ -54,36 +69,35 @@ impl Folders for SlowFolders {
     }
 }
 
-#[test]
-fn the_sessions_of_a_server_that_is_stopped_end_side_by_side() {
-    let outcome = sim::run(SimConfig::new(3), |runtime| {
+/// Does something on each of several folders of a device whose disk hangs, and stops the server
+/// meanwhile. All of it fails, and the stop takes as long as it may, and not longer.
+fn stop_while(hangs: Hangs, folders: usize, work: fn(&dyn Storage) -> Result<()>) {
+    let outcome = sim::run(SimConfig::new(3), move |runtime| {
         let link: Arc<dyn Network> = Arc::new(MemoryNetwork::new(&runtime));
-        let folders: Arc<dyn Folders> = Arc::new(SlowFolders {
+        let slow: Arc<dyn Folders> = Arc::new(SlowFolders {
             inner: MemoryFolders::new(&runtime),
             runtime: runtime.clone(),
+            hangs,
         });
         let options = ServerOptions::default();
         let limit = options.end_limit;
-        let server = Server::start(&runtime, &link, &[address()], folders, options);
+        let server = Server::start(&runtime, &link, &[address()], slow, options);
         let server = server.expect("a server");
-        let hosts = (0..4).map(|n| {
-            let folder = FolderWanted::Named {
-                name: format!("db-{n}"),
-                create: true,
-            };
-            let options = impatient(Duration::from_secs(20));
-            let device = Device::connect(&runtime, link.clone(), address(), folder, options);
-            let device = device.expect("a session");
-            let sync = move || {
-                let storage = device.storage();
-                let lease = storage.lease("store").expect("the lease");
+        let hosts = (0..folders).map(|n| {
+            let (rt, link) = (runtime.clone(), link.clone());
+            let host = move || {
+                let folder = FolderWanted::Named {
+                    name: format!("db-{n}"),
+                    create: true,
+                };
+                let options = impatient(Duration::from_secs(20));
                 // The answer does not come before the server has stopped.
-                let synced = storage.sync_dir(lease.epoch());
-                drop(lease);
+                let device = Device::connect(&rt, link, address(), folder, options)?;
+                let worked = work(&*device.storage());
                 device.close();
-                synced.is_ok()
+                worked
             };
-            runtime.spawn("host", sync).expect("a task")
+            runtime.spawn("host", host).expect("a task")
         });
         let hosts: Vec<_> = hosts.collect();
         runtime.sleep(Duration::from_secs(5));
@@ -91,9 +105,11 @@ fn the_sessions_of_a_server_that_is_stopped_end_side_by_side() {
         server.stop();
         let took = runtime.now().since(begun);
         assert!(took >= limit, "nothing was in the way of the end: {took:?}");
-        assert!(took < 2 * limit, "the sessions ended in turn: {took:?}");
+        assert!(took < 2 * limit, "the stop waited for what hangs: {took:?}");
         for host in hosts {
-            assert!(!host.join().expect("no panic"));
+            let ended = host.join().expect("no panic");
+            let error = ended.expect_err("it hangs");
+            assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
         }
         // The tasks of the server end with their requests.
         runtime.sleep(2 * SLOW);
@@ -101,4 +117,31 @@ fn the_sessions_of_a_server_that_is_stopped_end_side_by_side() {
     if let Err(failure) = outcome.result {
         panic!("{failure}");
     }
+}
+
+/// The sessions end side by side.
+#[test]
+fn syncs_of_names_that_hang() {
+    stop_while(Hangs::Calls(OpKind::SyncDir), 4, |storage| {
+        let lease = storage.lease("store")?;
+        storage.sync_dir(lease.epoch())
+    });
+}
+
+/// A read is no obstacle to the end of its session, but the task of its connection does not end.
+#[test]
+fn reads_that_hang() {
+    stop_while(Hangs::Calls(OpKind::Read), 4, |storage| {
+        let lease = storage.lease("store")?;
+        let file = storage.create(lease.epoch(), "object")?;
+        file.append(&[b"bytes"])?;
+        file.sync()?;
+        storage.open("object")?.read_at(0, &mut [0; 5])
+    });
+}
+
+/// The session has not begun, and it does not begin later.
+#[test]
+fn a_folder_whose_open_hangs() {
+    stop_while(Hangs::Folder, 1, |_| Ok(()));
 }

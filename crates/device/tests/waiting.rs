@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::address;
+use common::{Setup, address, simulated};
 use siltstone_device::wire::hello::{HELLO_HEAD_BYTES, ServerHello, Welcome, hello_len};
 use siltstone_device::{
-    ClientOptions, Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions,
+    ClientOptions, Device, FolderWanted, Folders, MemoryFolders, MissingFolders, Server,
+    ServerOptions,
 };
 use siltstone_storage::link::{MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, Process, SimConfig};
@@ -141,6 +142,49 @@ fn a_session_waits_for_the_disk_of_its_folder() {
     if let Err(failure) = outcome.result {
         panic!("{failure}");
     }
+}
+
+/// The folders that the server reports as missing.
+fn reported(setup: &Setup) -> Option<MissingFolders> {
+    let server = setup.server.as_ref().expect("a server");
+    server.take_missing_folders()
+}
+
+/// The operator of a device learns which folders sessions wait for, and not which folders hosts
+/// asked for once.
+#[test]
+fn folders_that_sessions_wait_for_are_reported() {
+    simulated(1, |setup| {
+        let sessions = ["birds", "eggs"].map(|name| setup.connect(name));
+        setup.stop();
+        setup.folders = Arc::new(MemoryFolders::new(&setup.runtime));
+        setup.start();
+        let other = FolderWanted::Named {
+            name: "other".into(),
+            create: false,
+        };
+        let link: Arc<dyn Network> = Arc::new(setup.network.clone());
+        let options = ClientOptions::default();
+        let asked = Device::connect(&setup.runtime, link, address(), other, options);
+        let error = asked.map(drop).expect_err("there is none");
+        assert_eq!(error.kind, StorageErrorKind::NotFound, "{error}");
+        assert_eq!(reported(setup), None);
+        let expected = MissingFolders {
+            session_count: 2,
+            names: vec!["birds".into(), "eggs".into()],
+        };
+        setup.runtime.sleep(Duration::from_secs(10));
+        assert_eq!(reported(setup), Some(expected.clone()));
+        setup.runtime.sleep(Duration::from_secs(10));
+        assert_eq!(reported(setup), None);
+        setup.runtime.sleep(Duration::from_secs(60));
+        assert_eq!(reported(setup), Some(expected));
+        for session in sessions {
+            session.close();
+        }
+        setup.runtime.sleep(Duration::from_secs(120));
+        assert_eq!(reported(setup), None);
+    });
 }
 
 /// A device that welcomes every host, and ends the connection at the first request.

@@ -62,7 +62,8 @@ fn device_shared_kill() {
         "shared.fallback",
         "shared.no_orphans",
     ];
-    seeds("device_shared_kill", 1, 2, &wanted, shared::killed_trial);
+    let test = "device_shared_kill";
+    seeds_in_turn(test, 1, 2, &wanted, shared::killed_trial);
 }
 
 /// Each seed is a store in a folder that a device shares, and three kills of the host while the
@@ -78,7 +79,7 @@ fn device_shared_host_kill() {
         "shared.no_orphans",
     ];
     let test = "device_shared_host_kill";
-    seeds(test, 1, 2, &wanted, shared::host_killed_trial);
+    seeds_in_turn(test, 1, 2, &wanted, shared::host_killed_trial);
 }
 
 /// Each seed is a folder, and ten connections that a proxy cuts or freezes. (Row 10)

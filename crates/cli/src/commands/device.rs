@@ -346,6 +346,9 @@ fn serve(server: &Server, signals: &Signals, lines: &mut Lines) -> Signal {
             lines.session(&event);
         }
         lines.refused(server.take_refused());
+        if let Some(missing) = server.take_missing_folders() {
+            lines.missing(&missing);
+        }
         if let Some(signal) = signal {
             return signal;
         }

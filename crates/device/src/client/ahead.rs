@@ -13,6 +13,7 @@
 //! - A stream whose connection fails is dropped, and the read is done like any other.
 //! - Nothing is read ahead of an object that this session writes, so no read returns bytes that are
 //!   older than an append or a truncation before it.
+//! - After [`Access::Random`] nothing is read ahead until the reader announces other reads.
 //!
 //! Threading: shared. The lock is not held during a request. A read takes its stream out for that
 //! time, so another read of the same bytes makes its own request.
@@ -120,6 +121,8 @@ pub(super) struct Ahead {
     streams: Mutex<Vec<Stream>>,
     /// If true, nothing is read ahead, because this session writes the object.
     is_off: AtomicBool,
+    /// Whether the reader announced reads at random offsets.
+    is_random: AtomicBool,
 }
 
 impl Stream {
@@ -279,6 +282,7 @@ impl Ahead {
             runtime: runtime.clone(),
             streams: runtime.mutex(Vec::new()),
             is_off: AtomicBool::new(false),
+            is_random: AtomicBool::new(false),
         }
     }
 
@@ -359,7 +363,8 @@ impl Ahead {
         read: impl FnOnce(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let end = offset.saturating_add(buf.len() as u64);
-        if self.is_off.load(Ordering::Acquire) || buf.is_empty() || end > target.len {
+        let is_off = self.is_off.load(Ordering::Acquire) || self.is_random.load(Ordering::Acquire);
+        if is_off || buf.is_empty() || end > target.len {
             return read(offset, buf);
         }
         let mut stream = self
@@ -403,7 +408,10 @@ impl Ahead {
     ) {
         let end = offset.saturating_add(len).min(target.len);
         match access {
-            Access::Random => self.close(session),
+            Access::Random => {
+                self.is_random.store(true, Ordering::Release);
+                self.close(session);
+            }
             Access::DontNeed => {
                 let mut streams = self.streams.lock();
                 for stream in streams.iter_mut() {
@@ -414,6 +422,7 @@ impl Ahead {
                 if self.is_off.load(Ordering::Acquire) || offset >= end {
                     return;
                 }
+                self.is_random.store(false, Ordering::Release);
                 let now = self.runtime.now();
                 let mut stream = self
                     .take(offset)

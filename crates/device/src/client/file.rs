@@ -28,9 +28,9 @@
 //! - `failed` is set once, and every later call returns that error.
 //!
 //! Threading: shared. `inner` is locked while something is sent, and unlocked while an answer is
-//! awaited. A task that sends much lets others have it after each call of the link. One task at a
-//! time receives; others wait for it at `changed`. The name has a lock of its own, which is taken
-//! after `inner`, because tasks that read another object look at the name.
+//! awaited. A task that sends much lets others have it after a call of the link. One task at a time
+//! receives; others wait for it at `changed`. The name has a lock of its own, which is taken after
+//! `inner`, because tasks that read another object look at the name.
 
 mod append;
 mod sending;
@@ -179,8 +179,10 @@ pub(super) struct FileShared {
     purpose: LinkPurpose,
     name: Mutex<ObjectName>,
     inner: Mutex<Inner>,
-    /// The number of tasks that wait for `inner` or for a change of it.
+    /// The number of tasks that wait for the lock of `inner`.
     waiting: AtomicUsize,
+    /// The number of tasks that wait for a change, and for the lock after that.
+    resting: AtomicUsize,
     changed: Condvar,
     /// Set when nobody has the handle any more.
     pub(super) is_dropped: AtomicBool,
@@ -248,6 +250,7 @@ impl FileShared {
             name: session.runtime.mutex(ObjectName::new(name)),
             inner: session.runtime.mutex(inner),
             waiting: AtomicUsize::new(0),
+            resting: AtomicUsize::new(0),
             changed: session.runtime.condvar(),
             is_dropped: AtomicBool::new(false),
             drops: Arc::clone(drops),

@@ -20,6 +20,7 @@ use siltstone_table::job::outcome::Outcome;
 use siltstone_table::job::{InputKind, Job};
 
 use super::Client;
+use super::object_name::ObjectName;
 use super::session::Limit;
 use crate::wire::frame::BULK_MAX;
 use crate::wire::job::{JobCounts, JobEnd, JobOrder, JobStatus, check_locations, put_work};
@@ -33,7 +34,7 @@ const WAIT_MS: u32 = 200;
 pub(super) const DOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the host waits for a cancelled attempt to end.
-const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
+pub(super) const CANCEL_LIMIT: Duration = Duration::from_millis(1500);
 
 /// How long a job on a device may make no progress while the device answers. The device ends such a
 /// job sooner, if it can.
@@ -59,7 +60,7 @@ fn failed(error: StorageError) -> ExecError {
 }
 
 /// Whether an attempt failed because the device, or a storage, could not be reached.
-pub(super) fn is_unreachable<T>(ended: &std::result::Result<T, ExecError>) -> bool {
+fn is_unreachable<T>(ended: &std::result::Result<T, ExecError>) -> bool {
     matches!(
         ended,
         Err(ExecError::Failed(TableError::Storage(error)))
@@ -164,7 +165,8 @@ impl Client {
         // What this session wrote to these objects must have arrived. On a slow link this takes
         // long. Other objects, which the host's own jobs are writing, are not waited for.
         let limit = self.session.limit_of(DOWN_LIMIT).until(&ctx.cancel);
-        let arrived = self.drain_these(|name| reads.contains(name), &limit, OP);
+        let is_read = |own: &ObjectName| reads.iter().any(|name| own.may_be(name));
+        let arrived = self.drain_these(is_read, &limit, OP);
         let is_asked = arrived.is_ok();
         let begun = arrived.and_then(|()| self.begin_job(change, epoch, &work));
         let boot = match begun {

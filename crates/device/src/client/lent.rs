@@ -11,13 +11,18 @@
 //! did not make. A fetched table is complete and synced before its outcome is returned. The
 //! session's lease and folder end with the session, so nothing is left on the device. If a call
 //! does not reach the device, the attempt makes no further calls there. The tables that the attempt
-//! would have deleted count as kept and unfinished, and they are deleted when room is needed.
+//! would have deleted count as kept and unfinished, and they are deleted when room is needed. The
+//! session is left only if it failed itself. If the host's own storage fails, its error is the
+//! attempt's.
 //!
 //! A job that is cancelled while tables are copied ends when the present piece is copied. The bytes
 //! that were appended and not sent yet are dropped with their connection. Pieces are so small that
-//! this takes well under a second on a link that carries a megabyte per second.
+//! this takes well under a second on a link that carries a megabyte per second. If what was sent
+//! cannot be deleted soon, the session is left.
 //!
 //! Threading: shared. The lock is not held during a call.
+
+mod failed;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,8 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::{
-    Access, Epoch, Lease, Mutex, ReadFile, ReadRange, Result, Storage, StorageError,
-    StorageErrorKind, WriteFile,
+    Access, Epoch, Lease, Mutex, ReadFile, Result, Storage, StorageError, StorageErrorKind,
+    WriteFile,
 };
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError};
@@ -34,8 +39,12 @@ use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::verify_outcome;
 use siltstone_table::job::{Input, Job};
 
+use failed::{
+    Failed, Step, check_cancel, here, no_room, not_undone, outage, there, there_or_cancelled,
+};
+
 use super::file::RemoteFile;
-use super::jobs::{delete_tables, is_unreachable};
+use super::jobs::{CANCEL_LIMIT, delete_tables};
 use super::session::Limit;
 use super::storage::DeviceStorage;
 use super::{Client, Device};
@@ -138,26 +147,18 @@ impl Lent {
         drop(left);
     }
 
-    /// Called with an error of the scratch folder. If the session is of no use any more, the next
-    /// job opens another one. The folder of a device that was started again is gone, so its lease
-    /// is too. That is an outage of the device: nobody has taken over the store.
-    fn lost(&self, scratch: &Arc<Scratch>, error: ExecError) -> ExecError {
-        let ExecError::Failed(TableError::Storage(of_storage)) = &error else {
-            return error;
-        };
-        match of_storage.kind {
-            StorageErrorKind::Unreachable => {
-                self.leave_session(scratch);
-                error
-            }
-            StorageErrorKind::Fenced => {
-                self.leave_session(scratch);
-                let detail = "the device was started again, or had ended the session, and has \
-                              forgotten the tables that it was sent";
-                let kind = StorageErrorKind::Unreachable;
-                StorageError::new(kind, of_storage.op, of_storage.name.clone(), detail).into()
-            }
-            _ => error,
+    /// The error of an attempt of which a step has failed. If the session is of no use any more,
+    /// the next job opens another one.
+    fn ended(&self, scratch: &Arc<Scratch>, failed: Failed, ctx: &ExecContext) -> ExecError {
+        let is_gone = failed.is_gone();
+        if is_gone {
+            self.leave_session(scratch);
+        }
+        match failed {
+            Failed::NotUndone => ExecError::Cancelled,
+            Failed::There(_) if is_gone && ctx.cancel.is_cancelled() => ExecError::Cancelled,
+            Failed::There(ExecError::Failed(TableError::Storage(error))) => outage(error).into(),
+            Failed::Here(error) | Failed::There(error) => error,
         }
     }
 
@@ -222,9 +223,9 @@ impl Lent {
         ctx: &ExecContext,
         order: impl FnOnce(&Client, u64) -> JobOrder,
     ) -> std::result::Result<Outcome, ExecError> {
-        let scratch = self.scratch()?;
+        let scratch = self.scratch().map_err(outage)?;
         let sent = scratch.send_inputs(job, ctx, &self.sent_bytes);
-        let in_use = sent.map_err(|error| self.lost(&scratch, error))?;
+        let in_use = sent.map_err(|failed| self.ended(&scratch, failed, ctx))?;
         let theirs = Job {
             inputs: job.inputs.iter().map(renamed).collect(),
             ..job.clone()
@@ -248,7 +249,7 @@ impl Lent {
         };
         let outcome = client.run_job(&theirs, order, &there);
         // The tables that the attempt made may still lie there, and nobody would count them.
-        let outcome = outcome.map_err(|error| self.lost(&scratch, error));
+        let outcome = outcome.map_err(|error| self.ended(&scratch, Failed::There(error), ctx));
         let mut outcome = outcome.map_err(no_room)?.outcome;
         if outcome.job != theirs.identity() {
             let detail = "the device's outcome is that of another job";
@@ -260,7 +261,7 @@ impl Lent {
             // it, and does not trust the device any more.
             if outcome
                 .names_of(&job.output)
-                .any(|name| scratch.delete(name).is_err())
+                .any(|name| scratch.delete(name, &scratch.limit()).is_err())
             {
                 self.leave_session(&scratch);
             }
@@ -269,52 +270,26 @@ impl Lent {
         let mut made = Vec::new();
         let fetched = scratch.fetch(&outcome, ctx, &mut made);
         drop(in_use);
-        if fetched.is_err() {
+        if let Err(failed) = fetched {
             // Nothing refers to the fetched tables, nor to the tables on the device. There they
             // would take room that this host counts as free. A name that was taken before belongs
             // to somebody else.
             delete_tables(made.iter().map(String::as_str), ctx);
             // The caller of a cancelled job does not wait for a call for each table.
-            let is_cancelled = matches!(fetched, Err(ExecError::Cancelled));
-            let mut is_left = is_cancelled || is_unreachable(&fetched);
+            let mut is_left = failed.is_gone();
             for table in &outcome.tables {
-                is_left = is_left || scratch.delete(&table.name).is_err();
+                is_left = is_left
+                    || ctx.cancel.is_cancelled()
+                    || scratch.delete(&table.name, &scratch.limit()).is_err();
                 if is_left {
                     scratch.leave(&table.name, table.file_bytes);
                 }
             }
+            return Err(self.ended(&scratch, failed, ctx));
         }
-        fetched?;
-        scratch.keep_outputs(&outcome);
+        scratch.keep_outputs(&outcome, ctx);
         Ok(outcome)
     }
-}
-
-/// If the device has no room for the tables, the device declines the job. The host's disk is not
-/// full.
-fn no_room(error: ExecError) -> ExecError {
-    match error {
-        ExecError::Failed(TableError::Storage(error)) if error.is_no_space() => {
-            ExecError::declined(format!("the device has no room for the tables: {error}"))
-        }
-        error => error,
-    }
-}
-
-/// Reads a piece and nothing ahead of it, because reads of several ranges do not do that.
-fn read_alone(file: &dyn ReadFile, at: u64, buf: &mut [u8]) -> Result<()> {
-    let (first, second) = buf.split_at_mut(buf.len() / 2);
-    let middle = at + first.len() as u64;
-    file.read_ranges(&mut [
-        ReadRange {
-            offset: at,
-            buf: first,
-        },
-        ReadRange {
-            offset: middle,
-            buf: second,
-        },
-    ])
 }
 
 /// Counts bytes that this host read or wrote, and waits until its rate limit allows more.
@@ -322,14 +297,6 @@ fn copied(len: usize, ctx: &ExecContext) {
     ctx.progress.beat();
     if let Some(throttle) = &ctx.throttle {
         throttle.spent(len as u64, &|| ctx.cancel.is_cancelled());
-    }
-}
-
-/// The error of a call that gives up when the job is cancelled.
-fn cancelled_or(error: StorageError, ctx: &ExecContext) -> ExecError {
-    match ctx.cancel.is_cancelled() {
-        true => ExecError::Cancelled,
-        false => error.into(),
     }
 }
 
@@ -357,25 +324,32 @@ impl Scratch {
         self.lease.epoch()
     }
 
+    fn limit(&self) -> Limit {
+        self.device.client.session.limit()
+    }
+
     /// The limit of a call that gives up when the job is cancelled.
     fn until_cancelled(&self, ctx: &ExecContext) -> Limit {
-        self.device.client.session.limit().until(&ctx.cancel)
+        self.limit().until(&ctx.cancel)
+    }
+
+    /// The limit of a call that undoes what an attempt has begun.
+    fn limit_to_undo(&self, ctx: &ExecContext) -> Limit {
+        match ctx.cancel.is_cancelled() {
+            true => self.device.client.session.limit_of(CANCEL_LIMIT),
+            false => self.until_cancelled(ctx),
+        }
     }
 
     /// Sends the inputs that the device does not have.
-    fn send_inputs(
-        &self,
-        job: &Job,
-        ctx: &ExecContext,
-        sent_bytes: &AtomicU64,
-    ) -> std::result::Result<InUse<'_>, ExecError> {
+    fn send_inputs(&self, job: &Job, ctx: &ExecContext, sent_bytes: &AtomicU64) -> Step<InUse<'_>> {
         let total: u64 = job.inputs.iter().map(|input| input.len_bytes).sum();
         // Outputs need about as many bytes as inputs.
         if total.saturating_mul(2) > self.keep_bytes {
-            return Err(ExecError::declined(format!(
+            return Err(here(ExecError::declined(format!(
                 "the job reads {total} bytes of tables, and the device keeps {} for this host",
                 self.keep_bytes
-            )));
+            ))));
         }
         let mut in_use = InUse {
             scratch: self,
@@ -392,8 +366,9 @@ impl Scratch {
             }
         }
         let missing_bytes: u64 = missing.iter().map(|(input, _)| input.len_bytes).sum();
-        self.make_room(missing_bytes.saturating_add(total))?;
+        self.make_room(missing_bytes.saturating_add(total), ctx)?;
         for (input, name) in missing {
+            check_cancel(ctx)?;
             match self.claim(&name, input.len_bytes) {
                 Claim::There => {
                     in_use.names.push(name);
@@ -401,21 +376,29 @@ impl Scratch {
                 }
                 Claim::New => in_use.names.push(name.clone()),
                 Claim::Busy => {
-                    return Err(ExecError::declined(format!(
+                    return Err(here(ExecError::declined(format!(
                         "another job is sending {} to the device now",
                         input.name
-                    )));
+                    ))));
                 }
             }
-            let table = ctx.inputs.table(input.location, &input.name)?;
-            let sent = self.send(&*table, &name, ctx).map_err(no_room);
-            // If the device cannot be reached, the table stays there unfinished until somebody
-            // sends it again.
-            if sent.is_err() && !is_unreachable(&sent) {
-                in_use.names.pop();
-                self.forget(&name)?;
+            let table = ctx.inputs.table(input.location, &input.name);
+            let sent = table
+                .map_err(here)
+                .and_then(|table| self.send(&*table, &name, ctx));
+            if let Err(failed) = sent {
+                // If the device cannot be reached, the table stays there unfinished until somebody
+                // sends it again.
+                if !failed.is_gone() {
+                    in_use.names.pop();
+                    let forgotten = self.forget(&name, &self.limit_to_undo(ctx));
+                    forgotten.map_err(|error| not_undone(error, ctx))?;
+                }
+                return Err(match failed {
+                    Failed::There(error) => Failed::There(no_room(error)),
+                    failed => failed,
+                });
             }
-            sent?;
             sent_bytes.fetch_add(input.len_bytes, Ordering::Relaxed);
             if let Some(kept) = self.tables.lock().kept.get_mut(&name) {
                 kept.is_complete = true;
@@ -472,8 +455,8 @@ impl Scratch {
     ///
     /// # Errors
     /// If the device cannot be reached. Other failures are ignored, because they change nothing.
-    fn delete(&self, name: &str) -> Result<()> {
-        match self.storage.delete(self.epoch(), name) {
+    fn delete(&self, name: &str, limit: &Limit) -> Result<()> {
+        match self.storage.delete_within(limit, self.epoch(), name) {
             Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
             _ => Ok(()),
         }
@@ -495,22 +478,23 @@ impl Scratch {
     }
 
     /// Deletes a kept table. If the device cannot be reached, it is noted with `leave`.
-    fn forget(&self, name: &str) -> Result<()> {
+    fn forget(&self, name: &str, limit: &Limit) -> Result<()> {
         let mut tables = self.tables.lock();
         let removed = tables.kept.remove(name);
         let len = removed.map_or(0, |kept| kept.len);
         tables.bytes -= len;
         drop(tables);
-        let deleted = self.delete(name);
+        let deleted = self.delete(name, limit);
         deleted.inspect_err(|_| self.leave(name, len))
     }
 
     /// Drops the least recently used tables until there is room.
     ///
     /// # Errors
-    /// If the device cannot be reached.
-    fn make_room(&self, bytes: u64) -> Result<()> {
+    /// If the device cannot be reached, or the job is cancelled.
+    fn make_room(&self, bytes: u64, ctx: &ExecContext) -> Step<()> {
         loop {
+            check_cancel(ctx)?;
             let name = {
                 let tables = self.tables.lock();
                 if tables.bytes + bytes <= self.keep_bytes {
@@ -523,36 +507,40 @@ impl Scratch {
             let Some(name) = name else {
                 return Ok(());
             };
-            self.forget(&name)?;
+            let forgotten = self.forget(&name, &self.until_cancelled(ctx));
+            forgotten.map_err(|error| there_or_cancelled(error, ctx))?;
         }
     }
 
     /// Sends a table. If that fails, the device takes nothing of it any more, unless it cannot be
     /// reached.
-    fn send(
-        &self,
-        table: &dyn ReadFile,
-        name: &str,
-        ctx: &ExecContext,
-    ) -> std::result::Result<(), ExecError> {
-        let file = match self.storage.create_file(self.epoch(), name) {
-            // An earlier attempt left an unfinished table of this name.
-            Err(e) if e.kind == StorageErrorKind::AlreadyExists => {
-                self.storage.delete(self.epoch(), name)?;
-                self.storage.create_file(self.epoch(), name)?
-            }
-            file => file?,
-        };
+    fn send(&self, table: &dyn ReadFile, name: &str, ctx: &ExecContext) -> Step<()> {
+        let created = self.create(name, ctx);
+        let file = created.map_err(|error| there_or_cancelled(error, ctx))?;
         let sent = self.send_into(&file, table, name, ctx);
-        if sent.is_err() && !is_unreachable(&sent) {
+        if sent.as_ref().is_err_and(|failed| !failed.is_gone()) {
             file.0.give_up();
             drop(file);
             // If appends were still executed after the table was deleted, the device would count
             // their bytes until the end of the session.
             let client = &self.device.client;
-            client.close_dropped(name, &client.session.limit())?;
+            let closed = client.close_dropped(name, &self.limit_to_undo(ctx));
+            closed.map_err(|error| not_undone(error, ctx))?;
         }
         sent
+    }
+
+    /// Creates a table.
+    fn create(&self, name: &str, ctx: &ExecContext) -> Result<RemoteFile> {
+        let (storage, limit) = (&self.storage, self.until_cancelled(ctx));
+        match storage.create_file(&limit, self.epoch(), name) {
+            // An earlier attempt left an unfinished table of this name.
+            Err(e) if e.kind == StorageErrorKind::AlreadyExists => {
+                storage.delete_within(&limit, self.epoch(), name)?;
+                storage.create_file(&limit, self.epoch(), name)
+            }
+            created => created,
+        }
     }
 
     fn send_into(
@@ -561,30 +549,28 @@ impl Scratch {
         table: &dyn ReadFile,
         name: &str,
         ctx: &ExecContext,
-    ) -> std::result::Result<(), ExecError> {
+    ) -> Step<()> {
         table.advise(Access::Sequential, 0, table.len());
         let mut buf = vec![0; SEND_BYTES.min(table.len() as usize)];
         let mut at = 0;
         while at < table.len() {
-            if ctx.cancel.is_cancelled() {
-                return Err(ExecError::Cancelled);
-            }
+            check_cancel(ctx)?;
             let len = (table.len() - at).min(SEND_BYTES as u64) as usize;
-            table.read_at(at, &mut buf[..len])?;
+            table.read_at(at, &mut buf[..len]).map_err(here)?;
             let limit = self.until_cancelled(ctx);
             let appended = file.0.append_within(&[&buf[..len]], &limit);
-            appended.map_err(|error| cancelled_or(error, ctx))?;
+            appended.map_err(|error| there_or_cancelled(error, ctx))?;
             at += len as u64;
             copied(len, ctx);
         }
         // Appends do not wait for their answers. No sync is needed.
         let drained = file.0.drain(&self.until_cancelled(ctx), "append");
-        drained.map_err(|error| cancelled_or(error, ctx))?;
-        let arrived = self.storage.open(name)?.len();
+        drained.map_err(|error| there_or_cancelled(error, ctx))?;
+        let arrived = self.storage.open(name).map_err(there)?.len();
         if arrived != table.len() {
-            file.sync()?;
+            file.sync().map_err(there)?;
             let detail = format!("{arrived} of {} bytes of {name} arrived", table.len());
-            return Err(self.error(detail).into());
+            return Err(there(self.error(detail)));
         }
         Ok(())
     }
@@ -600,14 +586,9 @@ impl Scratch {
 
     /// Fetches the outputs and makes them durable. Adds the name of each file that it makes to
     /// `made`.
-    fn fetch(
-        &self,
-        outcome: &Outcome,
-        ctx: &ExecContext,
-        made: &mut Vec<String>,
-    ) -> std::result::Result<(), ExecError> {
+    fn fetch(&self, outcome: &Outcome, ctx: &ExecContext, made: &mut Vec<String>) -> Step<()> {
         for table in &outcome.tables {
-            let theirs = self.storage.open(&table.name)?;
+            let theirs = self.storage.open(&table.name).map_err(there)?;
             if theirs.len() != table.file_bytes {
                 let detail = format!(
                     "the table {} has {} bytes on the device, and the outcome says {}",
@@ -615,47 +596,42 @@ impl Scratch {
                     theirs.len(),
                     table.file_bytes
                 );
-                return Err(self.error(detail).into());
+                return Err(there(self.error(detail)));
             }
-            let file = ctx.outputs.create(ctx.epoch, &table.name)?;
+            let created = ctx.outputs.create(ctx.epoch, &table.name);
+            let file = created.map_err(here)?;
             made.push(table.name.clone());
             let mut buf = vec![0; FETCH_BYTES.1.min(theirs.len() as usize)];
-            let mut is_ahead = false;
+            let mut announced = None;
             let mut at = 0;
             while at < theirs.len() {
-                if ctx.cancel.is_cancelled() {
-                    return Err(ExecError::Cancelled);
-                }
+                check_cancel(ctx)?;
                 let most = self.fetch_bytes();
                 // What is read ahead has to arrive before a later read.
-                let is_fast = most == FETCH_BYTES.1;
-                if is_fast != is_ahead {
-                    let access = match is_fast {
-                        true => Access::Sequential,
-                        false => Access::Random,
-                    };
+                let access = match most == FETCH_BYTES.1 {
+                    true => Access::Sequential,
+                    false => Access::Random,
+                };
+                if announced != Some(access) {
                     theirs.advise(access, at, theirs.len() - at);
-                    is_ahead = is_fast;
+                    announced = Some(access);
                 }
                 let len = (theirs.len() - at).min(most as u64) as usize;
-                match is_ahead {
-                    true => theirs.read_at(at, &mut buf[..len])?,
-                    false => read_alone(&*theirs, at, &mut buf[..len])?,
-                }
-                file.append(&[&buf[..len]])?;
+                theirs.read_at(at, &mut buf[..len]).map_err(there)?;
+                file.append(&[&buf[..len]]).map_err(here)?;
                 at += len as u64;
                 copied(len, ctx);
             }
-            file.sync()?;
+            file.sync().map_err(here)?;
         }
         if !outcome.tables.is_empty() {
-            ctx.outputs.sync_dir(ctx.epoch)?;
+            ctx.outputs.sync_dir(ctx.epoch).map_err(here)?;
         }
         Ok(())
     }
 
     /// Keeps the outputs on the device, under their digests, for later jobs.
-    fn keep_outputs(&self, outcome: &Outcome) {
+    fn keep_outputs(&self, outcome: &Outcome, ctx: &ExecContext) {
         let mut is_gone = false;
         for table in &outcome.tables {
             is_gone = is_gone || self.keep_output(table).is_err();
@@ -664,7 +640,7 @@ impl Scratch {
             }
         }
         if !is_gone {
-            let _ = self.make_room(0);
+            let _ = self.make_room(0, ctx);
         }
     }
 
@@ -683,7 +659,7 @@ impl Scratch {
         if let (Claim::New, Err(error)) = (claim, &renamed)
             && error.kind != StorageErrorKind::Unreachable
         {
-            self.forget(&name)?;
+            self.forget(&name, &self.limit())?;
         } else if claim != Claim::Busy
             && let Some(kept) = self.tables.lock().kept.get_mut(&name)
         {
@@ -694,7 +670,7 @@ impl Scratch {
             Err(error) if error.kind == StorageErrorKind::Unreachable => Err(error),
             Ok(()) if claim == Claim::New => Ok(()),
             // The table is there already, or will be, or could not be renamed.
-            _ => self.delete(&table.name),
+            _ => self.delete(&table.name, &self.limit()),
         }
     }
 }

@@ -276,7 +276,7 @@ impl Drop for Device {
 impl Client {
     /// Waits until all appends to the object of this name are answered.
     fn drain(&self, name: &str, limit: &Limit, op: &'static str) -> Result<()> {
-        self.drain_these(|own| own == name, limit, op)
+        self.drain_these(|own| own.may_be(name), limit, op)
     }
 
     /// As [`Client::drain`], for all files.
@@ -287,7 +287,7 @@ impl Client {
     /// As [`Client::drain`], for the objects whose names are selected.
     fn drain_these(
         &self,
-        is_meant: impl Fn(&str) -> bool,
+        is_meant: impl Fn(&ObjectName) -> bool,
         limit: &Limit,
         op: &'static str,
     ) -> Result<()> {
@@ -296,7 +296,7 @@ impl Client {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         for file in files
             .iter()
-            .filter(|file| file.with_name(|own| is_meant(own.text())))
+            .filter(|file| file.with_name(|own| is_meant(own)))
         {
             // A file that has failed has no bytes that could still arrive.
             match file.drain(limit, op) {

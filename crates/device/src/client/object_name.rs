@@ -54,6 +54,12 @@ impl ObjectName {
         self.hold != Hold::Lost && self.name == name
     }
 
+    /// Whether a caller who names an object may mean this one: it has this name, or it had it until
+    /// another object got it, or a rename to it has no answer yet.
+    pub(super) fn may_be(&self, name: &str) -> bool {
+        self.name == name || self.other.as_deref() == Some(name)
+    }
+
     /// Where the object can be found.
     pub(super) fn candidates(&self) -> Candidates {
         match self.hold {
@@ -90,5 +96,24 @@ impl ObjectName {
     /// Notes that the object has kept its name.
     pub(super) fn is_kept(&mut self) {
         self.hold = Hold::Kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_may_be_meant_by_each_name_that_it_may_have() {
+        let mut own = ObjectName::new("old");
+        assert!(own.may_be("old") && !own.may_be("new"));
+        own.may_become("new");
+        assert!(own.may_be("old") && own.may_be("new"));
+        assert!(own.is("old") && !own.is("new"));
+        own.becomes("new");
+        assert!(own.may_be("new") && !own.may_be("old"));
+        // Somebody may still read the object.
+        own.is_lost();
+        assert!(own.may_be("new") && !own.is("new"));
     }
 }

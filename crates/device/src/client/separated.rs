@@ -43,6 +43,10 @@ use crate::wire::{Answer, Request};
 /// The maximum number of chunks that wait to be sent.
 const CHUNKS_MAX: usize = 2;
 
+/// The number of bytes of survivors that are sent at once. A job that is cancelled waits until they
+/// are sent, and the link may be slow.
+const PIECE_BYTES: usize = 256 << 10;
+
 /// How often a waiting task checks whether the job has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -109,7 +113,7 @@ impl SeparatedExecutor {
             always: false,
             sizes: Sizes {
                 chunk_extents: None,
-                piece_bytes: BULK_MAX,
+                piece_bytes: PIECE_BYTES,
             },
         }
     }

@@ -18,9 +18,10 @@ use siltstone_storage::{
 };
 
 use super::file::{FileShared, RemoteFile};
+use super::names::Changed;
 use super::object_name::ObjectName;
 use super::read::{self, How};
-use super::session::{LeaseRecord, Opening};
+use super::session::{LeaseRecord, Limit, Opening};
 use super::{Client, Named};
 use crate::wire::request::NamesChange;
 use crate::wire::{Answer, Request};
@@ -172,23 +173,36 @@ impl DeviceStorage {
         epoch: Epoch,
         change: NamesChange,
         bulk: &[u8],
-    ) -> Result<(super::names::Changed, u64)> {
+    ) -> Result<(Changed, u64)> {
+        let limit = self.client.session.limit();
+        self.change_within(&limit, op, epoch, change, bulk)
+    }
+
+    /// As [`DeviceStorage::change`], with a limit of the caller.
+    fn change_within(
+        &self,
+        limit: &Limit,
+        op: &'static str,
+        epoch: Epoch,
+        change: NamesChange,
+        bulk: &[u8],
+    ) -> Result<(Changed, u64)> {
         let client = &self.client;
-        let limit = client.session.limit();
         let names = &client.names;
-        names.change(&client.session, op, epoch.0, change, bulk, &limit)
+        names.change(&client.session, op, epoch.0, change, bulk, limit)
     }
 
     /// Opens a file for writing by a change of names.
     fn open_file(
         &self,
+        limit: &Limit,
         op: &'static str,
         epoch: Epoch,
         name: &str,
         change: NamesChange,
     ) -> Result<RemoteFile> {
         let client = &self.client;
-        let (changed, id) = self.change(op, epoch, change, &[])?;
+        let (changed, id) = self.change_within(limit, op, epoch, change, &[])?;
         let Answer::Opened { len } = changed.answer else {
             return Err(client.session.wrong_answer(op, name));
         };
@@ -206,13 +220,26 @@ impl DeviceStorage {
     }
 
     /// As [`Storage::create`], for callers in this crate.
-    pub(super) fn create_file(&self, epoch: Epoch, name: &str) -> Result<RemoteFile> {
+    pub(super) fn create_file(
+        &self,
+        limit: &Limit,
+        epoch: Epoch,
+        name: &str,
+    ) -> Result<RemoteFile> {
         let change = NamesChange::Create {
             name: name.to_string(),
             file: self.client.session.new_object(),
             direct: false,
         };
-        self.open_file("create", epoch, name, change)
+        self.open_file(limit, "create", epoch, name, change)
+    }
+
+    /// As [`Storage::delete`], for callers in this crate.
+    pub(super) fn delete_within(&self, limit: &Limit, epoch: Epoch, name: &str) -> Result<()> {
+        let change = NamesChange::Delete {
+            name: name.to_string(),
+        };
+        self.replace_name(limit, "delete", epoch, name, change, &[])
     }
 
     /// Imports an object from another folder of the same device.
@@ -240,6 +267,7 @@ impl DeviceStorage {
     /// Makes a change after which the name belongs to another object, or to none.
     fn replace_name(
         &self,
+        limit: &Limit,
         op: &'static str,
         epoch: Epoch,
         name: &str,
@@ -251,7 +279,7 @@ impl DeviceStorage {
         let objects = self.client.objects_named(name);
         let all = |f: fn(&mut ObjectName)| objects.iter().for_each(|o| o.with_name(f));
         all(ObjectName::may_be_lost);
-        let result = self.change(op, epoch, change, bulk).map(drop);
+        let result = self.change_within(limit, op, epoch, change, bulk).map(drop);
         match &result {
             Err(e) if e.kind != StorageErrorKind::Unreachable => all(ObjectName::is_kept),
             // A change that gave up may still take effect.
@@ -286,7 +314,8 @@ impl Storage for DeviceStorage {
     }
 
     fn create(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
-        Ok(Arc::new(self.create_file(epoch, name)?))
+        let limit = self.client.session.limit();
+        Ok(Arc::new(self.create_file(&limit, epoch, name)?))
     }
 
     fn create_direct(&self, epoch: Epoch, name: &str) -> Result<Arc<dyn WriteFile>> {
@@ -295,7 +324,9 @@ impl Storage for DeviceStorage {
             file: self.client.session.new_object(),
             direct: true,
         };
-        Ok(Arc::new(self.open_file("create", epoch, name, change)?))
+        let limit = self.client.session.limit();
+        let file = self.open_file(&limit, "create", epoch, name, change)?;
+        Ok(Arc::new(file))
     }
 
     fn recycle(&self, epoch: Epoch, old: &str, new: &str) -> Result<Arc<dyn WriteFile>> {
@@ -320,7 +351,8 @@ impl Storage for DeviceStorage {
             Named::Written(_) => o.with_name(ObjectName::may_be_lost),
             Named::Read(_) => o.with_name(|own| own.may_become(new)),
         });
-        let file = self.open_file("recycle", epoch, new, change);
+        let limit = self.client.session.limit();
+        let file = self.open_file(&limit, "recycle", epoch, new, change);
         match &file {
             Ok(_) => before.iter().for_each(|o| renamed(o, new)),
             // The recycling may still take effect, and then the writer has lost the object.
@@ -462,10 +494,7 @@ impl Storage for DeviceStorage {
     }
 
     fn delete(&self, epoch: Epoch, name: &str) -> Result<()> {
-        let change = NamesChange::Delete {
-            name: name.to_string(),
-        };
-        self.replace_name("delete", epoch, name, change, &[])
+        self.delete_within(&self.client.session.limit(), epoch, name)
     }
 
     fn rename(&self, epoch: Epoch, old: &str, new: &str) -> Result<()> {
@@ -479,7 +508,10 @@ impl Storage for DeviceStorage {
             .for_each(|o| o.with_name(|name| name.may_become(new)));
         let result = match old == new {
             true => self.change("rename", epoch, change, &[]).map(drop),
-            false => self.replace_name("rename", epoch, new, change, &[]),
+            false => {
+                let limit = self.client.session.limit();
+                self.replace_name(&limit, "rename", epoch, new, change, &[])
+            }
         };
         match &result {
             Ok(()) => moved
@@ -510,7 +542,8 @@ impl Storage for DeviceStorage {
         let change = NamesChange::Publish {
             name: name.to_string(),
         };
-        self.replace_name("publish", epoch, name, change, bytes)
+        let limit = self.client.session.limit();
+        self.replace_name(&limit, "publish", epoch, name, change, bytes)
     }
 
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
@@ -528,7 +561,8 @@ impl Storage for DeviceStorage {
         let change = NamesChange::Replace {
             name: name.to_string(),
         };
-        self.replace_name("replace", epoch, name, change, bytes)
+        let limit = self.client.session.limit();
+        self.replace_name(&limit, "replace", epoch, name, change, bytes)
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

@@ -151,7 +151,7 @@ impl Drop for EndOnPanic<'_> {
         if std::thread::panicking() && !self.0.runtime.is_simulated() {
             tracing::error!("the task of a connection panicked");
             self.1.close();
-            self.0.state.lock().connections.remove(&self.1.id);
+            self.0.forget_connection(self.1.id);
         }
     }
 }
@@ -174,21 +174,21 @@ pub(super) fn start(inner: &Arc<Inner>, served: &Arc<Served>) {
             Err(error) => {
                 let peer = peer();
                 tracing::warn!(peer, %error, "a connection was ended");
-                // Whoever says nothing is rather a probe of the port than a host.
+                // A peer that says nothing is rather a probe of the port than a host.
                 if !task_served.is_known() && !matches!(error, ConnectionError::Silent) {
                     task_inner.note_refused(peer, None, error.to_string());
                 }
             }
         }
         task_served.close();
-        task_inner.state.lock().connections.remove(&task_served.id);
+        task_inner.forget_connection(task_served.id);
     };
     match inner.runtime.spawn("connection", run) {
         Ok(task) => *served.task.lock() = Some(task),
         Err(error) => {
             tracing::warn!(%error, "a connection could not be served");
             served.close();
-            inner.state.lock().connections.remove(&served.id);
+            inner.forget_connection(served.id);
         }
     }
 }
@@ -224,11 +224,16 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
         .and_then(|()| inner.attach(&hello, &peer));
     let session = match attached {
         Ok(session) => session,
+        // The host tries again, as with a device that has ended.
+        Err(_) if inner.is_stopping() => return Ok(()),
         Err(refusal) => {
-            // Hosts ask for folders to find out whether they exist.
-            if refusal.kind != StorageErrorKind::NotFound {
-                let reason = refusal.reason.clone();
-                inner.note_refused(connection.peer(), Some(&hello.host), reason);
+            match refusal.kind {
+                // Hosts also ask for folders to find out whether they exist.
+                StorageErrorKind::NotFound => inner.note_missing(&hello),
+                _ => {
+                    let reason = refusal.reason.clone();
+                    inner.note_refused(connection.peer(), Some(&hello.host), reason);
+                }
             }
             answer(ServerHello::Refused(refusal), version)?;
             return Ok(());

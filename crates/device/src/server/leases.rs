@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - D3: a lease is granted only after everything that its last holder did has ended.
-//! - D3a: the note of a grant is durable before the grant is answered, and epochs rise.
+//! - D3a: the note of a grant is durable before the grant is answered, and epochs rise. Leases of
+//!   scratch folders have no notes, and are not granted again.
 //! - A lease is granted *again* only to the token and the id of the last grant, and only if nobody
 //!   opened the folder since then. A share is granted again only if there was no writer since then.
 //!

@@ -1,9 +1,7 @@
 //! The server, which a device runs (RFC 9).
 //!
 //! One task for each address accepts connections. Each connection has a task, which executes its
-//! requests in order (`connection.rs`). The clock task tells clients that wait for an answer that
-//! the server is working on it, ends jobs that make no progress, and ends the states of silent
-//! sessions.
+//! requests in order (`connection.rs`). The clock task ends what is silent (`clock.rs`).
 //!
 //! Invariants: those of `session.rs`, `leases.rs` and `jobs.rs`. The server has the lease of its
 //! root folder, so two servers never use the same folders.
@@ -13,11 +11,13 @@
 
 mod access;
 mod bounded;
+mod clock;
 mod connection;
 mod folders;
 mod jobs;
 mod leases;
 mod measure;
+mod missing;
 mod names_kept;
 mod notes;
 mod options;
@@ -44,6 +44,8 @@ pub use access::{Access, AccessError};
 use bounded::{Bounded, InUse};
 pub use folders::{DataFolder, Folders, MemoryFolders, NoFolders};
 use jobs::Decides;
+use missing::Missing;
+pub use missing::MissingFolders;
 pub use options::ServerOptions;
 pub use refused::{RefusedPeer, RefusedPeers};
 use session::{Folder, Owner, SessionState};
@@ -53,9 +55,6 @@ pub(crate) use shared::proof_of;
 use crate::probe::Machine;
 use crate::secret::token_hash;
 use crate::wire::hello::{ClientHello, FolderWanted, Refusal};
-
-/// The interval of the clock task.
-const TICK: Duration = Duration::from_secs(1);
 
 /// If the clock task is this late, the server was paused, and no session counts as silent.
 const PAUSED: Duration = Duration::from_secs(3);
@@ -86,6 +85,8 @@ struct State {
     events: VecDeque<SessionEvent>,
     /// The peers that were refused and that nobody has taken yet.
     refused: RefusedPeers,
+    /// The folders that sessions ask for in vain.
+    missing: Missing,
 }
 
 impl State {
@@ -141,7 +142,7 @@ struct Inner {
     state: Mutex<State>,
     /// When the clock task last ran.
     ticked_ns: AtomicU64,
-    /// Notified when the server stops.
+    /// Notified when the server stops, and when a connection of a stopping server has ended.
     stopping: Condvar,
     /// The folders that sessions use. A folder that no session uses is opened anew, in case it was
     /// removed or replaced meanwhile.
@@ -173,6 +174,14 @@ impl Inner {
         let host = host.map(str::to_string);
         let refused = RefusedPeer { peer, host, reason };
         self.state.lock().refused.add(refused);
+    }
+
+    /// Notes that a host asked for a folder that is not there.
+    fn note_missing(&self, hello: &ClientHello) {
+        if let FolderWanted::Named { name, .. } = &hello.folder {
+            let (token_hash, now) = (token_hash(&hello.token), self.runtime.now());
+            self.state.lock().missing.add(token_hash, name, now);
+        }
     }
 
     /// Counts a connection whose peer said hello as one of the connections of that peer.
@@ -248,6 +257,7 @@ impl Inner {
                 Some(known) => Ok(known),
                 None => self.check_room(&mut state).map(|()| {
                     state.sessions.insert(token_hash, Arc::clone(&session));
+                    state.missing.found(token_hash);
                     state.note(&session, false);
                     Arc::clone(&session)
                 }),
@@ -259,14 +269,19 @@ impl Inner {
         {
             tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         } else {
-            // Another connection was faster, or the room was taken.
+            // Another connection was faster, or the room was taken, or the server is stopping.
             session.remove_scratch();
         }
         own(known?)
     }
 
-    /// Checks that there is room for one more session. This may end a session that loses nothing.
+    /// Checks that there may be one more session. This may end a session that loses nothing.
     fn check_room(&self, state: &mut State) -> std::result::Result<(), Refusal> {
+        if state.is_stopping {
+            let reason = "the device is being stopped".to_string();
+            let kind = StorageErrorKind::Unreachable;
+            return Err(Refusal { kind, reason });
+        }
         state.forget_ended();
         if state.sessions.len() < self.options.sessions_max || self.make_room(state) {
             return Ok(());
@@ -446,6 +461,29 @@ impl Inner {
     fn is_stopping(&self) -> bool {
         self.state.lock().is_stopping
     }
+
+    /// Waits until the tasks of all connections of a stopping server have ended. Returns false if
+    /// they have not by this time.
+    fn connections_end(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        while !state.connections.is_empty() {
+            let now = self.runtime.now();
+            if now >= until {
+                return false;
+            }
+            state = self.stopping.wait_timeout(state, until.since(now)).0;
+        }
+        true
+    }
+
+    /// Called by the task of a connection at its end.
+    fn forget_connection(&self, id: u64) {
+        let mut state = self.state.lock();
+        state.connections.remove(&id);
+        if state.is_stopping {
+            self.stopping.notify_all();
+        }
+    }
 }
 
 /// A running server. [`Server::stop`] stops it. Dropping it does not.
@@ -531,7 +569,7 @@ impl Server {
                 .tasks
                 .push(task.map_err(|e| StartError::Task(e.to_string()))?);
         }
-        let clock = runtime.spawn("device clock", move || tick(&inner));
+        let clock = runtime.spawn("device clock", move || clock::tick(&inner));
         server
             .tasks
             .push(clock.map_err(|e| StartError::Task(e.to_string()))?);
@@ -578,9 +616,17 @@ impl Server {
         std::mem::take(&mut self.inner.state.lock().refused)
     }
 
+    /// The folders that sessions had before and now ask for in vain. There is at most one such
+    /// report in a minute.
+    pub fn take_missing_folders(&self) -> Option<MissingFolders> {
+        let now = self.inner.runtime.now();
+        self.inner.state.lock().missing.report(now)
+    }
+
     /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
-    /// leases back. For the ends of all sessions together this waits at most as long as the option
-    /// `end_limit` says. Requests that have not ended by then go on.
+    /// leases back. For the ends of all sessions and of all requests together this waits at most as
+    /// long as the option `end_limit` says. What has not ended by then, perhaps because a disk
+    /// hangs, goes on. No session begins any more.
     pub fn stop(self) {
         for listener in &self.listeners {
             listener.close();
@@ -589,44 +635,39 @@ impl Server {
             let mut state = self.inner.state.lock();
             state.is_stopping = true;
             self.inner.stopping.notify_all();
-            let connections = std::mem::take(&mut state.connections);
+            let connections: Vec<_> = state.connections.values().cloned().collect();
             let ending = std::mem::take(&mut state.ending);
             let sessions = std::mem::take(&mut state.sessions);
             let sessions: Vec<_> = sessions.into_values().chain(ending).collect();
             (sessions, connections)
         };
         let until = self.inner.runtime.now() + self.inner.options.end_limit;
-        let are_over = end_all(&self.inner.runtime, &sessions, until);
-        for served in connections.values() {
+        end_all(&self.inner.runtime, &sessions, until);
+        for served in &connections {
             served.close();
         }
         for task in self.tasks {
             let _ = task.join();
         }
-        // The task of a connection whose request does not end would not end either.
-        if are_over {
-            for served in connections.into_values() {
+        // The task of a connection whose request does not end would not end either. Each task that
+        // ends takes its connection out of the map.
+        if self.inner.connections_end(until) {
+            for served in &connections {
                 served.join();
             }
         }
-        // A connection that was in its hello may have begun a session meanwhile.
-        let late = std::mem::take(&mut self.inner.state.lock().sessions);
-        let late: Vec<_> = late.into_values().collect();
-        end_all(&self.inner.runtime, &late, until);
     }
 }
 
 /// Ends the states of sessions. All of them begin to end before this waits for any of them, so
-/// several that do not end take no longer than one. Returns whether all ends are complete.
-fn end_all(runtime: &Runtime, sessions: &[Arc<SessionState>], until: Instant) -> bool {
+/// several that do not end take no longer than one.
+fn end_all(runtime: &Runtime, sessions: &[Arc<SessionState>], until: Instant) {
     for session in sessions {
         session.end(Duration::ZERO);
     }
-    let mut are_over = true;
     for session in sessions {
-        are_over &= session.end(until.since(runtime.now()));
+        session.end(until.since(runtime.now()));
     }
-    are_over
 }
 
 /// Accepts connections until the server stops.
@@ -685,54 +726,4 @@ fn begin_connection(inner: &Arc<Inner>, connection: Arc<dyn Connection>) {
         oldest.close();
     }
     connection::start(inner, &served);
-}
-
-/// The clock task.
-fn tick(inner: &Arc<Inner>) {
-    let mut last = inner.runtime.now();
-    loop {
-        let (sessions, connections) = {
-            let mut state = inner.state.lock();
-            let until = last + TICK;
-            while !state.is_stopping && inner.runtime.now() < until {
-                let left = until.since(inner.runtime.now());
-                state = inner.stopping.wait_timeout(state, left).0;
-            }
-            if state.is_stopping {
-                return;
-            }
-            let sessions: Vec<_> = state.sessions.values().cloned().collect();
-            let connections: Vec<_> = state.connections.values().cloned().collect();
-            (sessions, connections)
-        };
-        let now = inner.runtime.now();
-        if now.since(last) >= PAUSED {
-            // While this process was stopped, no host was silent and no job stood still.
-            for session in &sessions {
-                session.heard_at(now);
-                session.jobs.moved_at(now);
-            }
-        }
-        last = now;
-        inner.ticked_ns.store(now.as_nanos(), Ordering::Release);
-        for served in connections {
-            served.tell_working(now);
-        }
-        for session in sessions {
-            session.jobs.watch();
-            let silent = session.silent_for();
-            if silent >= inner.options.job_silence {
-                session.jobs.cancel_all();
-            }
-            let is_gone = session.peer.is_local && session.connection_count() == 0;
-            let limit = match session.is_scratch || is_gone {
-                true => inner.options.gone_silence.min(inner.options.state_silence),
-                false => inner.options.state_silence,
-            };
-            if silent >= limit {
-                session.end(Duration::ZERO);
-            }
-        }
-        inner.state.lock().forget_ended();
-    }
 }

@@ -56,7 +56,8 @@ pub struct ServerOptions {
     /// How long after its start the server keeps leases for their last holders.
     pub restart_grace: Duration,
     /// How long a request for a lease waits until the state of the last holder has ended, and how
-    /// long a server that is stopped waits until the states of all sessions have ended.
+    /// long a server that is stopped waits until the states of all sessions, and all requests, have
+    /// ended.
     pub end_limit: Duration,
 }
 

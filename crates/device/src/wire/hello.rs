@@ -431,11 +431,12 @@ mod tests {
         for hello in [named, refusal(&long)] {
             let bytes = hello.encode(1);
             assert!(bytes.len() <= HELLO_MAX, "{}", bytes.len());
-            let text = match ServerHello::decode(&bytes).unwrap().1 {
-                ServerHello::Welcome(welcome) => welcome.name,
-                ServerHello::Refused(refusal) => refusal.reason,
+            let (text, max_bytes) = match ServerHello::decode(&bytes).unwrap().1 {
+                ServerHello::Welcome(welcome) => (welcome.name, NAME_MAX_BYTES),
+                ServerHello::Refused(refusal) => (refusal.reason, REASON_MAX_BYTES),
             };
-            assert!(long.starts_with(&text) && text.len() >= NAME_MAX_BYTES - 1);
+            assert!(long.starts_with(&text) && text.len() >= max_bytes - 1);
+            assert!(text.len() <= max_bytes, "{} bytes", text.len());
         }
     }
 

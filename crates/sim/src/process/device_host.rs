@@ -4,8 +4,8 @@
 //! [`main`] is the program `device_host`. It writes for as long as somebody reads its output, and
 //! prints the number of each write that was acknowledged.
 //!
-//! Invariant: the number of a write decides its key and its value. So whoever knows which writes
-//! were acknowledged knows the contents of the store.
+//! Invariant: the number of a write decides its key and its value. So the numbers of the
+//! acknowledged writes say what the store contains.
 //!
 //! Threading: one thread.
 

@@ -357,7 +357,10 @@ impl Setup {
                     return self.holds(which, &outcome);
                 }
                 Err(error) if self.lacks_room(&error) => return self.finish_here(which),
-                Err(error) => failed.push(error.to_string()),
+                Err(error) => {
+                    assert!(!is_fenced(&error), "{error}");
+                    failed.push(error.to_string());
+                }
             }
             self.nothing_is_left("after another attempt");
             self.runtime.sleep(Duration::from_secs(5));
@@ -384,6 +387,14 @@ impl Setup {
         assert_eq!(self.machine.watch().wrong(), Vec::<String>::new());
         self.coverage.merge(&self.tap.coverage());
     }
+}
+
+/// Whether an attempt failed as if another host had the store. In these trials none has.
+fn is_fenced(error: &ExecError) -> bool {
+    matches!(
+        error,
+        ExecError::Failed(TableError::Storage(error)) if error.kind == StorageErrorKind::Fenced
+    )
 }
 
 /// Whether an attempt failed because the device could not be reached.
@@ -548,6 +559,7 @@ fn device_is_killed(setup: &mut Setup, rng: &mut Rng) {
         Ok(outcome) => setup.holds(0, &outcome),
         Err(error) => {
             assert!(matches!(error, ExecError::Failed(_)), "{error}");
+            assert!(!is_fenced(&error), "{error}");
             setup.coverage.add("lent.killed");
             setup.nothing_is_left("after the device was killed");
         }

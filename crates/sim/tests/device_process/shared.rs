@@ -5,7 +5,7 @@
 //! is killed; or its host is killed. Every acknowledged write is there, nothing that the store has
 //! is changed by a late worker, and what such a worker leaves is gone after the next open.
 //!
-//! Invariant: no wait is longer than [`HANG`].
+//! Invariant: no step of a trial is longer than [`HANG`].
 //!
 //! Threading: one task at a time uses a [`World`].
 
@@ -30,10 +30,11 @@ use super::server::ServerProcess;
 
 /// How long a trial waits for anything that it looks for. It is never reached unless something
 /// hangs.
-const PATIENCE: Duration = Duration::from_secs(50);
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a step of a trial may take, in case that a call of the store does not return.
-const HANG: Duration = Duration::from_secs(60);
+/// How long a step of a trial may take, in case that a call of the store does not return. A step
+/// may wait several times for as long as [`PATIENCE`], and those waits say what they wait for.
+const HANG: Duration = Duration::from_secs(300);
 
 /// The pause between two steps of a host while it waits for something that takes seconds.
 const SLOWLY: Duration = Duration::from_millis(2);

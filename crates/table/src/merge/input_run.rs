@@ -4,8 +4,8 @@
 //! reads pieces of about 1 MiB into a reused buffer, verifies each block before it trusts anything
 //! in it, decodes all of its keys, and computes their [`Head`]s. The merge looks only at
 //! `heads[pos]`, and at key, trailer and value of the winner. With [`Reads::Columns`] it reads
-//! header and columns of each block and not the values,
-//! so keys, trailers and the lengths of values are known.
+//! header and columns of each block and not the values, so keys, trailers and the lengths of values
+//! are known. Such inputs mostly lie behind a link, so their pieces are smaller.
 //!
 //! Invariants: positions `pos..end` of the current block are within the input's bounds. Every key
 //! in it begins with the job's prefix. (Each key is compared with it, unless the prefix of the
@@ -31,6 +31,9 @@ use crate::key::{Kind, MAX_SEQ, kind_of, raw_bytes, seek_trailer};
 
 /// The number of bytes of a table that are read at once, but at least one block.
 const PIECE_BYTES: u64 = 1 << 20;
+/// The number of bytes of columns that are read at once, but those of one block at least. A job
+/// that is cancelled waits for the present piece, and a link may be slow.
+const COLUMNS_PIECE_BYTES: u64 = 256 << 10;
 /// The number of bytes of a stream that are copied at once, but at least one entry.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The largest number of entries that are copied at once.
@@ -174,9 +177,13 @@ fn size_of_block(place: Place, reads: Reads) -> u64 {
 /// The blocks from `block` on that are read at once, and their bytes. There is one at least.
 fn piece_at(table: &InputTable, reads: Reads, block: usize, end: usize) -> (Range<usize>, u64) {
     let size = |block| size_of_block(table.place(block), reads);
+    let most = match reads {
+        Reads::All => PIECE_BYTES,
+        Reads::Columns => COLUMNS_PIECE_BYTES,
+    };
     let mut len = size(block);
     let mut next = block + 1;
-    while next < end && len + size(next) <= PIECE_BYTES {
+    while next < end && len + size(next) <= most {
         len += size(next);
         next += 1;
         if reads == Reads::Columns && next - block >= COLUMNS_AT_ONCE {

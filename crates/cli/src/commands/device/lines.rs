@@ -258,6 +258,26 @@ impl Lines {
         });
     }
 
+    /// Prints which folders hosts miss. Their disk may not be mounted.
+    pub(super) fn missing(&mut self, missing: &siltstone_device::MissingFolders) {
+        let hosts = plural(missing.session_count, "host");
+        let names: Vec<String> = missing
+            .names
+            .iter()
+            .map(|name| format!("`{}`", one_line(name)))
+            .collect();
+        let names = names.join(", ");
+        let text = format!(
+            "{hosts} asked for folders that are not there any more: {names}; is their disk mounted?"
+        );
+        self.print(&text, || {
+            json!({
+                "event": "folders_missing", "host_count": missing.session_count,
+                "folders": missing.names,
+            })
+        });
+    }
+
     /// Prints where the server listens, and what it has for hosts.
     pub(super) fn started(&mut self, server: &Server, own: &Own, options: &ServerOptions) {
         let path = own.path.display();

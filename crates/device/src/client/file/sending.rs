@@ -1,9 +1,14 @@
 //! Sends the changes in the tail of a file, and shares the file's lock while there are many.
 //!
 //! On a slow link, a call of the link takes as long as the link needs for the bytes. The lock is
-//! held during the call. So a call has few bytes, and a task that has more to send lets the others
-//! have the lock after each call. Otherwise all of them would wait until everything was sent, and
-//! the cancel of a job would not be noticed for as long.
+//! held during the call. So a call has few bytes, and a task that has more to send lets those that
+//! wait for the lock have it after each call. Otherwise all of them would wait until everything was
+//! sent, and the cancel of a job would not be noticed for as long.
+//!
+//! A task that waits for a change, for example because another one receives, needs the lock at the
+//! end of its wait. It does not say when that is. So a task that sends lets it have the lock after
+//! [`TURN_AFTER`], and not after each call, which would cost a pause each time although the others
+//! mostly have nothing to do.
 //!
 //! Invariants: those of the parent module.
 //!
@@ -28,13 +33,16 @@ const SENT_AT_ONCE: usize = 256 << 10;
 /// this time they would find it taken again.
 pub(super) const TURN: Duration = Duration::from_millis(1);
 
+/// How long a task may go on sending while others wait for a change.
+const TURN_AFTER: Duration = Duration::from_millis(50);
+
 /// The result of [`FileShared::send_some`].
 pub(super) enum Sent {
     /// Everything that may be sent now was sent.
     All,
     /// There is no pipe, or the call must give up.
     Lost,
-    /// There is more to send, and other tasks wait for the lock.
+    /// There is more to send, and other tasks wait.
     Turn,
 }
 
@@ -52,9 +60,9 @@ impl FileShared {
 
     /// Leaves the lock until something has changed, for this long at most.
     pub(super) fn wait<'a>(&self, inner: Guard<'a>, timeout: Duration) -> Guard<'a> {
-        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.resting.fetch_add(1, Ordering::AcqRel);
         let inner = self.changed.wait_timeout(inner, timeout).0;
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.resting.fetch_sub(1, Ordering::AcqRel);
         inner
     }
 
@@ -82,12 +90,18 @@ impl FileShared {
         end
     }
 
-    /// Sends what may be sent. Ends early after a call of the link if another task waits for the
-    /// lock, and at once if a call with this limit must give up.
+    /// Sends what may be sent. Ends early after a call of the link if another task needs the lock,
+    /// and at once if a call with this limit must give up.
     pub(super) fn send_some(&self, inner: &mut Inner, limit: &Limit) -> Sent {
         let before = inner.sent;
         let is_first = Cell::new(true);
-        let is_wanted = || self.waiting.load(Ordering::Acquire) > 0;
+        let runtime = &self.session.runtime;
+        let begun = runtime.now();
+        let is_wanted = || {
+            self.waiting.load(Ordering::Acquire) > 0
+                || self.resting.load(Ordering::Acquire) > 0
+                    && runtime.now().since(begun) >= TURN_AFTER
+        };
         let has_pipe = self.send_while(inner, SENT_AT_ONCE, |_| {
             (is_first.replace(false) || !is_wanted()) && !limit.is_cancelled()
         });
