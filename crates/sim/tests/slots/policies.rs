@@ -362,7 +362,10 @@ fn searches_ask_about_few_compactions() {
             done += done_of_seed;
         }
         let for_each = asked as f64 / done as f64;
-        assert!(for_each < most, "{text}: {for_each} questions for each compaction");
+        assert!(
+            for_each < most,
+            "{text}: {for_each} questions for each compaction"
+        );
     }
 }
 
@@ -390,7 +393,11 @@ fn the_next_compaction_runs_while_the_last_one_is_verified() {
             world.rt.sleep(Duration::from_secs(60));
             // The first table of the device's part is read when the outcome is verified.
             let slow = Fault::Delay(Duration::from_secs(300));
-            storage.add(Rule::on(OpKind::Read, slow).ending("-0001-00000.tbl").times(1));
+            storage.add(
+                Rule::on(OpKind::Read, slow)
+                    .ending("-0001-00000.tbl")
+                    .times(1),
+            );
             store.test_hooks().pause_compaction(false);
             world.rt.sleep(Duration::from_secs(100));
             let jobs = store.stats().jobs;

@@ -213,7 +213,9 @@ fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut
     let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
         // Another machine may report any numbers.
-        let sum = before.saturating_add(of(parts[0])).saturating_add(of(parts[1]));
+        let sum = before
+            .saturating_add(of(parts[0]))
+            .saturating_add(of(parts[1]));
         count(whole).store(sum, Ordering::Relaxed);
     };
     sum(|p| &p.entries, 0);

@@ -99,8 +99,8 @@ pub fn hard_cuts(
         });
         let inside = keys.iter().zip(sums);
         let leaves_enough = |sum: f64| sum >= least / 2.0 && sum <= all - least / 2.0;
-        let inside = inside
-            .filter(|(key, sum)| key[..] > choice.range.start[..] && leaves_enough(*sum));
+        let inside =
+            inside.filter(|(key, sum)| key[..] > choice.range.start[..] && leaves_enough(*sum));
         let nearest = inside.min_by(|(_, a), (_, b)| {
             let distance = |sum: &f64| (wanted - sum).abs();
             distance(a).total_cmp(&distance(b))
