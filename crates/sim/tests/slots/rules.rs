@@ -239,8 +239,8 @@ fn tables_that_another_side_left_are_verified() {
     });
 }
 
-/// A device makes wrong tables of its part of a divided compaction. The host's own part is believed,
-/// and the part of the device is not.
+/// A device makes wrong tables of its part of a divided compaction. The host's own part is
+/// believed, and the part of the device is not.
 #[test]
 fn the_part_of_another_side_is_verified() {
     simulated(|world| {
