@@ -33,7 +33,7 @@ pub(super) struct Costs {
     measured_bytes: Counter,
     /// Processor time of the host, including that of attempts that failed.
     pub(super) host_cpu_ns: Counter,
-    /// The time from the beginning of the compactions to the end of their verification.
+    /// The time from the beginning of the compactions to the end of their execution.
     pub(super) run_ns: Counter,
 }
 
@@ -76,7 +76,7 @@ impl Compacted {
             took: Duration::from_nanos(host_ns).min(self.took),
         };
         // While only the host's part was running, the other side had nothing to do. Building is on
-        // its account, and verifying, too, if the policy counts it.
+        // its account.
         let idle = Duration::from_nanos(host_ns.saturating_sub(other_ns));
         let other = Compacted {
             in_bytes: self.in_bytes - host.in_bytes,

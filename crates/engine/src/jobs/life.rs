@@ -243,7 +243,7 @@ impl Jobs {
                         out_bytes: outcome.tables.iter().map(|t| t.file_bytes).sum(),
                         // For a separated compaction, this is what the device used.
                         cpu_ns: (!is_separated).then_some(outcome.counters.cpu_ns),
-                        took: time,
+                        took: executed_for,
                     };
                     let [host, own] = compacted.parts(&attempt.progress.divided);
                     for (side, part) in [(sides.host(), host), (attempt.side, own)] {

@@ -128,9 +128,8 @@ pub struct SideStats {
     pub compaction_in_bytes: u64,
     /// Bytes of the tables that they made.
     pub compaction_out_bytes: u64,
-    /// How long they took, in microseconds. This includes their verification, unless the policy
-    /// gives each side one compaction at a time, because the next one runs meanwhile then.
-    /// Compactions that ran at the same time count each.
+    /// How long they took, in microseconds, without their verification. Compactions that ran at the
+    /// same time count each.
     pub compaction_us: u64,
     /// The same, but compactions that ran at the same time count once.
     pub compaction_busy_us: u64,

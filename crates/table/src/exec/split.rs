@@ -159,12 +159,11 @@ fn run(executor: &dyn Executor, part: &Part) -> Ended {
     let begun = runtime.now();
     let cpu_begun_ns = runtime.task_cpu_ns();
     let result = executor.run(&part.job, &part.context);
-    if executor.side() == Side::Host {
-        // For the caller of the whole job, this task is a helper.
-        let used_ns = runtime.task_cpu_ns().saturating_sub(cpu_begun_ns);
-        let helpers = &part.context.progress.helpers_cpu_ns;
-        helpers.fetch_add(used_ns, Ordering::Relaxed);
-    }
+    // For the caller of the whole job, this task is a helper, also if it only speaks to another
+    // machine.
+    let used_ns = runtime.task_cpu_ns().saturating_sub(cpu_begun_ns);
+    let helpers = &part.context.progress.helpers_cpu_ns;
+    helpers.fetch_add(used_ns, Ordering::Relaxed);
     (result, runtime.now().since(begun))
 }
 
