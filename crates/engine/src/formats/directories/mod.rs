@@ -37,7 +37,8 @@ pub(crate) use refuse::{
     NO_CURRENT_ADVICE, exists, refuse_destroyed, refuse_headless_data, refuse_owned,
     refuse_unfinished,
 };
-pub(crate) use text::{Directories, Owner};
+use text::is_on_device;
+pub(crate) use text::{Directories, Folder, Owner};
 
 /// The storages of a store. By default all three are one folder.
 #[derive(Clone)]
@@ -49,9 +50,6 @@ pub struct Storages {
     /// The storage of the tables.
     pub tables: Arc<dyn Storage>,
 }
-
-/// A folder, and the parts of a store that it holds.
-pub(crate) type Folder<'a> = (&'a dyn Storage, Parts);
 
 /// The folders of a store, without duplicates, its own first.
 pub(crate) fn folders<'a>(
@@ -223,13 +221,6 @@ fn wanted(root: &Path, dir: &Path) -> Option<PathBuf> {
     let path = root.join(dir);
     // A folder that does not exist yet is created, and then has its final spelling.
     Some(std::fs::canonicalize(&path).unwrap_or(path))
-}
-
-/// Whether a location is that of a folder on a device.
-fn is_on_device(location: &str) -> bool {
-    ["silt://", "silt+unix://", "silt+memory://"]
-        .iter()
-        .any(|scheme| location.starts_with(scheme))
 }
 
 fn find_from(root: FileStorage, options: Option<&Options>) -> Result<Storages> {

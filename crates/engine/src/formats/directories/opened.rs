@@ -27,9 +27,9 @@ use std::collections::BTreeSet;
 
 use siltstone_storage::{Epoch, Storage};
 
-use super::Folder;
 use super::text::{
-    id_of, read_text, refuse_other_version, replace_if_room, shown_file, store_line, text_of,
+    Folder, id_of, read_text, refuse_other_version, replace_if_room, shown_file, store_line,
+    text_of,
 };
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{OPENED, Parts};

@@ -10,13 +10,22 @@ use std::fmt;
 
 use siltstone_storage::{Epoch, Storage, StorageErrorKind};
 
-use super::Folder;
 use crate::formats::manifest::StoreId;
 use crate::formats::names::{DIRECTORIES, OWNER, Parts};
 use crate::types::error::{Error, Result};
 
 const DIRECTORIES_HEAD: &str = "siltstone-directories 1";
 const OWNER_HEAD: &str = "siltstone-owner 1";
+
+/// A folder, and the parts of a store that it holds.
+pub(crate) type Folder<'a> = (&'a dyn Storage, Parts);
+
+/// Whether a location is that of a folder on a device.
+pub(super) fn is_on_device(location: &str) -> bool {
+    ["silt://", "silt+unix://", "silt+memory://"]
+        .iter()
+        .any(|scheme| location.starts_with(scheme))
+}
 
 /// The longest such file that is read.
 const MAX_BYTES: u64 = 64 << 10;
@@ -67,7 +76,7 @@ pub(super) fn text_of<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str> {
 /// path.
 pub(super) fn shown_file(storage: &dyn Storage, name: &str) -> String {
     let place = storage.describe();
-    match super::is_on_device(&storage.location()) {
+    match is_on_device(&storage.location()) {
         true => format!(
             "the file {name} of the folder {place}, on the device's machine and below the \
              device's --data"
