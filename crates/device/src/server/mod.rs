@@ -269,7 +269,8 @@ impl Inner {
         {
             tracing::info!(host = hello.host, folder = ?hello.folder, "a session began");
         } else {
-            // Another connection was faster, or the room was taken, or the server is stopping.
+            // Another connection has begun this session meanwhile, or the last free place for a
+            // session was taken, or the server is stopping.
             session.remove_scratch();
         }
         own(known?)
@@ -625,8 +626,8 @@ impl Server {
 
     /// Stops the server: it accepts nothing more, ends its jobs, closes its files and gives its
     /// leases back. For the ends of all sessions and of all requests together this waits at most as
-    /// long as the option `end_limit` says. What has not ended by then, perhaps because a disk
-    /// hangs, goes on. No session begins any more.
+    /// long as the option `end_limit` says. A request that has not ended by then, perhaps because
+    /// a disk hangs, goes on in its own task. No new session begins.
     pub fn stop(self) {
         for listener in &self.listeners {
             listener.close();

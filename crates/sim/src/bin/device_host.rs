@@ -1,4 +1,4 @@
-//! A host that trials kill while a device has a job of it: see
+//! The process of a host that a trial kills while a device runs one of its jobs. The code is in
 //! `siltstone_sim::process::device_host`.
 
 fn main() {

@@ -451,7 +451,7 @@ impl World {
         }
     }
 
-    /// Waits until the device has no job any more.
+    /// Waits until the device runs no job.
     fn late_jobs_end(&mut self, mut meanwhile: impl FnMut(&mut World)) {
         let begun = Instant::now();
         let mut quiet = begun;

@@ -9,9 +9,9 @@
 //! - A folder whose `OWNER` does not name this store in this folder is not written, and what it
 //!   holds is not trusted: each open deletes orphans, so a copy of a store's folder would delete
 //!   the original's tables.
-//! - A folder with the `OWNER` of another store is no store's own folder, and a folder with a
-//!   `CURRENT` holds no parts of another store. Otherwise each store would delete the other's
-//!   tables as orphans.
+//! - A folder never belongs to two stores: a folder whose `OWNER` names another store is not used
+//!   as a store's own folder, and a folder that has a `CURRENT` is not used for the log or the
+//!   tables of another store. Otherwise each store would delete the other's tables as orphans.
 //! - Each folder has a lease of its own; the store's lease is taken first. Each folder counts its
 //!   own epochs (`env/guard.rs` translates them).
 //!
