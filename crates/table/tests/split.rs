@@ -160,6 +160,26 @@ fn deletes_end_at_the_first_one_that_cannot_reach_the_storage() {
     });
 }
 
+/// The names of the second part change when the parts are joined, so the folder is synced then.
+#[test]
+fn the_folder_of_a_divided_job_is_synced_once_at_its_end() {
+    simulated(|runtime| {
+        let mut halves = Halves::new(&runtime, [QUICK, QUICK]);
+        halves.run(4, &halves.context()).unwrap();
+        assert!(halves.faults.counts().of(OpKind::Rename) > 0);
+        assert_eq!(halves.faults.counts().of(OpKind::SyncDir), 1);
+        // If that sync fails, so does the job, and no table stays.
+        let rule = Rule::on(OpKind::SyncDir, Fault::Fail(StorageErrorKind::Io)).for_good();
+        halves.faults.add(rule);
+        let before = halves.faults.counts();
+        halves.run(4, &halves.context()).unwrap_err();
+        let after = halves.faults.counts();
+        let of = |kind| after.of(kind) - before.of(kind);
+        assert!(of(OpKind::Create) > 1);
+        assert_eq!(of(OpKind::Delete), of(OpKind::Create));
+    });
+}
+
 #[test]
 fn the_end_of_a_part_wakes_the_caller() {
     simulated(|runtime| {

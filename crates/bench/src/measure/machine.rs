@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 mod build;
 mod cgroup;
 mod mount;
+mod speed;
 
 pub use build::{Build, UNKNOWN};
 pub use cgroup::{Cgroup, cgroup};
 pub use mount::{Mount, mount_of};
+pub use speed::Speed;
 
 /// The machine that a run used. Facts that cannot be found out are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Level;
-use crate::measure::machine::{Build, Machine};
+use crate::measure::machine::{Build, Machine, Speed};
 use crate::measure::{LatencySummary, Second};
 use crate::settings::{Abilities, Promise, Settings};
 
@@ -158,6 +158,11 @@ pub struct Record {
     pub engine_settings: BTreeMap<String, String>,
     /// The machine.
     pub machine: Machine,
+    /// What probes of the machine took before and after the run. Empty unless the run is one of an
+    /// experiment.
+    pub machine_speed: Vec<Speed>,
+    /// Whether the run was carried out twice, because the machine was slow the first time.
+    pub is_repeated: bool,
     /// How the program was built, and from which commit.
     pub build: Build,
     /// When the run ended, in UTC, in the form of RFC 3339.

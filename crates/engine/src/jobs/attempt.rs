@@ -181,6 +181,7 @@ impl JobRunner {
             remarks: Some(remarks.clone()),
             subjob_order: self.subjob_order,
             columns_first: self.columns_first && is_host,
+            syncs_folder: true,
         };
         let (executor, name) = self.executor_of(attempt);
         PreparedJob {

@@ -381,7 +381,8 @@ fn collect(shared: &Shared, ended: &[Ended], panicked: bool) -> Result<Outcome, 
     if finished != shared.job.subjobs() {
         return Err(ExecError::Cancelled);
     }
-    if !outcome.tables.is_empty() && !planted!(FolderIsNotSynced) {
+    let is_synced_here = shared.ctx.syncs_folder && !planted!(FolderIsNotSynced);
+    if !outcome.tables.is_empty() && is_synced_here {
         let synced = shared.ctx.outputs.sync_dir(shared.ctx.epoch);
         synced.inspect_err(|_| shared.created.note_failed_sync(&shared.ctx))?;
     }

@@ -372,6 +372,9 @@ pub struct ExecContext {
     /// with entries that the job keeps. The tables are the same. This pays off if values are large,
     /// much is dropped, or reads are slow. It has no effect on a job with a stream.
     pub columns_first: bool,
+    /// Whether the folder of the outputs is synced at the end of the job. It is switched off only
+    /// by a caller who syncs it afterwards, and only the host's executor heeds it.
+    pub syncs_folder: bool,
 }
 
 impl ExecContext {
@@ -397,6 +400,7 @@ impl ExecContext {
             remarks: None,
             subjob_order: SubjobOrder::default(),
             columns_first: false,
+            syncs_folder: true,
         }
     }
 

@@ -306,6 +306,8 @@ impl Executor for SplitExecutor {
                     max_parallel: 1,
                     handover: None,
                     part_listener: None,
+                    // `join` syncs the folder for both parts.
+                    syncs_folder: false,
                     ..ctx.clone()
                 },
             })
@@ -480,7 +482,6 @@ fn join(
     mut second: Outcome,
 ) -> Result<Outcome, ExecError> {
     let (mut subjob, mut number) = (u32::MAX, 0);
-    let mut renamed = 0;
     let mut failed = None;
     for table in &mut second.tables {
         number = if table.subjob == subjob {
@@ -495,12 +496,12 @@ fn join(
             break;
         }
         table.name = name;
-        renamed += 1;
     }
-    let (synced, maybe_renamed) = match (failed, renamed) {
-        (Some((error, name)), _) => (Err(error), Some(name)),
-        (None, 0) => (Ok(()), None),
-        (None, _) => (ctx.outputs.sync_dir(ctx.epoch), None),
+    let is_empty = first.tables.is_empty() && second.tables.is_empty();
+    let (synced, maybe_renamed) = match failed {
+        Some((error, name)) => (Err(error), Some(name)),
+        None if is_empty => (Ok(()), None),
+        None => (ctx.outputs.sync_dir(ctx.epoch), None),
     };
     if let Err(error) = synced {
         if error.kind != StorageErrorKind::Unreachable {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::carried::Carried;
+use crate::measure::machine::Speed;
 use crate::record::{Record, number};
 use crate::settings::Files;
 
@@ -67,6 +68,30 @@ pub fn machine(first: &Record) -> String {
         system.unwrap_or("an unknown file system"),
         first.date
     )
+}
+
+/// How steady the machine was, by the probes of all runs. `None` if there are none.
+pub fn steadiness<'a>(records: impl Iterator<Item = &'a Record>) -> Option<String> {
+    let (mut probes, mut repeated) = (Vec::new(), 0);
+    for record in records {
+        probes.extend(record.machine_speed.iter().cloned());
+        repeated += usize::from(record.is_repeated);
+    }
+    let usual = Speed::median_of(&probes);
+    let mut slowness: Vec<f64> = probes.iter().map(|probe| probe.slowness(&usual)).collect();
+    slowness.sort_by(f64::total_cmp);
+    let at = |part: usize| slowness.get(slowness.len() * part / 100);
+    let times = |part| Some(number::factor(Some(*at(part)?)).replace('\u{a0}', " "));
+    Some(format!(
+        "The machine was probed before and after each run, with a fixed computation on each core \
+         and with round trips of a byte between the cores. In half of the {} probes the slowest \
+         part took no more than {} the usual time, in nine tenths no more than {}. Runs with a \
+         probe that is slower than most were carried out a second time on a new store, and the \
+         second figures count, whatever they are: {repeated} of the runs here.",
+        probes.len(),
+        times(50)?,
+        times(90)?
+    ))
 }
 
 /// What stood in for hardware, with the number of runs that say so.

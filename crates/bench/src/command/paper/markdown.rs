@@ -164,6 +164,9 @@ impl Page {
         if let Some(first) = records().next() {
             self.paragraph(&intro::machine(first));
         }
+        if let Some(text) = intro::steadiness(records()) {
+            self.paragraph(&text);
+        }
         self.line("Stand-ins, with the number of runs that had them:\n");
         for (count, text) in intro::stand_ins(records()) {
             self.item(&format!("{count}: {text}"));

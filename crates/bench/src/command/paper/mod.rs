@@ -120,6 +120,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         goes_on: is_family,
         until: args.within.map(|within| begun + within),
         pieces,
+        speeds: Vec::new(),
     };
     let result = trial.run(&mut output);
     let ended = trial.ended(

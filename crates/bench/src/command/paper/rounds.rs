@@ -8,6 +8,10 @@
 //! second round of a group comes after the first round of all groups, so a limit of time takes
 //! rounds away, and not figures.
 //!
+//! The machine is probed before and after each run. In the comparison of a whole paper, a chain
+//! with a run that has an unusually slow probe is carried out once more, and the second figures
+//! count, whatever they are. Figures play no part in this choice.
+//!
 //! Invariants: a group is begun only before the limit of time, and then carried out whole, so each
 //! round has both runs of every ratio. Each chain finds its store as its own runs left it, so the
 //! runs of one chain never change their order.
@@ -26,11 +30,17 @@ use crate::command::runs::Runner;
 use crate::command::{CommandError, Result, file_error};
 use crate::engine::Driver;
 use crate::experiment::{Experiment, Plan, PlannedRun, Ratio};
+use crate::measure::machine::Speed;
 use crate::record::Record;
 use crate::run::RunError;
 use crate::run::store::Fixture;
 use crate::settings::{Settings, Topology};
 use crate::topology::{Placed, PlacedDriver};
+
+/// If a probe took this many times as long as usual, the machine was slow.
+const SLOW: f64 = 1.15;
+/// So many probes have to be known before one is unusual.
+const USUAL_AFTER: usize = 8;
 
 /// An experiment, and what was found.
 pub struct Piece {
@@ -179,11 +189,13 @@ pub struct Trial<'a> {
     pub runner: Runner<'a>,
     pub place: Place,
     pub keep: bool,
-    /// Whether a run that fails ends only its chain.
+    /// Whether this is the comparison of a whole paper. Then a run that fails ends only its chain.
     pub goes_on: bool,
     /// When no further group begins.
     pub until: Option<Instant>,
     pub pieces: Vec<Piece>,
+    /// All probes of the machine.
+    pub speeds: Vec<Speed>,
 }
 
 impl Trial<'_> {
@@ -206,7 +218,7 @@ impl Trial<'_> {
                     return output.row("time", &[format!("it is up in round {}", round + 1)]);
                 }
                 for position in order(group.len(), round) {
-                    self.chain(&group[position], round, output)?;
+                    self.chain_or_again(&group[position], round, output)?;
                 }
             }
         }
@@ -222,6 +234,51 @@ impl Trial<'_> {
         })
     }
 
+    /// Carries out the runs on one store, and once more if the machine was slow.
+    fn chain_or_again(
+        &mut self,
+        chain: &Chain,
+        round: usize,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        self.chain(chain, round, output)?;
+        let slowness = self.slowness(chain, round);
+        // A kept store has the runs of the first time already.
+        if !self.goes_on || self.keep || slowness < SLOW {
+            return Ok(());
+        }
+        let why = format!("a probe of the machine took {slowness:.2} times as long as usual");
+        output.row("once more", &[why])?;
+        self.chain(chain, round, output)?;
+        for run in self.runs_of(chain) {
+            let piece = &mut self.pieces[chain.piece];
+            if let Some(record) = &mut piece.records[run][round] {
+                record.is_repeated = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of a chain, by their index in the experiment.
+    fn runs_of(&self, chain: &Chain) -> Vec<usize> {
+        let plan = &self.pieces[chain.piece].plan;
+        let positions = chain.positions.iter();
+        positions.map(|p| plan.runs[*p].index).collect()
+    }
+
+    /// How many times as long as usual the slowest probe of a chain's runs took.
+    fn slowness(&self, chain: &Chain, round: usize) -> f64 {
+        if self.speeds.len() < USUAL_AFTER {
+            return 1.0;
+        }
+        let usual = Speed::median_of(&self.speeds);
+        let records = &self.pieces[chain.piece].records;
+        let runs = self.runs_of(chain).into_iter();
+        let runs = runs.filter_map(|run| records[run][round].as_ref());
+        let probes = runs.flat_map(|record| &record.machine_speed);
+        probes.fold(1.0, |most, probe| f64::max(most, probe.slowness(&usual)))
+    }
+
     /// Carries out the runs on one store.
     fn chain(&mut self, chain: &Chain, round: usize, output: &mut Output<'_>) -> Result<()> {
         for &position in &chain.positions {
@@ -231,8 +288,12 @@ impl Trial<'_> {
             let folder = self.folder_of(piece, run);
             std::fs::create_dir_all(&folder).map_err(file_error(&folder))?;
             let label = format!("{}/{} {}", position + 1, piece.plan.runs.len(), run.label);
+            let before = Speed::now();
             let mut found = self.runner.run(&folder, &run.settings, &label);
+            let speeds = vec![before, Speed::now()];
+            self.speeds.extend_from_slice(&speeds);
             if let Ok(record) = &mut found {
+                record.machine_speed = speeds;
                 let stand_ins = show::stand_ins(&piece.experiment, &piece.plan, run);
                 record.stand_ins.splice(..0, stand_ins);
             }
