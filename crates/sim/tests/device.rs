@@ -147,9 +147,9 @@ fn device_links() {
     seeds("device_links", 1, 200, &texts(&wanted), calls::links_trial);
 }
 
-/// Stores that lie on a device, or have only their tables there, or lend their compactions to it,
-/// under each policy. The host is killed, the device is killed, the machine of either loses power,
-/// and the link has faults. (Rows 9 and 10)
+/// Stores that lie on a device, or have only their tables there, or lend their compactions to it, or
+/// share their folder with it, under each policy. The host is killed, the device is killed, the
+/// machine of either loses power, and the link has faults. (Rows 9 and 10)
 #[test]
 fn device_stores() {
     let mut wanted: Vec<String> = store_plan::POLICIES
@@ -185,6 +185,8 @@ fn device_stores() {
         "stores.divided_job",
         "stores.columns_first",
         "stores.lent.job_failed",
+        "stores.shared.job_failed",
+        "stores.shared.job_without_fallback",
         "stores.nothing_kept",
         "crash.pages_kept",
         "crash.pages_lost",
@@ -200,7 +202,7 @@ fn device_stores() {
         "ghost.answered",
     ];
     wanted.extend(others.map(String::from));
-    seeds("device_stores", 1, 120, &texts(&wanted), stores::trial);
+    seeds("device_stores", 1, 160, &texts(&wanted), stores::trial);
 }
 
 /// Several hosts want the lease of one folder. They are cut off and come back, the device is

@@ -66,6 +66,18 @@ fn device_shared_kill() {
     seeds_in_turn(test, 1, 2, &wanted, shared::killed_trial);
 }
 
+/// The same, and the host never runs what the device has failed with. (Row 9)
+#[test]
+fn device_shared_without_fallback() {
+    let wanted = [
+        "shared.device_killed",
+        "shared.lost_without_fallback",
+        "shared.no_orphans",
+    ];
+    let test = "device_shared_without_fallback";
+    seeds_in_turn(test, 1, 2, &wanted, shared::without_fallback_trial);
+}
+
 /// Each seed is a store in a folder that a device shares, and three kills of the host while the
 /// device has a job of it. (Row 9)
 #[test]

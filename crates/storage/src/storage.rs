@@ -94,6 +94,9 @@ pub struct Capabilities {
     /// An append may return before the storage has taken it. What makes it fail, a lost lease for
     /// example, is then the result of a later call on the file, at the latest of its sync.
     pub pipelined: bool,
+    /// Other processes of this machine find the same objects at the path that
+    /// [`Storage::location`] returns.
+    pub has_path: bool,
 }
 
 /// How an object will be read; a hint.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use siltstone_storage::{FileStorage, Mutex, StorageError, StorageErrorKind};
+use siltstone_storage::{Mutex, StorageError, StorageErrorKind};
 use siltstone_table::TableError;
 use siltstone_table::exec::{ExecContext, ExecError, Executor, ExecutorState, LinkUse, Side};
 use siltstone_table::job::outcome::Outcome;
@@ -127,13 +127,12 @@ impl DeviceExecutor {
     }
 
     fn shape(&self, ctx: &ExecContext, job: &Job) -> Result<Shape, ExecError> {
-        let base = ctx.outputs.base();
         let session = &self.device.client.session;
         if let Some(client) = self.held(ctx) {
             return Ok(Shape::Held(client));
         }
         let mut why = "the device does not hold it".to_string();
-        if base.is_some_and(|base| base.is::<FileStorage>()) {
+        if ctx.outputs.capabilities().has_path {
             let path = ctx.outputs.location();
             match self.why_unseen(ctx, job, &path)? {
                 None => return Ok(Shape::Shared(path)),

@@ -302,6 +302,7 @@ impl Storage for DeviceStorage {
             links: true,
             survives_kill: false,
             pipelined: true,
+            has_path: false,
         }
     }
 

@@ -241,6 +241,11 @@ impl MemoryFolders {
         folders.entry(name.to_string()).or_insert_with(new).clone()
     }
 
+    /// From now on the folder of this name is this one.
+    pub fn set_folder(&self, name: &str, folder: MemoryStorage) {
+        self.folders.lock().insert(name.to_string(), folder);
+    }
+
     /// The folders that exist now, with their names. Folders for lent work are among them.
     pub fn all(&self) -> Vec<(String, MemoryStorage)> {
         let folders = self.folders.lock();

@@ -45,20 +45,22 @@ pub fn write_of(value: &[u8]) -> Option<u64> {
 }
 
 /// Opens the store in a folder. Its compactions run on the device at this address, if there is one,
-/// and otherwise on the cores of this process. Memtables and tables are small, so there are many
-/// compactions.
+/// and otherwise on the cores of this process. With `fallback`, these cores also run what the device
+/// has failed with. Memtables and tables are small, so there are many compactions.
 ///
 /// # Errors
 /// As [`open`].
 ///
 /// # Panics
 /// If the address is malformed.
-pub fn open_store(folder: &Path, device: Option<&str>) -> Result<DeviceStore> {
+pub fn open_store(folder: &Path, device: Option<&str>, fallback: bool) -> Result<DeviceStore> {
     let device = device.map(|address| address.parse::<Address>().expect("an address"));
     let policy = match device {
         Some(_) => "near-data",
         None => "default",
     };
+    let mut schedule = ScheduleOptions::policy(policy).expect("a policy");
+    schedule.fallback = fallback;
     let options = Options {
         memtable_bytes: 128 << 10,
         table_bytes: 64 << 10,
@@ -66,7 +68,7 @@ pub fn open_store(folder: &Path, device: Option<&str>) -> Result<DeviceStore> {
         log_segment_bytes: 128 << 10,
         log_bytes_max: 8 << 20,
         l0_trigger_count: 2,
-        schedule: ScheduleOptions::policy(policy).expect("a policy"),
+        schedule,
         ..Options::default()
     };
     let placement = Placement {
@@ -95,7 +97,7 @@ fn run(words: &[String]) -> std::result::Result<(), String> {
     let number = |word: &str| word.parse::<u64>().map_err(|e| format!("{word}: {e}"));
     let (seed, first) = (number(seed)?, number(first)?);
     let text = |error: siltstone::Error| error.to_string();
-    let store = open_store(Path::new(folder), Some(device)).map_err(text)?;
+    let store = open_store(Path::new(folder), Some(device), true).map_err(text)?;
     let keyspace = store.default_keyspace().map_err(text)?;
     let mut out = std::io::stdout().lock();
     for write in first.. {

@@ -28,6 +28,9 @@ pub struct MachineOptions {
     pub server: ServerOptions,
     /// Wraps the storage of each folder, below the watch.
     pub below: Below,
+    /// The folder that the device shares with a host on the same machine. A kill of the device
+    /// leaves it as it is.
+    pub shared: Option<&'static str>,
 }
 
 impl Default for MachineOptions {
@@ -39,6 +42,7 @@ impl Default for MachineOptions {
                 ..ServerOptions::default()
             },
             below: Arc::new(|storage| storage),
+            shared: None,
         }
     }
 }
@@ -97,11 +101,16 @@ impl Machine {
         let folders = self
             .folders
             .after(false, |storage| storage.kill_in(&self.runtime));
+        if let Some(name) = self.options.shared {
+            folders.set_folder(name, self.folders.folder(name));
+        }
         self.folders = Arc::new(folders);
     }
 
-    /// Cuts the power of the machine. The policy says what happens to data that was not synced. If
-    /// a seed decides this, each folder has losses of its own. Reports the losses of all folders.
+    /// Cuts the power of the machine. A host that shares a folder with the device is on the same
+    /// machine, so the caller has to kill it first. The policy says what happens to data that was
+    /// not synced. If a seed decides this, each folder has losses of its own. Reports the losses of
+    /// all folders.
     pub fn lose_power(&mut self, policy: CrashPolicy) -> CrashReport {
         self.end_process();
         let count = Cell::new(0);

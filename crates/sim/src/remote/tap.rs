@@ -71,6 +71,7 @@ pub fn name_of(request: &Request) -> &'static str {
         Request::Read { .. } => "read",
         Request::ReadSmall { .. } => "read_small",
         Request::List { .. } => "list",
+        Request::ProveFolder { .. } => "prove_folder",
         Request::WaitJob { .. } => "wait_job",
         Request::CancelJob { .. } => "cancel_job",
         Request::ReadOutcome { .. } => "read_outcome",

@@ -158,7 +158,7 @@ impl Setup {
                 keep_bytes,
                 ..options.server
             },
-            below: options.below,
+            ..options
         };
         let machine = Machine::start(runtime, &tap, options);
         let client = ClientOptions {

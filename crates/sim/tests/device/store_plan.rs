@@ -50,6 +50,9 @@ const LENT_REQUESTS: [&str; 8] = [
     "rename",
 ];
 
+/// The same, if the device shares the folder of the store.
+const SHARED_REQUESTS: [&str; 4] = ["prove_folder", "begin_job", "wait_job", "read_outcome"];
+
 /// Where the parts of the store lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
@@ -59,11 +62,19 @@ pub enum Arrangement {
     Tables,
     /// All parts lie on the host, and compactions are lent to the device.
     Lent,
+    /// All parts lie in a folder that the host and the device share. Both are processes of one
+    /// machine, so they lose power together.
+    Shared,
 }
 
 impl Arrangement {
     /// All of them.
-    pub const ALL: [Arrangement; 3] = [Arrangement::Held, Arrangement::Tables, Arrangement::Lent];
+    pub const ALL: [Arrangement; 4] = [
+        Arrangement::Held,
+        Arrangement::Tables,
+        Arrangement::Lent,
+        Arrangement::Shared,
+    ];
 
     /// The name, for coverage.
     pub fn name(self) -> &'static str {
@@ -71,7 +82,13 @@ impl Arrangement {
             Arrangement::Held => "held",
             Arrangement::Tables => "tables",
             Arrangement::Lent => "lent",
+            Arrangement::Shared => "shared",
         }
+    }
+
+    /// Whether all parts lie on the host, so that a store needs the device for its jobs only.
+    pub fn is_local(self) -> bool {
+        matches!(self, Arrangement::Lent | Arrangement::Shared)
     }
 
     /// Whether the log lies on the host, so that a kill of the host loses nothing that was
@@ -173,8 +190,9 @@ impl Plan {
         let arrangement = match rng.below(20) {
             0..6 => return held,
             6..9 => Arrangement::Held,
-            9..15 => Arrangement::Tables,
-            _ => Arrangement::Lent,
+            9..14 => Arrangement::Tables,
+            14..17 => Arrangement::Lent,
+            _ => Arrangement::Shared,
         };
         let plan = Plan {
             arrangement,
@@ -198,6 +216,10 @@ impl Plan {
         match arrangement {
             Arrangement::Lent => Plan {
                 keep_bytes: *rng.pick(keeps),
+                background_bytes_per_s: *rng.pick(&[2 << 20, 8 << 20]),
+                ..plan
+            },
+            Arrangement::Shared => Plan {
                 background_bytes_per_s: *rng.pick(&[2 << 20, 8 << 20]),
                 ..plan
             },
@@ -236,7 +258,7 @@ impl Plan {
 
     /// Whether the host may leave values on the device.
     pub fn may_separate(&self) -> bool {
-        self.arrangement != Arrangement::Lent && self.switches().separated_transfer
+        !self.arrangement.is_local() && self.switches().separated_transfer
     }
 
     /// Whether compactions of the host read columns first.
@@ -270,20 +292,23 @@ impl Plan {
         }
     }
 
-    /// If the host may leave values on the device, or lends it jobs, the first kill of most runs is
-    /// at a request that only such jobs make, because these are rare among all requests.
+    /// If the host may leave values on the device, or uses it for jobs only, the first kill of most
+    /// runs is at a request that such jobs make, because these are rare among all requests.
     pub fn aim(&self, tap: &Tap) {
         let mut rng = Rng::new(self.seed ^ 0x5EBA);
         let is_kill = |act: &&Act| matches!(act, Act::KillHost | Act::KillDevice);
         let kills: Vec<Act> = self.acts.iter().filter(is_kill).copied().collect();
-        let lends = self.arrangement == Arrangement::Lent;
-        if kills.is_empty() || !(lends || self.may_separate()) || !rng.chance(90) {
+        let is_local = self.arrangement.is_local();
+        if kills.is_empty() || !(is_local || self.may_separate()) || !rng.chance(90) {
             return;
         }
         let act = *rng.pick(&kills);
         let moment = *rng.pick(&MOMENTS);
-        if lends {
-            let name = *rng.pick(&LENT_REQUESTS);
+        if is_local {
+            let name = match self.arrangement {
+                Arrangement::Shared => *rng.pick(&SHARED_REQUESTS),
+                _ => *rng.pick(&LENT_REQUESTS),
+            };
             return tap.aim(act, moment, name, 1 + rng.below(3));
         }
         match rng.chance(35) {
@@ -297,7 +322,7 @@ impl Plan {
 fn draw_schedule(arrangement: Arrangement, rng: &mut Rng) -> String {
     let count = match arrangement {
         Arrangement::Held | Arrangement::Tables => POLICIES.len(),
-        Arrangement::Lent => POLICIES.len() - 1,
+        Arrangement::Lent | Arrangement::Shared => POLICIES.len() - 1,
     };
     let policy = POLICIES[rng.index(count)];
     let mut schedule = policy.to_string();

@@ -1,7 +1,8 @@
 //! Stores that use a device: the host is killed, the device is killed, the machine of either loses
 //! power, and the link between them is slow, is cut and freezes, all at any message. What was not
 //! synced when the power is lost is then lost, kept, torn or reordered. The device holds the whole
-//! store, or only its tables, or it holds nothing and compactions are lent to it (`store_plan.rs`).
+//! store, or only its tables, or it holds nothing and compactions are lent to it, or it works in
+//! the folder of a store on its own machine (`store_plan.rs`).
 //!
 //! The oracle: each key has a counter. A read may not return a value below the last one whose write
 //! was acknowledged as synced, nor above the last one that was tried. If the log lies on the host,
@@ -30,13 +31,19 @@ use siltstone_sim::remote::{Ghost, Machine, MachineOptions, Tap, address, draw_l
 use siltstone_sim::rng::Rng;
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{LinkFaults, MemoryNetwork, Network};
-use siltstone_storage::{MemoryStorage, Mutex, OpKind, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::sim::GroupId;
+use siltstone_storage::{
+    CrashPolicy, CrashReport, MemoryStorage, Mutex, OpKind, Runtime, Storage, StorageErrorKind,
+};
 
 use super::simulated;
 use super::store_plan::{Arrangement, Plan};
 
 /// The number of keys.
 const KEYS: u32 = 60;
+
+/// The folder that a host and a device on one machine share.
+const SHARED: &str = "shared";
 
 /// What the oracle knows.
 #[derive(Default)]
@@ -103,7 +110,7 @@ impl Host {
                 (Arc::clone(&held), held)
             }
             Arrangement::Tables => (own, device.storage()),
-            Arrangement::Lent => (Arc::clone(&own), own),
+            Arrangement::Lent | Arrangement::Shared => (Arc::clone(&own), own),
         }
     }
 
@@ -115,7 +122,7 @@ impl Host {
                 name: "db".into(),
                 create: true,
             },
-            Arrangement::Lent => FolderWanted::None,
+            Arrangement::Lent | Arrangement::Shared => FolderWanted::None,
         };
         let network: Arc<dyn Network> = Arc::new(self.tap.clone());
         let client = ClientOptions {
@@ -147,7 +154,7 @@ impl Host {
             Err(error) => {
                 device.close();
                 assert!(
-                    plan.arrangement != Arrangement::Lent,
+                    !plan.arrangement.is_local(),
                     "the open of a store on the host failed: {error}"
                 );
                 match error.kind() {
@@ -206,7 +213,7 @@ impl Host {
         };
         let (plan, text) = (&self.plan, error.to_string());
         assert!(
-            plan.arrangement != Arrangement::Lent,
+            !plan.arrangement.is_local(),
             "a store on the host failed: {text}"
         );
         match error.kind() {
@@ -284,7 +291,7 @@ impl Host {
         self.note(&store.stats(), &separated.stats());
         drop(keyspace);
         let closed = store.close();
-        if plan.arrangement == Arrangement::Lent {
+        if plan.arrangement.is_local() {
             closed.expect("a store on the host");
             executor.close();
         }
@@ -308,6 +315,7 @@ impl Host {
         coverage.add_count("stores.adopted", adopted);
         if !plan.has_fallback() {
             coverage.add_count("stores.job_without_fallback", done);
+            coverage.add_count(&format!("stores.{name}.job_without_fallback"), done);
         }
         if plan.is_near_data() {
             coverage.add_count("stores.near_data_job", done);
@@ -335,12 +343,15 @@ fn machine_options(runtime: &Runtime, plan: &Plan) -> MachineOptions {
         faults.add(Rule::on(OpKind::Sync, fault).ending(".tbl").nth(7));
         Arc::new(faults)
     };
+    let is_shared = plan.arrangement == Arrangement::Shared;
     MachineOptions {
         server: ServerOptions {
             keep_bytes: plan.keep_bytes,
+            shared: is_shared.then(|| SHARED.into()).into_iter().collect(),
             ..MachineOptions::default().server
         },
         below: Arc::new(below),
+        shared: is_shared.then_some(SHARED),
     }
 }
 
@@ -353,6 +364,8 @@ struct World {
     /// random numbers, so that the first one decides as before.
     rng: Rng,
     losses: Rng,
+    /// Whether the machine of a host that shares a folder with the device lost power in this life.
+    has_lost_power: bool,
 }
 
 impl World {
@@ -373,7 +386,7 @@ impl World {
                 );
                 self.check_kept();
                 if !self.machine.is_alive() {
-                    self.restart_device();
+                    self.restart_device(process.group());
                 }
             }
             self.end_life(process.join().is_err());
@@ -381,24 +394,42 @@ impl World {
     }
 
     /// Starts the device again, after a kill or a loss of power.
-    fn restart_device(&mut self) {
+    fn restart_device(&mut self, host: GroupId) {
         let plan = &self.host.plan;
         let is_power = self.rng.chance(plan.power_percent);
         let mut reached = Coverage::default();
         let what = if is_power {
-            let report = self.machine.lose_power(plan.losses(&mut self.losses));
-            reached.take_crash(&report);
+            let policy = plan.losses(&mut self.losses);
+            reached.take_crash(&match plan.arrangement {
+                Arrangement::Shared => {
+                    self.runtime.kill_group(host);
+                    self.lose_power_of_both(policy)
+                }
+                _ => self.machine.lose_power(policy),
+            });
             "power_lost"
         } else {
             self.machine.kill();
             "device_killed"
         };
+        let name = self.host.plan.arrangement.name();
         reached.add(&format!("stores.{what}"));
-        reached.add(&format!("stores.{}.{what}", plan.arrangement.name()));
+        reached.add(&format!("stores.{name}.{what}"));
         self.host.shared.lock().coverage.merge(&reached);
         let pause = Duration::from_millis(1 + self.rng.below(200));
         self.runtime.sleep(pause);
         self.machine.start_again();
+    }
+
+    /// Cuts the power of a machine with the device and a host that share a folder. Both are dead
+    /// afterwards.
+    fn lose_power_of_both(&mut self, policy: CrashPolicy) -> CrashReport {
+        let report = self.machine.lose_power(policy);
+        self.host.own = shared_folder(&self.machine);
+        self.has_lost_power = true;
+        // Only what was synced was promised.
+        self.host.shared.lock().acked.clear();
+        report
     }
 
     /// What the host's own folder has after a life: all of it, or what a loss of power leaves.
@@ -414,6 +445,20 @@ impl World {
             return;
         }
         let percent = self.host.plan.host_power_percent;
+        if arrangement == Arrangement::Shared {
+            // After a kill of the host alone, the device goes on in the same folder.
+            let has_lost_power = std::mem::take(&mut self.has_lost_power);
+            if is_killed && !has_lost_power && self.losses.chance(percent) {
+                let policy = draw_losses(&mut self.losses);
+                let report = self.lose_power_of_both(policy);
+                self.has_lost_power = false;
+                self.machine.start_again();
+                let coverage = &mut self.host.shared.lock().coverage;
+                coverage.take_crash(&report);
+                coverage.add("stores.host_power_lost");
+            }
+            return;
+        }
         if !is_killed || !self.losses.chance(percent) {
             // The leases of the process are not part of the image.
             self.host.own = self.host.own.kill_in(&self.runtime);
@@ -448,6 +493,11 @@ impl World {
     /// Opens the store once more, and checks everything.
     fn at_the_end(&self) {
         let (host, runtime) = (&self.host, &self.runtime);
+        if host.plan.arrangement == Arrangement::Shared {
+            // A worker that serves a dead host could still make a table, which the next open of
+            // the store deletes. It ends when its host has been silent for a while.
+            runtime.sleep(Duration::from_secs(60));
+        }
         let mut tries = 0;
         let opened = loop {
             match host.open(runtime) {
@@ -482,7 +532,7 @@ impl World {
         assert!(report.is_sound(), "{report:?}");
         assert!(report.orphans.is_empty(), "{:?}", report.orphans);
         host.reach("stores.no_orphans");
-        if host.plan.arrangement == Arrangement::Lent {
+        if host.plan.arrangement.is_local() {
             executor.close();
         }
         device.close();
@@ -500,6 +550,15 @@ impl World {
         assert!(left.is_empty(), "{left:?} are left on the device");
         self.host.reach("stores.nothing_kept");
     }
+}
+
+/// The folder that the machine's device shares with the host.
+fn shared_folder(machine: &Machine) -> MemoryStorage {
+    let folder = machine.folders().folder(SHARED);
+    folder.set_has_path(true);
+    // No two hosts are alive at once here, and a dead one leaves its lease.
+    folder.set_leases_expire(true);
+    folder
 }
 
 pub fn trial(seed: u64) -> Coverage {
@@ -529,16 +588,21 @@ fn run(plan: Plan) -> Coverage {
             };
             runtime.spawn("ghost", haunt).expect("a task")
         });
+        let own = match plan.arrangement {
+            Arrangement::Shared => shared_folder(&machine),
+            _ => MemoryStorage::named(&runtime, "host"),
+        };
         let mut world = World {
             machine,
             host: Host {
                 tap: tap.clone(),
                 plan: plan.clone(),
-                own: MemoryStorage::named(&runtime, "host"),
+                own,
                 shared: Arc::clone(&shared),
             },
             rng: Rng::new(seed ^ 0x0D0),
             losses: Rng::new(seed ^ 0x105E),
+            has_lost_power: false,
             runtime: runtime.clone(),
         };
         world.lives();

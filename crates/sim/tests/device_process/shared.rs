@@ -2,7 +2,8 @@
 //! Local files check no epoch, so only the names of tables keep out a worker that comes too late.
 //!
 //! The device is stopped in the middle of a job and goes on when another host has the store; or it
-//! is killed; or its host is killed. Every acknowledged write is there, nothing that the store has
+//! is killed, also with a host that never runs what the device has failed with, and so cannot hide
+//! what the device does wrong; or its host is killed. Every acknowledged write is there, nothing that the store has
 //! is changed by a late worker, and what such a worker leaves is gone after the next open.
 //!
 //! Invariant: no step of a trial is longer than [`HANG`].
@@ -79,6 +80,8 @@ struct World {
     /// The process of the device while it is stopped. It would outlive this process.
     stopped: Arc<Mutex<Option<Pid>>>,
     seed: u64,
+    /// Whether the host runs what the device has failed with.
+    has_fallback: bool,
     rng: Rng,
     known: Known,
     coverage: Coverage,
@@ -162,6 +165,7 @@ impl World {
             server: World::start(dir.path()),
             stopped: Arc::default(),
             seed,
+            has_fallback: true,
             rng: Rng::new(seed ^ 0x5AED),
             known: Known::default(),
             coverage: Coverage::default(),
@@ -239,7 +243,7 @@ impl World {
     fn open(&mut self, with_device: bool) {
         let address = World::address(self.dir.path());
         let device = with_device.then_some(&address[..]);
-        let opened = open_store(&self.folder(), device);
+        let opened = open_store(&self.folder(), device, self.has_fallback || device.is_none());
         self.host = Some(opened.expect("an open"));
     }
 
@@ -385,10 +389,19 @@ impl World {
         self.coverage.add("shared.used_again");
     }
 
+    /// The number of jobs that the device has failed with. Those count that the host may do, if it
+    /// may do any.
+    fn failures(&self, stats: &Stats) -> u64 {
+        match self.has_fallback {
+            true => fallbacks(stats),
+            false => device(stats).failed_count,
+        }
+    }
+
     /// Kills the device in the middle of a job, and starts it again. The host loses the job.
     fn kill_device_in_a_job(&mut self) {
         for _ in 0..TRIES {
-            let before = fallbacks(&self.stats());
+            let before = self.failures(&self.stats());
             self.stop_in_a_job();
             let done = device(&self.stats()).compaction_count;
             self.kill_device();
@@ -396,9 +409,10 @@ impl World {
             let mut after = Stats::default();
             self.work_until("the end of the job", SLOWLY, |world| {
                 after = world.stats();
-                fallbacks(&after) > before || device(&after).compaction_count > done + 3
+                let is_lost = world.failures(&after) > before;
+                is_lost || device(&after).compaction_count > done + 3
             });
-            if fallbacks(&after) > before {
+            if self.failures(&after) > before {
                 return;
             }
         }
@@ -568,6 +582,34 @@ pub fn killed_trial(seed: u64) -> Coverage {
         check_health(&stats);
         let count = fallbacks(&stats);
         world.coverage.add_count("shared.fallback", count);
+        world.close();
+        checked(&world.folder());
+        world.open_once();
+    });
+    world.coverage
+}
+
+/// The device is killed in the middle of jobs, and the host must not run them. Each of them waits
+/// for the next process of the device.
+pub fn without_fallback_trial(seed: u64) -> Coverage {
+    let mut world = World::new(seed);
+    world.has_fallback = false;
+    world = world.within("an open", |world| world.open(true));
+    for _ in 0..KILLS {
+        world = world.within("a kill in a job", |world| {
+            world.kill_device_in_a_job();
+            world.coverage.add("shared.lost_without_fallback");
+            let done = device(&world.stats()).compaction_count;
+            world.use_device(done + 3);
+        });
+    }
+    world = world.within("the end of the work", |world| {
+        world.settle();
+        world.check_all();
+        let stats = world.stats();
+        assert_eq!(stats.health, "good");
+        assert_eq!(device(&stats).rejected_count, 0, "{stats:?}");
+        assert_eq!(fallbacks(&stats), 0, "the host has done the device's work");
         world.close();
         checked(&world.folder());
         world.open_once();

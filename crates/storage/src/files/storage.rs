@@ -92,6 +92,7 @@ impl Storage for FileStorage {
             links: true,
             survives_kill: true,
             pipelined: false,
+            has_path: true,
         }
     }
 

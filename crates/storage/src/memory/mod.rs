@@ -74,6 +74,7 @@ struct Core {
     capacity: Option<u64>,
     leases_expire: bool,
     refuses_direct: bool,
+    has_path: bool,
     /// By lease name: the newest epoch, and whether its holder still holds it.
     leases: BTreeMap<String, (u64, Arc<AtomicBool>)>,
     /// By epoch: the lease that it was given for.
@@ -263,6 +264,7 @@ impl MemoryStorage {
             capacity,
             leases_expire: false,
             refuses_direct: false,
+            has_path: false,
             leases: BTreeMap::new(),
             epochs: BTreeMap::new(),
             readers: BTreeMap::new(),
@@ -441,6 +443,12 @@ impl MemoryStorage {
         self.inner.lock().leases_expire = expire;
     }
 
+    /// Sets whether the storage plays a folder that other processes of its machine find by its name
+    /// ([`Capabilities::has_path`]).
+    pub fn set_has_path(&self, has_path: bool) {
+        self.inner.lock().has_path = has_path;
+    }
+
     /// Makes [`Storage::check_direct`] fail, as it does on file systems without direct I/O.
     pub fn set_refuses_direct(&self, refuses: bool) {
         self.inner.lock().refuses_direct = refuses;
@@ -542,6 +550,7 @@ impl Storage for MemoryStorage {
             links: true,
             survives_kill: true,
             pipelined: false,
+            has_path: self.inner.lock().has_path,
         }
     }
 
