@@ -1,9 +1,10 @@
 //! The device of a run: `silt device` as a process of its own.
 //!
-//! Invariants: the process is killed when this value is dropped, and by the system when the process
-//! that started it ends. A device that does not say that it listens within ten seconds has failed.
+//! Invariants: the device is killed when a [`DeviceProcess`] is dropped, and on Linux also when the
+//! process that started it ends. A device that does not report within ten seconds that it listens
+//! has failed.
 //!
-//! Threading: one thread starts and drops it. A thread reads what the device says.
+//! Threading: one thread starts and drops it. Other threads read the output of the device.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -17,13 +18,14 @@ use super::TopologyError;
 use super::namespaces::Namespaces;
 use crate::settings::{Files, Topology};
 
-/// How long a device may take until it listens.
+/// How long a device may take to start until it listens.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// The port of a device in a namespace of its own.
 const PORT: u16 = 4400;
-/// The most of what a device says on standard error that is kept.
+/// The maximum number of bytes of a device's standard error that an error message contains.
 const SAID_BYTES_MAX: u64 = 4096;
-/// The bytes of tables that a device keeps of those that it was sent: all of a run.
+/// How many bytes of the tables that it was sent a device keeps. It is enough for all tables of a
+/// run.
 const KEEP_BYTES: u64 = 64 << 30;
 
 /// See the module.
@@ -33,7 +35,8 @@ pub struct DeviceProcess {
     address: String,
 }
 
-/// The words before the command of a process of a topology, which make it keep to its place.
+/// The words that are put before the command of a process of a topology. They make it run in its
+/// namespace and on its cores.
 pub(super) fn words_before(
     program: &Path,
     space: Vec<OsString>,
@@ -55,7 +58,8 @@ pub(super) fn words_before(
 pub(super) fn command(words: &[OsString]) -> Option<Command> {
     let (program, rest) = words.split_first()?;
     let mut command = Command::new(program);
-    // A signal of the terminal goes to the process that started this one, which then ends it.
+    // A signal of the terminal reaches only the process that started this one. That process then
+    // ends this one.
     command.args(rest).process_group(0);
     Some(command)
 }
@@ -64,7 +68,7 @@ impl DeviceProcess {
     /// Starts a device for the stores below `folder`, and waits until it listens.
     ///
     /// # Errors
-    /// If it cannot be started or does not listen, with what it said.
+    /// If it cannot be started or does not listen. The message has what the device wrote.
     pub fn start(
         program: &Path,
         topology: &Topology,
@@ -171,7 +175,7 @@ impl DeviceProcess {
         }
     }
 
-    /// What a device that has ended said on standard error.
+    /// What the device wrote on standard error. The device is killed first.
     fn said(&mut self) -> String {
         let mut said = Vec::new();
         let _ = self.child.kill();

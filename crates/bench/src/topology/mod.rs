@@ -1,15 +1,16 @@
-//! Host and device of a run as processes of their own, with a link between them.
+//! Runs the host and the device of a benchmark as processes of their own, with a link between them.
 //!
 //! [`Standing`] starts what a [`Topology`] asks for: two network namespaces with a shaped link, and
-//! a device. A run is then carried out by a child of this program ([`Standing::run`]), which gets a
-//! [`Task`] and answers with an [`Outcome`]; the engine in it opens its store on the device
-//! (`placed.rs`).
+//! a device. Each run is then carried out by a child process of this program ([`Standing::run`]).
+//! The child gets a [`Task`] and answers with an [`Outcome`]. The engine in it opens its store on
+//! the device (`placed.rs`).
 //!
-//! Invariants: whatever stands is taken down when [`Standing`] is dropped, in the order child,
-//! device, namespaces. If namespaces cannot be made, a limiter in the client stands in, and the
-//! record says so.
+//! Invariants: a child ends before [`Standing::run`] returns. When [`Standing`] is dropped, first
+//! the device ends, and then the namespaces are deleted. If namespaces cannot be made, a rate
+//! limiter in the client is used instead, and the record says so.
 //!
-//! Threading: one thread starts and runs; the child's output has a thread that reads it.
+//! Threading: one thread starts everything and runs the children. The output of a child is read by
+//! a thread of its own.
 
 mod device;
 mod namespaces;
@@ -27,7 +28,7 @@ pub use placed::PlacedDriver;
 pub use process::{WithinArgs, cpu_us_of, has_cores, keep_to, nice_threads, within};
 pub use task::{Outcome, Placed, Task, carry_out};
 
-/// Why a topology does not stand, or a run on it failed.
+/// Why a topology could not be started, or why a run on it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     /// The device did not start, or has ended.
@@ -38,13 +39,13 @@ pub enum TopologyError {
         /// What happened.
         what: String,
     },
-    /// The process with the workload.
+    /// The process with the workload failed.
     #[error("the process with the workload: {0}")]
     Child(String),
     /// The user has ended the run.
     #[error("the run was interrupted")]
     Interrupted,
-    /// A folder or a file of the call.
+    /// The system refused something that the topology needs.
     #[error("{0}")]
     System(String),
 }
@@ -52,7 +53,7 @@ pub enum TopologyError {
 /// How the link of a run was shaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shaped {
-    /// It was not.
+    /// The link was not shaped.
     No,
     /// By the kernel, between two network namespaces.
     Namespaces,
@@ -60,7 +61,7 @@ pub enum Shaped {
     Limiter,
 }
 
-/// What stands for the runs of one topology.
+/// The device and the namespaces that were started for the runs of one topology.
 #[derive(Debug)]
 pub struct Standing {
     topology: Topology,
@@ -75,11 +76,11 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Starts what the settings ask for. The stores of the runs lie below `folder`, and `program`
-    /// is this one.
+    /// Starts what the settings ask for. The stores of the runs lie below `folder`. `program` is
+    /// the file of this program.
     ///
     /// # Errors
-    /// If the device does not start.
+    /// If the device does not start, or if this process cannot use the cores of the topology.
     pub fn start(
         program: &Path,
         settings: &Settings,
@@ -133,7 +134,7 @@ impl Standing {
         }
     }
 
-    /// What stands in for the hardware of two machines, in sentences.
+    /// Says in sentences what is used in place of two machines.
     pub fn stand_ins(&self) -> Vec<String> {
         let topology = &self.topology;
         let mut all = Vec::new();
@@ -164,7 +165,7 @@ impl Standing {
         all
     }
 
-    /// Where the process with the workload finds what stands.
+    /// Where the process with the workload finds the device and the link.
     fn placed(&self) -> Placed {
         Placed {
             address: self

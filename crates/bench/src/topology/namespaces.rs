@@ -3,9 +3,9 @@
 //! They are made by `ip` (a pair of virtual Ethernet interfaces, one in each namespace) and `tc`
 //! (a token bucket filter on each interface, so each direction has the rate). This needs root.
 //!
-//! Invariants: the namespaces of a call have its process number in their names, and are deleted
-//! when it ends in any way but SIGKILL. What a call that was killed has left is deleted by the next
-//! one. No namespace with another name is touched.
+//! Invariants: the names of the namespaces contain the number of the process that made them. The
+//! namespaces are deleted when [`Namespaces`] is dropped. If the process is killed before that, the
+//! next process that makes namespaces deletes them. No namespace with another name is touched.
 //!
 //! Threading: one thread.
 
@@ -13,18 +13,20 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the names of all namespaces begin with.
+/// The prefix of the names of all namespaces.
 const PREFIX: &str = "siltb-";
-/// The addresses of both sides. The namespaces have no other interface, so they meet nobody's.
+/// The addresses of both sides. The namespaces have no other network, so the addresses cannot
+/// collide with others.
 const HOST: &str = "10.231.7.1";
 const DEVICE: &str = "10.231.7.2";
-/// The interfaces of both sides. Only the names of namespaces are seen outside of these.
+/// The interfaces of both sides. Their names need not be unique, because they are only visible
+/// within the namespaces.
 const HOST_INTERFACE: &str = "silt-host";
 const DEVICE_INTERFACE: &str = "silt-device";
 /// Counts the pairs of this process.
 static PAIRS: AtomicU32 = AtomicU32::new(0);
-/// How much may be sent at once beyond the rate. It must hold a packet before it is divided, which
-/// has up to 64 KiB.
+/// The number of bytes that may be sent at once beyond the rate. It must be larger than a packet
+/// that was not divided yet, which has up to 64 KiB.
 const BURST_BYTES: u64 = 128 << 10;
 /// How long a packet may wait before it is dropped.
 const LATENCY: &str = "50ms";
@@ -61,7 +63,7 @@ fn call(program: &str, words: &[&str]) -> Result<String, NoNamespaces> {
     }
 }
 
-/// The process number in the name of a namespace of a benchmark.
+/// The process number in the name of a namespace that a benchmark made. `None` for other names.
 fn owner(name: &str) -> Option<u32> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
     let (pid, number, side) = (parts.next()?, parts.next()?, parts.next()?);
@@ -75,7 +77,7 @@ fn exists(pid: u32) -> bool {
     std::path::Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Deletes the namespaces of calls that were killed.
+/// Deletes the namespaces of processes that were killed.
 fn sweep() {
     let Ok(list) = call("ip", &["netns", "list"]) else {
         return;
@@ -92,12 +94,13 @@ impl Namespaces {
     /// Makes both namespaces, and a link with this many bits a second in each direction.
     ///
     /// # Errors
-    /// What `ip` or `tc` said, for example that it needs root. Nothing is left then.
+    /// The message of `ip` or `tc`, for example that it needs root. In that case, all that was made
+    /// is deleted again.
     pub fn make(bits_per_s: u64) -> Result<Namespaces, NoNamespaces> {
         sweep();
         let number = PAIRS.fetch_add(1, Ordering::Relaxed);
         let both = format!("{PREFIX}{}-{number}", std::process::id());
-        // The value deletes what it names, also what was not made yet.
+        // When this value is dropped, it deletes both namespaces, whether they were made or not.
         let made = Namespaces {
             host: format!("{both}-host"),
             device: format!("{both}-device"),

@@ -1,5 +1,5 @@
-//! The project's own engine with a device: it holds the files, shares their folder, or is lent
-//! work.
+//! The project's own engine with a device. The device holds the files, shares their folder, or is
+//! lent work.
 //!
 //! Invariant: the sessions with the device end after the store that uses them.
 //!
@@ -21,12 +21,12 @@ use crate::engine::{
 };
 use crate::settings::{EngineSettings, Files, Topology};
 
-/// What the names of the engine's workers begin with.
+/// The prefix of the names of the engine's tasks.
 const WORKERS: &str = "silt-";
 /// How long an open waits for the lease of a process that was killed.
 const LEASE_WAIT: Duration = Duration::from_secs(12);
 
-/// Opens stores whose topology is this one.
+/// Opens stores on one topology.
 #[derive(Debug, Clone)]
 pub struct PlacedDriver {
     topology: Topology,
@@ -34,7 +34,7 @@ pub struct PlacedDriver {
 }
 
 impl PlacedDriver {
-    /// A driver for the stores of runs on what stands.
+    /// A driver for the stores of runs on this topology, with the device and the link of `placed`.
     pub fn new(topology: &Topology, placed: &Placed) -> PlacedDriver {
         PlacedDriver {
             topology: topology.clone(),
@@ -42,7 +42,7 @@ impl PlacedDriver {
         }
     }
 
-    /// Where a store is, and what of it is on the device.
+    /// The address of a store, and which of its parts are on the device.
     fn place(&self, folder: &Path) -> Result<(String, Placement)> {
         let wrong = |what: &str| EngineError::new("open", what);
         let address = self
@@ -107,8 +107,9 @@ impl Driver for PlacedDriver {
         SiltstoneDriver.version()
     }
 
-    /// Where the log is local, an unsynced write survives a kill of the host's process, in the
-    /// page cache. A log on the device gets it over the link, and a kill may come before that.
+    /// If the log is local, an unsynced write survives a kill of the host's process, because it is
+    /// in the page cache. If the log is on the device, the process may be killed before the write
+    /// has crossed the link.
     fn abilities(&self) -> Abilities {
         let abilities = SiltstoneDriver.abilities();
         let unsynced = match self.topology.files {
@@ -153,7 +154,7 @@ impl Driver for PlacedDriver {
     }
 }
 
-/// What is counted of host, device and link.
+/// Counts what host, device and link do.
 struct Sides {
     placed: Placed,
 }
@@ -161,8 +162,8 @@ struct Sides {
 /// The kinds of sides, under which compactions are counted.
 const KINDS: [&str; 2] = ["host", "device"];
 
-/// The kind of an executor: the host's own, or a device. An executor that divides its jobs counts
-/// only the device's part of them, and the host's own the other one.
+/// The kind of an executor: the host's own, or a device. An executor that divides its jobs has only
+/// the device's parts in its counts. The host's parts are in the counts of the host's own executor.
 fn kind_of(name: &str) -> &'static str {
     match name {
         "cpu" => KINDS[0],

@@ -1,11 +1,12 @@
-//! What a process does to itself before it becomes one of a topology: it ends with the one that
-//! started it, keeps to its cores, and gives way to others.
+//! Prepares the processes of a topology: such a process ends when the one that started it ends,
+//! runs only on its cores, and has its nice value.
 //!
-//! The call `silt bench within` does this and then runs the command that follows, in the same
-//! process. So all threads of that command have these properties, and no code runs between `fork`
-//! and `exec`.
+//! The command `silt bench within` sets this up for its own process, and then executes the command
+//! that follows in the same process. So all threads of that command have these properties, and no
+//! code of this program runs between `fork` and `exec`.
 //!
-//! Invariant: a process whose parent has ended before it could ask for a signal does not begin.
+//! Invariant: if the parent has already ended when the process asks for a signal at its end, the
+//! process does not execute the command.
 //!
 //! Threading: called before there are other threads.
 
@@ -69,10 +70,10 @@ fn end_with(_parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// The process, and all threads that it will start, run on these cores only.
+/// Makes the calling thread, and all threads that it starts later, run on these cores only.
 ///
 /// # Errors
-/// If the machine has none of them, or one of them is missing.
+/// If this process cannot use one of the cores.
 #[cfg(target_os = "linux")]
 pub fn keep_to(cores: &Cores) -> io::Result<()> {
     has_cores(cores)?;
@@ -87,10 +88,10 @@ pub fn keep_to(cores: &Cores) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process can use all of these cores.
+/// Checks that this process can use all of these cores.
 ///
 /// # Errors
-/// The first one that it cannot use.
+/// If it cannot use one of them. The message names the first such core.
 pub fn has_cores(cores: &Cores) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     if let Cores::Only(cores) = cores {
@@ -110,10 +111,10 @@ pub fn has_cores(cores: &Cores) -> io::Result<()> {
     Ok(())
 }
 
-/// Threads cannot be kept to cores here.
+/// On this system, threads cannot be kept on certain cores.
 ///
 /// # Errors
-/// If cores are asked for.
+/// If the call names cores.
 #[cfg(not(target_os = "linux"))]
 pub fn keep_to(cores: &Cores) -> io::Result<()> {
     match cores {
@@ -142,7 +143,7 @@ pub fn nice_threads(prefix: &str, nice: u32) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Threads have no nice value of their own here.
+/// On this system, threads have no nice values of their own.
 ///
 /// # Errors
 /// Always.
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_to_its_core_and_a_core_that_is_missing_is_refused() {
-        // The call is about the calling thread, and a test has one of its own.
+        // The call changes the calling thread, so it is made in a thread that nothing else uses.
         std::thread::spawn(|| {
             keep_to(&Cores::Only(vec![0])).unwrap();
             let allowed = rustix::thread::sched_getaffinity(None).unwrap();

@@ -1,12 +1,13 @@
-//! A run in a process of its own: the task that it gets, and what it answers.
+//! A run in a process of its own: the task that the process gets, and its answer.
 //!
-//! The task is a line of JSON on standard input, the answer one on standard output. Progress goes
-//! to standard error.
+//! The task is a line of JSON on standard input, and the answer is a line of JSON on standard
+//! output. Progress goes to standard error.
 //!
-//! Invariant: the child is ended before [`Standing::run`] returns. A child that is asked to end
-//! gets ten seconds for it.
+//! Invariant: the child has ended before [`Standing::run`] returns. A child that is asked to end
+//! gets ten seconds before it is killed.
 //!
-//! Threading: [`Standing::run`] is called by one thread; another one reads what the child says.
+//! Threading: [`Standing::run`] is called by one thread. Another thread reads what the child
+//! writes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,9 +22,9 @@ use super::{Standing, TopologyError};
 use crate::record::Record;
 use crate::settings::Settings;
 
-/// How often the child is looked at.
+/// The interval at which the child is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a child may take to end when it was asked to.
+/// How long a child may take to end after it was asked to.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where an engine finds its device.
@@ -40,7 +41,7 @@ pub struct Placed {
     pub limit_bytes_per_s: Option<u64>,
 }
 
-/// What a child does.
+/// The task of a child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
@@ -48,7 +49,7 @@ pub struct Task {
     pub engine: String,
     /// The folder below which the store lies.
     pub folder: PathBuf,
-    /// What stands beside the progress.
+    /// The text that is shown beside the progress.
     pub label: String,
     /// The run.
     pub settings: Settings,
@@ -56,11 +57,11 @@ pub struct Task {
     pub placed: Placed,
 }
 
-/// What a child answers.
+/// The answer of a child.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// What the run found.
+    /// The results of the run.
     pub record: Option<Box<Record>>,
     /// Why it failed.
     pub error: Option<String>,
@@ -69,8 +70,8 @@ pub struct Outcome {
 }
 
 impl Standing {
-    /// Carries a run out in a child, and returns its record. `stopped` is asked whether the user
-    /// wants to end it.
+    /// Carries out a run in a child, and returns its record. `stopped` says whether the user wants
+    /// to end the run.
     ///
     /// # Errors
     /// See [`TopologyError`].
@@ -111,7 +112,7 @@ impl Standing {
             })
         });
         if let Some(mut stdin) = child.0.stdin.take() {
-            // A child that has ended already says why on its output.
+            // If the child has ended already, its output says why.
             let _ = stdin.write_all(&line);
         }
         self.wait(&mut child, stopped)?;
@@ -138,7 +139,8 @@ impl Standing {
         }
     }
 
-    /// Waits until the child has ended, the device has, or the user wants to end the run.
+    /// Waits until the child has ended. If the device ends or the user wants to end the run before
+    /// that, ends the child and returns an error.
     fn wait(
         &mut self,
         child: &mut Running,
@@ -175,7 +177,7 @@ fn head(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// A child, which is killed when this is dropped.
+/// A child process. It is killed when this value is dropped.
 struct Running(Child);
 
 impl Running {
@@ -261,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A program that is no `silt` stands in: it ignores its arguments.
+    /// A topology whose program is a script in place of `silt`. The script ignores its arguments.
     fn standing(script: &str) -> (Standing, tempfile::TempDir) {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();

@@ -111,7 +111,7 @@ impl Background {
         if let Some(slots) = &self.slots {
             slots.end();
         }
-        // Callers that bring files in see the close soon, and delete what they began to write.
+        // Ingests in flight notice the close soon, and delete the files that they began to write.
         env.ingests().wait_until_none_left();
         last();
         tree.tables().readers().set_closed();

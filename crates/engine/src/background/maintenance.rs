@@ -38,12 +38,12 @@ struct Maintenance<'a> {
     last_fed: Instant,
     space_count: SpaceCount,
     watches: SealWatches,
-    /// While no event has said yet that there is space again: how many times space was missing
-    /// until now, and since when it has not been missing.
+    /// Set while there is space again and no event has reported that yet: how many times space had
+    /// been missing by then, and since when it has been available.
     space_since: Option<(u64, Instant)>,
 }
 
-/// The life of the task, until the store closes.
+/// Runs maintenance until the store closes.
 pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
     let env = &parts.env;
     let opened = env.now();
@@ -59,8 +59,8 @@ pub(super) fn maintain(parts: &Parts, own_file: &OwnFile) {
         space_since: None,
     };
     let mut panics = 0;
-    // All notifications count, also those that came before this task ran: the store may have been
-    // closed since it was opened.
+    // Notifications from before this task ran count too, because the store may have been closed
+    // between its open and now.
     let mut seen = 0;
     loop {
         env.maintenance().wait_past(seen, maintenance.wait());
@@ -106,7 +106,7 @@ impl Maintenance<'_> {
             return;
         }
         if env.outage().is_unreachable() {
-            // If nothing else makes calls, this finds out that the storage answers again.
+            // This call notices that the storage answers again, even if nothing else makes calls.
             match env.storages_at_once().manifest.open(CURRENT_NAME) {
                 Err(error) if error.kind == StorageErrorKind::Unreachable => return,
                 _ => env.outage().count_success(),

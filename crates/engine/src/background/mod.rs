@@ -7,11 +7,12 @@
 //!
 //! Invariants: a task holds the parts that it needs, and ends by itself once the store is being
 //! closed. Nobody waits for a task while holding a lock that the task may want. Workers, the
-//! placing task and maintenance wait for at most a second, so a notification that they miss costs a
-//! delay. These waits have no bound: that of the sync task for a record ([`crate::wal::interval`]
-//! says why none is missed); that of a slot for the calls which its executor left behind; and those
-//! of a close for such calls, for jobs elsewhere that are verified or installed, and for ingests in
-//! flight, because nothing may change once the lease is released.
+//! placing task and maintenance wait for at most a second, so a missed notification only costs a
+//! delay. The following waits have no limit:
+//! - The sync task waits for a record. [`crate::wal::interval`] says why it misses none.
+//! - A slot waits for the calls that its executor left in progress.
+//! - A close waits for such calls, for jobs on other sides that are being verified or installed,
+//!   and for ingests in flight, because nothing may change once the lease is released.
 //!
 //! Threading: runtime tasks.
 

@@ -11,8 +11,8 @@ use crate::env::failures::LASTING_FAILURES;
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::event::Event;
 
-/// After this many panics in a row of one task, or of one keyspace's flushes or compactions, the
-/// store takes no more writes, because their work stays undone.
+/// After this many panics in a row of one task, or of the flushes or the compactions of one
+/// keyspace, the store refuses writes, because that work is never done.
 const PANICS_MAX: u32 = LASTING_FAILURES;
 
 /// Runs `work` and turns a panic in it into an error. In a simulated run a panic ends the run, and
@@ -42,8 +42,8 @@ pub(super) fn guarded<T>(
     })
 }
 
-/// The life of a task that must not end while the store is open: `turn` runs until it returns
-/// false. A panic in it is counted and reported, and it runs again.
+/// Runs a task that must not end while the store is open: calls `turn` until it returns false. If
+/// `turn` panics, the panic is counted and reported, and `turn` is called again.
 pub(super) fn repeat(catalog: &Catalog, task: &str, mut turn: impl FnMut() -> bool) {
     let env = catalog.env();
     let mut panics = 0;
@@ -63,7 +63,8 @@ pub(super) fn repeat(catalog: &Catalog, task: &str, mut turn: impl FnMut() -> bo
     }
 }
 
-/// Handles a panic of a task, the `count`-th in a row: the last allowed one poisons the store.
+/// Handles a panic of a task, the `count`-th in a row. Panic number [`PANICS_MAX`] poisons the
+/// store.
 pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     catalog.check_manifest_is_whole();
     if count >= PANICS_MAX {
@@ -74,8 +75,8 @@ pub(super) fn panicked(catalog: &Catalog, error: &Error, count: u32) {
     }
 }
 
-/// Calls `write`, which traces to a subscriber of the program around the store. A subscriber that
-/// panics at every message must not end the task.
+/// Calls `write`, which traces to a subscriber of the program that uses the store. If the
+/// subscriber panics, even at every message, this must not end the task.
 fn log(env: &Env, write: impl FnOnce()) {
     let _ = guarded(env, String::new, write);
 }
@@ -97,6 +98,6 @@ pub(super) fn failed(env: &Env, error: Error) {
 
 /// Sleeps until `duration` has passed or the store is being closed.
 fn pause(env: &Env, duration: Duration) {
-    // This is notified only once, when the tasks are to end.
+    // `ending` is notified only once, when the store is being closed.
     env.ending().wait_past(0, duration);
 }

@@ -1,20 +1,21 @@
-//! Jobs elsewhere: each runs in a task of its own, and holds no worker.
+//! Jobs on sides other than the host. Each runs in a task of its own, and occupies no worker.
 //!
-//! [`Slots::start`] spawns a task for one piece of work that was placed on another side than the
-//! host. The task has the executor run the job; then it verifies, installs and reports as a worker
-//! does, and ends. The placing task ([`Slots::place`]) fills free slots while all workers are busy,
-//! and watches the attempts: one that shows no sign of life, or that ignores that it was cancelled,
-//! is *abandoned*, and its work goes back ([RFC 7](../../../../docs/rfc/0007-slots.md), sections 4
-//! and 7).
+//! [`Slots::start`] spawns a task for one piece of work that was placed on such a side. The task
+//! has the executor run the job. Then it verifies, installs and reports as a worker does, and ends.
+//! The placing task ([`Slots::place`]) fills free slots while all workers are busy, and watches the
+//! attempts. It cancels an attempt that shows no sign of life. An attempt that continues although
+//! it was cancelled is *abandoned*, and its work is returned
+//! ([RFC 7](../../../../docs/rfc/0007-slots.md), sections 4 and 7).
 //!
-//! Invariants: while an attempt is being executed, its work lies in its slot. Whoever takes it out
-//! ends the attempt: the slot's task when the executor returns, or whoever abandons it. So an
-//! outcome that comes after that is never installed. When [`Slots::end`] returns, no task of a slot
-//! changes anything any more, although the task of one that was abandoned may still exist: it holds
-//! nothing of the store but a gate that is shut.
+//! Invariants: while an attempt is being executed, its work lies in its slot. Exactly one task
+//! takes the work out, and this ends the attempt: the slot's own task when the executor returns, or
+//! the task that abandons the attempt. So an outcome that arrives after that is never installed.
+//! When [`Slots::end`] returns, no task of a slot changes anything any more. The task of an
+//! abandoned attempt may still exist then, but it holds nothing of the store except a gate that is
+//! shut.
 //!
-//! Threading: the placing task and the closing thread hold the list and one slot's lock for moments
-//! only, and make no storage calls under them.
+//! Threading: the placing task and the closing thread hold the lock of the list, and that of one
+//! slot, only briefly, and make no storage calls under them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -41,12 +42,12 @@ use crate::jobs::work::Work;
 /// How long the placing task pauses after it could not start the task of a slot.
 const SPAWN_PAUSE: Duration = Duration::from_millis(100);
 
-/// For how long an attempt that was cancelled may go on.
+/// How long an attempt may continue after it was cancelled. Then it is abandoned.
 const CANCEL_TAKES: Duration = Duration::from_secs(2);
 
-/// For how long an attempt may show no sign of life: a multiple of the time that its job was
-/// expected to take, within bounds. An executor promises a sign every second in a flush, because
-/// writers wait for it, and every ten seconds in a compaction.
+/// How long an attempt may show no sign of life: a multiple of the time that its job was expected
+/// to take, within bounds. An executor promises a sign of life every second in a flush, because
+/// writers wait for flushes, and every ten seconds in a compaction.
 fn silence_of(kind: JobKind, expected: Duration) -> Duration {
     let (times, least, most) = match kind {
         JobKind::Flush => (8, 5, 30),
@@ -56,9 +57,10 @@ fn silence_of(kind: JobKind, expected: Duration) -> Duration {
     expected.saturating_mul(times).clamp(least, most)
 }
 
-/// For how long an attempt may go on at all, besides the time that calls of the storage take: an
-/// executor whose signs of life are wrong must not keep tables for ever. `bytes` are those of the
-/// job's inputs, and `bytes_per_s` is the limit for all jobs together; 0 means no limit.
+/// How long an attempt may take in all. The time in which calls of the storage are in progress does
+/// not count. There is a limit because an executor whose signs of life are wrong must not keep
+/// tables reserved for ever. `bytes` is the size of the job's inputs. `bytes_per_s` is the rate
+/// limit of all jobs together; 0 means no limit.
 fn longest_of(kind: JobKind, expected: Duration, bytes: u64, bytes_per_s: u64) -> Duration {
     let (times, least) = match kind {
         JobKind::Flush => (16, 60),
@@ -71,19 +73,19 @@ fn longest_of(kind: JobKind, expected: Duration, bytes: u64, bytes_per_s: u64) -
         .saturating_add(takes(bytes_per_s).saturating_mul(times))
 }
 
-/// The rate at which an attempt at least reads its inputs, before its side is measured. Those of a
-/// lent job may cross a slow link.
+/// The lowest rate at which an attempt is expected to read its inputs. It is low because the inputs
+/// of a lent job may cross a slow link, and because the speed of the side may not be measured yet.
 const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 
-/// The jobs of a store that run elsewhere.
+/// The jobs of a store that run on sides other than the host.
 pub(super) struct Slots {
     jobs: Arc<Jobs>,
     taken: Mutex<Vec<Arc<Slot>>>,
-    /// A slot became free.
+    /// Notified when a slot becomes free.
     freed: Notify,
 }
 
-/// A slot that is taken.
+/// A slot that is occupied.
 struct Slot {
     kind: JobKind,
     side: usize,
@@ -96,22 +98,24 @@ struct Watched {
     work: Work,
     gate: Arc<Gate>,
     output: OutputPrefix,
-    /// The names of the tables that earlier attempts had left to it. It may have taken them over,
-    /// and not have renamed them.
+    /// The names of the tables that earlier attempts had left to it. It may have taken these tables
+    /// over without having renamed them yet.
     handed_over: Vec<String>,
     progress: Arc<Progress>,
     cancel: CancelToken,
-    /// The signs of life when they last changed, and when that was.
+    /// The count of signs of life when it last changed, and the time of that change.
     signs: u64,
     changed: Instant,
     begun: Instant,
-    /// When this was looked at last, and for how long calls of the storage were in progress.
+    /// When the attempt was last checked, and the total time in which its calls of the storage
+    /// were in progress.
     looked: Instant,
     in_calls: Duration,
-    /// How long it may go on. A rate limit that is raised later takes nothing of it away.
+    /// How long the attempt may take in all. This never becomes shorter, even if the rate limit is
+    /// raised later.
     longest: Duration,
     cancelled: Option<Instant>,
-    /// It was cancelled because it had shown no sign of life, or went on for much too long.
+    /// Whether it was cancelled because it showed no sign of life, or took much too long.
     is_hung: bool,
 }
 
@@ -132,7 +136,7 @@ impl Slots {
         repeat(self.jobs.catalog(), "the placing task", turn);
     }
 
-    /// One turn of the placing task. `looked` is the time when it last looked at everything.
+    /// One turn of the placing task. `looked` is the time when it last went through all work.
     /// Returns false if the store is being closed.
     fn turn(self: &Arc<Slots>, looked: &mut Instant) -> bool {
         let jobs = &self.jobs;
@@ -141,7 +145,8 @@ impl Slots {
             return false;
         }
         self.watch(jobs.env().health().check_manifest().is_ok());
-        // Each write that is stopped notifies this task too, so it does not look each time.
+        // Each write that is stopped notifies this task too, so it does not go through all work
+        // each time.
         let now = jobs.env().now();
         let anyway = now.since(*looked) >= LOOK_AGAIN;
         if anyway {
@@ -186,7 +191,7 @@ impl Slots {
             if let Some(work) = work {
                 schedule::put_back(&self.jobs, work);
             }
-            // Without other sides the work would be placed here again at once.
+            // If no other side may run the work, it would be placed on this side again at once.
             self.jobs.env().runtime().sleep(SPAWN_PAUSE);
         }
     }
@@ -211,8 +216,8 @@ impl Slots {
         self.jobs.env().work().notify();
     }
 
-    /// Cancels attempts that hang, or all of them if `is_sound` is false: no outcome can be
-    /// installed then. Abandons attempts that ignore that they were cancelled.
+    /// Cancels attempts that hang. If `is_sound` is false, cancels all attempts, because no outcome
+    /// can be installed any more. Abandons attempts that continue although they were cancelled.
     fn watch(&self, is_sound: bool) {
         let now = self.jobs.env().now();
         let rate = self.jobs.runner().rate.bytes_per_s();
@@ -229,8 +234,9 @@ impl Slots {
         }
     }
 
-    /// Removes an attempt from its slot before its executor has returned. The slot counts as lost
-    /// before its task can find that the attempt is gone, because that task counts it as found.
+    /// Removes an attempt from its slot before its executor has returned. The slot is counted as
+    /// lost before its own task can notice that the attempt is gone, because that task then counts
+    /// the slot as found again.
     fn take_lost(&self, slot: &Slot, attempt: &mut Option<Watched>) -> Option<Watched> {
         let watched = attempt.take()?;
         let sides = &self.jobs.runner().sides;
@@ -238,7 +244,7 @@ impl Slots {
         Some(watched)
     }
 
-    /// Gives up an attempt whose executor has not returned. Even if that panics, nothing stays
+    /// Abandons an attempt whose executor has not returned. Even if this code panics, nothing stays
     /// reserved.
     fn give_up(&self, slot: &Arc<Slot>, watched: Watched) {
         let reserved = watched.work.reserved();
@@ -276,7 +282,7 @@ impl Slots {
     }
 
     /// Ends all attempts, and waits until none of them can change anything any more. The store is
-    /// being closed, and nobody starts one.
+    /// being closed, so no new attempt begins.
     pub(super) fn end(&self) {
         let begin = self.jobs.env().now();
         loop {
@@ -329,8 +335,8 @@ impl Watched {
         now.since(*self.cancelled.get_or_insert(now)) >= CANCEL_TAKES
     }
 
-    /// Gives the work a new token: the attempt was cancelled because it hangs, but the work is
-    /// wanted.
+    /// Gives the work a new token, because the work is still wanted although its attempt was
+    /// cancelled for hanging.
     fn renew_token(&mut self) {
         self.work.cancel = CancelToken::new();
     }
@@ -350,7 +356,7 @@ impl Drop for FreedAtEnd {
     }
 }
 
-/// The task of a slot.
+/// Runs one piece of work in the task of its slot.
 fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
     let _freed = FreedAtEnd {
         slots: Arc::downgrade(&slots),
@@ -369,7 +375,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
             };
             return slots.conclude(work, cpu, complete);
         }
-        // A panic.
+        // The code that begins the job panicked.
         Err(error) => return end_work(&slots.jobs, work, Err(error)),
     };
     slots.jobs.report_placed(&work);
@@ -393,7 +399,7 @@ fn run(slots: Arc<Slots>, slot: &Arc<Slot>, mut work: Work) {
         is_hung: false,
         work,
     });
-    // While the executor has the job, this task keeps nothing of the store alive.
+    // While the executor has the job, this task keeps no part of the store alive.
     let weak: Weak<Slots> = Arc::downgrade(&slots);
     drop(slots);
     let executed = prepared.execute();

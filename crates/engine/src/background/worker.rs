@@ -20,8 +20,8 @@ use crate::types::error::{Error, ErrorKind, Result};
 /// How long a worker waits at most before it looks for work again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The life of a worker. With `flush_only`, it takes no compactions. It starts work in the slots of
-/// other sides, but runs only work of the host.
+/// Runs a worker until the store closes. With `flush_only`, it takes no compactions. It starts work
+/// in the slots of other sides, but runs only work of the host.
 pub(super) fn worker(jobs: &Jobs, slots: Option<&Arc<Slots>>, flush_only: bool) {
     repeat(jobs.catalog(), "a worker", || work(jobs, slots, flush_only));
 }
@@ -51,7 +51,8 @@ fn run(jobs: &Jobs, mut work: Work) {
     let what = work.describe();
     let cpu = CpuUse::begin(jobs.env(), &work);
     let result = guarded(jobs.env(), || what, || jobs.run(&mut work));
-    // This comes before the work ends, so that who waits until the store is idle finds it counted.
+    // The time is counted before the work ends. So a caller that waits until the store is idle
+    // finds it counted.
     cpu.end(jobs);
     end_work(jobs, work, result);
 }
@@ -69,7 +70,7 @@ pub(super) fn end_work(jobs: &Jobs, work: Work, result: Result<std::result::Resu
     }
 }
 
-/// Handles a panic at the end of a piece of work. `work` is `None` if it was being handed over to
+/// Handles a panic at the end of a piece of work. `work` is `None` if the work was being passed to
 /// the schedule.
 pub(super) fn lost(jobs: &Jobs, work: Option<Work>, reserved: &Reserved, error: Error) {
     // This pauses before the work is due again.
@@ -102,28 +103,29 @@ fn conclude(
             return;
         }
         Err(error) => {
-            // What it made is of no use, and no further attempt resumes behind it.
+            // Nothing that it made is used, and no further attempt may resume after its tables.
             work.cancel.cancel();
             let count = schedule::count_panic(jobs, &work.reserved());
             panicked(jobs.catalog(), &error, count);
             Err(error)
         }
     };
-    // This comes before anybody can find that nothing runs any more. Work for which nobody waits
-    // does not make the store refuse writes.
+    // The health is set before the schedule shows that nothing runs any more. Work that nobody
+    // waits for does not make the store refuse writes.
     if let Err(error) = &result
         && error.kind() == ErrorKind::NoSpace
         && !work.is_by_seeks()
     {
         jobs.env().health().set_no_space(error);
     }
-    // Work for a keyspace that is gone has not failed: it is not wanted any more.
+    // Work for a keyspace that was dropped, or of a store that closes, has not failed. It is not
+    // wanted any more.
     let is_failure =
         |error: &&Error| !matches!(error.kind(), ErrorKind::Closed | ErrorKind::KeyspaceDropped);
     let failure = result.as_ref().err().filter(is_failure).cloned();
-    // Finished work takes no slot any more, and failed work is due again at once. So the pause of a
-    // slot comes before that: otherwise each failure would start the next task. A worker begins
-    // nothing while it pauses.
+    // Once the work is finished, it occupies no slot, and failed work is due again at once. So a
+    // slot pauses before that. Otherwise each failure would start another task at once. A worker
+    // may pause afterwards, because it begins nothing while it pauses.
     let is_elsewhere = work.placed.side != jobs.runner().sides.host();
     let (before, after) = match is_elsewhere {
         true => (failure, None),

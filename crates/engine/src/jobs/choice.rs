@@ -137,9 +137,10 @@ pub(crate) fn choose_other(
     }
 }
 
-/// Which of these compactions sides other than the host are expected to finish first, although they
-/// may be busy. The works are in the order in which the other sides take them, each with its bytes
-/// and its answers. The more of them wait for a side, the longer the next one would wait.
+/// Says for each of these compactions whether a side other than the host is expected to finish it
+/// first, even if that side is busy now. The works are in the order in which the other sides take
+/// them, each with its bytes and its answers. The more works wait for a side, the longer the next
+/// one would wait for it.
 pub(crate) fn left_to_others<'a>(
     sides: &[SideView<'_>],
     works: impl Iterator<Item = (u64, &'a [Answer])>,

@@ -75,8 +75,8 @@ impl Compacted {
             cpu_ns: self.cpu_ns.map(|whole| host_cpu_ns.min(whole)),
             took: Duration::from_nanos(host_ns).min(self.took),
         };
-        // While only the host's part was running, the other side had nothing to do. Building is on
-        // its account.
+        // The time in which only the host's part was running does not count for the other side. The
+        // time in which the job was built does.
         let idle = Duration::from_nanos(host_ns.saturating_sub(other_ns));
         let other = Compacted {
             in_bytes: self.in_bytes - host.in_bytes,
@@ -98,7 +98,8 @@ pub(super) struct Busy {
     before_ns: u64,
     /// The end of the last of these.
     before: u64,
-    /// Begins and ends, in nanoseconds: in ascending order, and not even touching.
+    /// The begin and the end of each kept interval, in nanoseconds. The intervals are in ascending
+    /// order, and no two of them overlap or touch.
     kept: Vec<(u64, u64)>,
 }
 

@@ -3,7 +3,8 @@
 //! It is the time of the task that does the work, from the beginning of the work to its end, and of
 //! the helpers of its executor. So it includes building, verifying and installing, and attempts
 //! that failed. For a job on another side, it is the time that the host spent on the job. Attempts
-//! that were abandoned do not count. The host's part of a divided compaction is the host's own.
+//! that were abandoned do not count. In the costs of the sides, the host's part of a divided
+//! compaction counts for the host, and all other time for the side on which the work was placed.
 //!
 //! Threading: a [`CpuUse`] belongs to the task that began it.
 

@@ -212,7 +212,9 @@ impl Jobs {
             runner.verify(attempt, begun, &outcome, carry_over.as_ref())?;
             Ok(outcome)
         });
-        // What follows is no work of the side.
+        // The time ends before blocks are carried over. If each side executes one compaction at a
+        // time, it also ends before the verification, which is then not counted as work of the
+        // side.
         let time = match is_single {
             true => executed_for,
             false => self.env.now().since(start),
@@ -286,7 +288,8 @@ impl Jobs {
             return Err(Stopped::Elsewhere);
         }
         let is_rejected = matches!(ended, Ended::Rejected(_));
-        // Tables that a separated attempt left count as the host's, which is never suspended.
+        // A separated attempt is an attempt of the host. The host is never suspended, so it is left
+        // out below.
         let has_foreign = work.begun.as_ref().is_some_and(Begun::is_foreign);
         let left_by = work.begun.iter().flat_map(Begun::left_by);
         let others = left_by.filter(|side| *side != attempt.side && *side != sides.host());

@@ -1,4 +1,4 @@
-//! Pauses of an executor that fails again and again, and that no side stands for.
+//! Pauses of an executor that fails again and again, and that is not a side of its own.
 //!
 //! A separated compaction is an attempt of the host, which is never suspended. Without pauses, a
 //! device that fails each of them would cost each compaction of the host a second attempt.

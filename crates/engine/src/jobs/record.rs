@@ -106,8 +106,8 @@ pub(super) struct Record {
     pub(super) suspended_until: Option<Instant>,
     /// The abandoned attempts that have not returned yet. Each occupies a slot and memory.
     pub(super) lost: Vec<Arc<Progress>>,
-    /// The time in which the side ran at least one compaction, of those whose outcomes were
-    /// believed.
+    /// The time in which at least one compaction of the side was running. Only compactions whose
+    /// outcomes were believed count.
     pub(super) busy: Busy,
 }
 

@@ -43,7 +43,7 @@ fn checks_whole(sides: &Sides) -> Vec<AtomicBool> {
 /// tables, whose compactions are small, two tables are enough.
 const SUBJOB_MIN_BYTES: u64 = 8 << 20;
 
-/// The same, however small the tables are.
+/// The least that this limit becomes, however small the tables are.
 const SUBJOB_LEAST_BYTES: u64 = 1 << 20;
 
 /// The smallest part of a job that is divided between two sides.

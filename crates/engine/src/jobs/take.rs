@@ -1,10 +1,10 @@
 //! Decides which work is done next and on which side: a pick and a choice, under one lock.
 //!
-//! A free task calls [`take`]. It goes through returned work, sealed memtables, manual requests,
-//! due levels of one keyspace after the other, and last the compactions that reclaim deleted space.
-//! It chooses a side for each piece of work. Work that the caller can start is reserved and
-//! returned to it. Work that should wait for a busy side or for a worker stays in the tree without
-//! a reservation, and is picked again after the next event ([RFC
+//! A free task calls [`take`]. It goes through returned flushes, sealed memtables, returned
+//! compactions, manual requests, due levels of one keyspace after the other, and last the
+//! compactions that reclaim deleted space. It chooses a side for each piece of work. Work that the
+//! caller can start is reserved and returned to it. Work that should wait for a busy side or for a
+//! worker stays in the tree without a reservation, and is picked again after the next event ([RFC
 //! 7](../../../../docs/rfc/0007-slots.md), section 4).
 //!
 //! Invariants: the version, the unsettled slots and the reservations that a choice is made from are
@@ -50,8 +50,9 @@ pub(crate) enum Taker {
     },
 }
 
-/// One call ends after it has left this many flushes, or twice as many compactions, in the tree. It
-/// looks at fewer compactions of each keyspace ([`Round::list_max`]).
+/// A search looks at no further flush after it has left this many of them in the tree, and at no
+/// further compaction after it has left twice as many. Of each keyspace it looks at fewer
+/// compactions ([`Round::list_max`]).
 const LEFT_MAX: usize = 32;
 
 /// The identity of a pick.
@@ -437,12 +438,12 @@ impl Round<'_> {
             };
             let reservation = choice.reservation();
             let what = state.compaction(choice, reason);
-            // An edit needs no side, so it keeps none from the next work.
+            // An edit needs no side, so it takes none away from other work and does not count.
             let is_edit = matches!(&what, What::Compaction(compaction) if compaction.is_edit());
             looked += usize::from(!is_edit);
             let needs_answers = self.needs_answers(keyspace, &what);
             if needs_answers || !questions.is_empty() {
-                // What is found later does not begin before this was placed.
+                // Work that is found later must not begin before this work has been placed.
                 self.left.push((keyspace.id, reservation));
                 if needs_answers && may_begin {
                     questions.push((keyspace.clone(), what));

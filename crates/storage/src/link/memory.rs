@@ -1,4 +1,4 @@
-//! A network in memory. As a test or a seed decides, its connections are slow, are cut, or stop
+//! A network in memory. A test or a seed decides whether its connections are slow, are cut, or stop
 //! carrying bytes.
 //!
 //! In a simulated run the processes at both ends are groups of tasks ([`Runtime::spawn_process`]).

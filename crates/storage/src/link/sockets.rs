@@ -339,7 +339,8 @@ fn connect_tcp(
     SocketConnection::tcp(clock, socket, address)
 }
 
-/// How long an address may take if `left` is the time for this and all other `untried` ones.
+/// How long an address may take, if `left` is the time for all addresses that were not tried yet,
+/// and `untried` is their number. It includes this address.
 fn share_of(left: Duration, untried: u32) -> Duration {
     (left / untried).max(ADDRESS_TIME_MIN).min(left)
 }
@@ -475,7 +476,7 @@ fn listen_tcp(clock: &Clock, host: &str, port: u16) -> io::Result<SocketListener
 /// The file of a Unix socket.
 struct SocketFile {
     path: PathBuf,
-    /// Its device and inode. No other file can have the same as long as a process has the socket.
+    /// Its device and inode. No other file can have the same ones while a process has the socket.
     id: (u64, u64),
     /// When it was last changed. It tells a file from a later one with the same inode.
     changed: (i64, i64),
@@ -503,7 +504,8 @@ impl SocketFile {
         }
     }
 
-    /// Removes the file of a socket that no process has, unless another file is at its path by now.
+    /// Removes the file of a socket that no process has open, unless another file is at its path by
+    /// now.
     fn remove_stale(&self) -> io::Result<()> {
         match SocketFile::of(&self.path)?.changed == self.changed {
             true => self.remove(),

@@ -17,8 +17,9 @@
 //! Invariants: only a job of the same identity is continued: its bytes are equal except for the
 //! output prefix, so its tables are equal too. An attempt leaves nothing if any of its syncs failed
 //! (a read may not show what the sync lost), if it found no room (its tables would take room that
-//! other files need), or if its task panicked. Tables in a handover have the names of an attempt
-//! that has ended, and nothing refers to them.
+//! other files need), if it lost its lease (the files may belong to another writer), or if its task
+//! panicked. Tables in a handover have the names of an attempt that has ended, and nothing refers
+//! to them.
 //!
 //! Threading: one attempt at a time uses it, but an abandoned attempt may return while the next one
 //! runs. It has a runtime mutex, and no I/O is done under it.

@@ -34,7 +34,7 @@ pub(super) enum Taker {
 
 /// The subjobs that no task has taken yet.
 pub(super) struct Queue {
-    /// All subjobs in the order in which they are taken from the front.
+    /// All subjobs, in the order in which they are taken from the front.
     order: Vec<usize>,
     /// Whether the calling task takes from the back.
     has_two_ends: bool,

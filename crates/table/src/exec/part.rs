@@ -28,7 +28,7 @@ mod tag {
     pub const NEXT: u16 = 4;
 }
 
-/// The minimum number of bytes of an encoded table.
+/// A lower bound for the number of bytes of an encoded table.
 const TABLE_BYTES_MIN: usize = 94;
 
 /// No count of entries or bytes of a subjob reaches this number, so sums of a few counts cannot

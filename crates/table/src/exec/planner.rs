@@ -1,4 +1,4 @@
-//! The side that decides. It reads the columns of a subjob's inputs, and says which entries the
+//! The side that decides: it reads the columns of a subjob's inputs, and says which entries the
 //! subjob keeps.
 //!
 //! A [`Planner`] does what `subjob.rs` does, with the same merge, drop rules and layout, but
@@ -54,9 +54,8 @@ impl Plans {
     }
 
     /// The number of bytes of the inputs' blocks that a whole merge of the job reads, and the
-    /// number of these bytes that are headers and columns. If the second number is small compared
-    /// with the first, so are the columns and the survivors that are sent. So the caller can choose
-    /// by these numbers.
+    /// number of these bytes that are headers and columns. The caller compares the two to decide
+    /// whether it pays to send only columns and survivors.
     pub fn bytes(&self, job: &Job) -> (u64, u64) {
         let mut sums = (0u64, 0u64);
         for (i, input) in job.inputs.iter().enumerate() {

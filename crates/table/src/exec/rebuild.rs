@@ -1,5 +1,5 @@
-//! The side that rebuilds. It makes the tables of one subjob from the survivors that another side
-//! decided on.
+//! The side that rebuilds: it makes the tables of one subjob from the survivors that another side
+//! chose.
 //!
 //! It reads the blocks that have survivors, including their values, and writes them through the
 //! same [`Output`] and [`Layout`] as `subjob.rs`. It computes from the inputs which range deletes
@@ -308,9 +308,9 @@ struct Rebuilding<'a> {
     last: Last,
     /// Whether a version of the current user key was added.
     in_table: bool,
-    /// The bytes of blocks that were read, and how many of them were not reported to the throttle
-    /// yet.
+    /// The bytes of blocks that were read.
     bytes_read: u64,
+    /// The part of these bytes that was not reported to the throttle yet.
     unreported: u64,
     /// The bytes written that were reported to the throttle.
     written: u64,

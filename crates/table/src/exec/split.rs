@@ -34,11 +34,12 @@ use crate::job::Job;
 use crate::job::outcome::{Counters, Outcome};
 use crate::job::verify::verify_outcome;
 
-/// How long the calling task waits at most for the end of a part before it shows the progress of
-/// the parts and looks whether the job was cancelled.
+/// The longest wait of the calling task for the end of a part. After it, the task shows the
+/// progress of the parts and checks whether the job was cancelled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The smallest share of a job that a side gets, so that its speed stays known.
+/// The smallest share of a job that a side gets. Each side gets a share of each divided job, so
+/// that its speed stays known.
 const LEAST: f64 = 1.0 / 32.0;
 
 /// The number of jobs over which speeds are measured.
@@ -147,7 +148,7 @@ impl Done {
     }
 }
 
-/// Writes down what each executor did of a job that is done.
+/// Stores in the progress what each executor did of a job that is done.
 fn write_parts(done: [Done; 2], progress: &Progress) {
     for (done, part) in done.into_iter().zip(&progress.divided) {
         done.write(part);
@@ -159,8 +160,8 @@ fn run(executor: &dyn Executor, part: &Part) -> Ended {
     let begun = runtime.now();
     let cpu_begun_ns = runtime.task_cpu_ns();
     let result = executor.run(&part.job, &part.context);
-    // For the caller of the whole job, this task is a helper, also if it only speaks to another
-    // machine.
+    // This task counts as a helper of the task that runs the whole job, even if it only sends
+    // requests to another machine.
     let used_ns = runtime.task_cpu_ns().saturating_sub(cpu_begun_ns);
     let helpers = &part.context.progress.helpers_cpu_ns;
     helpers.fetch_add(used_ns, Ordering::Relaxed);
@@ -181,8 +182,8 @@ impl Ends {
         })
     }
 
-    /// Waits until a part has ended that is not among the `known` ones, or until [`LOOK`] is over.
-    /// Returns which parts have ended.
+    /// Waits until a part has ended that is not among the `known` ones, but no longer than
+    /// [`LOOK`]. Returns which parts have ended.
     fn wait(&self, known: [bool; 2]) -> [bool; 2] {
         let mut have_ended = self.have_ended.lock();
         if *have_ended == known {
@@ -192,7 +193,7 @@ impl Ends {
     }
 }
 
-/// Records the end of a part when it is dropped, so that a task that panics ends its part, too.
+/// Records the end of a part when this value is dropped. So a task that panics also ends its part.
 struct Ending {
     ends: Arc<Ends>,
     part: usize,
@@ -206,8 +207,9 @@ impl Drop for Ending {
 }
 
 /// Shows the sums over both parts as the progress of the job. Processor time is added to
-/// `cpu_before_ns`, which earlier attempts of the job used. `beats` is the sum of the parts' signs
-/// of life when it was shown last. The job has others, because both parts wait for its throttle.
+/// `cpu_before_ns`, the time that earlier attempts of the job used. `beats` is the sum of the
+/// parts' beats at the last call. Only what was added since then is added to the beats of the job,
+/// because the job's own throttle also beats while a part waits for it.
 fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut u64) {
     let sum = |count: fn(&Progress) -> &AtomicU64, before: u64| {
         let of = |part: &Progress| count(part).load(Ordering::Relaxed);
@@ -229,15 +231,16 @@ fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut
     whole.beats.fetch_add(more, Ordering::Relaxed);
 }
 
-/// Deletes the tables of a part's outcome that does not count. Only names that the part gives to
-/// its tables are deleted, because a lying outcome must not make the host delete other files.
+/// Deletes the tables of a part whose outcome does not count. Only tables whose names begin with
+/// the prefix of the part are deleted, because a lying outcome must not make the host delete other
+/// files.
 fn delete(outcome: &Outcome, part: &Part, ctx: &ExecContext) {
     delete_names(outcome.names_of(&part.job.output), ctx);
 }
 
-/// Deletes objects whose names nobody else needs. A storage that cannot be reached makes each call
-/// wait for its whole time limit, so the first such call ends the loop. Whatever is left is an
-/// orphan by its name (E4).
+/// Deletes objects to which nothing refers. If the storage cannot be reached, each call waits for
+/// its whole time limit, so the first call that fails in this way ends the loop. Objects that
+/// remain can be recognised as orphans by their names (E4).
 fn delete_names<'a>(names: impl IntoIterator<Item = &'a str>, ctx: &ExecContext) {
     for name in names {
         let deleted = ctx.outputs.delete(ctx.epoch, name);
@@ -261,7 +264,7 @@ impl Executor for SplitExecutor {
         self.sides[1].accepts(job)
     }
 
-    /// While the outcome of one job is verified, the next one can run.
+    /// Two slots at most: while the outcome of one job is being verified, the next job can run.
     fn slots(&self) -> usize {
         self.sides[1].slots().min(2)
     }
@@ -318,7 +321,7 @@ impl Executor for SplitExecutor {
         ];
         let ended = self.run_parts(&parts, ctx)?;
         for (side, (part, (result, took))) in parts.iter().zip(&ended).enumerate() {
-            // A part that failed, or was cancelled, does not show how fast its side is.
+            // A part that failed or was cancelled does not show how fast its side is.
             if result.is_ok() {
                 let bytes = part.context.progress.bytes_in.load(Ordering::Relaxed);
                 self.measured(side, bytes, *took);
@@ -341,8 +344,9 @@ impl Executor for SplitExecutor {
                     write_parts(done, &ctx.progress);
                     return Ok(joined);
                 };
-                // Nothing that the wrong outcome names is touched. It is not an outcome of the
-                // whole job either, so the store rejects it, and does not trust the side any more.
+                // The wrong outcome may name any files, so none of these is deleted. It is
+                // returned, and because it is not an outcome of the whole job, the store rejects it
+                // and verifies the next outcome of the side whole.
                 delete(&outcomes[1 - wrong], &parts[1 - wrong], ctx);
                 let [first, second] = outcomes;
                 Ok(if wrong == 0 { first } else { second })
@@ -353,8 +357,8 @@ impl Executor for SplitExecutor {
                         delete(outcome, part, ctx);
                     }
                 }
-                // If a part was only cancelled because of the other one, the error of the other one
-                // is returned.
+                // If one part was cancelled only because the other one failed, the error of the
+                // part that failed is returned.
                 let errors = [first.err(), second.err()].into_iter().flatten();
                 let reason = errors.reduce(|reason, error| match reason {
                     ExecError::Cancelled => error,
@@ -367,7 +371,7 @@ impl Executor for SplitExecutor {
 }
 
 impl SplitExecutor {
-    /// Runs a job as a whole on the faster side. A side that was not measured yet is tried first.
+    /// Runs a job as a whole on the faster side. A side that was not measured yet comes first.
     fn run_undivided(&self, job: &Job, ctx: &ExecContext) -> Result<Outcome, ExecError> {
         let side = match self.mean_speeds() {
             [None, _] => 0,
@@ -472,8 +476,8 @@ impl SplitExecutor {
     }
 }
 
-/// Joins the outcomes of both parts. They were verified, so their tables have the names of the
-/// parts.
+/// Joins the outcomes of both parts. The outcomes were verified, so the names of their tables begin
+/// with the prefixes of the parts.
 fn join(
     job: &Job,
     ctx: &ExecContext,

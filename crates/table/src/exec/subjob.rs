@@ -133,9 +133,9 @@ pub(super) fn prepare<'a>(
     }))
 }
 
-/// The counts of what was read and dropped before the current user key of `merge`, of which no
-/// version was kept yet. `counters` contains what was taken from the merge so far. `dropped` is the
-/// counts of shadowed entries, covered entries and tombstones before the key.
+/// The counts of what was read and dropped before the current user key of `merge`. No version of
+/// this key was kept yet. `counters` contains what was taken from the merge so far. `dropped` are
+/// the counts of shadowed entries, covered entries and tombstones before the key.
 #[cold]
 pub(super) fn counters_before(
     merge: &Merge,

@@ -98,7 +98,7 @@ fn get_output(i: &mut FieldReader<'_>) -> Decoded<OutputPrefix> {
     })
 }
 
-/// The least bytes of an encoded input, whose name is empty.
+/// The minimum number of bytes of an encoded input: that of an input with an empty name.
 const INPUT_BYTES_MIN: usize = 51;
 
 fn put_input(out: &mut FieldWriter, x: &Input) {
@@ -399,7 +399,7 @@ impl Outcome {
         out.finish_document()
     }
 
-    /// Decodes an outcome, of which nothing is trusted yet.
+    /// Decodes an outcome. Nothing in it is trusted yet.
     ///
     /// # Errors
     /// A description of the damage and its offset.

@@ -192,8 +192,9 @@ pub struct OutputPrefix {
     pub attempt: u64,
 }
 
-/// The bit of an attempt's number that tells the second part of a divided job from the first one.
-/// An open of a store makes fewer attempts.
+/// The bit of an attempt's number that distinguishes the second part of a divided job from the
+/// first one. No attempt has this bit in its own number, because a store makes fewer attempts than
+/// that between its open and its close.
 const SECOND_PART: u64 = 1 << 31;
 
 impl OutputPrefix {

@@ -170,8 +170,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The names of its tables that an attempt with this prefix can have given. An outcome that
-    /// was not verified may name any file, and whoever deletes its tables must not delete others.
+    /// Those names of its tables that begin with the prefix of the attempt. An outcome that was not
+    /// verified may name any file, and a caller that deletes its tables must not delete other
+    /// files.
     pub fn names_of(&self, output: &OutputPrefix) -> impl Iterator<Item = &str> {
         let prefix = output.text() + "-";
         let names = self.tables.iter().map(|table| table.name.as_str());

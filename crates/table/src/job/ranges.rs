@@ -6,17 +6,18 @@
 //! the table, entry by entry: key, number, kind and value. The places are drawn from the caller's
 //! seed, after the outcome arrived, so whoever made it could not know them.
 //!
-//! Half of the places are drawn among the blocks of the output. A place is then all that can be
-//! between the separators of a block in the index, so the places of all blocks together are the
-//! whole range of a table, and an entry that is missing between two blocks belongs to one of them.
-//! The other half is drawn among the blocks of the inputs. These find what is missing from a part
-//! of the range where the output has few blocks or none.
+//! Half of the places are drawn among the blocks of the output. Such a place is the range between
+//! the separators before and after the block in the index. So the places of all blocks together
+//! cover the whole range of a table, and an entry that is missing between two blocks belongs to one
+//! of their places. The other half is drawn among the blocks of the inputs. These places find what
+//! is missing from a part of the range where the output has few blocks or none.
 //!
-//! Where the values of the inputs are large and not compressed, a sample reads only the columns of
-//! the blocks, which have everything of their entries but the values, and compares one window of at
-//! most 4 KiB of a drawn value at each place. (A place whose own entries are small is compared as a
-//! whole.) So an executor that changes one value of a place with `n` entries is
-//! found there with the probability `1 / n` at most, and one that changes all of them always.
+//! If the values of the inputs are large and not compressed, a sample reads only the columns of the
+//! blocks. The columns have everything about the entries except the values. At each place, one
+//! window of at most 4 KiB of one drawn value is compared. (If the entries of a place are small
+//! nevertheless, all of the place is compared.) So an executor that changes one value of a place
+//! with `n` entries is found there with a probability of at most `1 / n`, and one that changes all
+//! bytes of all values is always found.
 //!
 //! A sample reads about [`SAMPLED_PER_MILLE`] of the bytes of the inputs and of the outputs, and at
 //! least one place of each kind in each table, and in each subjob without tables. So an executor
@@ -44,18 +45,18 @@ use crate::merge::input_run::Reads;
 use crate::merge::table::InputTable;
 use crate::retain::{Retain, Stripes, Verdict, fragment};
 
-/// How much of the bytes of a job [`RangeSample::drawn`] compares, in thousandths.
+/// The share of the bytes of a job that [`RangeSample::drawn`] compares, in thousandths.
 pub const SAMPLED_PER_MILLE: u32 = 20;
 
-/// The raw bytes of input entries that are read at most for one place of a sample. So a range of
-/// which nearly everything was dropped does not cost more than others.
+/// The maximum number of raw bytes of input entries that are read for one place of a sample. This
+/// bounds the cost of a place where the job dropped nearly everything.
 const PLACE_BYTES_MAX: u64 = 4 << 20;
 
-/// The bytes of key and value of an entry of the inputs, on average, from which on values are
-/// large.
+/// Values count as large if key and value of an entry have at least this many bytes together, on
+/// average over the inputs.
 const LARGE_ENTRY: u64 = 1 << 10;
 
-/// The most bytes of a large value that are compared.
+/// The maximum number of bytes of a large value that are compared.
 const WINDOW_BYTES: u64 = 4 << 10;
 
 /// Which ranges are compared.
@@ -87,7 +88,7 @@ impl RangeSample {
 pub struct RangesChecked {
     /// The number of places.
     pub places: u64,
-    /// The number of entries of the tables that were found to be what the job keeps.
+    /// The number of entries of the tables that were compared and are what the job keeps.
     pub entries: u64,
     /// The stored bytes of the blocks that were read, of inputs and outputs.
     pub bytes: u64,
@@ -156,8 +157,8 @@ fn reject<T>(reason: String) -> Result<T, Failure> {
     Err(Failure::Rejected(Rejected { reason }))
 }
 
-/// The failure of a read of an output. Damage is a lie of the executor, and so is a table that does
-/// not exist.
+/// Classifies a failed read of an output. Damage counts as a lie of the executor, and so does a
+/// table that does not exist.
 fn of_output(error: impl Into<TableError>) -> Failure {
     match error.into() {
         TableError::Storage(error) if error.kind != StorageErrorKind::NotFound => {
@@ -172,7 +173,7 @@ fn of_output(error: impl Into<TableError>) -> Failure {
 /// An internal key.
 type Separator = (Vec<u8>, u64);
 
-/// What is compared at once: the entries between two separators of an output table.
+/// The unit of comparison: the entries between two separators of an output table.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     /// The block that has the entries. `None` if no block can have them.
@@ -216,7 +217,7 @@ struct Checking<'a> {
     cancel: &'a CancelToken,
     /// The number of random numbers that were drawn.
     drawn: u64,
-    /// What is read of the blocks of the present unit.
+    /// Which parts of the blocks of the present table are read.
     reads: Reads,
     /// The sequence numbers that the present table may have.
     seqs: std::ops::RangeInclusive<u64>,
@@ -237,7 +238,7 @@ impl Compared {
     }
 }
 
-/// An entry of an output, and the one of the inputs that it is.
+/// An entry of an output, and the same entry in the inputs.
 struct Pair {
     key: Vec<u8>,
     trailer: u64,
@@ -257,8 +258,8 @@ impl Checking<'_> {
         hash(&at) % bound.max(1)
     }
 
-    /// Compares places of one table, or of a subjob without tables, which is responsible for
-    /// `range`.
+    /// Compares places of one table, or of a subjob without tables. The table or the subjob is
+    /// responsible for `range`.
     fn unit(&mut self, range: KeyBounds, record: Option<&OutputTable>) -> Result<(), Failure> {
         let table = match record {
             Some(record) => {
@@ -328,13 +329,14 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Whether only parts of some values of a table are read, because they are large. This needs
-    /// tables on both sides, as a stream has no columns, and values that are not compressed, as a
-    /// part of a compressed value cannot be read.
+    /// Whether values are so large that only parts of some of them are read. This is possible only
+    /// if all inputs are tables, because a stream has no columns, and if nothing is compressed,
+    /// because a part of a compressed value cannot be read.
     ///
-    /// The size of values is that of the inputs. The outcome's counts come from the executor, which
-    /// must not choose how much of its values is compared. An earlier job of the same executor may
-    /// have made the inputs and their properties, so each place is judged by its own entries, too.
+    /// The size of values is taken from the inputs. The outcome's counts come from the executor,
+    /// which must not choose how much of its values is compared. The inputs and their properties
+    /// may have been made by the same executor in an earlier job, so the entries of each place are
+    /// checked, too.
     fn has_large_values(&self, table: &InputTable) -> bool {
         let is_plain = |table: &InputTable| table.properties().codec == Codec::None;
         if self.sample == RangeSample::All || !is_plain(table) {
@@ -421,7 +423,7 @@ impl Checking<'_> {
         all
     }
 
-    /// The key from which on the input block at byte `at` of `all` has entries.
+    /// A key from which on the input block at byte `at` of all these blocks has entries.
     fn input_key(&self, range: &KeyBounds, all: &[InputBlocks], mut at: u64) -> Vec<u8> {
         for one in all {
             if at >= one.bytes {
@@ -456,7 +458,8 @@ impl Checking<'_> {
         if let (Some(table), Some(block)) = (table, place.block) {
             let read = found.read(table, block, self.reads);
             self.checked.bytes += read.map_err(of_output)?;
-            // Entries of the block that come before its separator are not left out: they are wrong.
+            // Only if the place begins within the block, entries before it are left out. Entries
+            // before the block's own range would be wrong, so they are compared.
             if place.start > place_at(range, Some(table), place.block).start {
                 found.skip_below(&place.start);
             }
@@ -470,7 +473,7 @@ impl Checking<'_> {
         let fragments = fragment(&range_deletes, &stripes, start, end);
         let mut retain = Retain::new(job.rules, stripes, &job.older, fragments);
         let mut merge = Merge::new(restricted.into_runs(true, self.reads))?;
-        // The pair whose values are compared, and the number of those from which it was drawn.
+        // The pair whose values are compared, and the number of pairs from which it was drawn.
         let (mut pair, mut pairs) = (None, 0);
         let mut left_bytes = match self.sample {
             RangeSample::All => u64::MAX,
@@ -532,7 +535,7 @@ impl Checking<'_> {
             match left_bytes.checked_sub(raw) {
                 Some(left) => left_bytes = left,
                 None => {
-                    // What follows is not compared.
+                    // The remaining entries of the place are not compared.
                     self.checked.bytes += merge.take_counts().2;
                     self.compare_values(name, table, pair)?;
                     return Ok(compared);
@@ -611,7 +614,7 @@ fn place_at(range: &KeyBounds, table: Option<&InputTable>, block: Option<usize>)
     }
 }
 
-/// The place of the block that can have `start`, from there on.
+/// The place of the block that can have `start`, without the keys before `start`.
 fn place_from(range: &KeyBounds, table: Option<&InputTable>, start: Vec<u8>) -> Place {
     let block = table.map(|t| t.seek_block(&start).min(t.block_count() - 1));
     let place = place_at(range, table, block);
@@ -668,8 +671,8 @@ impl Found {
         self.next = crate::coding::partition_point(entries.len(), |i| entries.key(i) < start);
     }
 
-    /// Compares the next entry with one that the job keeps, of which the value, or only its length,
-    /// is given. Returns where the value is in the file of an uncompressed table.
+    /// Compares the next entry with one that the job keeps. `value` is the value of that one, or
+    /// only its length. Returns where the value is in the file, if the table is not compressed.
     fn compare(
         &mut self,
         name: &str,

@@ -79,7 +79,7 @@ pub enum Sample {
     All,
 }
 
-/// Number `i` of the blocks that are drawn of table number `table`, which has `n` blocks.
+/// The block that draw number `i` selects in table number `table`, which has `n` blocks.
 fn drawn(seed: u64, table: usize, i: usize, n: usize) -> usize {
     let at = [seed, table as u64, i as u64].map(u64::to_le_bytes);
     (hash(&at.concat()) % n as u64) as usize
@@ -128,7 +128,7 @@ impl Sample {
 /// Implemented by the owner of the storage, who knows whether an object (its name and its bytes up
 /// to a length) is durable.
 pub trait Synced {
-    /// Whether the object is durable with this length.
+    /// Returns whether the object is durable and has this length.
     ///
     /// # Errors
     /// If the storage cannot say. That is no lie of the executor.
@@ -413,7 +413,7 @@ pub fn verify_tables(
     }
 }
 
-/// As [`verify_tables`], until `cancel` is cancelled, which is checked before each block.
+/// As [`verify_tables`], but ends if `cancel` is cancelled, which is checked before each block.
 ///
 /// # Errors
 /// As [`verify_tables`], and `Err` with [`ExecError::Cancelled`].

@@ -1,12 +1,12 @@
 //! All records of a paper's experiments in one file, which is small enough to be kept with the
-//! sources. From it the page can be made again, and every figure of it can be looked up.
+//! sources. The page can be made from it again, and every figure on the page can be looked up.
 //!
-//! The file has lines of JSON, compressed with zstd: the manifest, and then a line for each run and
-//! round. `zstdcat` shows them.
+//! The file has lines of JSON, compressed with zstd: first the manifest, and then a line for each
+//! run and round. `zstdcat` shows them.
 //!
-//! Invariants: equal results give equal files. A file that is cut off, damaged, or has other lines
-//! is refused as a whole. No more than [`UNPACKED_MAX`] bytes are unpacked, whatever the file
-//! claims.
+//! Invariants: equal results give equal files. If a file is cut off or damaged, or has lines of
+//! another form, all of it is refused. No more than [`UNPACKED_MAX`] bytes are unpacked, whatever
+//! the file claims.
 //!
 //! Threading: pure functions on files.
 
@@ -19,21 +19,21 @@ use serde::{Deserialize, Serialize};
 use super::rounds::Piece;
 use crate::record::Record;
 
-/// The most bytes of an unpacked file.
+/// The maximum number of bytes of an unpacked file.
 const UNPACKED_MAX: u64 = 256 << 20;
 const LEVEL: i32 = 19;
 const FORMAT: &str = "siltstone paper records 1";
 
-/// What was carried out.
+/// What a call carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     pub format: String,
-    /// The name that the call was given.
+    /// The name of the experiment or of the paper that the call was given.
     pub name: String,
-    /// Whether experiments had their quick scales.
+    /// Whether the experiments had their quick scales.
     pub is_quick: bool,
-    /// The limit of time in seconds, if there was one.
+    /// The time limit in seconds, if there was one.
     pub within_s: Option<f64>,
     /// How long the call took, in seconds.
     pub took_s: f64,
@@ -63,7 +63,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// What the manifest says of an experiment.
+    /// The entry of an experiment in the manifest.
     pub fn of(piece: &Piece) -> Planned {
         Planned {
             name: piece.experiment.name.clone(),
@@ -111,7 +111,7 @@ impl Archive {
     /// Reads what [`Archive::write`] wrote.
     ///
     /// # Errors
-    /// If the file cannot be read, or is none, with the line.
+    /// If the file cannot be read, or is not a file of records. The message names the line.
     pub fn read(path: &Path) -> Result<Archive, String> {
         let about = |error: String| format!("{}: {error}", path.display());
         let file = File::open(path).map_err(|error| about(error.to_string()))?;
@@ -120,7 +120,7 @@ impl Archive {
 
     fn read_from(file: impl Read) -> Result<Archive, String> {
         let unpacked = zstd::Decoder::new(file).map_err(|error| error.to_string())?;
-        // One more byte than is allowed shows that there is more.
+        // One byte more than the limit is unpacked, which shows whether there is more.
         let lines = BufReader::new(unpacked.take(UNPACKED_MAX + 1)).lines();
         let (mut manifest, mut found, mut bytes) = (None, Vec::new(), 0u64);
         for (number, line) in (1..).zip(lines) {

@@ -1,4 +1,4 @@
-//! An experiment with what was found, from which all tables of a comparison are made.
+//! An experiment with its results, from which all tables of a comparison are made.
 //!
 //! Threading: plain data.
 
@@ -24,7 +24,7 @@ pub struct Failure {
     pub why: String,
 }
 
-/// An experiment that was carried out, as far as it was.
+/// An experiment with the runs of it that were carried out.
 #[derive(Debug)]
 pub struct Carried {
     pub experiment: Experiment,
@@ -37,7 +37,7 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// What the call that found it has in memory.
+    /// The experiment of this call, from memory.
     pub fn of(piece: &Piece) -> Carried {
         let failure = |(run, round, why): &(usize, usize, String)| Failure {
             run: *run,
@@ -56,7 +56,7 @@ impl Carried {
     /// All experiments of an archive.
     ///
     /// # Errors
-    /// If the records are those of experiments that this program does not have.
+    /// If the program lacks an experiment or a run of the archive.
     pub fn all(archive: &Archive) -> Result<Vec<Carried>, String> {
         let planned = archive.manifest.experiments.iter();
         planned
@@ -107,13 +107,13 @@ impl Carried {
         TARGETS.iter().any(|target| name.contains(target))
     }
 
-    /// The rounds of the run that has the most.
+    /// The largest number of rounds in which a run was carried out.
     pub fn rounds_done(&self) -> usize {
         let count = |rounds: &Vec<Option<Json>>| rounds.iter().flatten().count();
         self.records.iter().map(count).max().unwrap_or(0)
     }
 
-    /// How many runs were carried out in no round.
+    /// The number of runs that were carried out in no round.
     pub fn missing(&self) -> usize {
         let rounds = self.records.iter();
         rounds

@@ -12,19 +12,19 @@ use crate::settings::Kind;
 /// A figure of the paper beside one that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// The figure, with its kind of operation.
+    /// The name of the figure, with its kind of operation.
     pub name: String,
-    /// The paper's.
+    /// The figure of the paper.
     pub paper: Number,
-    /// What was measured, if the run has it: the median of the rounds.
+    /// The median of the rounds that were measured. `None` if no round has the figure.
     pub ours: Option<f64>,
-    /// Where the true figure lies, if there are several rounds.
+    /// The interval in which the true figure probably lies, if there are several rounds.
     pub interval: Option<Interval>,
-    /// The rounds that have it.
+    /// The number of rounds that have the figure.
     pub rounds: usize,
     /// The system that was measured in the paper.
     pub system: String,
-    /// Where the paper has it.
+    /// The place in the paper.
     pub source: String,
 }
 
@@ -173,7 +173,7 @@ impl Compared {
     }
 }
 
-/// A figure with its unit. Units are decimal, as in the papers.
+/// A figure with its unit. Rates have decimal units, as in the papers.
 pub fn text(name: &str, value: f64) -> String {
     let metric = name.rsplit('.').next().unwrap_or(name);
     let text = match metric {
@@ -205,7 +205,7 @@ pub fn paper_text(name: &str, number: Number) -> String {
     }
 }
 
-/// The record of a run with what belongs to the experiment, as one object.
+/// The record of a run and its part in the experiment, as one object.
 pub fn run_json(
     experiment: &Experiment,
     plan: &Plan,

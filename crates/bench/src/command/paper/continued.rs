@@ -1,11 +1,11 @@
-//! Goes on with a comparison that an earlier call began, from its file of records.
+//! Continues a comparison that an earlier call began, from its file of records.
 //!
-//! A comparison of many rounds takes hours. An interrupted one, or one that ran out of its time,
-//! need not begin again, and more rounds can be added to a finished one.
+//! A comparison of many rounds takes hours. If it was interrupted or ran out of time, it need not
+//! begin again. More rounds can also be added to a finished comparison.
 //!
 //! Invariants: only records of this build are taken over, because figures of different builds do
-//! not belong together, and only those of the same experiments at the same scales. Runs that failed
-//! are not taken over, so they are tried again.
+//! not belong together, and only records of the same experiments at the same scales. The failures
+//! of runs are not taken over, so these runs are tried again.
 //!
 //! Threading: pure functions.
 
@@ -13,10 +13,10 @@ use super::archive::{Archive, Manifest, Planned};
 use super::rounds::Piece;
 use crate::measure::machine::Build;
 
-/// Takes the records of an earlier call over.
+/// Takes over the records of an earlier call.
 ///
 /// # Errors
-/// What does not match, in a sentence.
+/// If the earlier call does not match this one: a sentence that says why.
 pub fn take_over(
     pieces: &mut [Piece],
     archive: &Archive,

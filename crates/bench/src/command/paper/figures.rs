@@ -9,14 +9,14 @@ use super::compare::text;
 use super::verdict::median;
 use crate::experiment::Metric;
 
-/// A table, before it is known on which kind of page it will be.
+/// A table that does not depend on the kind of page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grid {
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// The figures of each run.
+/// The columns of the table of all runs, with their figures.
 const COLUMNS: [(&str, Metric); 13] = [
     ("bytes until idle", Metric::BytesPerSUntilIdle),
     ("operations until idle", Metric::OpsPerSUntilIdle),
@@ -33,10 +33,10 @@ const COLUMNS: [(&str, Metric); 13] = [
     ("link bytes a byte", Metric::LinkAmplification),
 ];
 
-/// What the names of counters of the link's bytes by purpose begin with.
+/// The prefix of the counters that count the bytes of the link by purpose.
 const PURPOSE: &str = "link_purpose_";
 
-/// The medians of each run that was carried out.
+/// The medians of the figures of each run that was carried out.
 pub fn runs(carried: &Carried) -> Grid {
     let heads = ["run"].into_iter().chain(COLUMNS.map(|(head, _)| head));
     let rows = carried.plan.runs.iter().filter_map(|planned| {
@@ -56,7 +56,8 @@ pub fn runs(carried: &Carried) -> Grid {
     }
 }
 
-/// Bytes over the link by purpose for each byte that was put, where the engine counts them.
+/// The bytes that crossed the link by purpose, for each byte that was put. Only runs whose engine
+/// counts them have any.
 pub fn purposes(carried: &Carried) -> Grid {
     let first = |index: usize| carried.rounds_of(index).iter().flatten().next();
     let mut names: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
-//! What a reader of a comparison has to know before the first figure.
+//! The texts that a reader of a comparison needs before the first figure.
 //!
-//! Emphasis is written as in Markdown; [`plain`] takes it away.
+//! Emphasis is written as in Markdown. [`plain`] removes it.
 //!
 //! Threading: pure functions.
 
@@ -11,7 +11,7 @@ use crate::measure::machine::Speed;
 use crate::record::{Record, number};
 use crate::settings::Files;
 
-/// What stands for what, and how figures are computed, in paragraphs.
+/// Paragraphs that say which system each policy stands for, and how figures are computed.
 pub fn paragraphs(all: &[Carried]) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(first) = all.first() {
@@ -40,7 +40,7 @@ pub fn paragraphs(all: &[Carried]) -> Vec<String> {
     found
 }
 
-/// What unsynced writes survive, where it is not the same for all runs.
+/// Says what unsynced writes survive, if some runs promise less than others.
 fn promises(all: &[Carried]) -> Option<String> {
     let mut runs = all.iter().flat_map(|carried| &carried.experiment.runs);
     let is_held = runs.any(|run| run.settings.topology.files == Files::Held && !run.settings.sync);
@@ -54,7 +54,7 @@ fn promises(all: &[Carried]) -> Option<String> {
     })
 }
 
-/// The processor, the memory and the disk of the first run, with its commit.
+/// The processor, the memory, the file system and the commit of the first run.
 pub fn machine(first: &Record) -> String {
     let machine = &first.machine;
     let cpu = machine.cpu.as_deref().unwrap_or("an unknown processor");
@@ -70,7 +70,8 @@ pub fn machine(first: &Record) -> String {
     )
 }
 
-/// How steady the machine was, by the probes of all runs. `None` if there are none.
+/// Says how steady the machine was, judging by the probes of all runs. `None` if there are no
+/// probes.
 pub fn steadiness<'a>(records: impl Iterator<Item = &'a Record>) -> Option<String> {
     let (mut probes, mut repeated) = (Vec::new(), 0);
     for record in records {
@@ -94,7 +95,7 @@ pub fn steadiness<'a>(records: impl Iterator<Item = &'a Record>) -> Option<Strin
     ))
 }
 
-/// What stood in for hardware, with the number of runs that say so.
+/// What was used in place of the paper's hardware, each with the number of its runs.
 pub fn stand_ins<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<(usize, String)> {
     let mut said: BTreeMap<&str, usize> = BTreeMap::new();
     for text in records.flat_map(|record| &record.stand_ins) {

@@ -1,7 +1,8 @@
-//! The page of a paper's comparison, from its records alone.
+//! The page of a paper's comparison, made from its records alone.
 //!
-//! Invariants: equal records give an equal page. Every figure of the paper has a line, also those
-//! that were not measured. What stood in for hardware is said before the first figure.
+//! Invariants: equal records give an equal page. Every figure of the paper has a line, even if it
+//! was not measured. The page says what was used in place of the paper's hardware before it shows
+//! the first figure.
 //!
 //! Threading: pure functions.
 
@@ -15,7 +16,7 @@ use crate::record::number;
 /// The page.
 ///
 /// # Errors
-/// If the records are those of experiments that this program does not have.
+/// If the program lacks an experiment or a run of the records.
 pub fn page(archive: &Archive) -> Result<String, String> {
     let all = Carried::all(archive)?;
     let against = policies::against(&all);
@@ -42,7 +43,7 @@ struct Page {
     text: String,
 }
 
-/// A cell: without what would end it.
+/// The text of a cell, without characters that would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', "/").replace(['\u{a0}', '\n'], " ")
 }
@@ -152,7 +153,7 @@ impl Page {
         self.line("");
     }
 
-    /// Which hardware was real, and what stood in.
+    /// Says which hardware was real, and what was used in place of the paper's hardware.
     fn hardware(&mut self, archive: &Archive) {
         self.line("## Hardware\n");
         let records = || {

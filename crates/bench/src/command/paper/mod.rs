@@ -1,15 +1,18 @@
-//! Runs an experiment, or all of a paper, and prints their figures beside those of the paper.
+//! Runs one experiment, or all experiments of a paper, and prints the results beside the figures of
+//! the paper.
 //!
-//! [`paper()`] finds the experiments and plans them. `rounds` carries their runs out, each on its
-//! store, in interleaved rounds. `compare` computes what is printed and written as JSON, `show`
-//! prints it. `archive` keeps all records in a file, and `continued` goes on from it. `carried`
-//! is an experiment with its records, from which `verdict`, `rows`, `policies` and `figures` make
-//! what is on pages: `markdown` is the page of the documentation, and `tables` the parts of pages
-//! with charts.
+//! [`paper()`] finds the experiments and plans them. `rounds` carries out their runs in interleaved
+//! rounds, each run on its store. `compare` computes what is printed and written as JSON, and
+//! `show` prints it. `archive` keeps all records in a file, and `continued` continues a comparison
+//! from such a file.
 //!
-//! Invariants: all runs are checked before the first one begins. Beside every result stands what
-//! was shrunk. What the paper says of a mechanism that does not exist here is listed as not
-//! measured.
+//! `carried` is an experiment with its records. From it, `verdict`, `rows`, `policies`, `figures`
+//! and `intro` make the contents of pages: `markdown` writes the page of the documentation, and
+//! `tables` the parts of pages with charts.
+//!
+//! Invariants: all runs are checked before the first one begins. Every result is shown together
+//! with the settings that were made smaller than in the paper. If the paper reports a mechanism
+//! that does not exist here, its figure is listed as not measured.
 //!
 //! Threading: one thread calls.
 
@@ -48,11 +51,11 @@ use archive::{Archive, Manifest, Planned};
 use carried::Carried;
 use rounds::{Piece, Trial};
 
-/// Runs the experiments that the arguments name, and writes what they found to `out`; without a
-/// name, lists all experiments.
+/// Runs the experiments that the arguments name, and writes their results to `out`. Without a name,
+/// lists all experiments.
 ///
 /// # Errors
-/// See [`CommandError`]. What was found before is written.
+/// See [`CommandError`]. The results up to the error are written.
 pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(from) = &args.from {
         let archive = Archive::read(from).map_err(CommandError::Failed)?;
@@ -88,7 +91,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
     };
     let mut options = args.output.clone();
     if is_family {
-        // Each experiment has a page of its own, in this folder.
+        // In this case each experiment has a page of its own in the folder.
         options.html = None;
     }
     let mut output = Output::new(&options, title, out)?;
@@ -102,7 +105,8 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         let sizes = pieces
             .iter()
             .map(|piece| disk_bytes(&piece.plan, args.keep));
-        // Stores of one experiment are gone before those of the next one, unless they are kept.
+        // The stores of one experiment are deleted before those of the next one are made, unless
+        // they are kept.
         let needed = match args.keep {
             true => sizes.sum(),
             false => sizes.max().unwrap_or(0),
@@ -133,7 +137,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
     trial.say_where(&mut output)
 }
 
-/// The file of records of an earlier call, if this call is to go on with it.
+/// The file of records of an earlier call, if this call continues it.
 fn earlier(args: &PaperArgs) -> Result<Option<(&Path, Archive)>> {
     let file = args.record.as_deref().filter(|_| args.continues);
     let Some(file) = file.filter(|file| file.exists()) else {
@@ -143,8 +147,8 @@ fn earlier(args: &PaperArgs) -> Result<Option<(&Path, Archive)>> {
     Ok(Some((file, archive)))
 }
 
-/// Writes the files that the arguments ask for: records, page, charts. What an earlier call took
-/// is added.
+/// Writes the files that the arguments ask for: records, page, charts. The time that an earlier
+/// call took is added to that of this call.
 fn keep(
     args: &PaperArgs,
     figure: &str,
@@ -241,7 +245,8 @@ fn list(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Result<
     ))
 }
 
-/// The experiment of a file or of the program, or all experiments of a paper.
+/// Finds the experiment in a file, the experiment of the program with this name, or all experiments
+/// of a paper.
 fn find(figure: &str) -> Result<Vec<Experiment>> {
     let is_file = figure.ends_with(".toml") || figure.contains('/');
     if is_file {
@@ -264,7 +269,8 @@ fn find(figure: &str) -> Result<Vec<Experiment>> {
     found.map_err(|error| CommandError::Usage(error.to_string()))
 }
 
-/// Figures come first, and names have their numbers in order: `fig9` comes before `fig10`.
+/// The key by which names are sorted: figures come first, and numbers in names are compared as
+/// numbers, so `fig9` comes before `fig10`.
 fn in_order(name: &str) -> (bool, String, u64, String) {
     let is_other = !name.contains("-fig");
     let start = name
@@ -283,7 +289,7 @@ fn in_order(name: &str) -> (bool, String, u64, String) {
     )
 }
 
-/// Refuses what the engine cannot carry out, before the first run.
+/// Refuses a plan with runs that the engine cannot carry out. It is called before the first run.
 fn check(driver: &dyn Driver, plan: &Plan) -> Result<()> {
     for run in &plan.runs {
         let checked = run.settings.check(&driver.abilities());
@@ -300,7 +306,7 @@ fn check(driver: &dyn Driver, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The most bytes that the stores take at once.
+/// The maximum number of bytes that the stores take at the same time.
 fn disk_bytes(plan: &Plan, keep: bool) -> u64 {
     if !keep {
         return plan.disk_bytes();

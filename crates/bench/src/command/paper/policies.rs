@@ -1,10 +1,11 @@
-//! Whether the policy of this project is ever slower than the best of the others.
+//! Compares the policy of this project with the best of the other policies.
 //!
-//! Runs of an experiment that differ in their schedule only are compared: a run with the policy,
-//! and those with the other ones, on the same device over the same link. Of the others, the one
-//! with the highest median is the best.
+//! Runs of an experiment are compared if they differ only in their schedule: a run with the policy,
+//! and the runs with the other policies, on the same device over the same link. The best of the
+//! others is the one with the highest median.
 //!
-//! Invariant: a run or a round that is missing on any side never helps the policy.
+//! Invariant: if a run or a round is missing, of the policy or of another one, this never makes the
+//! verdict better for the policy.
 //!
 //! Threading: pure functions.
 
@@ -20,10 +21,11 @@ use crate::settings::Settings;
 
 /// The policy that is compared with all others.
 pub const POLICY: &str = "near-data";
-/// How far from 1 an interval with 1 in it may reach for the two to be level.
+/// Two policies are level if 1 is in the interval of their ratio, and neither end of the interval
+/// is farther from 1 than this.
 const LEVEL: f64 = 0.1;
 
-/// What a run with the policy is against the best other one.
+/// How a run with the policy compares with the best other policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Says {
     /// All of the interval is above 1.
@@ -34,9 +36,9 @@ pub enum Says {
     Slower,
     /// 1 is in the interval, which is wide.
     Wide,
-    /// One round only, which has no interval.
+    /// There is only one round, so there is no interval.
     OneRound,
-    /// No round has both.
+    /// No round has both runs.
     Nothing,
 }
 
@@ -77,17 +79,17 @@ impl Says {
     }
 }
 
-/// A run with the policy against the others.
+/// A run with the policy, compared with the runs of the other policies.
 #[derive(Debug)]
 pub struct Against<'a> {
     experiment: &'a str,
     run: &'a str,
-    /// The other policies in the order of the experiment, each with a text that says which of its
-    /// rounds are missing.
+    /// The other policies in the order of the experiment. If rounds of one are missing, a text says
+    /// which ones.
     others: Vec<(&'a str, Option<String>)>,
-    /// What is missing of the run itself.
+    /// Which rounds of the run itself are missing, as text. `None` if none is.
     own: Option<String>,
-    /// The best other policy, and the ratios to it.
+    /// The best other policy, and the ratios of the run to it.
     best: Option<(&'a str, Option<Rounds>)>,
 }
 
@@ -106,7 +108,7 @@ impl Against<'_> {
         self.is_complete() && matches!(self.says(), Says::Faster | Says::Level)
     }
 
-    /// The policies that were there, with what is missing.
+    /// The policies of the comparison, each with the rounds that are missing.
     fn policies(&self) -> String {
         let own = std::iter::once((POLICY, &self.own));
         let others = self.others.iter().map(|(name, missing)| (*name, missing));
@@ -131,7 +133,7 @@ fn bare(settings: &Settings) -> Settings {
     settings
 }
 
-/// All runs in which policies are compared, of the experiments with figures of the paper.
+/// The comparisons of policies in all experiments that have figures of the paper.
 pub fn against(all: &[Carried]) -> Vec<Against<'_>> {
     let figures = all.iter().filter(|carried| !carried.is_target());
     figures
@@ -142,7 +144,8 @@ pub fn against(all: &[Carried]) -> Vec<Against<'_>> {
         .collect()
 }
 
-/// The comparison of a run; `None` if it has another policy, or nothing to be compared with.
+/// The comparison of a run. `None` if the run has another policy, or if there is no run to compare
+/// it with.
 fn against_others(carried: &Carried, index: usize) -> Option<Against<'_>> {
     let run = &carried.experiment.runs[index];
     (policy(&run.settings)? == POLICY).then_some(())?;
@@ -184,7 +187,8 @@ fn against_others(carried: &Carried, index: usize) -> Option<Against<'_>> {
     })
 }
 
-/// What a run lacks of the rounds that were begun with any of these runs.
+/// Says which rounds a run lacks, of those that any of the runs `members` began, or that none of
+/// them began a round. `None` if the run lacks no round.
 fn missing(carried: &Carried, members: &[usize], run: usize) -> Option<String> {
     let has_failed = |run: usize, round: usize| {
         let mut failures = carried.failures.iter();
@@ -213,7 +217,7 @@ fn missing(carried: &Carried, members: &[usize], run: usize) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The line of the table of targets; `None` if no policies are compared.
+/// The row for the table of targets. `None` if no policies are compared.
 pub fn row(all: &[Against<'_>]) -> Option<Row> {
     if all.is_empty() {
         return None;
@@ -259,7 +263,7 @@ pub fn row(all: &[Against<'_>]) -> Option<Row> {
     })
 }
 
-/// How many runs are faster, level and so on.
+/// The number of runs for each result of the comparison, as text.
 fn counts(all: &[Against<'_>]) -> String {
     let count = |says| all.iter().filter(|against| against.says() == says).count();
     let counts = Says::ALL
@@ -279,7 +283,7 @@ pub fn title() -> String {
     format!("`{POLICY}` against the best other policy")
 }
 
-/// What the words of the table mean.
+/// An explanation of the words in the table.
 pub fn explanation(all: &[Against<'_>]) -> String {
     let slower = all.iter().filter(|against| against.says() == Says::Slower);
     format!(
@@ -296,7 +300,7 @@ pub fn explanation(all: &[Against<'_>]) -> String {
     )
 }
 
-/// A line for each run.
+/// A row for each run.
 pub fn grid(all: &[Against<'_>]) -> Grid {
     let cells = |against: &Against<'_>| {
         let best = against.best.as_ref();

@@ -1,20 +1,20 @@
-//! Carries the runs of experiments out, in interleaved rounds.
+//! Carries out the runs of experiments in interleaved rounds.
 //!
-//! All runs on one store are a chain, in the order of the plan. A group has all chains that are
-//! compared with each other: those that differ only in their schedule and topology, and those that
-//! a ratio of the experiment joins, directly or through other chains. In each round, the chains of
-//! a group follow each other. The next round has them in the opposite order, and every second round
-//! begins one chain later, so no run always comes before the one that it is compared with. The
-//! second round of a group comes after the first round of all groups, so a limit of time takes
-//! rounds away, and not figures.
+//! All runs on one store are a chain, in the order of the plan. A group consists of all chains that
+//! are compared with each other: those that differ only in their schedule and topology, and those
+//! that a ratio of the experiment joins, directly or through other chains. In each round, the
+//! chains of a group follow each other. The next round has them in the opposite order, and every
+//! second round begins one chain later. So no run always comes before the run that it is compared
+//! with. The second round of a group comes after the first round of all groups. So if the time runs
+//! out, there are fewer rounds, but no figure is missing.
 //!
 //! The machine is probed before and after each run. In the comparison of a whole paper, a chain
-//! with a run that has an unusually slow probe is carried out once more, and the second figures
-//! count, whatever they are. Figures play no part in this choice.
+//! with an unusually slow probe is carried out once more, and then the second figures count,
+//! whether they are better or worse. Only the probes decide this, and never the figures.
 //!
-//! Invariants: a group is begun only before the limit of time, and then carried out whole, so each
-//! round has both runs of every ratio. Each chain finds its store as its own runs left it, so the
-//! runs of one chain never change their order.
+//! Invariants: a group begins only before the limit of time, and is then carried out whole, so each
+//! round has both runs of every ratio, unless a run fails. Each chain finds its store as its own
+//! runs left it, so the runs of one chain never change their order.
 //!
 //! Threading: one thread calls.
 
@@ -37,12 +37,12 @@ use crate::run::store::Fixture;
 use crate::settings::{Settings, Topology};
 use crate::topology::{Placed, PlacedDriver};
 
-/// If a probe took this many times as long as usual, the machine was slow.
+/// If a probe took at least this many times as long as usual, the machine was slow.
 const SLOW: f64 = 1.15;
-/// So many probes have to be known before one is unusual.
+/// The number of probes that must be known before the machine can count as slow.
 const USUAL_AFTER: usize = 8;
 
-/// An experiment, and what was found.
+/// An experiment and its results.
 pub struct Piece {
     pub experiment: Experiment,
     pub plan: Plan,
@@ -66,7 +66,7 @@ impl Piece {
         }
     }
 
-    /// One record of each run, in the order of the plan: that of the round in the middle.
+    /// One record of each run, in the order of the plan: that of the round with the median rate.
     pub fn representatives(&self) -> Vec<Record> {
         let middle = |run: &PlannedRun| {
             let mut rounds: Vec<&Record> = self.records[run.index].iter().flatten().collect();
@@ -103,7 +103,7 @@ impl Piece {
     }
 }
 
-/// A record without what is only for charts.
+/// A record without the fields that only charts need.
 fn slim(record: &Record) -> Record {
     Record {
         series: Vec::new(),
@@ -121,8 +121,8 @@ struct Chain {
     positions: Vec<usize>,
 }
 
-/// What two runs have in common if they compare policies or topologies: all settings but schedule
-/// and topology.
+/// The settings that two runs have in common if they compare policies or topologies: all except
+/// schedule and topology.
 fn key(run: &PlannedRun) -> Settings {
     let mut settings = run.settings.clone();
     settings.topology = Topology::default();
@@ -184,14 +184,15 @@ fn order(chains: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// Experiments that are carried out.
+/// Carries out the runs of experiments, and has the results.
 pub struct Trial<'a> {
     pub runner: Runner<'a>,
     pub place: Place,
     pub keep: bool,
-    /// Whether this is the comparison of a whole paper. Then a run that fails ends only its chain.
+    /// Whether this is the comparison of a whole paper. If it is, a run that fails ends only its
+    /// chain.
     pub goes_on: bool,
-    /// When no further group begins.
+    /// The time from which on no further group begins.
     pub until: Option<Instant>,
     pub pieces: Vec<Piece>,
     /// All probes of the machine.
@@ -234,7 +235,7 @@ impl Trial<'_> {
         })
     }
 
-    /// Carries out the runs on one store, and once more if the machine was slow.
+    /// Carries out the runs on one store, and repeats them once if the machine was slow.
     fn chain_or_again(
         &mut self,
         chain: &Chain,
@@ -243,7 +244,7 @@ impl Trial<'_> {
     ) -> Result<()> {
         self.chain(chain, round, output)?;
         let slowness = self.slowness(chain, round);
-        // A kept store has the runs of the first time already.
+        // A store that is kept already contains what the first runs wrote.
         if !self.goes_on || self.keep || slowness < SLOW {
             return Ok(());
         }
@@ -266,7 +267,7 @@ impl Trial<'_> {
         positions.map(|p| plan.runs[*p].index).collect()
     }
 
-    /// How many times as long as usual the slowest probe of a chain's runs took.
+    /// The factor by which the slowest probe of a chain's runs took longer than usual.
     fn slowness(&self, chain: &Chain, round: usize) -> f64 {
         if self.speeds.len() < USUAL_AFTER {
             return 1.0;
@@ -347,7 +348,8 @@ impl Trial<'_> {
         self.place.folder().join(name)
     }
 
-    /// Deletes a store that was made with this topology and the files beside it, and nothing else.
+    /// Deletes a store that was made with this topology, and the files beside it. Deletes nothing
+    /// else.
     fn delete(&self, folder: &Path, topology: &Topology) {
         if self.keep {
             return;
@@ -358,14 +360,14 @@ impl Trial<'_> {
             true => self.runner.driver,
             false => &placed,
         };
-        // A store that cannot be deleted is reported by the next run that needs the space.
+        // If the store cannot be deleted, the next run that needs the space reports that.
         let _ = Fixture::delete(driver, folder);
-        // A device has notes beside its stores.
+        // A device keeps a folder of its own beside the stores.
         let _ = std::fs::remove_dir_all(folder.join(".device"));
         let _ = std::fs::remove_dir(folder);
     }
 
-    /// Says where stores are that are kept.
+    /// Says where the stores are, if they are kept.
     ///
     /// # Errors
     /// Those of the output.
@@ -381,7 +383,7 @@ impl Trial<'_> {
     }
 }
 
-/// The end of an experiment by a failure or a signal.
+/// The error of an experiment that a failure or a signal ended.
 fn ended(error: &RunError, piece: &Piece, position: usize) -> CommandError {
     let (run, all) = (&piece.plan.runs[position], piece.plan.runs.len());
     let place = format!("run {} of {all}, `{}`", position + 1, run.label);

@@ -1,4 +1,4 @@
-//! The lines of the tables of verdicts: each figure of the paper, or target, beside ours.
+//! The rows of the tables of verdicts: each figure of the paper, or each target, beside ours.
 //!
 //! Threading: pure functions.
 
@@ -16,7 +16,7 @@ pub struct Row {
     pub paper: String,
     pub ours: String,
     pub verdict: Verdict,
-    /// Why it was not reached, or was reached more easily than in the paper.
+    /// Why the figure was not reached, or was easier to reach than in the paper.
     pub why: String,
     pub source: String,
 }
@@ -52,7 +52,8 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
         });
     }
     for (index, run) in experiment.runs.iter().enumerate() {
-        // Of the paper, amplifications of its own system compare; other figures are absolute.
+        // Of the paper's values, only the write amplification of its own system is compared. Other
+        // values depend on the paper's machines.
         let is_amplification = |value: &&Value| {
             value.metric == Metric::HostWriteAmplification
                 && value.system == experiment.paper.system
@@ -79,7 +80,7 @@ pub fn judged(carried: &Carried) -> Vec<Row> {
     rows
 }
 
-/// What the paper says of mechanisms that the runs do not have.
+/// The rows of figures that need mechanisms which the runs do not have.
 pub fn claimed(carried: &Carried) -> Vec<Row> {
     let claims = carried.experiment.claims.iter();
     let row = |claim: &crate::experiment::Claim| Row {
@@ -97,13 +98,13 @@ pub fn claimed(carried: &Carried) -> Vec<Row> {
 #[derive(Debug)]
 pub struct Verdicts {
     pub title: &'static str,
-    /// How many figures have which verdict.
+    /// The number of figures with each verdict, as text.
     pub summary: String,
     pub grid: Grid,
 }
 
 /// All verdicts: those on the paper's figures, and those on targets of this project. A table
-/// without lines is left out.
+/// without rows is left out.
 pub fn verdicts(all: &[Carried], against: &[Against<'_>]) -> Vec<Verdicts> {
     let of_kind = |is_target| {
         let kind = all
@@ -129,7 +130,7 @@ pub fn verdicts(all: &[Carried], against: &[Against<'_>]) -> Vec<Verdicts> {
     tables.into_iter().flatten().collect()
 }
 
-/// The table of these lines.
+/// The table of these rows.
 pub fn table(title: &'static str, head: &str, rows: Vec<Row>) -> Option<Verdicts> {
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
     let counts = Verdict::ALL

@@ -1,4 +1,4 @@
-//! How an experiment is shown to people.
+//! Prints an experiment for people.
 //!
 //! Threading: pure functions.
 
@@ -36,10 +36,10 @@ pub fn listed(output: &mut Output<'_>, experiment: &Experiment) -> Result<()> {
     Ok(())
 }
 
-/// What stands in for the paper's hardware in a run, and at which scale.
+/// Says what is used in place of the paper's hardware in a run, and at which scale.
 ///
-/// Where some runs have a device, the sentence of the experiment is about it, its link and its
-/// cores, and a run without a device has none of these.
+/// If some runs of an experiment have a device, the sentence of the experiment is about the device,
+/// its link and its cores. A run without a device has none of these, so it gets no such sentence.
 pub fn stand_ins(experiment: &Experiment, plan: &Plan, run: &PlannedRun) -> Vec<String> {
     let has_device = |settings: &Settings| settings.topology.has_device();
     let is_about_devices = experiment.runs.iter().any(|run| has_device(&run.settings));
@@ -48,7 +48,7 @@ pub fn stand_ins(experiment: &Experiment, plan: &Plan, run: &PlannedRun) -> Vec<
     here.into_iter().chain(plan.scale_note()).collect()
 }
 
-/// What a reader has to know before the figures.
+/// Prints what a reader needs to know before the figures.
 pub fn head(
     output: &mut Output<'_>,
     experiment: &Experiment,
@@ -85,7 +85,7 @@ pub fn head(
     Ok(())
 }
 
-/// One run, with the paper's values beside its own.
+/// Prints one run, with the paper's values beside its own.
 pub fn run(
     output: &mut Output<'_>,
     experiment: &Experiment,
@@ -155,7 +155,8 @@ fn measured(record: &Record) -> Vec<String> {
     facts
 }
 
-/// Figures of the paper beside ours. The sources follow the table, each once.
+/// Figures of the paper beside ours. The sources follow the table. If several figures in a row have
+/// the same source, it appears once.
 fn table(head: &str, rows: &[Compared], name: impl Fn(&Compared) -> String) -> String {
     if rows.is_empty() {
         return String::new();
@@ -182,7 +183,7 @@ fn line(name: &str, [paper, ours, quotient]: [&str; 3], system: &str) -> String 
     text.trim_end().to_string() + "\n"
 }
 
-/// Ratios between runs, and what was not measured.
+/// Prints the ratios between runs, and what was not measured.
 pub fn end(
     output: &mut Output<'_>,
     experiment: &Experiment,

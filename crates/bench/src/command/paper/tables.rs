@@ -1,4 +1,4 @@
-//! The paper's figures beside those that were measured, as tables of the page of charts.
+//! The paper's figures beside those that were measured, as tables for pages with charts.
 //!
 //! Threading: pure functions.
 
@@ -125,7 +125,7 @@ pub fn parts<'a>(all: &[Carried], records: impl Iterator<Item = &'a Record> + Cl
     parts
 }
 
-/// What the words of verdicts mean.
+/// An explanation of the words for verdicts.
 fn gloss() -> Vec<(String, String)> {
     let meaning = |verdict: Verdict| (verdict.to_string(), plain(verdict.meaning()));
     Verdict::ALL.map(meaning).to_vec()
@@ -145,7 +145,7 @@ fn drawn(caption: &str, grid: &Grid) -> Table {
     Table::new(&plain(caption), &heads, rows)
 }
 
-/// A body for each run that was carried out.
+/// The table of the paper's values, with one body for each run that was carried out.
 fn values(experiment: &Experiment, plan: &Plan, records: &[Vec<Option<Json>>]) -> Table {
     let body = |planned: &PlannedRun| {
         let run = &experiment.runs[planned.index];
@@ -208,7 +208,7 @@ fn ratios(experiment: &Experiment, records: &[Vec<Option<Json>>]) -> Table {
     Table::new("Ratios between two runs", &HEADS, rows)
 }
 
-/// What the paper says of mechanisms that the runs do not have.
+/// The table of figures that need mechanisms which the runs do not have.
 fn claims(experiment: &Experiment) -> Table {
     let rows = experiment.claims.iter().map(|claim| {
         let cells = [
@@ -235,7 +235,7 @@ fn row(head: String, compared: &Compared) -> Row {
     }
 }
 
-/// The cells of a figure whose name decides the unit.
+/// The cells of a figure. Its name decides the unit.
 fn cells(name: &str, compared: &Compared) -> Vec<Cell> {
     let ours = match name {
         "ratio" => compared.ours.map(|_| compared.ratio_text()),

@@ -1,4 +1,5 @@
-//! The page of a paper's comparison, from records that a test makes, and from those that are kept.
+//! Tests of the page of a paper's comparison, with records that a test makes and with those in the
+//! sources.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -102,7 +103,7 @@ fn a_page_has_each_figure_with_its_verdict_and_what_stood_in() {
         let speed = match label.split(' ').next().unwrap() {
             "near-data" => 40e6,
             "async-single" => 20e6,
-            // As slow as in the paper, so a ratio that is missed has no excuse.
+            // It is as slow as in the paper, so a better baseline does not explain a missed ratio.
             "sync-split" => 0.5e6,
             "host-only" => 30e6,
             _ => return None,
@@ -120,8 +121,8 @@ fn a_page_has_each_figure_with_its_verdict_and_what_stood_in() {
         "{better}"
     );
     let level = of("write amplification by TStore, 40 GB");
-    // The host's write amplification is 2.0 in all runs. The paper's TStore has 2.2, but ours is
-    // not better than that of the run by which it is divided.
+    // The host's write amplification is 2.0 in all runs. The paper's TStore has 2.2, so our
+    // baseline is better, but our run is not better than that baseline.
     assert!(
         level.contains("| undecided | the paper's baseline has 2.20x, ours 2.00x;"),
         "{level}"
@@ -140,7 +141,7 @@ fn a_page_has_each_figure_with_its_verdict_and_what_stood_in() {
     );
     assert!(text.contains("Bytes over the link by purpose"));
     assert!(line(&text, "near-data 10GB").contains("40."));
-    // The plain engine failed in each round, and a bar in its error ends no cell.
+    // The plain engine failed in each round, and a vertical bar in its error does not end a cell.
     assert!(text.contains("4 runs were not carried out."), "{text}");
     assert!(text.contains("- failed: `plain 10GB`, round 1: the disk is full / really"));
     let against = of("prockstore-fig9: near-data 10GB");
@@ -187,7 +188,7 @@ fn a_policy_that_is_slower_is_named_and_a_miss_says_what_was_used() {
     );
 }
 
-/// The line of the target that the policy is never slower, and the first line of its table.
+/// The row of the target that the policy is never slower, and the first row of its table.
 fn never_slower(found: &Archive) -> (String, String) {
     let text = page(found).unwrap();
     let never = line(
@@ -198,7 +199,8 @@ fn never_slower(found: &Archive) -> (String, String) {
     (never.to_string(), first.to_string())
 }
 
-/// A speed of the policy by that of the others, all of which are equal, in each of three rounds.
+/// The speed of the policy divided by that of the others, in each of three rounds. The others are
+/// all equally fast.
 fn by_rounds(factors: [f64; 3]) -> Archive {
     archive_of("prockstore-fig9", 3, |label, round| {
         Some(match label.starts_with("near-data") {
@@ -258,7 +260,7 @@ fn whether_the_policy_is_slower_is_undecided_without_all_runs_and_narrow_interva
     assert!(never.contains("| one round 4 | undecided |"), "{never}");
     assert!(first.ends_with("| one round |"), "{first}");
 
-    // A run that failed once, of the policy itself or of another one.
+    // A run of the policy itself, or of another policy, failed once.
     for (failed, said) in [
         (
             "near-data 10GB",
@@ -287,7 +289,7 @@ fn whether_the_policy_is_slower_is_undecided_without_all_runs_and_narrow_interva
         assert!(first.ends_with("| faster, incomplete |"), "{first}");
     }
 
-    // A round that ended with another run of the same store has no error of its own.
+    // If an earlier run on the same store failed, the round of this run has no error of its own.
     let mut found = by_rounds([1.5; 3]);
     found
         .lines
@@ -307,7 +309,7 @@ fn whether_the_policy_is_slower_is_undecided_without_all_runs_and_narrow_interva
     let names = "undecided in prockstore-fig9: near-data 10GB, near-data 40GB |";
     assert!(never.contains(names), "{never}");
 
-    // A limit of time takes rounds away, and not one side.
+    // If the time runs out, rounds are missing for all policies, and not for one of them.
     let mut found = by_rounds([1.5; 3]);
     found.lines.retain(|line| line.round < 2);
     let (never, _) = never_slower(&found);
@@ -487,7 +489,7 @@ fn the_ablation_has_every_switch_that_the_engine_knows() {
     let list = list.replace(" or ", ", ");
     let switches: Vec<&str> = list.split(", ").map(str::trim).collect();
     assert!(switches.len() >= 5, "{text}");
-    // Whether the host takes what a side failed with is no mechanism: it is for trials of failures.
+    // The switch `fallback` is no mechanism of the engine. It is for trials of failures.
     for name in switches.into_iter().filter(|name| *name != "fallback") {
         assert!(is_off(name), "{name} is no run of the ablation");
     }

@@ -1,7 +1,7 @@
-//! Whether a figure of the paper was reached, and why not.
+//! Decides whether a figure of the paper was reached, and explains why not.
 //!
-//! Invariant: a verdict but *not judged* and *not run* comes from the interval of the rounds. One
-//! round has none, so it decides nothing.
+//! Invariant: each verdict except *not judged* and *not run* comes from the interval of the rounds.
+//! One round has no interval, so it decides nothing.
 //!
 //! Threading: pure functions.
 
@@ -20,21 +20,22 @@ use crate::settings::Kind;
 pub enum Verdict {
     /// As good as the paper's, or better.
     Met,
-    /// The ratio of the paper is not surely reached, because the system that is divided by is
-    /// better here than in the paper; and ours is better than that system. This counts as met.
+    /// It is not certain that the ratio of the paper is reached. The system by which it is divided
+    /// is better here than in the paper, and ours is better than that system. This counts as met.
     BaselineBetter,
     /// The rounds do not decide it.
     Undecided,
     /// Not reached.
     Missed,
-    /// A figure of which neither more nor less is better, or one of another system.
+    /// The figure is only shown: neither more nor less of it is better, or it is one of another
+    /// system.
     Described,
     /// There is no figure.
     NotRun,
 }
 
 impl Verdict {
-    /// All, in the order of a summary.
+    /// All verdicts, in the order of a summary.
     pub const ALL: [Verdict; 6] = [
         Verdict::Met,
         Verdict::BaselineBetter,
@@ -44,7 +45,7 @@ impl Verdict {
         Verdict::NotRun,
     ];
 
-    /// What it says, for readers of a page.
+    /// What the verdict means, for readers of a page.
     pub fn meaning(self) -> &'static str {
         match self {
             Verdict::Met => {
@@ -103,7 +104,7 @@ pub fn median(metric: Metric, operation: Option<Kind>, records: &RoundsOf) -> Op
     Spread::of(figures).map(|spread| spread.median)
 }
 
-/// How far the worse end of the interval of a figure that is met may be from the target.
+/// The worse end of the interval of a figure that is met may miss the target by this share.
 const SLACK: f64 = 0.05;
 
 /// A number that a figure has to reach, from below or from above.
@@ -114,7 +115,7 @@ struct Target {
 }
 
 impl Target {
-    /// That of a figure of the paper: the worse end of a range.
+    /// The target that a figure of the paper sets. Of a range, the worse end counts.
     fn of(metric: Metric, paper: Number) -> Target {
         let (low, high) = ends(paper);
         match metric.more_is_better() {
@@ -130,7 +131,7 @@ impl Target {
         }
     }
 
-    /// Whether a figure is as good.
+    /// Whether a figure is as good as the target, or better.
     fn is_reached(self, figure: f64) -> bool {
         match self.more_is_better {
             true => figure >= self.number,
@@ -138,7 +139,7 @@ impl Target {
         }
     }
 
-    /// Whether a figure is better.
+    /// Whether a figure is better than the target.
     fn is_exceeded(self, figure: f64) -> bool {
         self.is_reached(figure) && figure != self.number
     }
@@ -185,11 +186,11 @@ pub fn of_target(metric: Metric, compared: &Compared) -> Verdict {
     }
 }
 
-/// By what factor figures of this machine differ from those of the paper's machines, as the other
-/// baselines of the experiment show it: the geometric mean of ours by the paper's, over the figures
-/// of this metric of the runs by which other ratios are divided. It is 1 for figures that do not
-/// depend on the machine, and `None` if there is no other baseline. `rounds` are the records of a
-/// run.
+/// The factor by which figures of this machine differ from those of the paper's machines. It is
+/// estimated from the other baselines of the experiment, which are the runs by which other ratios
+/// of the same run and metric are divided: it is the geometric mean of our figures divided by the
+/// paper's. It is 1 for figures that do not depend on the machine, and `None` if there is no other
+/// baseline. `rounds` returns the records of a run.
 pub fn machine_factor<'a>(
     ratio: &Ratio,
     all: &[Ratio],
@@ -223,7 +224,8 @@ pub fn of_ratio(ratio: &Ratio, compared: &Compared, to: &RoundsOf, factor: Optio
     if !is_judged || !is_baseline_better(ratio, to, factor) {
         return verdict;
     }
-    // Then the paper's ratio says little. What is left is whether ours is better at all.
+    // In this case the paper's ratio says little, so it is only judged whether ours is better at
+    // all.
     let equal = Target::new(ratio.metric, 1.0);
     match compared.interval.map(|interval| equal.ends(interval)) {
         Some((worse, _)) if equal.is_exceeded(worse) => Verdict::BaselineBetter,
@@ -262,8 +264,9 @@ fn is_baseline_worse(ratio: &Ratio, to: &RoundsOf, factor: Option<f64>) -> bool 
     })
 }
 
-/// Why a ratio was not reached, or was reached more easily than in the paper: the figure of the
-/// other baseline, and what each run used of cores and link. `factor` is that of the machine.
+/// Explains why a ratio was not reached, or was easier to reach than in the paper: by the paper's
+/// figure of the baseline beside ours, and by what each run used of cores and link. `factor` is
+/// that of the machine ([`machine_factor`]).
 pub fn why(
     verdict: Verdict,
     ratio: &Ratio,
@@ -303,7 +306,7 @@ pub fn why(
     }
 }
 
-/// What a run used of its cores and its link, as medians.
+/// The shares of its cores and of its link that a run used, as medians.
 pub fn used(records: &RoundsOf) -> String {
     let middle = |figure: &dyn Fn(&Json) -> Option<f64>| {
         let figures = records.iter().flatten().filter_map(figure);
@@ -331,7 +334,7 @@ pub fn used(records: &RoundsOf) -> String {
     }
 }
 
-/// The cores that a side may use.
+/// The number of cores that a side may use.
 fn cores(record: &Json, side: &str) -> f64 {
     let topology = record
         .get("settings")
@@ -349,7 +352,7 @@ fn cores(record: &Json, side: &str) -> f64 {
     }
 }
 
-/// The part of a direction of the shaped link that was used.
+/// The share of one direction of the shaped link that was used.
 fn link_part(record: &Json, counter: &str) -> Option<f64> {
     let bytes = record.get("engine_counters")?.get(counter)?.as_f64()?;
     let seconds = record.get("until_idle_s")?.as_f64()?;

@@ -5,8 +5,10 @@
 //! by keyspace and level and sorted by size. Then each side takes from its end ([RFC
 //! 10](../../../../../docs/rfc/0010-schedule.md), section 3).
 //!
-//! Invariants: a queue exists during one search, and reserves nothing in the schedule. Level 0 is
-//! placed before anything is listed, so no work in a queue keeps tables from level 0.
+//! Invariants: a queue exists during one search, and reserves nothing in the schedule. The level 0
+//! of a keyspace is placed before anything is listed, unless another level of the keyspace is more
+//! urgent. In that case it is placed last, and the works that no side took do not keep their tables
+//! from it.
 //!
 //! Threading: under the schedule's lock; no I/O.
 
@@ -131,8 +133,8 @@ impl Queue {
 }
 
 impl Round<'_> {
-    /// Places due compactions. Level 0 of each keyspace is placed as without queues. Of the works
-    /// of the other levels, each side takes from its end.
+    /// Places due compactions. Those of level 0 are placed in the same way as without queues. The
+    /// works of the other levels are put into queues, and each side takes from its end.
     pub(super) fn queued(&mut self, schedule: &mut Schedule, map: &KeyspaceMap) -> Option<Found> {
         let mut later = Vec::new();
         for keyspace in super::in_turn(map, schedule.turn) {
