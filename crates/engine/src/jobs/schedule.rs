@@ -543,7 +543,10 @@ pub(crate) fn put_back(jobs: &Jobs, mut work: Work) {
         Some(begun) if begun.left_count() > 0 => begun.note_foreign_attempt(side),
         // There is nothing to resume, so the job begins again, and is divided for the side that
         // will run it. Tables that the executor may still leave are refused.
-        _ => jobs.runner.discard_names(&work.end()),
+        _ => {
+            jobs.runner.discard_names(&work.end());
+            jobs.leftovers.add(std::mem::take(&mut work.unbelieved));
+        }
     }
     let mut schedule = jobs.schedule.lock();
     if work.cancel.is_cancelled() || jobs.env.is_closing() || work.keyspace.is_dropped() {

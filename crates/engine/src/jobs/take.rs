@@ -388,8 +388,10 @@ impl Round<'_> {
         let sides = self.sides.iter().flatten().enumerate();
         let mut others = sides.filter(|(id, side)| *id != host && side.slots > 0);
         let is_split = self.third_score == ThirdScore::Split;
-        if let Some((first, _)) = others.clone().next().filter(|_| is_split) {
-            // The host gets no compaction of its own, whatever it could begin.
+        let first = others.clone().next().filter(|(id, _)| is_split && *id == 0);
+        if let Some((first, _)) = first {
+            // The first side divides all compactions with the host, so the host gets none of its
+            // own, whatever it could begin.
             return !self.is_occupied(schedule, first)
                 || self.taker == (Taker::Placer { anyway: true });
         }

@@ -18,7 +18,7 @@ use siltstone_storage::{Mutex, StorageErrorKind};
 use super::handover::Handover;
 use super::inputs::JobInputs;
 use super::order::{Queue, SubjobOrder, Taker};
-use super::output::Created;
+use super::output::{Created, delete_names};
 use super::part::{Part, Point};
 use super::planner::Planner;
 use super::rebuild;
@@ -27,7 +27,7 @@ use super::subjob::{self, Stop};
 use super::{ExecContext, ExecError, Executor, Side};
 use crate::error::TableError;
 use crate::job::outcome::{Counters, Outcome};
-use crate::job::verify::{Sample, TrustSyncs, verify_tables};
+use crate::job::verify::{Sample, TrustSyncs, verify_tables_until};
 use crate::job::{InputKind, Job, LAYOUT_VERSION};
 use siltstone_storage::planted;
 
@@ -253,28 +253,27 @@ pub(super) fn run(job: &Job, ctx: &ExecContext, how: How) -> Result<Outcome, Exe
 const ADOPTED_BLOCKS: usize = 8;
 
 /// Takes over the tables that an earlier attempt of the job left, under this attempt's names. They
-/// are verified like foreign tables. Tables that fail are deleted and made again.
+/// are verified like foreign tables. Tables that fail are deleted and made again, and so are those
+/// that are not verified yet when the job is cancelled.
 fn adopt(
     job: &Job,
     ctx: &ExecContext,
     handover: &Handover,
     created: &Created,
 ) -> BTreeMap<u32, Part> {
-    let delete = |name: &str| {
-        let _ = ctx.outputs.delete(ctx.epoch, name);
-    };
+    let delete_all = |part: &Part| delete_names(part.tables.iter().map(|t| &t.name[..]), ctx);
     let mut adopted = BTreeMap::new();
     let parts = match handover.take(job.identity()) {
         Ok(parts) => parts,
         Err(others) => {
-            others.iter().for_each(|name| delete(name));
+            delete_names(others.iter().map(String::as_str), ctx);
             return adopted;
         }
     };
     for mut part in parts.into_iter().filter(|p| !p.tables.is_empty()) {
         // Two parts of one subjob cannot both be continued, so one of them is wrong.
         if part.check(job).is_err() || adopted.contains_key(&part.subjob) {
-            part.tables.iter().for_each(|table| delete(&table.name));
+            delete_all(&part);
             continue;
         }
         let claimed = Outcome {
@@ -282,10 +281,10 @@ fn adopt(
             ..Outcome::default()
         };
         let sample = Sample::Blocks(ADOPTED_BLOCKS);
-        let mut holds = matches!(
-            verify_tables(job, &claimed, &*ctx.outputs, &TrustSyncs, sample),
-            Ok(Ok(()))
-        );
+        let outputs = &*ctx.outputs;
+        let verified =
+            verify_tables_until(job, &claimed, outputs, &TrustSyncs, sample, &ctx.cancel);
+        let mut holds = matches!(verified, Ok(Ok(())));
         for (number, table) in part.tables.iter_mut().enumerate() {
             let name = job.table_name(part.subjob, number as u32);
             if holds && name != table.name {
@@ -293,7 +292,7 @@ fn adopt(
                 // The `sync_dir` at the end of the job makes the rename durable.
                 holds = ctx.outputs.rename(ctx.epoch, &table.name, &name).is_ok();
                 if !holds {
-                    delete(&name);
+                    delete_names([&name[..]], ctx);
                 }
             } else if holds {
                 created.note(&name);
@@ -303,7 +302,7 @@ fn adopt(
             }
         }
         if !holds {
-            part.tables.iter().for_each(|table| delete(&table.name));
+            delete_all(&part);
             continue;
         }
         let bytes = part.tables.iter().map(|t| t.file_bytes).sum();
@@ -340,9 +339,8 @@ fn leave(shared: &Shared, error: &ExecError, panicked: bool, mut parts: Vec<Part
                 .flat_map(|p| p.tables.iter().map(|t| &t.name[..]))
                 .collect();
             shared.created.delete_all_but(&shared.ctx, &kept);
-            for name in handover.leave(shared.job.identity(), parts) {
-                let _ = shared.ctx.outputs.delete(shared.ctx.epoch, &name);
-            }
+            let names = handover.leave(shared.job.identity(), parts);
+            delete_names(names.iter().map(String::as_str), &shared.ctx);
         }
         None => shared.created.delete_all_but(&shared.ctx, &BTreeSet::new()),
     }

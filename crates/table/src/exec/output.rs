@@ -56,8 +56,19 @@ impl Created {
     /// them, and any that remain are orphans.
     pub fn delete_all_but(&self, ctx: &ExecContext, kept: &BTreeSet<&str>) {
         let names = std::mem::take(&mut *self.names.lock());
-        for name in names.iter().filter(|name| !kept.contains(&name[..])) {
-            let _ = ctx.outputs.delete(ctx.epoch, name);
+        let names = names.iter().map(String::as_str);
+        delete_names(names.filter(|name| !kept.contains(name)), ctx);
+    }
+}
+
+/// Deletes objects to which nothing refers. If the storage cannot be reached, each call waits for
+/// its whole time limit, so the first call that fails in this way ends the loop. Objects that
+/// remain can be recognised as orphans by their names (E4).
+pub(super) fn delete_names<'a>(names: impl IntoIterator<Item = &'a str>, ctx: &ExecContext) {
+    for name in names {
+        let deleted = ctx.outputs.delete(ctx.epoch, name);
+        if deleted.is_err_and(|error| error.kind == StorageErrorKind::Unreachable) {
+            break;
         }
     }
 }

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use siltstone_storage::{Condvar, Mutex, Runtime, StorageErrorKind};
 
+use super::output::delete_names;
 use super::{
     CancelToken, ExecContext, ExecError, Executor, ExecutorState, LinkUse, PartDone, Progress, Side,
 };
@@ -236,18 +237,6 @@ fn show(parts: [&Progress; 2], whole: &Progress, cpu_before_ns: u64, beats: &mut
 /// files.
 fn delete(outcome: &Outcome, part: &Part, ctx: &ExecContext) {
     delete_names(outcome.names_of(&part.job.output), ctx);
-}
-
-/// Deletes objects to which nothing refers. If the storage cannot be reached, each call waits for
-/// its whole time limit, so the first call that fails in this way ends the loop. Objects that
-/// remain can be recognised as orphans by their names (E4).
-fn delete_names<'a>(names: impl IntoIterator<Item = &'a str>, ctx: &ExecContext) {
-    for name in names {
-        let deleted = ctx.outputs.delete(ctx.epoch, name);
-        if deleted.is_err_and(|error| error.kind == StorageErrorKind::Unreachable) {
-            break;
-        }
-    }
 }
 
 impl Executor for SplitExecutor {

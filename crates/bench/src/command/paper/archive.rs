@@ -94,11 +94,19 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Writes the file.
+    /// Writes the file, beside one of the same name that is there, and then in its place.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be written. What was there before is there still.
     pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(".new");
+        let new = path.with_file_name(name);
+        self.write_new(&new)?;
+        std::fs::rename(&new, path)
+    }
+
+    fn write_new(&self, path: &Path) -> io::Result<()> {
         let mut out = zstd::Encoder::new(File::create(path)?, LEVEL)?;
         out.include_checksum(true)?;
         write_line(&mut out, &self.manifest)?;
@@ -191,6 +199,7 @@ mod tests {
         let path = folder.path().join("records");
         archive().write(&path).unwrap();
         assert_eq!(Archive::read(&path).unwrap(), archive());
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {

@@ -38,7 +38,7 @@ use crate::settings::{Settings, Topology};
 use crate::topology::{Placed, PlacedDriver};
 
 /// If a probe took at least this many times as long as usual, the machine was slow.
-const SLOW: f64 = 1.15;
+const SLOW: f64 = 1.25;
 /// The number of probes that must be known before the machine can count as slow.
 const USUAL_AFTER: usize = 8;
 
@@ -200,14 +200,22 @@ pub struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Carries out all runs.
-    pub fn run(&mut self, output: &mut Output<'_>) -> Result<()> {
+    /// Carries out all runs. Calls `keep` after each round but the last one, so that a program that
+    /// is killed loses one round at most.
+    pub fn run(
+        &mut self,
+        output: &mut Output<'_>,
+        keep: &mut dyn FnMut(&Trial<'_>) -> Result<()>,
+    ) -> Result<()> {
         let pieces = self.pieces.iter().enumerate();
         let groups: Vec<Vec<Chain>> = pieces
             .flat_map(|(i, p)| groups(i, &p.plan, &p.experiment.ratios))
             .collect();
         let rounds = self.pieces.iter().map(|piece| piece.rounds as usize).max();
         for round in 0..rounds.unwrap_or(0) {
+            if round > 0 {
+                keep(self)?;
+            }
             for group in &groups {
                 let has_round = group
                     .first()
@@ -250,8 +258,13 @@ impl Trial<'_> {
         }
         let why = format!("a probe of the machine took {slowness:.2} times as long as usual");
         output.row("once more", &[why])?;
+        let runs = self.runs_of(chain);
+        let piece = &mut self.pieces[chain.piece];
+        runs.iter().for_each(|run| piece.records[*run][round] = None);
+        let is_first = |(run, at, _): &(usize, usize, String)| *at == round && runs.contains(run);
+        piece.failures.retain(|failure| !is_first(failure));
         self.chain(chain, round, output)?;
-        for run in self.runs_of(chain) {
+        for run in runs {
             let piece = &mut self.pieces[chain.piece];
             if let Some(record) = &mut piece.records[run][round] {
                 record.is_repeated = true;
