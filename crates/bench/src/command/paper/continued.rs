@@ -4,8 +4,8 @@
 //! begin again. More rounds can also be added to a finished comparison.
 //!
 //! Invariants: only records of this build are taken over, because figures of different builds do
-//! not belong together, and only records of the same experiments at the same scales. The failures
-//! of runs are not taken over, so these runs are tried again.
+//! not belong together, and only records of the same experiments at the same scales. Runs that
+//! failed are tried again, and until then their failures stay.
 //!
 //! Threading: pure functions.
 
@@ -76,6 +76,9 @@ pub fn take_over(
                 return Err(format!("{}: there is no run `{}`", planned.name, line.run));
             };
             *place = line.record.as_deref().cloned();
+            if let (Some(run), Some(why)) = (run, &line.error) {
+                piece.failures.push((run, line.round, why.clone()));
+            }
         }
     }
     Ok(())
@@ -143,7 +146,7 @@ mod tests {
             take_over(&mut pieces, &archive(), (NAME, false), &build("abc")).unwrap();
             let [piece] = pieces;
             assert_eq!(piece.rounds, rounds.max(2));
-            assert!(piece.failures.is_empty(), "it is tried again");
+            assert_eq!(piece.failures, [(0, 1, "the disk is full".to_string())]);
             for (index, found) in piece.records.iter().enumerate() {
                 let found: Vec<_> = found
                     .iter()

@@ -126,13 +126,21 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         pieces,
         speeds: Vec::new(),
     };
-    let result = trial.run(&mut output);
+    let before = earlier.map(|(_, archive)| archive.manifest);
+    let mut keep_records = |trial: &Trial<'_>| match &args.record {
+        Some(file) => {
+            create_parent(file)?;
+            let archive = archive_of(args, figure, trial, (before.as_ref(), begun.elapsed()));
+            archive.write(file).map_err(file_error(file))
+        }
+        None => Ok(()),
+    };
+    let result = trial.run(&mut output, &mut keep_records);
     let ended = trial.ended(
         &mut output,
         matches!(result, Err(CommandError::OutputClosed)),
     );
-    let before = earlier.map(|(_, archive)| archive.manifest);
-    keep(args, figure, &trial, (before, begun.elapsed()))?;
+    keep(args, figure, &trial, (before.as_ref(), begun.elapsed()))?;
     result.and(ended)?;
     trial.say_where(&mut output)
 }
@@ -147,13 +155,43 @@ fn earlier(args: &PaperArgs) -> Result<Option<(&Path, Archive)>> {
     Ok(Some((file, archive)))
 }
 
-/// Writes the files that the arguments ask for: records, page, charts. The time that an earlier
-/// call took is added to that of this call.
+fn create_parent(file: &Path) -> Result<()> {
+    match file.parent() {
+        Some(folder) => std::fs::create_dir_all(folder).map_err(file_error(folder)),
+        None => Ok(()),
+    }
+}
+
+/// All records of a call. The time that an earlier call took is added to that of this call.
+fn archive_of(
+    args: &PaperArgs,
+    figure: &str,
+    trial: &Trial<'_>,
+    (before, took): (Option<&Manifest>, Duration),
+) -> Archive {
+    let limits = [
+        before.and_then(|manifest| manifest.within_s),
+        args.within.map(|within| within.as_secs_f64()),
+    ];
+    Archive {
+        manifest: Manifest {
+            name: figure.to_string(),
+            is_quick: args.quick,
+            within_s: limits.iter().flatten().copied().reduce(|a, b| a + b),
+            took_s: took.as_secs_f64() + before.map_or(0.0, |m| m.took_s),
+            experiments: trial.pieces.iter().map(Planned::of).collect(),
+            ..Manifest::default()
+        },
+        lines: trial.pieces.iter().flat_map(Piece::lines).collect(),
+    }
+}
+
+/// Writes the files that the arguments ask for: records, page, charts.
 fn keep(
     args: &PaperArgs,
     figure: &str,
     trial: &Trial<'_>,
-    (before, took): (Option<Manifest>, Duration),
+    before: (Option<&Manifest>, Duration),
 ) -> Result<()> {
     if let (Some(folder), [_, _, ..]) = (&args.output.html, &trial.pieces[..]) {
         write_pages(folder, figure, &trial.pieces)?;
@@ -162,24 +200,9 @@ fn keep(
         return Ok(());
     }
     for file in args.record.iter().chain(&args.page) {
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder).map_err(file_error(folder))?;
-        }
+        create_parent(file)?;
     }
-    let archive = Archive {
-        manifest: Manifest {
-            name: figure.to_string(),
-            is_quick: args.quick,
-            within_s: args.within.map(|within| {
-                let before = before.as_ref().and_then(|manifest| manifest.within_s);
-                within.as_secs_f64() + before.unwrap_or(0.0)
-            }),
-            took_s: took.as_secs_f64() + before.as_ref().map_or(0.0, |m| m.took_s),
-            experiments: trial.pieces.iter().map(Planned::of).collect(),
-            ..Manifest::default()
-        },
-        lines: trial.pieces.iter().flat_map(Piece::lines).collect(),
-    };
+    let archive = archive_of(args, figure, trial, before);
     if let Some(file) = &args.record {
         archive.write(file).map_err(file_error(file))?;
     }

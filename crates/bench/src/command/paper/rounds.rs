@@ -258,13 +258,8 @@ impl Trial<'_> {
         }
         let why = format!("a probe of the machine took {slowness:.2} times as long as usual");
         output.row("once more", &[why])?;
-        let runs = self.runs_of(chain);
-        let piece = &mut self.pieces[chain.piece];
-        runs.iter().for_each(|run| piece.records[*run][round] = None);
-        let is_first = |(run, at, _): &(usize, usize, String)| *at == round && runs.contains(run);
-        piece.failures.retain(|failure| !is_first(failure));
         self.chain(chain, round, output)?;
-        for run in runs {
+        for run in self.runs_of(chain) {
             let piece = &mut self.pieces[chain.piece];
             if let Some(record) = &mut piece.records[run][round] {
                 record.is_repeated = true;
@@ -293,8 +288,18 @@ impl Trial<'_> {
         probes.fold(1.0, |most, probe| f64::max(most, probe.slowness(&usual)))
     }
 
+    /// Forgets what a chain has found in this round.
+    fn forget(&mut self, chain: &Chain, round: usize) {
+        let runs = self.runs_of(chain);
+        let piece = &mut self.pieces[chain.piece];
+        runs.iter().for_each(|run| piece.records[*run][round] = None);
+        let failures = &mut piece.failures;
+        failures.retain(|(run, at, _)| *at != round || !runs.contains(run));
+    }
+
     /// Carries out the runs on one store.
     fn chain(&mut self, chain: &Chain, round: usize, output: &mut Output<'_>) -> Result<()> {
+        self.forget(chain, round);
         for &position in &chain.positions {
             let piece = &self.pieces[chain.piece];
             let run = &piece.plan.runs[position];

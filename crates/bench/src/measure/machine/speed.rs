@@ -34,8 +34,7 @@ pub struct Speed {
 impl Speed {
     /// Probes every core that this process may use.
     pub fn now() -> Speed {
-        let count = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-        let cores: Vec<u32> = (0..count).collect();
+        let cores = cores();
         let probed = cores.iter().map(|core| on_core(*core, || Ok(compute_ms())));
         Speed {
             core_ms: probed.filter_map(Result::ok).collect(),
@@ -81,6 +80,21 @@ fn on_core<T: Send>(core: u32, probe: impl FnOnce() -> io::Result<T> + Send) -> 
     };
     let ended = std::thread::scope(|scope| scope.spawn(kept).join());
     ended.unwrap_or_else(|_| Err(io::Error::other("a probe panicked")))
+}
+
+/// The cores that this process may use.
+#[cfg(target_os = "linux")]
+fn cores() -> Vec<u32> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok();
+    let is_allowed = |core: &u32| allowed.is_some_and(|set| set.is_set(*core as usize));
+    (0..rustix::thread::CpuSet::MAX_CPU as u32)
+        .filter(is_allowed)
+        .collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cores() -> Vec<u32> {
+    Vec::new()
 }
 
 /// The calling thread runs on this core only.
