@@ -29,6 +29,7 @@ use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::host_use::HostUse;
 use crate::jobs::sides::SideId;
+use crate::jobs::take::answers::Answers;
 use crate::jobs::take::queues::Memory;
 use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, RemarkCell, Reserved, Stage, StageCell, What, Work};
@@ -141,6 +142,8 @@ pub(crate) struct Schedule {
     last_picked: LiteMap<KeyspaceId, LastPicked>,
     /// What is remembered about the queues of compactions, if the policy has queues.
     pub(super) queues: Memory,
+    /// What the executors have said about works.
+    pub(super) answers: Answers,
     /// How busy the host's cores are.
     pub(super) host_use: HostUse,
     /// The number of writes and reads so far, and when a search first saw this number.
@@ -170,6 +173,7 @@ impl Schedule {
             overlaps: LiteMap::new(),
             last_picked: LiteMap::new(),
             queues: Memory::default(),
+            answers: Answers::default(),
             host_use: HostUse::default(),
             callers: None,
         }

@@ -14,10 +14,10 @@
 //!
 //! Threading: the schedule's mutex; no I/O under it.
 
+pub(super) mod answers;
 pub(super) mod queues;
 mod state;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,6 +27,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
+use crate::jobs::take::answers::Known;
 pub(super) use crate::jobs::take::state::PickState;
 use crate::jobs::work::{Described, Placed, Reason, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, Reservation};
@@ -98,7 +99,7 @@ struct Round<'a> {
     /// The factor by which the time of the host's cores is multiplied.
     host_weight: f64,
     /// The answers of the executors that were asked so far in this call.
-    answers: &'a BTreeMap<PickKey, Vec<Answer>>,
+    answers: &'a Known,
     /// The state and slots that the executors reported. `None` if the host is the only side.
     asked: Option<Vec<Asked>>,
     /// The sides as they were under the schedule's lock, without the jobs that they run.
@@ -115,13 +116,16 @@ struct Round<'a> {
 
 /// The next piece of work, reserved for the caller.
 pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
-    let mut answers = BTreeMap::new();
     let sides = &jobs.runner.sides;
     let policy = jobs.env.options().schedule;
     let has_others = sides.has_others() && policy.third_score != ThirdScore::HostOnly;
     if !has_others && matches!(taker, Taker::Placer { .. }) {
         return None;
     }
+    let mut answers = match has_others {
+        true => jobs.schedule.lock().answers.at(jobs.env.now()),
+        false => Arc::default(),
+    };
     loop {
         let round = Round {
             jobs,
@@ -140,10 +144,16 @@ pub(crate) fn take(jobs: &Jobs, taker: Taker) -> Option<Work> {
         match round.walk() {
             Found::Work(work) => return Some(*work),
             Found::Questions(questions) => {
-                for (keyspace, what) in questions {
-                    let said = jobs.ask_sides(&keyspace, &what);
-                    answers.insert(key_of(&keyspace, &what), said);
-                }
+                let questions = questions.iter();
+                let said = questions.map(|(keyspace, what)| {
+                    let said = jobs.ask_sides(keyspace, what);
+                    (key_of(keyspace, what), said)
+                });
+                let said: Vec<_> = said.collect();
+                // A search must not ask the same again, whatever happens to what is remembered.
+                Arc::make_mut(&mut answers).extend(said.iter().cloned());
+                let mut schedule = jobs.schedule.lock();
+                schedule.answers.note(said, jobs.env.now());
             }
             Found::Nothing => return None,
         }
