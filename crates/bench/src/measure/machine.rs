@@ -16,7 +16,7 @@ mod speed;
 pub use build::{Build, UNKNOWN};
 pub use cgroup::{Cgroup, cgroup};
 pub use mount::{Mount, mount_of};
-pub use speed::Speed;
+pub use speed::{Speed, usable_cores};
 
 /// The machine that a run used. Facts that cannot be found out are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

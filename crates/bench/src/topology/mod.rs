@@ -12,6 +12,7 @@
 //! Threading: one thread starts everything and runs the children. The output of a child is read by
 //! a thread of its own.
 
+mod awake;
 mod device;
 mod namespaces;
 mod placed;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::{Settings, Topology};
 
+pub use awake::Awake;
 pub use device::DeviceProcess;
 pub use namespaces::{Namespaces, NoNamespaces, bytes_of};
 pub use placed::PlacedDriver;

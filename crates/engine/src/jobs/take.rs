@@ -98,7 +98,7 @@ struct Round<'a> {
     is_single: bool,
     /// The factor by which the time of the host's cores is multiplied.
     host_weight: f64,
-    /// The answers of the executors that were asked so far in this call.
+    /// The answers of the executors that are known.
     answers: &'a Known,
     /// The state and slots that the executors reported. `None` if the host is the only side.
     asked: Option<Vec<Asked>>,

@@ -243,7 +243,11 @@ impl World {
     fn open(&mut self, with_device: bool) {
         let address = World::address(self.dir.path());
         let device = with_device.then_some(&address[..]);
-        let opened = open_store(&self.folder(), device, self.has_fallback || device.is_none());
+        let opened = open_store(
+            &self.folder(),
+            device,
+            self.has_fallback || device.is_none(),
+        );
         self.host = Some(opened.expect("an open"));
     }
 

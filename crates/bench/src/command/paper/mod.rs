@@ -46,6 +46,7 @@ use crate::experiment::{Experiment, Plan, embedded_names};
 use crate::measure::machine::Build;
 use crate::page::page_with;
 use crate::record::Context;
+use crate::topology::Awake;
 
 use archive::{Archive, Manifest, Planned};
 use carried::Carried;
@@ -123,6 +124,7 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
         keep: args.keep,
         goes_on: is_family,
         until: args.within.map(|within| begun + within),
+        awake: awake(program, &pieces),
         pieces,
         speeds: Vec::new(),
     };
@@ -143,6 +145,14 @@ pub fn paper(program: &Program<'_>, args: &PaperArgs, out: &mut dyn Write) -> Re
     keep(args, figure, &trial, (before.as_ref(), begun.elapsed()))?;
     result.and(ended)?;
     trial.say_where(&mut output)
+}
+
+/// Keeps the cores from sleeping if there are runs beside a device.
+fn awake(program: &Program<'_>, pieces: &[Piece]) -> Option<Awake> {
+    let mut runs = pieces.iter().flat_map(|piece| &piece.plan.runs);
+    let is_apart = runs.any(|run| !run.settings.topology.is_plain());
+    let file = program.file.as_ref().filter(|_| is_apart)?;
+    Awake::start(file)
 }
 
 /// The file of records of an earlier call, if this call continues it.

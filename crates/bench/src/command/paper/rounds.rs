@@ -35,7 +35,7 @@ use crate::record::Record;
 use crate::run::RunError;
 use crate::run::store::Fixture;
 use crate::settings::{Settings, Topology};
-use crate::topology::{Placed, PlacedDriver};
+use crate::topology::{Awake, Placed, PlacedDriver};
 
 /// If a probe took at least this many times as long as usual, the machine was slow.
 const SLOW: f64 = 1.25;
@@ -195,6 +195,8 @@ pub struct Trial<'a> {
     /// The time from which on no further group begins.
     pub until: Option<Instant>,
     pub pieces: Vec<Piece>,
+    /// Keeps the cores from sleeping.
+    pub awake: Option<Awake>,
     /// All probes of the machine.
     pub speeds: Vec<Speed>,
 }
@@ -292,7 +294,8 @@ impl Trial<'_> {
     fn forget(&mut self, chain: &Chain, round: usize) {
         let runs = self.runs_of(chain);
         let piece = &mut self.pieces[chain.piece];
-        runs.iter().for_each(|run| piece.records[*run][round] = None);
+        runs.iter()
+            .for_each(|run| piece.records[*run][round] = None);
         let failures = &mut piece.failures;
         failures.retain(|(run, at, _)| *at != round || !runs.contains(run));
     }
@@ -315,6 +318,8 @@ impl Trial<'_> {
                 record.machine_speed = speeds;
                 let stand_ins = show::stand_ins(&piece.experiment, &piece.plan, run);
                 record.stand_ins.splice(..0, stand_ins);
+                let awake = self.awake.as_ref().map(|_| Awake::STAND_IN.to_string());
+                record.stand_ins.extend(awake);
             }
             if run.is_last_use || found.is_err() {
                 // The first run of a chain made the store and all its folders.

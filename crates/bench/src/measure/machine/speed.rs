@@ -34,7 +34,7 @@ pub struct Speed {
 impl Speed {
     /// Probes every core that this process may use.
     pub fn now() -> Speed {
-        let cores = cores();
+        let cores = usable_cores();
         let probed = cores.iter().map(|core| on_core(*core, || Ok(compute_ms())));
         Speed {
             core_ms: probed.filter_map(Result::ok).collect(),
@@ -84,7 +84,7 @@ fn on_core<T: Send>(core: u32, probe: impl FnOnce() -> io::Result<T> + Send) -> 
 
 /// The cores that this process may use.
 #[cfg(target_os = "linux")]
-fn cores() -> Vec<u32> {
+pub fn usable_cores() -> Vec<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).ok();
     let is_allowed = |core: &u32| allowed.is_some_and(|set| set.is_set(*core as usize));
     (0..rustix::thread::CpuSet::MAX_CPU as u32)
@@ -92,8 +92,9 @@ fn cores() -> Vec<u32> {
         .collect()
 }
 
+/// The cores are not known here.
 #[cfg(not(target_os = "linux"))]
-fn cores() -> Vec<u32> {
+pub fn usable_cores() -> Vec<u32> {
     Vec::new()
 }
 

@@ -47,7 +47,11 @@ impl Answers {
     }
 
     /// Remembers answers that were given now.
-    pub(super) fn note(&mut self, answers: impl IntoIterator<Item = (PickKey, Vec<Answer>)>, now: Instant) {
+    pub(super) fn note(
+        &mut self,
+        answers: impl IntoIterator<Item = (PickKey, Vec<Answer>)>,
+        now: Instant,
+    ) {
         self.since.get_or_insert(now);
         Arc::make_mut(&mut self.known).extend(answers);
     }
