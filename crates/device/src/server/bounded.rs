@@ -1,14 +1,14 @@
 //! Limits: counts of what is in use, and a folder whose bytes are bounded.
 //!
-//! A scratch folder has the bytes that one session sends, and its host is told how many it may
-//! keep. [`Bounded`] holds it to that, and all sessions together to their own limit: what would
-//! exceed one of them fails as `NoSpace`, as on a full disk.
+//! A scratch folder has the tables that one session sends and makes, and its host is told how many
+//! bytes it may keep there. [`Bounded`] enforces this limit, and another one for all sessions
+//! together: a call that would exceed one of them fails as `NoSpace`, as on a full disk.
 //!
 //! Invariants: a [`Taken`] is counted until it is dropped. The bytes of a [`Bounded`] are those of
-//! its objects, reserved space included; they are given back when objects are deleted and when the
+//! its objects, reserved space included. They are given back when objects are deleted and when the
 //! folder is dropped. A count is raised before bytes are written.
 //!
-//! Threading: shared. A runtime mutex, held over no call.
+//! Threading: shared. There is one runtime mutex, and it is not held during a call of the storage.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use siltstone_storage::{
     StorageError, StorageErrorKind, WriteFile,
 };
 
-/// How many of something are in use.
+/// A count of things or bytes that are in use.
 #[derive(Clone, Default)]
 pub(super) struct InUse(Arc<AtomicU64>);
 
-/// A part of what is in use, until it is dropped.
+/// A share of such a count. It is given back when this value is dropped.
 pub(super) struct Taken {
     of: InUse,
     count: u64,
@@ -35,7 +35,7 @@ impl InUse {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts some more, if there are at most `max` in use then.
+    /// Adds to the count, unless it would then be above `max`. Returns whether it did so.
     fn add(&self, count: u64, max: u64) -> bool {
         let add = |used: u64| used.checked_add(count).filter(|sum| *sum <= max);
         let added = self
@@ -48,7 +48,7 @@ impl InUse {
         self.0.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Takes one, if there are fewer than `max` in use.
+    /// Adds one to the count, if it is below `max`.
     pub(super) fn take(&self, max: u64) -> Option<Taken> {
         self.add(1, max).then(|| Taken {
             of: self.clone(),
@@ -73,7 +73,7 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Counts an object with at least this length.
+    /// Notes that an object has at least this length.
     fn grow(&self, op: &'static str, name: &str, len: u64) -> Result<()> {
         let mut objects = self.objects.lock();
         let counted = objects.get(name).copied().unwrap_or(0);
@@ -93,7 +93,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// The object has become shorter, or is gone.
+    /// Notes that an object has this length now, or that it is gone.
     fn shrink(&self, name: &str, len: u64) {
         let mut objects = self.objects.lock();
         let Some(counted) = objects.remove(name) else {
@@ -162,8 +162,9 @@ impl Bounded {
     }
 }
 
-/// A file of such a folder. It keeps its name in the counts although it may be renamed while it is
-/// open: what it appends after that counts once more, until the folder is dropped.
+/// A file of such a folder. Its bytes are counted under the name with which it was opened. If it is
+/// renamed while it is open, the next append counts its whole length a second time, under the old
+/// name, until the folder is dropped.
 struct BoundedFile {
     name: String,
     inner: Arc<dyn WriteFile>,

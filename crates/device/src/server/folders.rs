@@ -18,7 +18,7 @@ const ROOT: &str = ".device";
 /// The name of the folder that contains the scratch folders.
 const SCRATCH: &str = ".scratch";
 
-/// Where a device finds folders.
+/// Gives a device its folders.
 pub trait Folders: Send + Sync {
     /// The server's own folder, for notes.
     fn root(&self) -> Arc<dyn Storage>;
@@ -149,8 +149,8 @@ fn boot_of(path: &Path) -> Vec<u8> {
     boot
 }
 
-/// The folders of a device that holds none. Its notes are in its own folder, and shared and scratch
-/// folders are found as by [`DataFolder`].
+/// The folders of a device on which no store can have a folder. The device's notes are in its own
+/// folder, and it finds shared folders and scratch folders as [`DataFolder`] does.
 pub struct NoFolders(DataFolder);
 
 impl NoFolders {
@@ -214,8 +214,9 @@ impl MemoryFolders {
         }
     }
 
-    /// The folders after an event, such as a kill of the process or a power loss, whose effect
-    /// `image` applies to each of them. `is_reboot` says whether the machine was restarted.
+    /// The folders as they are after an event, such as a kill of the process or a power loss.
+    /// `image` applies the effect of the event to each folder. `is_reboot` says whether the machine
+    /// was restarted.
     pub fn after(
         &self,
         is_reboot: bool,

@@ -220,7 +220,7 @@ impl Jobs {
             .for_each(|attempt| attempt.cancel.cancel());
     }
 
-    /// Counts all attempts as making progress now.
+    /// Treats all attempts as if they had made progress at this time.
     pub(super) fn moved_at(&self, now: Instant) {
         self.all()
             .iter()
@@ -344,7 +344,8 @@ impl Jobs {
         }))
     }
 
-    /// A piece of an attempt's part. It is empty if it begins behind the end of the part.
+    /// Returns a piece of an attempt's part. The piece is empty if `offset` is not below the length
+    /// of the part.
     pub(super) fn read_part(
         &self,
         number: u64,
@@ -367,7 +368,7 @@ impl Jobs {
         Ok(part[from..to].to_vec())
     }
 
-    /// A piece of the bytes of an outcome.
+    /// Returns a piece of the bytes of an outcome.
     pub(super) fn read_outcome(
         &self,
         number: u64,
@@ -402,9 +403,9 @@ impl Inputs for StorageInputs {
 
 /// Counts the bytes that one job reads and writes, and limits their rate if the host has a limit.
 ///
-/// The limit applies to all jobs of the host together, wherever they run. So the job keeps to the
-/// rate, and at that rate it is never further ahead of the bytes that the host has counted than
-/// [`AHEAD`].
+/// The limit applies to all jobs of the host together, wherever they run, so the host counts the
+/// bytes of this job too. The job keeps to the rate by itself. It also waits when it has read and
+/// written more than the host has counted, by more than the bytes of [`AHEAD`] at that rate.
 struct Limit {
     runtime: Runtime,
     progress: Arc<Progress>,
@@ -472,8 +473,9 @@ impl Throttle for Limit {
     }
 }
 
-/// Decodes a part that an earlier attempt of the job left and that the host passes on. All its
-/// tables have names that one attempt of the same writer gave them, so it cannot name other files.
+/// Decodes a part that an earlier attempt of the job left and that the host passes on. Checks that
+/// the names of all its tables are names that one attempt of the same writer gives. So the part
+/// cannot name other files.
 fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
     let (of, part) = Part::decode(bytes).map_err(|damage| damage.to_string())?;
     if of != job.identity() {

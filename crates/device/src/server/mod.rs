@@ -1,7 +1,8 @@
 //! The server, which a device runs (RFC 9).
 //!
 //! One task for each address accepts connections. Each connection has a task, which executes its
-//! requests in order (`connection.rs`). The clock task ends what is silent (`clock.rs`).
+//! requests in order (`connection.rs`). The clock task ends the sessions of silent hosts, and the
+//! jobs that make no progress (`clock.rs`).
 //!
 //! Invariants: those of `session.rs`, `leases.rs` and `jobs.rs`. The server has the lease of its
 //! root folder, so two servers never use the same folders.
@@ -66,7 +67,7 @@ const IDLE: Duration = Duration::from_secs(3);
 /// The maximum number of session events that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
 
-/// How many descriptors of the process are left to jobs and to the device itself.
+/// The number of descriptors of the process that are reserved for jobs and for the device itself.
 const OPEN_RESERVE: u64 = 64;
 
 /// How often the tasks that accept connections check whether the server is stopping.
@@ -85,7 +86,7 @@ struct State {
     events: VecDeque<SessionEvent>,
     /// The peers that were refused and that nobody has taken yet.
     refused: RefusedPeers,
-    /// The folders that sessions ask for in vain.
+    /// The folders that sessions ask for although they do not exist.
     missing: Missing,
 }
 
@@ -144,8 +145,8 @@ struct Inner {
     ticked_ns: AtomicU64,
     /// Notified when the server stops, and when a connection of a stopping server has ended.
     stopping: Condvar,
-    /// The folders that sessions use. A folder that no session uses is opened anew, in case it was
-    /// removed or replaced meanwhile.
+    /// The folders that sessions use. If no session uses a folder any more, the next session opens
+    /// it again, in case it was removed or replaced meanwhile.
     open_folders: Mutex<BTreeMap<String, Weak<Folder>>>,
     /// The rates of the storage, once they were measured.
     measured: Mutex<Option<Machine>>,
@@ -276,7 +277,8 @@ impl Inner {
         own(known?)
     }
 
-    /// Checks that there may be one more session. This may end a session that loses nothing.
+    /// Checks that there may be one more session. If the maximum is reached, this may end another
+    /// session, which loses nothing by it.
     fn check_room(&self, state: &mut State) -> std::result::Result<(), Refusal> {
         if state.is_stopping {
             let reason = "the device is being stopped".to_string();
@@ -612,13 +614,13 @@ impl Server {
     }
 
     /// The peers that were refused since the last call, without those that asked for a folder that
-    /// does not exist. At most 32 are kept, and the others are counted.
+    /// does not exist. At most 32 are kept. The further ones are only counted.
     pub fn take_refused(&self) -> RefusedPeers {
         std::mem::take(&mut self.inner.state.lock().refused)
     }
 
-    /// The folders that sessions had before and now ask for in vain. There is at most one such
-    /// report in a minute.
+    /// The folders that sessions used before and that do not exist now. There is at most one such
+    /// report per minute.
     pub fn take_missing_folders(&self) -> Option<MissingFolders> {
         let now = self.inner.runtime.now();
         self.inner.state.lock().missing.report(now)

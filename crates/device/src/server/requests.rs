@@ -132,7 +132,7 @@ pub(super) fn execute(
         }
         Request::Describe => Ok(Answer::Machine(inner.machine())).into(),
         Request::Echo { len } if len as usize > BULK_MAX => {
-            let detail = format!("{len} bytes are more than a frame has");
+            let detail = format!("{len} bytes do not fit into one answer");
             let kind = StorageErrorKind::InvalidInput;
             Err(StorageError::new(kind, "echo", "", detail)).into()
         }
@@ -556,7 +556,7 @@ fn read_small(session: &SessionState, name: &str) -> Executed {
     let read = || {
         let object = folder.storage.open(name)?;
         if object.len() > BULK_MAX as u64 {
-            let detail = format!("it has {} bytes, which is no small object", object.len());
+            let detail = format!("its {} bytes do not fit into one answer", object.len());
             return Err(StorageError::new(
                 StorageErrorKind::InvalidInput,
                 "read",
@@ -642,8 +642,8 @@ fn change_file(
         lane.failed = lane.last.clone();
     }
     if let (FileChange::Sync, Err(error)) = (&change, &result) {
-        // The host may not have asked for this sync, and the system reports such a failure only
-        // once.
+        // The host may not have asked for this sync. But the system reports its failure only once,
+        // so a later sync of the object has to return this error.
         let name = written.name.lock().clone();
         session.failed.lock().objects.insert(name, error.clone());
     }

@@ -175,8 +175,8 @@ impl Objects {
 /// How many closed objects are remembered.
 const CLOSED_MAX: usize = 4096;
 
-/// The syncs that failed. If such a sync were tried again, it would succeed, although bytes or
-/// names are lost.
+/// The syncs that failed. If such a sync were tried again, it could succeed although bytes or names
+/// are lost, because the system reports a failure only once.
 #[derive(Default)]
 pub(super) struct FailedSyncs {
     pub(super) names: Option<StorageError>,
