@@ -6,7 +6,8 @@
 //!
 //! Invariants: a [`Taken`] is counted until it is dropped. The bytes of a [`Bounded`] are those of
 //! its objects, reserved space included. They are given back when objects are deleted and when the
-//! folder is dropped. A count is raised before bytes are written.
+//! folder is dropped. A count is raised before bytes are written. An object that could not be
+//! published or replaced counts as it is then.
 //!
 //! Threading: shared. There is one runtime mutex, and it is not held during a call of the storage.
 
@@ -73,8 +74,9 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Notes that an object has at least this length.
-    fn grow(&self, op: &'static str, name: &str, len: u64) -> Result<()> {
+    /// Notes that an object has at least this length. Returns how many of its bytes were counted
+    /// before.
+    fn grow(&self, op: &'static str, name: &str, len: u64) -> Result<u64> {
         let mut objects = self.objects.lock();
         let counted = objects.get(name).copied().unwrap_or(0);
         let more = len.saturating_sub(counted);
@@ -90,7 +92,7 @@ impl Bytes {
             return Err(full("all sessions with this device together", self.all_max));
         }
         objects.insert(name.to_string(), counted + more);
-        Ok(())
+        Ok(counted)
     }
 
     /// Notes that an object has this length now, or that it is gone.
@@ -159,6 +161,30 @@ impl Bounded {
             inner,
             bytes: Arc::clone(&self.bytes),
         })
+    }
+
+    /// Makes a call that gives an object new contents, which have `len` bytes.
+    fn set(
+        &self,
+        op: &'static str,
+        name: &str,
+        len: u64,
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let before = self.bytes.grow(op, name, len)?;
+        let result = call();
+        if result.is_err() {
+            let left = match self.inner.open(name) {
+                Ok(object) => object.len(),
+                Err(error) => match error.kind {
+                    StorageErrorKind::NotFound | StorageErrorKind::InvalidInput => 0,
+                    // It may be there with its new contents.
+                    _ => len,
+                },
+            };
+            self.bytes.shrink(name, left.max(before));
+        }
+        result
     }
 }
 
@@ -272,15 +298,15 @@ impl Storage for Bounded {
         Ok(())
     }
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.bytes.grow("publish", name, bytes.len() as u64)?;
-        self.inner.publish(epoch, name, bytes)
+        let call = || self.inner.publish(epoch, name, bytes);
+        self.set("publish", name, bytes.len() as u64, call)
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.bytes.grow("replace", name, bytes.len() as u64)?;
-        self.inner.replace(epoch, name, bytes)
+        let call = || self.inner.replace(epoch, name, bytes);
+        self.set("replace", name, bytes.len() as u64, call)
     }
     fn base(&self) -> Option<&dyn Any> {
         self.inner.base()
@@ -340,6 +366,32 @@ mod tests {
         assert_eq!(all.count(), 100);
         drop((theirs, b));
         assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_counted() {
+        let runtime = Runtime::threads();
+        let all = InUse::default();
+        let inner = Arc::new(MemoryStorage::new(&runtime));
+        let folder = Bounded::new(&runtime, inner.clone(), 100, &all, 150);
+        let epoch = folder.lease("scratch").unwrap().epoch();
+        for name in [".a", "b/c", ""] {
+            folder.publish(epoch, name, &[0; 40]).unwrap_err();
+            folder.replace(epoch, name, &[]).unwrap_err();
+        }
+        assert_eq!(all.count(), 0);
+        assert!(folder.bytes.objects.lock().is_empty());
+        // An object that keeps its contents still counts as before.
+        folder.publish(epoch, "x", &[0; 30]).unwrap();
+        inner.set_capacity(Some(inner.used_bytes()));
+        for name in ["x", "y"] {
+            let error = folder.replace(epoch, name, &[0; 50]).unwrap_err();
+            assert!(error.is_no_space(), "{error}");
+        }
+        assert_eq!(all.count(), 30);
+        folder.delete(epoch, "x").unwrap();
+        assert_eq!(all.count(), 0);
+        assert!(folder.bytes.objects.lock().is_empty());
     }
 
     #[test]
