@@ -321,7 +321,7 @@ impl Inner {
         let folder = Arc::new(Folder {
             name: name.to_string(),
             storage: self.folders.open(name, create)?,
-            grants: self.runtime.mutex(()),
+            grants: self.runtime.mutex(BTreeMap::new()),
         });
         open.retain(|_, folder| folder.strong_count() > 0);
         open.insert(name.to_string(), Arc::downgrade(&folder));
@@ -347,7 +347,7 @@ impl Inner {
         Ok(Arc::new(Folder {
             storage: Arc::new(storage),
             name,
-            grants: self.runtime.mutex(()),
+            grants: self.runtime.mutex(BTreeMap::new()),
         }))
     }
 

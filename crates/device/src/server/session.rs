@@ -32,8 +32,9 @@ pub(super) struct Folder {
     /// The folder's name. The name of a scratch folder begins with `scratch-`.
     pub(super) name: String,
     pub(super) storage: Arc<dyn Storage>,
-    /// Serialises the grants of the folder's leases.
-    pub(super) grants: Mutex<()>,
+    /// Serialises the grants of the folder's leases. For each lease that was to be granted again,
+    /// it has the last epoch of the folder's own lease that was taken and could not be noted.
+    pub(super) grants: Mutex<BTreeMap<String, u64>>,
 }
 
 /// A lease that the session has.
