@@ -541,6 +541,35 @@ fn leases_of_a_session_are_bounded() {
     });
 }
 
+/// The notes of a lease stay on the device for good, although the lease is given back.
+#[test]
+fn new_leases_of_a_folder_are_bounded() {
+    with_device(18, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let mut asked = 0u64;
+        let mut take = |name: String| {
+            let id = [asked as u8 + 1; 16];
+            let lease = Request::Lease {
+                id,
+                name,
+                shared: false,
+                again: None,
+            };
+            peer.ask(asked + 1, &lease, b"");
+            let (said, _) = peer.receive(Duration::from_millis(50));
+            peer.ask(asked + 2, &Request::Release { id }, b"");
+            peer.receive(Duration::from_millis(50));
+            asked += 2;
+            String::from_utf8_lossy(&said).contains("64 new leases of this folder")
+        };
+        let refused = (1..=100).find(|n| take(format!("lease-{n}")));
+        assert_eq!(refused, Some(65));
+        // The leases that there were before can still be taken.
+        assert!(!take("lease-1".into()));
+    });
+}
+
 /// Nobody can make the device read a large object as a whole for a proof.
 #[test]
 fn a_proof_reads_little() {

@@ -29,6 +29,10 @@ const RELEASED_MAX: usize = 4096;
 /// The maximum number of leases of a session. Each is an open file, and a store has two.
 const HELD_MAX: usize = 64;
 
+/// The maximum number of leases of a folder that a server grants for the first time. The notes of
+/// each of them stay for good, and a store has two leases.
+const NEW_MAX: usize = 64;
+
 /// The lease that a host asks for.
 pub(super) struct Wanted<'a> {
     pub(super) id: [u8; 16],
@@ -156,8 +160,7 @@ fn lease(
         (Some(note), None) if !note.is_released() && note.token_hash != hash => {
             // The host that held the lease before the server's start may come back within a short
             // time.
-            let since = inner.runtime.now().since(inner.started);
-            let left = inner.options.restart_grace.saturating_sub(since);
+            let left = inner.grace_left();
             let came_back = inner.was_given(&folder.name, wanted.name);
             if !left.is_zero() && !came_back && !session.is_scratch {
                 let detail = format!(
@@ -169,6 +172,13 @@ fn lease(
             }
         }
         (_, None) => {}
+    }
+    if has_notes && last.is_none() && inner.new_lease_count(&folder.name) >= NEW_MAX {
+        let detail = format!(
+            "hosts took {NEW_MAX} new leases of this folder since the device was started, and it \
+             grants no more new ones until it is started again"
+        );
+        return Err(wanted.error(StorageErrorKind::InvalidInput, detail));
     }
     let take = || folder.storage.lease(wanted.name);
     let lease = inner.after_silent_holders(session, folder, wanted.name, take)?;
@@ -199,7 +209,7 @@ fn lease(
             return Err(error);
         }
         unnoted.remove(wanted.name);
-        inner.note_given(&folder.name, wanted.name);
+        inner.note_given(&folder.name, wanted.name, last.is_none());
     }
     Ok(Held {
         name: wanted.name.to_string(),

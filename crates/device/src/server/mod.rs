@@ -152,8 +152,11 @@ struct Inner {
     measured: Mutex<Option<Machine>>,
     /// Held while a merge is measured.
     measuring: Mutex<()>,
-    /// The leases that were granted since the start, by folder and name.
+    /// The leases that were granted since the start, by folder and name, as long as leases are kept
+    /// for their last holders.
     given: Mutex<BTreeSet<(String, String)>>,
+    /// How many leases of each folder were granted for the first time since the start.
+    new_leases: Mutex<BTreeMap<String, usize>>,
 }
 
 /// 16 random bytes.
@@ -351,15 +354,34 @@ impl Inner {
         }))
     }
 
-    /// Whether this lease was granted since the server's start.
+    /// For how much longer leases are kept for the holders that they had before the server's start.
+    fn grace_left(&self) -> Duration {
+        let since = self.runtime.now().since(self.started);
+        self.options.restart_grace.saturating_sub(since)
+    }
+
+    /// Whether this lease was granted since the server's start. This is known only while leases are
+    /// kept for their last holders.
     fn was_given(&self, folder: &str, lease: &str) -> bool {
         let key = (folder.to_string(), lease.to_string());
         self.given.lock().contains(&key)
     }
 
-    fn note_given(&self, folder: &str, lease: &str) {
-        let key = (folder.to_string(), lease.to_string());
-        self.given.lock().insert(key);
+    /// Notes that this lease was granted. `is_new` means that it was never granted before.
+    fn note_given(&self, folder: &str, lease: &str, is_new: bool) {
+        if is_new {
+            let mut new_leases = self.new_leases.lock();
+            *new_leases.entry(folder.to_string()).or_default() += 1;
+        }
+        if !self.grace_left().is_zero() {
+            let key = (folder.to_string(), lease.to_string());
+            self.given.lock().insert(key);
+        }
+    }
+
+    /// How many leases of this folder were granted for the first time since the server's start.
+    fn new_lease_count(&self, folder: &str) -> usize {
+        self.new_leases.lock().get(folder).copied().unwrap_or(0)
     }
 
     /// Takes one of the slots for jobs, if one is free.
@@ -556,6 +578,7 @@ impl Server {
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
+            new_leases: runtime.mutex(BTreeMap::new()),
             measured: runtime.mutex(None),
             measuring: runtime.mutex(()),
         });
