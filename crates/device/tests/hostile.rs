@@ -6,6 +6,7 @@ mod common;
 #[path = "../../table/tests/common/mod.rs"]
 mod jobs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +19,11 @@ use siltstone_device::wire::job::{JobEnd, JobOrder, Place, put_work};
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
-use siltstone_device::{ClientOptions, DataFolder, Folders, Server, ServerOptions};
+use siltstone_device::{ClientOptions, DataFolder, Folders, MemoryFolders, Server, ServerOptions};
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{Connection, MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 use siltstone_table::exec::InputMap;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::survivors::{Extent, Survivors};
@@ -252,6 +254,100 @@ fn objects_of_all_sessions_are_bounded() {
         assert!(storage.open("file-3").is_err());
         drop((more, open));
         devices.iter().for_each(|device| device.close());
+    });
+}
+
+/// Folders in which reads of objects whose names begin with `slow` take three seconds.
+struct SlowReads {
+    runtime: Runtime,
+    memory: Arc<MemoryFolders>,
+}
+
+impl Folders for SlowReads {
+    fn root(&self) -> Arc<dyn Storage> {
+        self.memory.root()
+    }
+
+    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        let folder = FaultStorage::new(self.memory.open(name, create)?, &self.runtime);
+        let rule = Rule::on(OpKind::Read, Fault::Delay(Duration::from_secs(3)));
+        folder.add(rule.named("slow").for_good());
+        Ok(Arc::new(folder))
+    }
+
+    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        self.memory.open_scratch(name)
+    }
+
+    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch_folder(name)
+    }
+
+    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch()
+    }
+
+    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
+        self.memory.open_shared(path)
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        self.memory.boot()
+    }
+}
+
+/// A read that is still under way when the state of its session ends might return what the next
+/// host has written.
+#[test]
+fn a_read_that_ends_after_its_session_returns_nothing() {
+    with_device(33, |setup| {
+        setup.stop();
+        let slow: Arc<dyn Folders> = Arc::new(SlowReads {
+            runtime: setup.runtime.clone(),
+            memory: setup.folders.clone(),
+        });
+        let link: Arc<dyn Network> = Arc::new(setup.network.clone());
+        let options = setup.options.clone();
+        let server = Server::start(&setup.runtime, &link, &[address()], slow, options);
+        setup.server = Some(server.unwrap());
+        let folder = setup.folders.folder("db");
+        let lease = folder.lease("other").unwrap();
+        folder.publish(lease.epoch(), "slow", b"bytes").unwrap();
+        let read = Request::Read {
+            file: 1,
+            ranges: vec![(0, 5)],
+        };
+        let read_small = Request::ReadSmall {
+            name: "slow".into(),
+        };
+        for (token, request, ends) in [
+            (1, &read, false),
+            (2, &read, true),
+            (3, &read_small, false),
+            (4, &read_small, true),
+        ] {
+            let peer = Peer::connect(setup);
+            peer.greet([token; 16]);
+            let open = Request::Open {
+                name: "slow".into(),
+                file: 1,
+                direct: false,
+            };
+            peer.ask(1, &open, b"");
+            let opened = peer.answer();
+            assert!(matches!(opened, Some(Answer::Opened { len: 5 })));
+            peer.ask(2, request, b"");
+            if ends {
+                let said = ask_alone(setup, token, &Request::Goodbye, b"");
+                assert!(matches!(said, Some(Answer::Done)), "{said:?}");
+            }
+            let said = peer.answer();
+            let is_right = match ends {
+                true => matches!(said, Some(Answer::Ended)),
+                false => matches!(said, Some(Answer::Bytes)),
+            };
+            assert!(is_right, "{token}: {said:?}");
+        }
     });
 }
 

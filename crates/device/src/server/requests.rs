@@ -114,9 +114,9 @@ pub(super) fn execute(
                 Err(error) => Err(error).into(),
             }
         }
-        Request::Read { file, ranges } => read(session, file, &ranges),
-        Request::ReadSmall { name } => read_small(session, &name),
-        Request::List { after } => list(session, &after).into(),
+        Request::Read { file, ranges } => unless_ended(session, read(session, file, &ranges)),
+        Request::ReadSmall { name } => unless_ended(session, read_small(session, &name)),
+        Request::List { after } => unless_ended(session, list(session, &after).into()),
         Request::FreeBytes => {
             let folder = session.folder.as_ref();
             let bytes = folder.and_then(|folder| folder.storage.free_bytes());
@@ -192,6 +192,15 @@ pub(super) fn execute(
             session.jobs.survivors(&piece, crc, frame.bulk()).into()
         }
     }
+}
+
+/// The answer to a read. If the state of the session has ended meanwhile, another host may have the
+/// lease, and what was read may be that host's.
+fn unless_ended(session: &SessionState, executed: Executed) -> Executed {
+    if session.is_ended() && !planted!(FencedRead) {
+        return Executed::Answer(Answer::Ended, Vec::new());
+    }
+    executed
 }
 
 /// Executes a change in the session's lane of names.
