@@ -881,6 +881,86 @@ fn a_closed_object_is_not_opened_by_an_old_request() {
     });
 }
 
+/// A host that gives the number of an open object to another one gets an error. If the object is
+/// open for writing, it stays so. Otherwise the end of the session would not wait for its requests.
+#[test]
+fn the_number_of_an_open_object_is_not_given_to_another_one() {
+    with_device(34, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([8; 16]);
+        let mut number = 0;
+        let mut ask = |request: &Request, bulk: &[u8]| {
+            number += 1;
+            assert!(peer.ask(number, request, bulk));
+            peer.answer().unwrap()
+        };
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        let Answer::Leased { epoch } = ask(&lease, b"") else {
+            panic!("no lease");
+        };
+        let create = |number, name: &str, file| Request::Names {
+            number,
+            epoch,
+            change: NamesChange::Create {
+                name: name.into(),
+                file,
+                direct: false,
+            },
+        };
+        let open = |file| Request::Open {
+            name: "a".into(),
+            file,
+            direct: false,
+        };
+        let reopen = Request::Reopen {
+            name: "a".into(),
+            file: 2,
+            epoch,
+            position: 0,
+        };
+        let finished = Request::OpenFinished {
+            name: "a".into(),
+            file: 1,
+            tail: 10,
+            descriptor: false,
+        };
+        let recycle = Request::Names {
+            number: 4,
+            epoch,
+            change: NamesChange::Recycle {
+                old: "a".into(),
+                new: "b".into(),
+                file: 1,
+            },
+        };
+        let created = ask(&create(1, "a", 1), b"");
+        assert!(matches!(created, Answer::Opened { .. }), "{created:?}");
+        assert!(matches!(ask(&open(2), b""), Answer::Opened { .. }));
+        let (again, other) = (create(2, "b", 1), create(3, "b", 2));
+        for request in [again, other, recycle, open(1), finished, reopen] {
+            let said = ask(&request, b"");
+            let is_refused =
+                matches!(&said, Answer::Failed(e) if e.kind == StorageErrorKind::InvalidInput);
+            assert!(is_refused, "{request:?}: {said:?}");
+        }
+        let folder = setup.folders.folder("db");
+        let missing = folder.open("b").map(drop).unwrap_err();
+        assert_eq!(missing.kind, StorageErrorKind::NotFound, "{missing}");
+        let append = Request::File {
+            file: 1,
+            number: 1,
+            change: FileChange::Append { position: 0 },
+        };
+        assert!(matches!(ask(&append, b"bytes"), Answer::Done));
+        assert!(matches!(ask(&open(2), b""), Answer::Opened { .. }));
+    });
+}
+
 /// Makes a request on a connection of its own, and returns the answer.
 fn ask_alone(setup: &Setup, token: u8, request: &Request, bulk: &[u8]) -> Option<Answer> {
     let peer = Peer::connect(setup);

@@ -56,6 +56,11 @@ fn not_open(op: &'static str, file: u64) -> StorageError {
     StorageError::new(StorageErrorKind::Closed, op, "", detail)
 }
 
+fn in_use(op: &'static str, file: u64) -> StorageError {
+    let detail = format!("the host has another object open as object {file}");
+    StorageError::new(StorageErrorKind::InvalidInput, op, "", detail)
+}
+
 /// Executes a request.
 pub(super) fn execute(
     inner: &Arc<Inner>,
@@ -254,6 +259,7 @@ fn make_change(
     Ok(match change {
         NamesChange::Create { name, file, direct } => {
             let epoch = local("create")?;
+            check_free(session, "create", file)?;
             let room = take_room(inner, session)?;
             let written = match direct {
                 true => storage.create_direct(epoch, &name)?,
@@ -264,6 +270,7 @@ fn make_change(
         }
         NamesChange::Recycle { old, new, file } => {
             let epoch = local("recycle")?;
+            check_free(session, "recycle", file)?;
             let room = take_room(inner, session)?;
             let before = session.objects.lock().written_as(&old);
             let lanes = lanes_of(&before);
@@ -408,7 +415,18 @@ fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageErro
     taken.ok_or_else(|| full("all hosts together", options.open_objects_all_max))
 }
 
-/// Registers a file that is open for writing.
+/// Fails if the host has an object open under this number. The end of a lease or of a session waits
+/// only for requests to files that are registered, so a file that is open for writing must stay so.
+fn check_free(session: &SessionState, op: &'static str, file: u64) -> Result<(), StorageError> {
+    let is_open = session.objects.lock().open.contains_key(&file);
+    match is_open {
+        true => Err(in_use(op, file)),
+        false => Ok(()),
+    }
+}
+
+/// Registers a file that is open for writing. No such file has this number, because the caller has
+/// checked that and has the lane of names.
 fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>, room: Taken) -> Answer {
     let len = written.len();
     let object = Object::Written(session.new_written(written, room));
@@ -433,9 +451,13 @@ fn reopen(
     }
     {
         let objects = session.objects.lock();
-        if let Some(Object::Written(written)) = objects.open.get(&file) {
-            let len = written.file.len();
-            return Ok(Answer::Opened { len });
+        match objects.open.get(&file) {
+            Some(Object::Written(written)) => {
+                let len = written.file.len();
+                return Ok(Answer::Opened { len });
+            }
+            Some(Object::Read(_)) => return Err(in_use("reopen", file)),
+            None => {}
         }
         if objects.was_closed(file) {
             return Err(not_open("reopen", file));
@@ -464,9 +486,13 @@ fn open(
     let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
     {
         let objects = session.objects.lock();
-        if let Some(Object::Read(object)) = objects.open.get(&file) {
-            let len = object.file.len();
-            return Ok(Answer::Opened { len });
+        match objects.open.get(&file) {
+            Some(Object::Read(object)) => {
+                let len = object.file.len();
+                return Ok(Answer::Opened { len });
+            }
+            Some(Object::Written(_)) => return Err(in_use("open", file)),
+            None => {}
         }
     }
     let room = take_room(inner, session)?;
@@ -482,6 +508,10 @@ fn open(
     // The host did not wait for the answer, and has closed the object.
     if objects.was_closed(file) {
         return Err(not_open("open", file));
+    }
+    // Another request has opened an object for writing under this number meanwhile.
+    if let Some(Object::Written(_)) = objects.open.get(&file) {
+        return Err(in_use("open", file));
     }
     let reading = Reading {
         file: object,
