@@ -583,23 +583,31 @@ impl Server {
             measuring: runtime.mutex(()),
         });
         let mut server = Server {
-            inner: Arc::clone(&inner),
+            inner,
             listeners,
             tasks: Vec::new(),
         };
-        for listener in &server.listeners {
-            let (inner, listener) = (Arc::clone(&inner), Arc::clone(listener));
-            let accept = move || accept(&inner, &*listener);
-            let task = runtime.spawn("accept", accept);
-            server
-                .tasks
-                .push(task.map_err(|e| StartError::Task(e.to_string()))?);
+        match server.start_tasks() {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                // The tasks that were started would go on, and keep the lease of the root folder.
+                server.stop();
+                Err(StartError::Task(error.to_string()))
+            }
         }
-        let clock = runtime.spawn("device clock", move || clock::tick(&inner));
-        server
-            .tasks
-            .push(clock.map_err(|e| StartError::Task(e.to_string()))?);
-        Ok(server)
+    }
+
+    fn start_tasks(&mut self) -> std::io::Result<()> {
+        let runtime = self.inner.runtime.clone();
+        for listener in &self.listeners {
+            let (inner, listener) = (Arc::clone(&self.inner), Arc::clone(listener));
+            let accept = move || accept(&inner, &*listener);
+            self.tasks.push(runtime.spawn("accept", accept)?);
+        }
+        let inner = Arc::clone(&self.inner);
+        let clock = move || clock::tick(&inner);
+        self.tasks.push(runtime.spawn("device clock", clock)?);
+        Ok(())
     }
 
     /// The addresses at which the server listens. A port that the system chose is filled in.
