@@ -15,6 +15,7 @@ use jobs::{Content, a_job, table_input};
 use proptest::prelude::*;
 use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
+use siltstone_device::wire::hello::Welcome;
 use siltstone_device::wire::job::{JobEnd, JobOrder, Place, put_work};
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::survivors::SurvivorsPiece;
@@ -70,7 +71,7 @@ impl Peer {
     }
 
     /// Says hello, and waits for the welcome.
-    fn greet(&self, token: [u8; 16]) {
+    fn greet(&self, token: [u8; 16]) -> Welcome {
         let hello = ClientHello {
             token,
             folder: FolderWanted::Named {
@@ -82,7 +83,10 @@ impl Peer {
         assert!(self.send(&hello.encode()));
         let (bytes, _) = self.receive(Duration::from_millis(100));
         let (_, answer) = ServerHello::decode(&bytes).unwrap();
-        assert!(matches!(answer, ServerHello::Welcome(_)), "{answer:?}");
+        match answer {
+            ServerHello::Welcome(welcome) => welcome,
+            refused => panic!("{refused:?}"),
+        }
     }
 
     /// The next answer, if one arrives within five seconds.
@@ -257,7 +261,8 @@ fn objects_of_all_sessions_are_bounded() {
     });
 }
 
-/// Folders in which reads of objects whose names begin with `slow` take three seconds.
+/// Folders in which reads of objects whose names begin with `slow` take three seconds, on a machine
+/// whose boot is not known.
 struct SlowReads {
     runtime: Runtime,
     memory: Arc<MemoryFolders>,
@@ -292,8 +297,37 @@ impl Folders for SlowReads {
     }
 
     fn boot(&self) -> Vec<u8> {
-        self.memory.boot()
+        Vec::new()
     }
+}
+
+/// Stops the device, and starts it again with other folders.
+fn restart_slow(setup: &mut Setup) {
+    setup.stop();
+    let slow: Arc<dyn Folders> = Arc::new(SlowReads {
+        runtime: setup.runtime.clone(),
+        memory: setup.folders.clone(),
+    });
+    let link: Arc<dyn Network> = Arc::new(setup.network.clone());
+    let options = setup.options.clone();
+    let server = Server::start(&setup.runtime, &link, &[address()], slow, options);
+    setup.server = Some(server.unwrap());
+}
+
+/// If the boot of a device's machine is not known, unsynced bytes may be lost at each start of the
+/// device.
+#[test]
+fn each_start_is_a_boot_if_the_boot_is_not_known() {
+    with_device(35, |setup| {
+        let mut boots = Vec::new();
+        for token in 1..4 {
+            restart_slow(setup);
+            let welcome = Peer::connect(setup).greet([token; 16]);
+            assert_eq!(Peer::connect(setup).greet([token; 16]), welcome);
+            assert!(!welcome.boot.is_empty() && !boots.contains(&welcome.boot));
+            boots.push(welcome.boot);
+        }
+    });
 }
 
 /// A read that is still under way when the state of its session ends might return what the next
@@ -301,15 +335,7 @@ impl Folders for SlowReads {
 #[test]
 fn a_read_that_ends_after_its_session_returns_nothing() {
     with_device(33, |setup| {
-        setup.stop();
-        let slow: Arc<dyn Folders> = Arc::new(SlowReads {
-            runtime: setup.runtime.clone(),
-            memory: setup.folders.clone(),
-        });
-        let link: Arc<dyn Network> = Arc::new(setup.network.clone());
-        let options = setup.options.clone();
-        let server = Server::start(&setup.runtime, &link, &[address()], slow, options);
-        setup.server = Some(server.unwrap());
+        restart_slow(setup);
         let folder = setup.folders.folder("db");
         let lease = folder.lease("other").unwrap();
         folder.publish(lease.epoch(), "slow", b"bytes").unwrap();

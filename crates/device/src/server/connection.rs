@@ -244,7 +244,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
     let options = &inner.options;
     let welcome = Welcome {
         state: session.id,
-        boot: inner.folders.boot(),
+        boot: inner.boot(),
         device: inner.device,
         name: options.name.clone(),
         slots: (options.slots, options.parallelism),

@@ -18,6 +18,9 @@ const ROOT: &str = ".device";
 /// The name of the folder that contains the scratch folders.
 const SCRATCH: &str = ".scratch";
 
+/// The file with the kernel's boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Gives a device its folders.
 pub trait Folders: Send + Sync {
     /// The server's own folder, for notes.
@@ -56,7 +59,7 @@ pub trait Folders: Send + Sync {
     fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)>;
 
     /// An id of the present boot of the machine and of its file system. It changes when the machine
-    /// is restarted.
+    /// is restarted. It is empty if the boot is not known.
     fn boot(&self) -> Vec<u8>;
 }
 
@@ -124,7 +127,7 @@ impl Folders for DataFolder {
     }
 
     fn boot(&self) -> Vec<u8> {
-        boot_of(&self.path)
+        boot_of(Path::new(BOOT_ID), &self.path)
     }
 }
 
@@ -140,10 +143,14 @@ fn remove_all(path: &Path) -> Result<()> {
     }
 }
 
-/// The kernel's boot id and the file system's device number.
-fn boot_of(path: &Path) -> Vec<u8> {
+/// The kernel's boot id and the file system's device number, or nothing if there is no boot id. The
+/// device number alone stays the same when the machine loses power.
+fn boot_of(boot_id: &Path, path: &Path) -> Vec<u8> {
     use std::os::unix::fs::MetadataExt;
-    let mut boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut boot = std::fs::read(boot_id).unwrap_or_default();
+    if boot.is_empty() {
+        return boot;
+    }
     let device = std::fs::metadata(path).map(|metadata| metadata.dev());
     boot.extend(device.unwrap_or(0).to_le_bytes());
     boot
@@ -287,5 +294,23 @@ impl Folders for MemoryFolders {
 
     fn boot(&self) -> Vec<u8> {
         self.boot.to_le_bytes().to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_without_an_id_is_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let boot_id = dir.path().join("boot_id");
+        assert!(boot_of(&boot_id, dir.path()).is_empty());
+        std::fs::write(&boot_id, b"").unwrap();
+        assert!(boot_of(&boot_id, dir.path()).is_empty());
+        std::fs::write(&boot_id, b"a boot").unwrap();
+        let boot = boot_of(&boot_id, dir.path());
+        assert!(boot.starts_with(b"a boot"), "{boot:?}");
+        assert_eq!(boot.len(), 14);
     }
 }

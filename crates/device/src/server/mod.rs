@@ -130,6 +130,8 @@ struct Inner {
     root_epoch: Epoch,
     _root_lease: Box<dyn Lease>,
     device: [u8; 16],
+    /// A random id of this start of the server.
+    start: [u8; 16],
     started: Instant,
     /// The number of jobs that are running.
     busy_slots: AtomicUsize,
@@ -171,6 +173,16 @@ impl Inner {
     /// The state of the session whose token has this hash.
     fn session(&self, token_hash: u128) -> Option<Arc<SessionState>> {
         self.state.lock().sessions.get(&token_hash).cloned()
+    }
+
+    /// An id of the present boot of the machine and of its file system. If the boot is not known,
+    /// each start of the server counts as one.
+    fn boot(&self) -> Vec<u8> {
+        let boot = self.folders.boot();
+        match boot.is_empty() {
+            true => self.start.to_vec(),
+            false => boot,
+        }
     }
 
     /// Notes that a peer was refused. `host` is how it described itself, if it did.
@@ -547,7 +559,9 @@ impl Server {
         let root = folders.root();
         let root_lease = root.lease("device")?;
         let root_epoch = root_lease.epoch();
-        let device = notes::device_id(&*root, root_epoch, random_id(runtime))?;
+        // At the first start of a device, this is its id, too.
+        let start = random_id(runtime);
+        let device = notes::device_id(&*root, root_epoch, start)?;
         folders.remove_scratch()?;
         let listeners = addresses
             .iter()
@@ -567,6 +581,7 @@ impl Server {
             root_epoch,
             _root_lease: root_lease,
             device,
+            start,
             started: runtime.now(),
             busy_slots: AtomicUsize::new(0),
             open_objects: InUse::default(),
