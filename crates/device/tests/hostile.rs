@@ -578,6 +578,43 @@ fn a_job_with_an_input_elsewhere_is_declined() {
     });
 }
 
+/// A device that is set up without subjobs runs jobs with one subjob at a time.
+#[test]
+fn a_device_without_subjobs_runs_jobs() {
+    with_device(36, |setup| {
+        setup.stop();
+        setup.options.parallelism = 0;
+        setup.start();
+        let peer = Peer::connect(setup);
+        assert_eq!(peer.greet([5; 16]).slots, (1, 1));
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let work = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
+        peer.ask(2, &common::jobs::begin(1), &work);
+        peer.receive(Duration::from_millis(50));
+        let wait = Request::WaitJob {
+            attempt: 1,
+            parts_known: 0,
+            wait_ms: 100,
+            bytes_per_s: 0,
+            paid_bytes: 0,
+        };
+        peer.ask(3, &wait, b"");
+        let Some(Answer::Job(status)) = peer.answer() else {
+            panic!("no status");
+        };
+        // It ran, and has failed because of its stream.
+        let end = format!("{:?}", status.end);
+        assert!(end.contains("stream"), "{end}");
+    });
+}
+
 #[test]
 fn a_shared_folder_is_not_left() {
     with_device(11, |setup| {

@@ -568,6 +568,8 @@ impl Server {
             .map(|address| network.listen(address))
             .collect::<std::result::Result<Vec<_>, LinkError>>()?;
         let mut options = options;
+        // A job has one subjob at least.
+        options.parallelism = options.parallelism.max(1);
         // Connections and the files of jobs need descriptors too.
         let others = options.connections_max as u64 + OPEN_RESERVE;
         if let Some(most) = root.open_objects_max() {
