@@ -59,7 +59,8 @@ impl Frames {
         Frames { connection, reader }
     }
 
-    /// Returns the next frame, or says how much arrived by the deadline.
+    /// Returns the next frame. If it is not complete by the deadline, says whether any bytes
+    /// arrived.
     pub(crate) fn next(&mut self, deadline: Instant) -> Result<Next, ConnectionError> {
         let next = self.try_next(deadline);
         if next.is_err() {

@@ -205,7 +205,8 @@ pub fn open_read_only(place: &str, options: Options, placement: &Placement) -> R
 }
 
 /// The name of a device's executor: `device`, or the address of the device if the store has several
-/// devices. Of a long address this is the end, because the store cuts off the end of long names.
+/// devices. If the address is long, the name is its end, because the store would cut off the end of
+/// a long name.
 fn executor_name(address: &Address, device_count: usize) -> String {
     if device_count < 2 {
         return "device".to_string();

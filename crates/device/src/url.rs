@@ -48,7 +48,7 @@ pub fn is_url(text: &str) -> bool {
     scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.bytes().all(is_of_a_scheme)
 }
 
-/// Why a text, which is no name of an object, is no name of a folder.
+/// Says why a text is not a valid name of a folder. The caller knows that it is not.
 fn why_no_folder(name: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if !name.bytes().all(is_plain) {
@@ -72,8 +72,8 @@ pub fn url_of(address: &Address, folder: &str) -> String {
 }
 
 impl DeviceUrl {
-    /// The normal form of the address: the one text that stands for this folder, wherever it is
-    /// read. The path of a socket in it is absolute.
+    /// The normal form of the address. In it the path of a socket is absolute, so the text means
+    /// the same folder in every working directory.
     ///
     /// # Errors
     /// If the path is relative, and this process has no working directory.

@@ -6,6 +6,7 @@ mod common;
 #[path = "../../table/tests/common/mod.rs"]
 mod jobs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +15,16 @@ use jobs::{Content, a_job, table_input};
 use proptest::prelude::*;
 use siltstone_device::wire::answer::{Answer, WORKING};
 use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
+use siltstone_device::wire::hello::Welcome;
 use siltstone_device::wire::job::{JobEnd, JobOrder, Place, put_work};
 use siltstone_device::wire::request::{FileChange, NamesChange};
 use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
-use siltstone_device::{ClientOptions, DataFolder, Folders, Server, ServerOptions};
+use siltstone_device::{ClientOptions, DataFolder, Folders, MemoryFolders, Server, ServerOptions};
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{Connection, MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 use siltstone_table::exec::InputMap;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::survivors::{Extent, Survivors};
@@ -68,7 +71,7 @@ impl Peer {
     }
 
     /// Says hello, and waits for the welcome.
-    fn greet(&self, token: [u8; 16]) {
+    fn greet(&self, token: [u8; 16]) -> Welcome {
         let hello = ClientHello {
             token,
             folder: FolderWanted::Named {
@@ -80,7 +83,10 @@ impl Peer {
         assert!(self.send(&hello.encode()));
         let (bytes, _) = self.receive(Duration::from_millis(100));
         let (_, answer) = ServerHello::decode(&bytes).unwrap();
-        assert!(matches!(answer, ServerHello::Welcome(_)), "{answer:?}");
+        match answer {
+            ServerHello::Welcome(welcome) => welcome,
+            refused => panic!("{refused:?}"),
+        }
     }
 
     /// The next answer, if one arrives within five seconds.
@@ -252,6 +258,122 @@ fn objects_of_all_sessions_are_bounded() {
         assert!(storage.open("file-3").is_err());
         drop((more, open));
         devices.iter().for_each(|device| device.close());
+    });
+}
+
+/// Folders in which reads of objects whose names begin with `slow` take three seconds, on a machine
+/// whose boot is not known.
+struct SlowReads {
+    runtime: Runtime,
+    memory: Arc<MemoryFolders>,
+}
+
+impl Folders for SlowReads {
+    fn root(&self) -> Arc<dyn Storage> {
+        self.memory.root()
+    }
+
+    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        let folder = FaultStorage::new(self.memory.open(name, create)?, &self.runtime);
+        let rule = Rule::on(OpKind::Read, Fault::Delay(Duration::from_secs(3)));
+        folder.add(rule.named("slow").for_good());
+        Ok(Arc::new(folder))
+    }
+
+    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        self.memory.open_scratch(name)
+    }
+
+    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch_folder(name)
+    }
+
+    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch()
+    }
+
+    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
+        self.memory.open_shared(path)
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// Stops the device, and starts it again with other folders.
+fn restart_slow(setup: &mut Setup) {
+    setup.stop();
+    let slow: Arc<dyn Folders> = Arc::new(SlowReads {
+        runtime: setup.runtime.clone(),
+        memory: setup.folders.clone(),
+    });
+    let link: Arc<dyn Network> = Arc::new(setup.network.clone());
+    let options = setup.options.clone();
+    let server = Server::start(&setup.runtime, &link, &[address()], slow, options);
+    setup.server = Some(server.unwrap());
+}
+
+/// If the boot of a device's machine is not known, unsynced bytes may be lost at each start of the
+/// device.
+#[test]
+fn each_start_is_a_boot_if_the_boot_is_not_known() {
+    with_device(35, |setup| {
+        let mut boots = Vec::new();
+        for token in 1..4 {
+            restart_slow(setup);
+            let welcome = Peer::connect(setup).greet([token; 16]);
+            assert_eq!(Peer::connect(setup).greet([token; 16]), welcome);
+            assert!(!welcome.boot.is_empty() && !boots.contains(&welcome.boot));
+            boots.push(welcome.boot);
+        }
+    });
+}
+
+/// A read that is still under way when the state of its session ends might return what the next
+/// host has written.
+#[test]
+fn a_read_that_ends_after_its_session_returns_nothing() {
+    with_device(33, |setup| {
+        restart_slow(setup);
+        let folder = setup.folders.folder("db");
+        let lease = folder.lease("other").unwrap();
+        folder.publish(lease.epoch(), "slow", b"bytes").unwrap();
+        let read = Request::Read {
+            file: 1,
+            ranges: vec![(0, 5)],
+        };
+        let read_small = Request::ReadSmall {
+            name: "slow".into(),
+        };
+        for (token, request, ends) in [
+            (1, &read, false),
+            (2, &read, true),
+            (3, &read_small, false),
+            (4, &read_small, true),
+        ] {
+            let peer = Peer::connect(setup);
+            peer.greet([token; 16]);
+            let open = Request::Open {
+                name: "slow".into(),
+                file: 1,
+                direct: false,
+            };
+            peer.ask(1, &open, b"");
+            let opened = peer.answer();
+            assert!(matches!(opened, Some(Answer::Opened { len: 5 })));
+            peer.ask(2, request, b"");
+            if ends {
+                let said = ask_alone(setup, token, &Request::Goodbye, b"");
+                assert!(matches!(said, Some(Answer::Done)), "{said:?}");
+            }
+            let said = peer.answer();
+            let is_right = match ends {
+                true => matches!(said, Some(Answer::Ended)),
+                false => matches!(said, Some(Answer::Bytes)),
+            };
+            assert!(is_right, "{token}: {said:?}");
+        }
     });
 }
 
@@ -456,6 +578,43 @@ fn a_job_with_an_input_elsewhere_is_declined() {
     });
 }
 
+/// A device that is set up without subjobs runs jobs with one subjob at a time.
+#[test]
+fn a_device_without_subjobs_runs_jobs() {
+    with_device(36, |setup| {
+        setup.stop();
+        setup.options.parallelism = 0;
+        setup.start();
+        let peer = Peer::connect(setup);
+        assert_eq!(peer.greet([5; 16]).slots, (1, 1));
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        let work = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
+        peer.ask(2, &common::jobs::begin(1), &work);
+        peer.receive(Duration::from_millis(50));
+        let wait = Request::WaitJob {
+            attempt: 1,
+            parts_known: 0,
+            wait_ms: 100,
+            bytes_per_s: 0,
+            paid_bytes: 0,
+        };
+        peer.ask(3, &wait, b"");
+        let Some(Answer::Job(status)) = peer.answer() else {
+            panic!("no status");
+        };
+        // It ran, and has failed because of its stream.
+        let end = format!("{:?}", status.end);
+        assert!(end.contains("stream"), "{end}");
+    });
+}
+
 #[test]
 fn a_shared_folder_is_not_left() {
     with_device(11, |setup| {
@@ -538,6 +697,35 @@ fn leases_of_a_session_are_bounded() {
             }
         }
         assert_eq!(refused, Some(65));
+    });
+}
+
+/// The notes of a lease stay on the device for good, although the lease is given back.
+#[test]
+fn new_leases_of_a_folder_are_bounded() {
+    with_device(18, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let mut asked = 0u64;
+        let mut take = |name: String| {
+            let id = [asked as u8 + 1; 16];
+            let lease = Request::Lease {
+                id,
+                name,
+                shared: false,
+                again: None,
+            };
+            peer.ask(asked + 1, &lease, b"");
+            let (said, _) = peer.receive(Duration::from_millis(50));
+            peer.ask(asked + 2, &Request::Release { id }, b"");
+            peer.receive(Duration::from_millis(50));
+            asked += 2;
+            String::from_utf8_lossy(&said).contains("64 new leases of this folder")
+        };
+        let refused = (1..=100).find(|n| take(format!("lease-{n}")));
+        assert_eq!(refused, Some(65));
+        // The leases that there were before can still be taken.
+        assert!(!take("lease-1".into()));
     });
 }
 
@@ -753,6 +941,86 @@ fn a_closed_object_is_not_opened_by_an_old_request() {
         peer.connection.close();
         lease.release().unwrap();
         device.close();
+    });
+}
+
+/// A host that gives the number of an open object to another one gets an error. If the object is
+/// open for writing, it stays so. Otherwise the end of the session would not wait for its requests.
+#[test]
+fn the_number_of_an_open_object_is_not_given_to_another_one() {
+    with_device(34, |setup| {
+        let peer = Peer::connect(setup);
+        peer.greet([8; 16]);
+        let mut number = 0;
+        let mut ask = |request: &Request, bulk: &[u8]| {
+            number += 1;
+            assert!(peer.ask(number, request, bulk));
+            peer.answer().unwrap()
+        };
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        let Answer::Leased { epoch } = ask(&lease, b"") else {
+            panic!("no lease");
+        };
+        let create = |number, name: &str, file| Request::Names {
+            number,
+            epoch,
+            change: NamesChange::Create {
+                name: name.into(),
+                file,
+                direct: false,
+            },
+        };
+        let open = |file| Request::Open {
+            name: "a".into(),
+            file,
+            direct: false,
+        };
+        let reopen = Request::Reopen {
+            name: "a".into(),
+            file: 2,
+            epoch,
+            position: 0,
+        };
+        let finished = Request::OpenFinished {
+            name: "a".into(),
+            file: 1,
+            tail: 10,
+            descriptor: false,
+        };
+        let recycle = Request::Names {
+            number: 4,
+            epoch,
+            change: NamesChange::Recycle {
+                old: "a".into(),
+                new: "b".into(),
+                file: 1,
+            },
+        };
+        let created = ask(&create(1, "a", 1), b"");
+        assert!(matches!(created, Answer::Opened { .. }), "{created:?}");
+        assert!(matches!(ask(&open(2), b""), Answer::Opened { .. }));
+        let (again, other) = (create(2, "b", 1), create(3, "b", 2));
+        for request in [again, other, recycle, open(1), finished, reopen] {
+            let said = ask(&request, b"");
+            let is_refused =
+                matches!(&said, Answer::Failed(e) if e.kind == StorageErrorKind::InvalidInput);
+            assert!(is_refused, "{request:?}: {said:?}");
+        }
+        let folder = setup.folders.folder("db");
+        let missing = folder.open("b").map(drop).unwrap_err();
+        assert_eq!(missing.kind, StorageErrorKind::NotFound, "{missing}");
+        let append = Request::File {
+            file: 1,
+            number: 1,
+            change: FileChange::Append { position: 0 },
+        };
+        assert!(matches!(ask(&append, b"bytes"), Answer::Done));
+        assert!(matches!(ask(&open(2), b""), Answer::Opened { .. }));
     });
 }
 

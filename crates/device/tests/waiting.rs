@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,11 +13,16 @@ use siltstone_device::{
     ClientOptions, Device, FolderWanted, Folders, MemoryFolders, MissingFolders, Server,
     ServerOptions,
 };
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, Process, SimConfig};
-use siltstone_storage::{Runtime, StorageErrorKind};
+use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
 
-fn start(runtime: &Runtime, network: &MemoryNetwork, folders: &Arc<MemoryFolders>) -> Process<()> {
+fn start<F: Folders + 'static>(
+    runtime: &Runtime,
+    network: &MemoryNetwork,
+    folders: &Arc<F>,
+) -> Process<()> {
     let network: Arc<dyn Network> = Arc::new(network.clone());
     let folders: Arc<dyn Folders> = folders.clone();
     let device = move |runtime: Runtime| {
@@ -135,6 +141,78 @@ fn a_session_waits_for_the_disk_of_its_folder() {
         // The session still has its lease.
         storage.replace(lease.epoch(), "x", b"new").unwrap();
         assert_eq!(storage.read_small("x").unwrap(), b"new");
+        lease.release().unwrap();
+        session.close();
+        runtime.kill_group(device.group());
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{failure}");
+    }
+}
+
+/// Folders of a device whose own folder has faults.
+struct FaultyRoot {
+    memory: MemoryFolders,
+    root: FaultStorage,
+}
+
+impl Folders for FaultyRoot {
+    fn root(&self) -> Arc<dyn Storage> {
+        Arc::new(self.root.clone())
+    }
+
+    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        self.memory.open(name, create)
+    }
+
+    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
+        self.memory.open_scratch(name)
+    }
+
+    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch_folder(name)
+    }
+
+    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
+        self.memory.remove_scratch()
+    }
+
+    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
+        self.memory.open_shared(path)
+    }
+
+    fn boot(&self) -> Vec<u8> {
+        self.memory.boot()
+    }
+}
+
+/// A device that was started again cannot note at first that it granted a lease again. The session
+/// gets its lease as soon as the device can.
+#[test]
+fn a_lease_that_cannot_be_noted_at_first_is_granted_later() {
+    let outcome = sim::run(SimConfig::new(1), |runtime| {
+        let network = MemoryNetwork::new(&runtime);
+        let disk = Arc::new(MemoryFolders::new(&runtime));
+        let device = start(&runtime, &network, &disk);
+        let options = ClientOptions::default();
+        let link: Arc<dyn Network> = Arc::new(network.clone());
+        let session = Device::connect(&runtime, link, address(), db(), options).unwrap();
+        let storage = session.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.replace(lease.epoch(), "x", b"old").unwrap();
+        runtime.kill_group(device.group());
+        let memory = disk.after(false, |storage| storage.kill_in(&runtime));
+        let root = FaultStorage::new(memory.root(), &runtime);
+        let rule = Rule::on(OpKind::Append, Fault::Fail(StorageErrorKind::Io));
+        let rule = root.add(rule.named("grant-").times(3));
+        let faulty = Arc::new(FaultyRoot {
+            memory,
+            root: root.clone(),
+        });
+        let device = start(&runtime, &network, &faulty);
+        storage.replace(lease.epoch(), "x", b"new").unwrap();
+        assert_eq!(storage.read_small("x").unwrap(), b"new");
+        assert_eq!(root.fired_count(rule), 3);
         lease.release().unwrap();
         session.close();
         runtime.kill_group(device.group());

@@ -1,10 +1,10 @@
 //! Reading ahead of an object: fetches the next bytes for readers that read from front to back.
 //!
-//! A *stream* is such a reader. Its reads show that it is one, or it says so with [`Access`]. The
-//! next bytes of a stream are requested while the present ones are used. Meanwhile the stream has a
-//! connection of its own for these requests, and the answers wait there until a read needs them.
-//! The bytes are served once and then dropped, so this is not a cache: the engine's block cache is
-//! the only one.
+//! A *stream* is such a reader. It is recognised by its reads, or it announces them with
+//! [`Access`]. The next bytes of a stream are requested while the present ones are used. Meanwhile
+//! the stream has a connection of its own for these requests, and the answers wait there until a
+//! read needs them. The bytes are served once and then dropped, so this is not a cache: the
+//! engine's block cache is the only one.
 //!
 //! Invariants:
 //! - The bytes that are ready or under way, for all objects of a session together, are bounded by
@@ -33,8 +33,8 @@ use crate::wire::{Answer, Frame, Request};
 /// The maximum number of streams that are remembered for one object.
 const STREAMS_MAX: usize = 4;
 
-/// The number of reads in a row, each of which begins where the one before ended, after which the
-/// next bytes are read ahead.
+/// After this many reads in a row, each of which began where the one before ended, the next bytes
+/// are read ahead.
 const HITS: u32 = 2;
 
 /// How many bytes are read ahead: at first, and at most.

@@ -49,15 +49,16 @@ pub struct DeviceExecutor {
 struct Seen {
     /// The state of the server that was asked. A restarted server may share other folders.
     state: [u8; 16],
-    /// The answers of the server, by the paths of the folders: why it does not see a folder.
+    /// The answers of the server, by the paths of the folders: why it does not see a folder, or
+    /// `None` if it sees it.
     folders: Vec<(String, Option<String>)>,
 }
 
-/// Whether the device sees a folder of this machine, and why it does not.
+/// Whether the device sees a folder of this machine, and the reason if it does not.
 enum Proof {
     Seen,
     Unseen(String),
-    /// This cannot be found out now.
+    /// The device gave an answer that does not decide this, for this reason.
     Unknown(String),
 }
 

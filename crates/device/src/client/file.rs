@@ -28,9 +28,9 @@
 //! - `failed` is set once, and every later call returns that error.
 //!
 //! Threading: shared. `inner` is locked while something is sent, and unlocked while an answer is
-//! awaited. A task that sends much lets others have it after a call of the link. One task at a time
-//! receives; others wait for it at `changed`. The name has a lock of its own, which is taken after
-//! `inner`, because tasks that read another object look at the name.
+//! awaited. A task that has much to send leaves the lock to other tasks between calls of the link.
+//! One task at a time receives, and the others wait for it at `changed`. The name has a lock of its
+//! own, because tasks that read another object look at the name. That lock is taken after `inner`.
 
 mod append;
 mod sending;

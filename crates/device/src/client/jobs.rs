@@ -6,7 +6,7 @@
 //! says that none of its syncs failed. The tables with which an attempt began belong to it until it
 //! has ended.
 //!
-//! Threading: any task; no lock is held over a request.
+//! Threading: any task may call this. No lock is held during a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -315,8 +315,8 @@ impl Client {
                     return Err(ExecError::Cancelled);
                 }
                 Some(JobEnd::Cancelled) => {
-                    let detail = "the device ended the job: it made no progress, or heard nothing \
-                                  of this host";
+                    let detail = "the device ended the job, because the job made no progress, or \
+                                  because the device heard nothing from this host";
                     return Err(failed(self.job_error(attempt, detail)));
                 }
                 Some(JobEnd::Storage(error)) => return Err(failed(error)),
@@ -353,8 +353,8 @@ impl Client {
         }
     }
 
-    /// Reads the parts for which the status had no room. Together they have at most about as many
-    /// bytes as an outcome may have.
+    /// Reads the parts for which the status had no room. All parts of one status together may have
+    /// about as many bytes as an outcome.
     fn read_large_parts(&self, attempt: u64, known: u32, status: &mut JobStatus) -> Result<()> {
         let session = &self.session;
         let mut total = 0;
@@ -559,7 +559,7 @@ impl Finished {
                     self.parts.insert(part.subjob, part);
                 }
                 Err(wrong) => {
-                    tracing::warn!(wrong, "a device told a wrong part of a job");
+                    tracing::warn!(wrong, "a device reported a wrong part of a job");
                     self.hold = false;
                 }
             }

@@ -147,8 +147,8 @@ impl Lent {
         drop(left);
     }
 
-    /// The error of an attempt of which a step has failed. If the session is of no use any more,
-    /// the next job opens another one.
+    /// Returns the error of an attempt after one of its steps failed. If the session is of no use
+    /// any more, the next job opens another one.
     fn ended(&self, scratch: &Arc<Scratch>, failed: Failed, ctx: &ExecContext) -> ExecError {
         let is_gone = failed.is_gone();
         if is_gone {
@@ -488,7 +488,8 @@ impl Scratch {
         deleted.inspect_err(|_| self.leave(name, len))
     }
 
-    /// Drops the least recently used tables until there is room.
+    /// Drops the least recently used tables until there is room, or until all remaining tables are
+    /// in use.
     ///
     /// # Errors
     /// If the device cannot be reached, or the job is cancelled.

@@ -13,9 +13,9 @@ use siltstone_storage::link::{Address, Connection, LinkResult, Listener, Network
 use siltstone_storage::token_bucket::TokenBucket;
 use siltstone_storage::{Instant, Mutex, Runtime};
 
-/// How much time a pause can save up for later bytes.
+/// After a pause, as many bytes can be sent at once as the rate allows in this time.
 const BURST: Duration = Duration::from_millis(2);
-/// The maximum number of bytes that are sent before they are paid for.
+/// The maximum number of bytes of one piece. A sender waits for each piece separately.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// One direction.

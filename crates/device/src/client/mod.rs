@@ -1,12 +1,16 @@
-//! The client: a folder of a device as a [`Storage`], and the device as
-//! an executor.
+//! The client: a folder of a device as a [`Storage`], and the device as an executor of jobs.
 //!
 //! ```text
 //! storage.rs, read.rs, file.rs, names.rs   calls of a storage as requests
+//! unclaimed.rs, object_name.rs             what names.rs and the open objects remember
 //! ahead.rs                                 what is read before it is needed
 //! session.rs                               connections, and what the server knows of the session
 //! pipe.rs                                  one connection
-//! probe.rs                                 measures the device and the link
+//! limited.rs                               a slow link, simulated
+//! executor.rs, jobs.rs                     jobs that run on the device
+//! lent.rs                                  jobs whose tables are sent and fetched
+//! separated.rs, transfer_cost.rs           jobs for which only columns cross the link
+//! link_rate.rs, probe.rs                   measurements of the link and of the device
 //! purpose.rs                               what the bytes of the link are for
 //! ```
 //!
@@ -63,7 +67,8 @@ use crate::wire::hello::{FolderWanted, Welcome};
 /// The interval between signs of life, and between the rounds of the keeper.
 const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long one round of the keeper, or one sign of life, waits after the device was last heard.
+/// One round of the keeper, or one sign of life, gives up when the device has been silent for this
+/// long.
 const KEEPER_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a close waits for the device.
@@ -83,7 +88,7 @@ pub(crate) struct Client {
     drops: Arc<AtomicU64>,
     /// How many attempts were given a number.
     attempts: AtomicU64,
-    /// Attempts that the keeper is to end.
+    /// Attempts that the keeper has to end.
     left_attempts: Mutex<BTreeSet<u64>>,
     is_ending: AtomicBool,
     ending: Mutex<()>,
@@ -242,10 +247,11 @@ impl Device {
         }
     }
 
-    /// Ends the session: sends what files have not sent yet and gives leases back. Every later call
-    /// fails. Waits until the device has been silent for five seconds, and for an attempt to
-    /// connect that is under way. If the device cannot be reached and the session is for
-    /// compactions only, this waits only for such an attempt.
+    /// Ends the session: sends what files have not sent yet, and gives leases back. Every later
+    /// call fails. This waits for the device, and gives up when it has been silent for five
+    /// seconds. It also waits for the end of an attempt to connect that is under way. If the device
+    /// cannot be reached and the session is for compactions only, this waits only for such an
+    /// attempt.
     pub fn close(&self) {
         self.begin_close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -449,7 +455,8 @@ impl Named {
 }
 
 /// The task that sends signs of life. It does nothing else, because anything else may have to wait
-/// for a slow answer, and a host that the device does not hear from may lose its lease.
+/// for a slow answer. If the device receives nothing from a host for a while, it may give the
+/// host's lease to another one.
 fn live(client: &Arc<Client>) {
     let session = &client.session;
     while client.goes_on() {

@@ -34,8 +34,8 @@ struct Pending {
     /// The server's state in which it was sent, and its number there.
     sent: Option<([u8; 16], u64)>,
     /// Whether the object existed before the request was sent for the first time. This is the
-    /// object that a creation makes, or that a rename or a recycling takes. Without this flag, a
-    /// refused request could not be told from an executed one after a restart of the server.
+    /// object that a creation or an import makes, or that a rename or a recycling takes. After a
+    /// restart of the server, this flag shows whether the request was refused or executed.
     was_there: Option<bool>,
 }
 

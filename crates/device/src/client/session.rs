@@ -280,8 +280,9 @@ impl Session {
         }
     }
 
-    /// How the device names this host in its messages. A simulated run must not depend on its
-    /// process, whose number has more digits in some runs than in others.
+    /// How the device names this host in its messages. In a simulated run the number of the process
+    /// is left out: it has more digits in some runs than in others, and the run must not depend on
+    /// that.
     fn host(&self) -> String {
         let name = self.runtime.host_name();
         match &self.options.host {
@@ -534,9 +535,9 @@ impl Session {
         }
     }
 
-    /// Takes an idle pipe of this state of the server for reading ahead, unless others may need it.
-    /// A read does not wait for a new connection only to read ahead. The caller that gives the pipe
-    /// back reduces the count in [`Session::ahead`].
+    /// Takes an idle pipe of this state of the server for reading ahead, unless other calls may
+    /// need it. This makes no new connection, because a read must not wait for one only to read
+    /// ahead. The caller that gives the pipe back reduces the count in [`Session::ahead`].
     pub(super) fn take_to_read_ahead(&self, state: [u8; 16]) -> Option<Pipe> {
         let most = self.options.connections_max / 4;
         let mut pool = self.pool.lock();
@@ -827,8 +828,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::lost`], for a call that makes another attempt. If several attempts ended in
-    /// this way, this waits before the next one.
+    /// As [`Session::lost`], for a call that makes another attempt. If the call has lost
+    /// connections that were made after it had begun, this waits before the next attempt.
     pub(super) fn lost_in(&self, limit: &Limit, pipe: Pipe, error: &ConnectionError) {
         let mut losses = limit.losses.get();
         losses.count(pipe.connected, limit.begun);
@@ -848,7 +849,7 @@ impl Session {
     /// The error for an answer whose kind does not fit the request.
     pub(super) fn wrong_answer(&self, op: &'static str, name: &str) -> StorageError {
         let detail = format!(
-            "the device at {} answered something else than was asked; are both of one release?",
+            "the answer of the device at {} does not fit the request; are both of one release?",
             self.address
         );
         StorageError::new(StorageErrorKind::Io, op, name, detail)

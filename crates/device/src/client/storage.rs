@@ -338,8 +338,8 @@ impl Storage for DeviceStorage {
             new: new.to_string(),
             file: self.client.session.new_object(),
         };
-        // Whoever has the object open for reading can go on reading it. Nobody else may write to
-        // it.
+        // Readers that have the object open can go on reading it. Its former writer must not write
+        // to it any more.
         let before = self.client.objects_named(old);
         self.client.is_written_now(&before);
         let renamed = |o: &Named, name: &str| {
@@ -600,7 +600,7 @@ fn check_small(op: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
     if bytes.len() <= crate::wire::frame::BULK_MAX {
         return Ok(());
     }
-    let detail = format!("{} bytes are no small object", bytes.len());
+    let detail = format!("{} bytes do not fit into one request", bytes.len());
     let kind = StorageErrorKind::InvalidInput;
     Err(StorageError::new(kind, op, name, detail))
 }

@@ -51,8 +51,8 @@ pub struct Measured {
     pub rebuild_ns_per_byte: f64,
     /// The bytes of tables for each byte of blocks.
     pub kept: f64,
-    /// The number of jobs that moved whole blocks since one moved columns, without those for which
-    /// columns would have taken at least twice the time.
+    /// The number of jobs that moved whole blocks although columns would have taken less than twice
+    /// the time. It begins again with 0 after each job that moves columns.
     pub whole_in_a_row: u32,
 }
 

@@ -10,8 +10,9 @@
 //! | lent | merge | send inputs + merge + receive outputs |
 //!
 //! For a job on the device, the round trips of its order, its progress and its verification are
-//! added. A merge on several cores is taken to be as many times faster. Jobs of the host and of the
-//! device do not disturb each other. If both run on the same cores, nothing is gained.
+//! added. Two things are assumed: a merge on several cores is as many times faster, and jobs of the
+//! host and of the device do not slow each other down. If host and device use the same cores, the
+//! second assumption is wrong, and nothing is gained.
 //!
 //! Invariant: a pure function. A measurement that is zero means "not known", and the resource is
 //! then assumed to take no time.

@@ -36,7 +36,7 @@ pub struct Access {
     names: BTreeMap<String, Vec<Rule>>,
 }
 
-/// A list of names and folders that is malformed.
+/// Why an access list cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessError {
     /// The number of the line, counted from 1. `None` if the text as a whole cannot be used.

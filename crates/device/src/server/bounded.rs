@@ -1,14 +1,15 @@
 //! Limits: counts of what is in use, and a folder whose bytes are bounded.
 //!
-//! A scratch folder has the bytes that one session sends, and its host is told how many it may
-//! keep. [`Bounded`] holds it to that, and all sessions together to their own limit: what would
-//! exceed one of them fails as `NoSpace`, as on a full disk.
+//! A scratch folder has the tables that one session sends and makes, and its host is told how many
+//! bytes it may keep there. [`Bounded`] enforces this limit, and another one for all sessions
+//! together: a call that would exceed one of them fails as `NoSpace`, as on a full disk.
 //!
 //! Invariants: a [`Taken`] is counted until it is dropped. The bytes of a [`Bounded`] are those of
-//! its objects, reserved space included; they are given back when objects are deleted and when the
-//! folder is dropped. A count is raised before bytes are written.
+//! its objects, reserved space included. They are given back when objects are deleted and when the
+//! folder is dropped. A count is raised before bytes are written. An object that could not be
+//! published or replaced counts as it is then.
 //!
-//! Threading: shared. A runtime mutex, held over no call.
+//! Threading: shared. There is one runtime mutex, and it is not held during a call of the storage.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,11 +21,11 @@ use siltstone_storage::{
     StorageError, StorageErrorKind, WriteFile,
 };
 
-/// How many of something are in use.
+/// A count of things or bytes that are in use.
 #[derive(Clone, Default)]
 pub(super) struct InUse(Arc<AtomicU64>);
 
-/// A part of what is in use, until it is dropped.
+/// A share of such a count. It is given back when this value is dropped.
 pub(super) struct Taken {
     of: InUse,
     count: u64,
@@ -35,7 +36,7 @@ impl InUse {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts some more, if there are at most `max` in use then.
+    /// Adds to the count, unless it would then be above `max`. Returns whether it did so.
     fn add(&self, count: u64, max: u64) -> bool {
         let add = |used: u64| used.checked_add(count).filter(|sum| *sum <= max);
         let added = self
@@ -48,7 +49,7 @@ impl InUse {
         self.0.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Takes one, if there are fewer than `max` in use.
+    /// Adds one to the count, if it is below `max`.
     pub(super) fn take(&self, max: u64) -> Option<Taken> {
         self.add(1, max).then(|| Taken {
             of: self.clone(),
@@ -73,8 +74,9 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// Counts an object with at least this length.
-    fn grow(&self, op: &'static str, name: &str, len: u64) -> Result<()> {
+    /// Notes that an object has at least this length. Returns how many of its bytes were counted
+    /// before.
+    fn grow(&self, op: &'static str, name: &str, len: u64) -> Result<u64> {
         let mut objects = self.objects.lock();
         let counted = objects.get(name).copied().unwrap_or(0);
         let more = len.saturating_sub(counted);
@@ -90,10 +92,10 @@ impl Bytes {
             return Err(full("all sessions with this device together", self.all_max));
         }
         objects.insert(name.to_string(), counted + more);
-        Ok(())
+        Ok(counted)
     }
 
-    /// The object has become shorter, or is gone.
+    /// Notes that an object has this length now, or that it is gone.
     fn shrink(&self, name: &str, len: u64) {
         let mut objects = self.objects.lock();
         let Some(counted) = objects.remove(name) else {
@@ -160,10 +162,35 @@ impl Bounded {
             bytes: Arc::clone(&self.bytes),
         })
     }
+
+    /// Makes a call that gives an object new contents, which have `len` bytes.
+    fn set(
+        &self,
+        op: &'static str,
+        name: &str,
+        len: u64,
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let before = self.bytes.grow(op, name, len)?;
+        let result = call();
+        if result.is_err() {
+            let left = match self.inner.open(name) {
+                Ok(object) => object.len(),
+                Err(error) => match error.kind {
+                    StorageErrorKind::NotFound | StorageErrorKind::InvalidInput => 0,
+                    // It may be there with its new contents.
+                    _ => len,
+                },
+            };
+            self.bytes.shrink(name, left.max(before));
+        }
+        result
+    }
 }
 
-/// A file of such a folder. It keeps its name in the counts although it may be renamed while it is
-/// open: what it appends after that counts once more, until the folder is dropped.
+/// A file of such a folder. Its bytes are counted under the name with which it was opened. If it is
+/// renamed while it is open, the next append counts its whole length a second time, under the old
+/// name, until the folder is dropped.
 struct BoundedFile {
     name: String,
     inner: Arc<dyn WriteFile>,
@@ -271,15 +298,15 @@ impl Storage for Bounded {
         Ok(())
     }
     fn publish(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.bytes.grow("publish", name, bytes.len() as u64)?;
-        self.inner.publish(epoch, name, bytes)
+        let call = || self.inner.publish(epoch, name, bytes);
+        self.set("publish", name, bytes.len() as u64, call)
     }
     fn sync_dir(&self, epoch: Epoch) -> Result<()> {
         self.inner.sync_dir(epoch)
     }
     fn replace(&self, epoch: Epoch, name: &str, bytes: &[u8]) -> Result<()> {
-        self.bytes.grow("replace", name, bytes.len() as u64)?;
-        self.inner.replace(epoch, name, bytes)
+        let call = || self.inner.replace(epoch, name, bytes);
+        self.set("replace", name, bytes.len() as u64, call)
     }
     fn base(&self) -> Option<&dyn Any> {
         self.inner.base()
@@ -339,6 +366,32 @@ mod tests {
         assert_eq!(all.count(), 100);
         drop((theirs, b));
         assert_eq!(all.count(), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_counted() {
+        let runtime = Runtime::threads();
+        let all = InUse::default();
+        let inner = Arc::new(MemoryStorage::new(&runtime));
+        let folder = Bounded::new(&runtime, inner.clone(), 100, &all, 150);
+        let epoch = folder.lease("scratch").unwrap().epoch();
+        for name in [".a", "b/c", ""] {
+            folder.publish(epoch, name, &[0; 40]).unwrap_err();
+            folder.replace(epoch, name, &[]).unwrap_err();
+        }
+        assert_eq!(all.count(), 0);
+        assert!(folder.bytes.objects.lock().is_empty());
+        // An object that keeps its contents still counts as before.
+        folder.publish(epoch, "x", &[0; 30]).unwrap();
+        inner.set_capacity(Some(inner.used_bytes()));
+        for name in ["x", "y"] {
+            let error = folder.replace(epoch, name, &[0; 50]).unwrap_err();
+            assert!(error.is_no_space(), "{error}");
+        }
+        assert_eq!(all.count(), 30);
+        folder.delete(epoch, "x").unwrap();
+        assert_eq!(all.count(), 0);
+        assert!(folder.bytes.objects.lock().is_empty());
     }
 
     #[test]

@@ -117,9 +117,9 @@ impl Served {
         }
     }
 
-    /// Tells the client that the server works on its request, if it has been executing it for a
-    /// while. A client that has not read earlier answers is told nothing, because sending could
-    /// block.
+    /// Tells the client that the server works on its request, if the server has been executing it
+    /// for a while. If the client has not read what was sent before, nothing is sent, because
+    /// sending could block.
     pub(super) fn tell_working(&self, now: Instant) {
         // The connection's task takes this lock before it sends its answer.
         let phase = self.phase.lock();
@@ -141,8 +141,8 @@ fn send_working(connection: &dyn Connection, deadline: Instant) {
     let _ = send_frame(connection, label, Vec::new(), &[], deadline);
 }
 
-/// Ends the connection if its task panics. Otherwise the host would wait for an answer for ever,
-/// because it is told that the server works on its request.
+/// Ends the connection if its task panics. Otherwise the clock task would go on to tell the host
+/// that the server works on its request, and the host would wait for ever.
 struct EndOnPanic<'a>(&'a Inner, &'a Served);
 
 impl Drop for EndOnPanic<'_> {
@@ -174,7 +174,7 @@ pub(super) fn start(inner: &Arc<Inner>, served: &Arc<Served>) {
             Err(error) => {
                 let peer = peer();
                 tracing::warn!(peer, %error, "a connection was ended");
-                // A peer that says nothing is rather a probe of the port than a host.
+                // A peer that says nothing is more likely a port scan than a host.
                 if !task_served.is_known() && !matches!(error, ConnectionError::Silent) {
                     task_inner.note_refused(peer, None, error.to_string());
                 }
@@ -244,7 +244,7 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
     let options = &inner.options;
     let welcome = Welcome {
         state: session.id,
-        boot: inner.folders.boot(),
+        boot: inner.boot(),
         device: inner.device,
         name: options.name.clone(),
         slots: (options.slots, options.parallelism),

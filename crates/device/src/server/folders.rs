@@ -18,7 +18,10 @@ const ROOT: &str = ".device";
 /// The name of the folder that contains the scratch folders.
 const SCRATCH: &str = ".scratch";
 
-/// Where a device finds folders.
+/// The file with the kernel's boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Gives a device its folders.
 pub trait Folders: Send + Sync {
     /// The server's own folder, for notes.
     fn root(&self) -> Arc<dyn Storage>;
@@ -56,7 +59,7 @@ pub trait Folders: Send + Sync {
     fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)>;
 
     /// An id of the present boot of the machine and of its file system. It changes when the machine
-    /// is restarted.
+    /// is restarted. It is empty if the boot is not known.
     fn boot(&self) -> Vec<u8>;
 }
 
@@ -124,7 +127,7 @@ impl Folders for DataFolder {
     }
 
     fn boot(&self) -> Vec<u8> {
-        boot_of(&self.path)
+        boot_of(Path::new(BOOT_ID), &self.path)
     }
 }
 
@@ -140,17 +143,21 @@ fn remove_all(path: &Path) -> Result<()> {
     }
 }
 
-/// The kernel's boot id and the file system's device number.
-fn boot_of(path: &Path) -> Vec<u8> {
+/// The kernel's boot id and the file system's device number, or nothing if there is no boot id. The
+/// device number alone stays the same when the machine loses power.
+fn boot_of(boot_id: &Path, path: &Path) -> Vec<u8> {
     use std::os::unix::fs::MetadataExt;
-    let mut boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut boot = std::fs::read(boot_id).unwrap_or_default();
+    if boot.is_empty() {
+        return boot;
+    }
     let device = std::fs::metadata(path).map(|metadata| metadata.dev());
     boot.extend(device.unwrap_or(0).to_le_bytes());
     boot
 }
 
-/// The folders of a device that holds none. Its notes are in its own folder, and shared and scratch
-/// folders are found as by [`DataFolder`].
+/// The folders of a device on which no store can have a folder. The device's notes are in its own
+/// folder, and it finds shared folders and scratch folders as [`DataFolder`] does.
 pub struct NoFolders(DataFolder);
 
 impl NoFolders {
@@ -214,8 +221,9 @@ impl MemoryFolders {
         }
     }
 
-    /// The folders after an event, such as a kill of the process or a power loss, whose effect
-    /// `image` applies to each of them. `is_reboot` says whether the machine was restarted.
+    /// The folders as they are after an event, such as a kill of the process or a power loss.
+    /// `image` applies the effect of the event to each folder. `is_reboot` says whether the machine
+    /// was restarted.
     pub fn after(
         &self,
         is_reboot: bool,
@@ -291,5 +299,23 @@ impl Folders for MemoryFolders {
 
     fn boot(&self) -> Vec<u8> {
         self.boot.to_le_bytes().to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_without_an_id_is_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let boot_id = dir.path().join("boot_id");
+        assert!(boot_of(&boot_id, dir.path()).is_empty());
+        std::fs::write(&boot_id, b"").unwrap();
+        assert!(boot_of(&boot_id, dir.path()).is_empty());
+        std::fs::write(&boot_id, b"a boot").unwrap();
+        let boot = boot_of(&boot_id, dir.path());
+        assert!(boot.starts_with(b"a boot"), "{boot:?}");
+        assert_eq!(boot.len(), 14);
     }
 }

@@ -63,7 +63,8 @@ struct Told {
     /// Finished parts, in the order in which they were finished. A later part of a subjob lists all
     /// tables of its earlier parts. It replaces an earlier part that was not reported to the host
     /// yet. The first part of a subjob is never replaced, because the attempt may have begun with
-    /// it.
+    /// it. A part that the host says it knows is empty, because parts list all tables so far, and
+    /// all of them together would take too much memory.
     parts: Vec<Vec<u8>>,
     /// The number of parts that were reported to the host.
     told_count: usize,
@@ -220,7 +221,7 @@ impl Jobs {
             .for_each(|attempt| attempt.cancel.cancel());
     }
 
-    /// Counts all attempts as making progress now.
+    /// Treats all attempts as if they had made progress at this time.
     pub(super) fn moved_at(&self, now: Instant) {
         self.all()
             .iter()
@@ -304,6 +305,9 @@ impl Jobs {
             }
             told = attempt.changed.wait_timeout(told, until.since(now)).0;
         }
+        for part in told.parts.iter_mut().take(known) {
+            *part = Vec::new();
+        }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = &attempt.progress;
         // A frame has a maximum size. The host asks again for the parts that did not fit. A part
@@ -344,7 +348,8 @@ impl Jobs {
         }))
     }
 
-    /// A piece of an attempt's part. It is empty if it begins behind the end of the part.
+    /// Returns a piece of an attempt's part. The piece is empty if `offset` is not below the length
+    /// of the part, or if the host has said that it knows the part.
     pub(super) fn read_part(
         &self,
         number: u64,
@@ -367,7 +372,7 @@ impl Jobs {
         Ok(part[from..to].to_vec())
     }
 
-    /// A piece of the bytes of an outcome.
+    /// Returns a piece of the bytes of an outcome.
     pub(super) fn read_outcome(
         &self,
         number: u64,
@@ -402,9 +407,9 @@ impl Inputs for StorageInputs {
 
 /// Counts the bytes that one job reads and writes, and limits their rate if the host has a limit.
 ///
-/// The limit applies to all jobs of the host together, wherever they run. So the job keeps to the
-/// rate, and at that rate it is never further ahead of the bytes that the host has counted than
-/// [`AHEAD`].
+/// The limit applies to all jobs of the host together, wherever they run, so the host counts the
+/// bytes of this job too. The job keeps to the rate by itself. It also waits when it has read and
+/// written more than the host has counted, by more than the bytes of [`AHEAD`] at that rate.
 struct Limit {
     runtime: Runtime,
     progress: Arc<Progress>,
@@ -472,8 +477,9 @@ impl Throttle for Limit {
     }
 }
 
-/// Decodes a part that an earlier attempt of the job left and that the host passes on. All its
-/// tables have names that one attempt of the same writer gave them, so it cannot name other files.
+/// Decodes a part that an earlier attempt of the job left and that the host passes on. Checks that
+/// the names of all its tables are names that one attempt of the same writer gives. So the part
+/// cannot name other files.
 fn part_of(job: &Job, bytes: &[u8]) -> Result<Part, String> {
     let (of, part) = Part::decode(bytes).map_err(|damage| damage.to_string())?;
     if of != job.identity() {
@@ -692,4 +698,58 @@ fn execute(job: &Job, context: &ExecContext, attempt: &Attempt) {
     told.left = left;
     told.end = Some(end);
     attempt.changed.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn an_attempt(runtime: &Runtime) -> Arc<Attempt> {
+        let progress = Arc::default();
+        Arc::new(Attempt {
+            chunks: None,
+            limit: Arc::new(Limit::new(runtime, &progress, 0)),
+            progress,
+            cancel: CancelToken::new(),
+            silence: Duration::from_secs(1),
+            job: 7,
+            outputs: runtime.mutex(None),
+            epoch: Epoch(1),
+            told: runtime.mutex(Told::default()),
+            changed: runtime.condvar(),
+            watched: runtime.mutex((0, runtime.now())),
+        })
+    }
+
+    #[test]
+    fn parts_that_the_host_knows_are_not_kept() {
+        let runtime = Runtime::threads();
+        let jobs = Jobs::new(&runtime);
+        let attempt = an_attempt(&runtime);
+        jobs.attempts.lock().insert(1, Arc::clone(&attempt));
+        let wait = |known| match jobs.wait(1, known, 0) {
+            Ok(Answer::Job(status)) => status.parts,
+            other => panic!("{other:?}"),
+        };
+        let kept = || {
+            let told = attempt.told.lock();
+            told.parts.iter().map(Vec::len).sum::<usize>()
+        };
+        (0..3).for_each(|subjob| attempt.finished(&Part::new(subjob)));
+        let parts = wait(0);
+        assert_eq!(parts.len(), 3);
+        // A host that has not received this answer asks for the same parts again.
+        assert_eq!(wait(0), parts);
+        assert_eq!(wait(2), [parts[2].clone()]);
+        assert_eq!(kept(), parts[2].len());
+        let read = |index| jobs.read_part(1, index, 0, 1 << 20).unwrap();
+        assert_eq!((read(1), read(2)), (Vec::new(), parts[2].clone()));
+        // The numbers of later parts do not change.
+        attempt.finished(&Part::new(0));
+        assert_eq!(wait(3), [parts[0].clone()]);
+        attempt.finished(&Part::new(0));
+        assert_eq!(wait(4), [parts[0].clone()]);
+        assert!(wait(5).is_empty());
+        assert_eq!(kept(), 0);
+    }
 }

@@ -6,10 +6,13 @@
 //!   scratch folders have no notes, and are not granted again.
 //! - A lease is granted *again* only to the token and the id of the last grant, and only if nobody
 //!   opened the folder since then. A share is granted again only if there was no writer since then.
+//!   If the server took the folder's lease and could not note that, nothing happened under it, so
+//!   this does not count.
 //!
 //! Threading: the lock `grants` of the folder serialises grants. A release does not take it: its
 //! note is written before the lease is dropped, and until then nobody else can get the lease.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use siltstone_storage::planted;
@@ -25,6 +28,10 @@ const RELEASED_MAX: usize = 4096;
 
 /// The maximum number of leases of a session. Each is an open file, and a store has two.
 const HELD_MAX: usize = 64;
+
+/// The maximum number of leases of a folder that a server grants for the first time. The notes of
+/// each of them stay for good, and a store has two leases.
+const NEW_MAX: usize = 64;
 
 /// The lease that a host asks for.
 pub(super) struct Wanted<'a> {
@@ -55,7 +62,7 @@ pub(super) fn give(
         let detail = "the lease was given back before";
         wanted.error(StorageErrorKind::Fenced, detail)
     };
-    let grants = folder.grants.lock();
+    let mut grants = folder.grants.lock();
     {
         let leases = session.leases.lock();
         if session.is_ended() {
@@ -75,7 +82,7 @@ pub(super) fn give(
     }
     let held = match wanted.shared {
         true => share(inner, session, folder, wanted)?,
-        false => lease(inner, session, folder, wanted)?,
+        false => lease(inner, session, folder, wanted, &mut grants)?,
     };
     let epoch = held.granted.0;
     let mut leases = session.leases.lock();
@@ -122,6 +129,7 @@ fn lease(
     session: &Arc<SessionState>,
     folder: &Arc<Folder>,
     wanted: &Wanted<'_>,
+    unnoted: &mut BTreeMap<String, u64>,
 ) -> Result<Held, StorageError> {
     let notes = Notes::new(&*inner.root, inner.root_epoch, &folder.name, wanted.name);
     let hash = session.token_hash;
@@ -132,6 +140,11 @@ fn lease(
         true => notes.read()?.map(|(_, note)| note),
         false => None,
     };
+    let taken = unnoted.get(wanted.name).copied().unwrap_or(0);
+    let last = last.map(|note| Note {
+        local: note.local.max(taken),
+        ..note
+    });
     let fenced = || {
         let detail = "somebody else had the folder while the device was away; open the store again";
         wanted.error(StorageErrorKind::Fenced, detail)
@@ -147,8 +160,7 @@ fn lease(
         (Some(note), None) if !note.is_released() && note.token_hash != hash => {
             // The host that held the lease before the server's start may come back within a short
             // time.
-            let since = inner.runtime.now().since(inner.started);
-            let left = inner.options.restart_grace.saturating_sub(since);
+            let left = inner.grace_left();
             let came_back = inner.was_given(&folder.name, wanted.name);
             if !left.is_zero() && !came_back && !session.is_scratch {
                 let detail = format!(
@@ -160,6 +172,13 @@ fn lease(
             }
         }
         (_, None) => {}
+    }
+    if has_notes && last.is_none() && inner.new_lease_count(&folder.name) >= NEW_MAX {
+        let detail = format!(
+            "hosts took {NEW_MAX} new leases of this folder since the device was started, and it \
+             grants no more new ones until it is started again"
+        );
+        return Err(wanted.error(StorageErrorKind::InvalidInput, detail));
     }
     let take = || folder.storage.lease(wanted.name);
     let lease = inner.after_silent_holders(session, folder, wanted.name, take)?;
@@ -175,13 +194,22 @@ fn lease(
         (None, None) => local.0,
     };
     if has_notes {
-        notes.write(&Note {
+        let noted = notes.write(&Note {
             token_hash: hash,
             id: wanted.id,
             granted,
             local: local.0,
-        })?;
-        inner.note_given(&folder.name, wanted.name);
+        });
+        if let Err(error) = noted {
+            let follows = last.is_some_and(|note| local.0 == note.local + 1);
+            // Without space, the folder may not have kept this epoch, and may give it to others.
+            if follows && !error.is_no_space() {
+                unnoted.insert(wanted.name.to_string(), local.0);
+            }
+            return Err(error);
+        }
+        unnoted.remove(wanted.name);
+        inner.note_given(&folder.name, wanted.name, last.is_none());
     }
     Ok(Held {
         name: wanted.name.to_string(),

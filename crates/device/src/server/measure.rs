@@ -1,11 +1,11 @@
 //! What the server measures on its machine: its storage, and small merges for hosts that ask.
 //!
-//! Invariants: there is one measurement at a time, and each is bounded in bytes. The storage is
-//! measured once. A failure counts as "not known", because a full disk must not keep a device from
-//! serving.
+//! Invariants: at most one merge at a time is measured, and the storage is measured once. Each
+//! measurement is bounded in bytes. If the storage cannot be measured, its rates count as not
+//! known, because a full disk must not keep a device from serving.
 //!
-//! Threading: a measurement runs in the task of the connection that asks. Only other measurements
-//! wait for the lock.
+//! Threading: a measurement runs in the task of the connection that asks. Its lock is held
+//! meanwhile, and only requests for the same kind of measurement wait for that lock.
 
 use siltstone_storage::{Result, StorageError, StorageErrorKind};
 use siltstone_table::{Codec, TableError};
@@ -16,7 +16,7 @@ use crate::probe::{Format, Machine, MergeRate};
 /// The object that is written to measure the storage.
 const OBJECT: &str = "probe";
 
-/// The bytes of that object, and the bytes of each piece.
+/// The number of bytes of that object, and of each piece in which it is written and read.
 const STORAGE_BYTES: u64 = 8 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 

@@ -1,11 +1,11 @@
-//! Folders that hosts miss: sessions had them before and wait for them.
+//! Folders that do not exist although sessions used them before. These sessions wait for them.
 //!
-//! A host asks once for a folder to find out whether there is one. It asks again with the same
-//! token only if the session had the folder before. The device was then probably started before
-//! its disk was mounted, and only its operator can help.
+//! A host that only wants to know whether there is a folder asks for it once. It asks again with
+//! the same token only if its session used the folder before. In that case the device was probably
+//! started before its disk was mounted, and only its operator can help.
 //!
-//! Invariants: at most [`SESSIONS_MAX`] sessions are remembered. There is at most one report in
-//! [`PAUSE`].
+//! Invariants: at most [`SESSIONS_MAX`] sessions are remembered. Two reports are at least [`PAUSE`]
+//! apart.
 //!
 //! Threading: plain data, under the lock of the server's state.
 
@@ -17,7 +17,7 @@ use siltstone_storage::Instant;
 /// The maximum number of sessions that are remembered.
 const SESSIONS_MAX: usize = 1024;
 
-/// How long a session must have been asking for its folder.
+/// A session is reported when it has been asking for its folder for this long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The least time between two reports. A session that has not asked for this long is forgotten.
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// The maximum number of names in a report.
 const NAMES_MAX: usize = 8;
 
-/// Folders that are not there, although sessions had them before.
+/// Folders that do not exist, although sessions used them before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingFolders {
     /// The number of sessions that ask for them again and again.
@@ -43,8 +43,9 @@ struct Asking {
 }
 
 impl Asking {
-    /// Sessions that ask again are worth more than strangers with new tokens, and the last to ask
-    /// more than the others.
+    /// If there are too many sessions, the one with the smallest value is forgotten. Sessions that
+    /// have asked more than once have larger values than strangers with new tokens. Among equals,
+    /// the session that asked last has the largest one.
     fn worth(&self) -> (bool, Instant) {
         (self.last > self.first, self.last)
     }
@@ -60,7 +61,7 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Notes that a session was told that its folder is not there.
+    /// Notes that a session asked for this folder, which does not exist.
     pub(super) fn add(&mut self, token_hash: u128, folder: &str, now: Instant) {
         if let Some(asking) = self.sessions.get_mut(&token_hash) {
             asking.last = now;
@@ -86,7 +87,7 @@ impl Missing {
         self.sessions.remove(&token_hash);
     }
 
-    /// A report, if it is time for one and a session misses its folder.
+    /// Makes a report, if it is time for one and a session waits for its folder.
     pub(super) fn report(&mut self, now: Instant) -> Option<MissingFolders> {
         if self.told.is_some_and(|told| now.since(told) < PAUSE) {
             return None;

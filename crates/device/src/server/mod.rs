@@ -1,7 +1,8 @@
 //! The server, which a device runs (RFC 9).
 //!
 //! One task for each address accepts connections. Each connection has a task, which executes its
-//! requests in order (`connection.rs`). The clock task ends what is silent (`clock.rs`).
+//! requests in order (`connection.rs`). The clock task ends the sessions of silent hosts, and the
+//! jobs that make no progress (`clock.rs`).
 //!
 //! Invariants: those of `session.rs`, `leases.rs` and `jobs.rs`. The server has the lease of its
 //! root folder, so two servers never use the same folders.
@@ -66,7 +67,7 @@ const IDLE: Duration = Duration::from_secs(3);
 /// The maximum number of session events that are kept for [`Server::take_session_events`].
 const EVENTS_MAX: usize = 1024;
 
-/// How many descriptors of the process are left to jobs and to the device itself.
+/// The number of descriptors of the process that are reserved for jobs and for the device itself.
 const OPEN_RESERVE: u64 = 64;
 
 /// How often the tasks that accept connections check whether the server is stopping.
@@ -85,7 +86,7 @@ struct State {
     events: VecDeque<SessionEvent>,
     /// The peers that were refused and that nobody has taken yet.
     refused: RefusedPeers,
-    /// The folders that sessions ask for in vain.
+    /// The folders that sessions ask for although they do not exist.
     missing: Missing,
 }
 
@@ -129,6 +130,8 @@ struct Inner {
     root_epoch: Epoch,
     _root_lease: Box<dyn Lease>,
     device: [u8; 16],
+    /// A random id of this start of the server.
+    start: [u8; 16],
     started: Instant,
     /// The number of jobs that are running.
     busy_slots: AtomicUsize,
@@ -144,15 +147,18 @@ struct Inner {
     ticked_ns: AtomicU64,
     /// Notified when the server stops, and when a connection of a stopping server has ended.
     stopping: Condvar,
-    /// The folders that sessions use. A folder that no session uses is opened anew, in case it was
-    /// removed or replaced meanwhile.
+    /// The folders that sessions use. If no session uses a folder any more, the next session opens
+    /// it again, in case it was removed or replaced meanwhile.
     open_folders: Mutex<BTreeMap<String, Weak<Folder>>>,
     /// The rates of the storage, once they were measured.
     measured: Mutex<Option<Machine>>,
     /// Held while a merge is measured.
     measuring: Mutex<()>,
-    /// The leases that were granted since the start, by folder and name.
+    /// The leases that were granted since the start, by folder and name, as long as leases are kept
+    /// for their last holders.
     given: Mutex<BTreeSet<(String, String)>>,
+    /// How many leases of each folder were granted for the first time since the start.
+    new_leases: Mutex<BTreeMap<String, usize>>,
 }
 
 /// 16 random bytes.
@@ -167,6 +173,16 @@ impl Inner {
     /// The state of the session whose token has this hash.
     fn session(&self, token_hash: u128) -> Option<Arc<SessionState>> {
         self.state.lock().sessions.get(&token_hash).cloned()
+    }
+
+    /// An id of the present boot of the machine and of its file system. If the boot is not known,
+    /// each start of the server counts as one.
+    fn boot(&self) -> Vec<u8> {
+        let boot = self.folders.boot();
+        match boot.is_empty() {
+            true => self.start.to_vec(),
+            false => boot,
+        }
     }
 
     /// Notes that a peer was refused. `host` is how it described itself, if it did.
@@ -276,7 +292,8 @@ impl Inner {
         own(known?)
     }
 
-    /// Checks that there may be one more session. This may end a session that loses nothing.
+    /// Checks that there may be one more session. If the maximum is reached, this may end another
+    /// session, which loses nothing by it.
     fn check_room(&self, state: &mut State) -> std::result::Result<(), Refusal> {
         if state.is_stopping {
             let reason = "the device is being stopped".to_string();
@@ -319,7 +336,7 @@ impl Inner {
         let folder = Arc::new(Folder {
             name: name.to_string(),
             storage: self.folders.open(name, create)?,
-            grants: self.runtime.mutex(()),
+            grants: self.runtime.mutex(BTreeMap::new()),
         });
         open.retain(|_, folder| folder.strong_count() > 0);
         open.insert(name.to_string(), Arc::downgrade(&folder));
@@ -345,19 +362,38 @@ impl Inner {
         Ok(Arc::new(Folder {
             storage: Arc::new(storage),
             name,
-            grants: self.runtime.mutex(()),
+            grants: self.runtime.mutex(BTreeMap::new()),
         }))
     }
 
-    /// Whether this lease was granted since the server's start.
+    /// For how much longer leases are kept for the holders that they had before the server's start.
+    fn grace_left(&self) -> Duration {
+        let since = self.runtime.now().since(self.started);
+        self.options.restart_grace.saturating_sub(since)
+    }
+
+    /// Whether this lease was granted since the server's start. This is known only while leases are
+    /// kept for their last holders.
     fn was_given(&self, folder: &str, lease: &str) -> bool {
         let key = (folder.to_string(), lease.to_string());
         self.given.lock().contains(&key)
     }
 
-    fn note_given(&self, folder: &str, lease: &str) {
-        let key = (folder.to_string(), lease.to_string());
-        self.given.lock().insert(key);
+    /// Notes that this lease was granted. `is_new` means that it was never granted before.
+    fn note_given(&self, folder: &str, lease: &str, is_new: bool) {
+        if is_new {
+            let mut new_leases = self.new_leases.lock();
+            *new_leases.entry(folder.to_string()).or_default() += 1;
+        }
+        if !self.grace_left().is_zero() {
+            let key = (folder.to_string(), lease.to_string());
+            self.given.lock().insert(key);
+        }
+    }
+
+    /// How many leases of this folder were granted for the first time since the server's start.
+    fn new_lease_count(&self, folder: &str) -> usize {
+        self.new_leases.lock().get(folder).copied().unwrap_or(0)
     }
 
     /// Takes one of the slots for jobs, if one is free.
@@ -523,13 +559,17 @@ impl Server {
         let root = folders.root();
         let root_lease = root.lease("device")?;
         let root_epoch = root_lease.epoch();
-        let device = notes::device_id(&*root, root_epoch, random_id(runtime))?;
+        // At the first start of a device, this is its id, too.
+        let start = random_id(runtime);
+        let device = notes::device_id(&*root, root_epoch, start)?;
         folders.remove_scratch()?;
         let listeners = addresses
             .iter()
             .map(|address| network.listen(address))
             .collect::<std::result::Result<Vec<_>, LinkError>>()?;
         let mut options = options;
+        // A job has one subjob at least.
+        options.parallelism = options.parallelism.max(1);
         // Connections and the files of jobs need descriptors too.
         let others = options.connections_max as u64 + OPEN_RESERVE;
         if let Some(most) = root.open_objects_max() {
@@ -543,6 +583,7 @@ impl Server {
             root_epoch,
             _root_lease: root_lease,
             device,
+            start,
             started: runtime.now(),
             busy_slots: AtomicUsize::new(0),
             open_objects: InUse::default(),
@@ -554,27 +595,36 @@ impl Server {
             stopping: runtime.condvar(),
             open_folders: runtime.mutex(BTreeMap::new()),
             given: runtime.mutex(BTreeSet::new()),
+            new_leases: runtime.mutex(BTreeMap::new()),
             measured: runtime.mutex(None),
             measuring: runtime.mutex(()),
         });
         let mut server = Server {
-            inner: Arc::clone(&inner),
+            inner,
             listeners,
             tasks: Vec::new(),
         };
-        for listener in &server.listeners {
-            let (inner, listener) = (Arc::clone(&inner), Arc::clone(listener));
-            let accept = move || accept(&inner, &*listener);
-            let task = runtime.spawn("accept", accept);
-            server
-                .tasks
-                .push(task.map_err(|e| StartError::Task(e.to_string()))?);
+        match server.start_tasks() {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                // The tasks that were started would go on, and keep the lease of the root folder.
+                server.stop();
+                Err(StartError::Task(error.to_string()))
+            }
         }
-        let clock = runtime.spawn("device clock", move || clock::tick(&inner));
-        server
-            .tasks
-            .push(clock.map_err(|e| StartError::Task(e.to_string()))?);
-        Ok(server)
+    }
+
+    fn start_tasks(&mut self) -> std::io::Result<()> {
+        let runtime = self.inner.runtime.clone();
+        for listener in &self.listeners {
+            let (inner, listener) = (Arc::clone(&self.inner), Arc::clone(listener));
+            let accept = move || accept(&inner, &*listener);
+            self.tasks.push(runtime.spawn("accept", accept)?);
+        }
+        let inner = Arc::clone(&self.inner);
+        let clock = move || clock::tick(&inner);
+        self.tasks.push(runtime.spawn("device clock", clock)?);
+        Ok(())
     }
 
     /// The addresses at which the server listens. A port that the system chose is filled in.
@@ -612,13 +662,13 @@ impl Server {
     }
 
     /// The peers that were refused since the last call, without those that asked for a folder that
-    /// does not exist. At most 32 are kept, and the others are counted.
+    /// does not exist. At most 32 are kept. The further ones are only counted.
     pub fn take_refused(&self) -> RefusedPeers {
         std::mem::take(&mut self.inner.state.lock().refused)
     }
 
-    /// The folders that sessions had before and now ask for in vain. There is at most one such
-    /// report in a minute.
+    /// The folders that sessions used before and that do not exist now. There is at most one such
+    /// report per minute.
     pub fn take_missing_folders(&self) -> Option<MissingFolders> {
         let now = self.inner.runtime.now();
         self.inner.state.lock().missing.report(now)

@@ -1,13 +1,14 @@
-//! The storage in which a job writes its tables: it syncs no names, and never deletes an object
-//! that the job did not create and was not handed over to it.
+//! The storage in which a job writes its tables. It syncs no names, and it deletes only objects
+//! that the job created or that were handed over to the job.
 //!
-//! A sync of names reports a failure once, to whoever asks first. It belongs to the host, which has
-//! to know it (RFC 9, D8). And an output's name that is taken belongs to somebody else (D5).
+//! The system reports a failed sync of names only once, to the first task that asks. The host has
+//! to learn of that failure, so only the host syncs names (RFC 9, D8). If the name of an output is
+//! taken, that object belongs to somebody else, and the job must not delete it (D5).
 //!
-//! Invariants: `sync_dir` does nothing. `delete` and `rename` reach only objects that were handed
-//! over, created or renamed to here.
+//! Invariants: `sync_dir` does nothing. `delete`, `rename` and `recycle` change only objects that
+//! were handed over to the job, or that the job created here. A renamed object stays one of these.
 //!
-//! Threading: shared; a runtime mutex, held over no call.
+//! Threading: shared. There is one runtime mutex, and it is not held during a call of the storage.
 
 use std::any::Any;
 use std::collections::BTreeSet;

@@ -11,8 +11,8 @@
 //!   more.
 //! - If a host breaks these rules, what it sends is refused, and the attempt fails.
 //!
-//! Threading: shared by connections and by the tasks of the attempt. There is one lock, and it is
-//! not held during any call.
+//! Threading: shared by connections and by the tasks of the attempt. Locks are taken in this order:
+//! `state`, then `asked`. No lock is held during a call of a storage or of a link.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

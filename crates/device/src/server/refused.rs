@@ -1,7 +1,7 @@
 //! The peers that a server refused, for its operator.
 //!
-//! Invariants: a hostile peer can make the server keep only [`KEPT_MAX`] of them, each with the
-//! bytes of one hello at most and a reason of the server.
+//! Invariants: at most [`KEPT_MAX`] of them are kept. Each has at most the text of one hello, and a
+//! reason that the server gives. So hostile peers cannot fill the server's memory.
 //!
 //! Threading: plain data, under the lock of the server's state.
 

@@ -56,6 +56,11 @@ fn not_open(op: &'static str, file: u64) -> StorageError {
     StorageError::new(StorageErrorKind::Closed, op, "", detail)
 }
 
+fn in_use(op: &'static str, file: u64) -> StorageError {
+    let detail = format!("the host has another object open as object {file}");
+    StorageError::new(StorageErrorKind::InvalidInput, op, "", detail)
+}
+
 /// Executes a request.
 pub(super) fn execute(
     inner: &Arc<Inner>,
@@ -114,9 +119,9 @@ pub(super) fn execute(
                 Err(error) => Err(error).into(),
             }
         }
-        Request::Read { file, ranges } => read(session, file, &ranges),
-        Request::ReadSmall { name } => read_small(session, &name),
-        Request::List { after } => list(session, &after).into(),
+        Request::Read { file, ranges } => unless_ended(session, read(session, file, &ranges)),
+        Request::ReadSmall { name } => unless_ended(session, read_small(session, &name)),
+        Request::List { after } => unless_ended(session, list(session, &after).into()),
         Request::FreeBytes => {
             let folder = session.folder.as_ref();
             let bytes = folder.and_then(|folder| folder.storage.free_bytes());
@@ -132,7 +137,7 @@ pub(super) fn execute(
         }
         Request::Describe => Ok(Answer::Machine(inner.machine())).into(),
         Request::Echo { len } if len as usize > BULK_MAX => {
-            let detail = format!("{len} bytes are more than a frame has");
+            let detail = format!("{len} bytes do not fit into one answer");
             let kind = StorageErrorKind::InvalidInput;
             Err(StorageError::new(kind, "echo", "", detail)).into()
         }
@@ -194,6 +199,15 @@ pub(super) fn execute(
     }
 }
 
+/// The answer to a read. If the state of the session has ended meanwhile, another host may have the
+/// lease, and what was read may be that host's.
+fn unless_ended(session: &SessionState, executed: Executed) -> Executed {
+    if session.is_ended() && !planted!(FencedRead) {
+        return Executed::Answer(Answer::Ended, Vec::new());
+    }
+    executed
+}
+
 /// Executes a change in the session's lane of names.
 fn change_names(
     inner: &Arc<Inner>,
@@ -245,6 +259,7 @@ fn make_change(
     Ok(match change {
         NamesChange::Create { name, file, direct } => {
             let epoch = local("create")?;
+            check_free(session, "create", file)?;
             let room = take_room(inner, session)?;
             let written = match direct {
                 true => storage.create_direct(epoch, &name)?,
@@ -255,6 +270,7 @@ fn make_change(
         }
         NamesChange::Recycle { old, new, file } => {
             let epoch = local("recycle")?;
+            check_free(session, "recycle", file)?;
             let room = take_room(inner, session)?;
             let before = session.objects.lock().written_as(&old);
             let lanes = lanes_of(&before);
@@ -399,7 +415,18 @@ fn take_room(inner: &Inner, session: &SessionState) -> Result<Taken, StorageErro
     taken.ok_or_else(|| full("all hosts together", options.open_objects_all_max))
 }
 
-/// Registers a file that is open for writing.
+/// Fails if the host has an object open under this number. The end of a lease or of a session waits
+/// only for requests to files that are registered, so a file that is open for writing must stay so.
+fn check_free(session: &SessionState, op: &'static str, file: u64) -> Result<(), StorageError> {
+    let is_open = session.objects.lock().open.contains_key(&file);
+    match is_open {
+        true => Err(in_use(op, file)),
+        false => Ok(()),
+    }
+}
+
+/// Registers a file that is open for writing. No such file has this number, because the caller has
+/// checked that and has the lane of names.
 fn opened(session: &SessionState, file: u64, written: Arc<dyn WriteFile>, room: Taken) -> Answer {
     let len = written.len();
     let object = Object::Written(session.new_written(written, room));
@@ -424,9 +451,13 @@ fn reopen(
     }
     {
         let objects = session.objects.lock();
-        if let Some(Object::Written(written)) = objects.open.get(&file) {
-            let len = written.file.len();
-            return Ok(Answer::Opened { len });
+        match objects.open.get(&file) {
+            Some(Object::Written(written)) => {
+                let len = written.file.len();
+                return Ok(Answer::Opened { len });
+            }
+            Some(Object::Read(_)) => return Err(in_use("reopen", file)),
+            None => {}
         }
         if objects.was_closed(file) {
             return Err(not_open("reopen", file));
@@ -455,9 +486,13 @@ fn open(
     let folder = session.folder.as_ref().ok_or_else(|| no_folder("open"))?;
     {
         let objects = session.objects.lock();
-        if let Some(Object::Read(object)) = objects.open.get(&file) {
-            let len = object.file.len();
-            return Ok(Answer::Opened { len });
+        match objects.open.get(&file) {
+            Some(Object::Read(object)) => {
+                let len = object.file.len();
+                return Ok(Answer::Opened { len });
+            }
+            Some(Object::Written(_)) => return Err(in_use("open", file)),
+            None => {}
         }
     }
     let room = take_room(inner, session)?;
@@ -473,6 +508,10 @@ fn open(
     // The host did not wait for the answer, and has closed the object.
     if objects.was_closed(file) {
         return Err(not_open("open", file));
+    }
+    // Another request has opened an object for writing under this number meanwhile.
+    if let Some(Object::Written(_)) = objects.open.get(&file) {
+        return Err(in_use("open", file));
     }
     let reading = Reading {
         file: object,
@@ -556,7 +595,7 @@ fn read_small(session: &SessionState, name: &str) -> Executed {
     let read = || {
         let object = folder.storage.open(name)?;
         if object.len() > BULK_MAX as u64 {
-            let detail = format!("it has {} bytes, which is no small object", object.len());
+            let detail = format!("its {} bytes do not fit into one answer", object.len());
             return Err(StorageError::new(
                 StorageErrorKind::InvalidInput,
                 "read",
@@ -642,8 +681,8 @@ fn change_file(
         lane.failed = lane.last.clone();
     }
     if let (FileChange::Sync, Err(error)) = (&change, &result) {
-        // The host may not have asked for this sync, and the system reports such a failure only
-        // once.
+        // The host may not have asked for this sync. But the system reports its failure only once,
+        // so a later sync of the object has to return this error.
         let name = written.name.lock().clone();
         session.failed.lock().objects.insert(name, error.clone());
     }

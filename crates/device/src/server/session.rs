@@ -32,8 +32,9 @@ pub(super) struct Folder {
     /// The folder's name. The name of a scratch folder begins with `scratch-`.
     pub(super) name: String,
     pub(super) storage: Arc<dyn Storage>,
-    /// Serialises the grants of the folder's leases.
-    pub(super) grants: Mutex<()>,
+    /// Serialises the grants of the folder's leases. For each lease that was to be granted again,
+    /// it has the last epoch of the folder's own lease that was taken and could not be noted.
+    pub(super) grants: Mutex<BTreeMap<String, u64>>,
 }
 
 /// A lease that the session has.
@@ -175,8 +176,8 @@ impl Objects {
 /// How many closed objects are remembered.
 const CLOSED_MAX: usize = 4096;
 
-/// The syncs that failed. If such a sync were tried again, it would succeed, although bytes or
-/// names are lost.
+/// The syncs that failed. If such a sync were tried again, it could succeed although bytes or names
+/// are lost, because the system reports a failure only once.
 #[derive(Default)]
 pub(super) struct FailedSyncs {
     pub(super) names: Option<StorageError>,

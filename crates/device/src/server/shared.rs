@@ -1,7 +1,7 @@
 //! The folders of this machine that a server shares with hosts, which name them by their paths.
 //!
-//! Invariants: no path leads out of the folders of the option `shared`, neither with `..` nor
-//! through a symbolic link.
+//! Invariants: a host reaches only the folders of the option `shared` and what is below them. Its
+//! path cannot lead out of them with `..`, nor through a symbolic link.
 //!
 //! Threading: shared.
 
@@ -63,8 +63,8 @@ impl Inner {
         }
         let opened = self.folders.open_shared(path);
         let (storage, real_path) = opened.map_err(with_user)?;
-        // So could a symbolic link, which any host that writes there can create at any time. So the
-        // path of the folder that was opened counts.
+        // A symbolic link could lead out of it too, and a host that can write there can create one
+        // at any time. So the path of the folder that was opened is compared.
         if !is_shared && real_path != wanted {
             let detail = "the path has a symbolic link in it on the device, and folders that are \
                           shared are named by their real paths";

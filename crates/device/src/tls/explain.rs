@@ -3,7 +3,7 @@
 //! Invariants: an error that another attempt cannot cure, because certificates or settings must be
 //! changed first, has the kind [`LinkErrorKind::PermissionDenied`].
 //!
-//! Threading: none.
+//! Threading: pure functions.
 
 use rustls::{AlertDescription as Alert, CertificateError as Bad, Error, InvalidMessage};
 use siltstone_storage::link::LinkErrorKind;

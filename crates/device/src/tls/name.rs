@@ -2,7 +2,7 @@
 //!
 //! Invariants: no bytes of a certificate cause a panic. Lengths are checked before they are used.
 //!
-//! Threading: none.
+//! Threading: pure functions.
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;

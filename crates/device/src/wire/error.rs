@@ -32,7 +32,7 @@ const KINDS: [StorageErrorKind; 16] = [
 ];
 
 /// The operations that an error may name. All others are decoded as [`OTHER_OPERATION`].
-const OPERATIONS: [&str; 30] = [
+const OPERATIONS: [&str; 34] = [
     "lease",
     "lease_shared",
     "create",
@@ -63,6 +63,10 @@ const OPERATIONS: [&str; 30] = [
     "measure",
     "echo",
     "change",
+    "truncate_to_position",
+    "map",
+    "open_directory",
+    "create_directory",
 ];
 
 /// The name of an unknown operation.
@@ -120,7 +124,28 @@ pub fn get_error(i: &mut FieldReader<'_>) -> Decoded<StorageError> {
 
 #[cfg(test)]
 mod tests {
+    use siltstone_storage::{FileStorage, OpKind};
+
     use super::*;
+
+    /// A host shows the operation that failed on the device.
+    #[test]
+    fn the_operations_of_storages_are_known() {
+        for kind in OpKind::ALL {
+            // These report no errors.
+            let is_advice = matches!(kind, OpKind::StartWriteback | OpKind::Advise);
+            let name = kind.name();
+            assert!(is_advice || OPERATIONS.contains(&name), "{name}");
+        }
+        let errors = [
+            FileStorage::open_existing("/dev/null/folder").map(drop),
+            FileStorage::open_or_create("/dev/null/folder").map(drop),
+        ];
+        for error in errors {
+            let op = error.unwrap_err().op;
+            assert!(OPERATIONS.contains(&op), "{op}");
+        }
+    }
 
     #[test]
     fn errors_are_read_as_they_are_written() {

@@ -9,7 +9,7 @@
 //!
 //! Invariants: a hello has at most [`HELLO_MAX`] bytes. A peer that is not authenticated yet cannot
 //! make the other side keep more than that. Texts for messages are cut when a hello is encoded, so
-//! that no text makes a hello that the other side refuses.
+//! that a long text does not make the hello longer than the other side accepts.
 
 use siltstone_storage::StorageErrorKind;
 use siltstone_table::Damage;

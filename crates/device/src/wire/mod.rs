@@ -1,8 +1,9 @@
 //! The bytes that cross a link: the two hellos with which a connection begins, and the frames after
 //! them, which carry requests and answers.
 //!
-//! Invariants: decoding never panics, and allocates no more than limits that are checked before. A
-//! decoded value is known to be well formed, but is not believed to be true.
+//! Invariants: decoding never panics. A length is compared with its limit before memory is
+//! allocated for it. A decoded value is well formed, but it may still be wrong, because the peer
+//! may lie.
 //!
 //! Threading: pure functions. [`FrameReader`] has one owner.
 

@@ -229,7 +229,7 @@ pub enum NamesChange {
         /// The object's new name.
         new: String,
     },
-    /// Sets the contents of an object to the bulk bytes. Nothing relies on such an object.
+    /// Sets the contents of an object to the bulk bytes, without making them durable.
     Publish {
         /// The object.
         name: String,

@@ -2,15 +2,15 @@
 //!
 //! While a request is under way, small appends are held back and joined into one request, because
 //! each request costs two system calls and wakes a task of the device. The joined append is sent by
-//! whatever waits for an answer or reads the object, by the append that finds no request under way
-//! or makes the joined one large, and at the latest by the keeper. An append that finds no request
-//! under way is sent at once, unless the link has no room. So a writer waits for a busy device only
-//! when the limit of bytes without an answer is reached, or when the file needs a connection and a
-//! new one has to be made.
+//! a call that waits for an answer or reads the object, by an append that finds no request under
+//! way, or by the append that makes it large. If there is no such call, the keeper sends it. An
+//! append that finds no request under way is sent at once, unless the link has no room. So a writer
+//! waits for a busy device only when the limit of bytes without an answer is reached, or when the
+//! file needs a connection and a new one has to be made.
 //!
 //! Invariants: those of the parent module. Nothing is joined to a change that has a number, because
-//! that change is sent again unchanged, and nothing to a change behind which a sync is due. An
-//! append that fails as `Unreachable` has had no effect.
+//! that change is sent again unchanged. Nothing is joined either when a sync is due. An append that
+//! fails as `Unreachable` has had no effect.
 //!
 //! Threading: as the parent module.
 

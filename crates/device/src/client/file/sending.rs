@@ -1,14 +1,14 @@
 //! Sends the changes in the tail of a file, and shares the file's lock while there are many.
 //!
 //! On a slow link, a call of the link takes as long as the link needs for the bytes. The lock is
-//! held during the call. So a call has few bytes, and a task that has more to send lets those that
-//! wait for the lock have it after each call. Otherwise all of them would wait until everything was
-//! sent, and the cancel of a job would not be noticed for as long.
+//! held during the call. So few bytes are sent with each call, and a task that has more to send
+//! leaves the lock after each call to the tasks that wait for it. Otherwise all of them would wait
+//! until everything was sent, and the cancel of a job would not be noticed for as long.
 //!
 //! A task that waits for a change, for example because another one receives, needs the lock at the
-//! end of its wait. It does not say when that is. So a task that sends lets it have the lock after
-//! [`TURN_AFTER`], and not after each call, which would cost a pause each time although the others
-//! mostly have nothing to do.
+//! end of its wait, and nobody knows when that will be. So a task that sends leaves the lock to
+//! such tasks once in [`TURN_AFTER`]. It does not do so after each call: that would cost a pause
+//! each time, although these tasks mostly have nothing to do.
 //!
 //! Invariants: those of the parent module.
 //!
