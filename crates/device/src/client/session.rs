@@ -559,7 +559,10 @@ impl Session {
             tracing::warn!(address = %self.address, %error, "the device cannot be reached");
         }
         let now = self.runtime.now();
-        pool.down.get_or_insert((now, error.to_string()));
+        // The reason may have changed since: a device that was down may come back in a release that
+        // this side does not understand.
+        let since = pool.down.as_ref().map_or(now, |(since, _)| *since);
+        pool.down = Some((since, error.to_string()));
     }
 
     /// Gives a pipe back. All its requests must be answered.
@@ -707,7 +710,7 @@ impl Session {
         let deadline = self.runtime.now() + CONNECT_LIMIT;
         let connection = match self.network.connect(&self.address, deadline) {
             Ok(connection) => connection,
-            Err(error) if error.kind == LinkErrorKind::InvalidAddress => {
+            Err(error) if error.kind == LinkErrorKind::InvalidAddress && !self.was_attached() => {
                 let kind = StorageErrorKind::InvalidInput;
                 return Tried::Failed(StorageError::new(
                     kind,
@@ -759,7 +762,9 @@ impl Session {
                     Some(_) => Tried::Lost(ConnectionError::Refused(error)),
                 }
             }
-            Err(ConnectionError::Wire(error)) => {
+            // Another attempt would end in the same way until somebody starts another program. A
+            // session that was attached before waits for that.
+            Err(ConnectionError::Wire(error)) if !self.was_attached() => {
                 connection.close();
                 let kind = StorageErrorKind::Unsupported;
                 let name = self.describe();
