@@ -451,8 +451,12 @@ impl Session {
         self.pool.lock().attached.clone()
     }
 
-    pub(super) fn note_lease(&self, lease: LeaseRecord) {
-        self.pool.lock().leases.push(lease);
+    /// Notes a lease that was granted. Returns whether another task is attaching the session now.
+    /// That task may ask for the other leases only.
+    pub(super) fn note_lease(&self, lease: LeaseRecord) -> bool {
+        let mut pool = self.pool.lock();
+        pool.leases.push(lease);
+        pool.is_attaching
     }
 
     /// Forgets a lease. Returns whether the session had it.
