@@ -185,7 +185,8 @@ pub(super) struct Limit {
     begun: Instant,
     limit: Duration,
     /// How many connections the call may use beyond the maximum. The keeper may use one more,
-    /// because it makes files give theirs back.
+    /// because it makes files give theirs back. The task that sends signs of life may use another
+    /// one besides that, because it must not wait for a slow answer to somebody else.
     extra: usize,
     /// Makes the call give up when the job that it is for is cancelled.
     cancel: Option<CancelToken>,
@@ -257,6 +258,7 @@ impl Session {
             address: address.to_string(),
             silence: options.silence,
             last_heard_ns: AtomicU64::new(0),
+            ends_ns: AtomicU64::new(u64::MAX),
             traffic,
             joined_count: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
@@ -388,6 +390,14 @@ impl Session {
         }
     }
 
+    /// As [`Session::limit_of`], for the task that sends signs of life.
+    pub(super) fn live_limit(&self, limit: Duration) -> Limit {
+        Limit {
+            extra: 2,
+            ..self.limit_of(limit)
+        }
+    }
+
     /// Whether a call that needs a connection now would have to wait for one.
     pub(super) fn is_crowded(&self) -> bool {
         let pool = self.pool.lock();
@@ -396,7 +406,7 @@ impl Session {
 
     /// Whether a call must give up instead of making another attempt.
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
-        if limit.is_cancelled() {
+        if limit.is_cancelled() || self.runtime.now() >= self.vital.ends() {
             return true;
         }
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
@@ -427,6 +437,19 @@ impl Session {
     /// Why every call fails, if the session has ended.
     pub(super) fn ended(&self) -> Option<StorageError> {
         self.pool.lock().ended.clone()
+    }
+
+    /// The session ends within this time. After that, calls give up even if the device says that it
+    /// is working.
+    pub(super) fn end_within(&self, most: Duration) {
+        let ends = (self.runtime.now() + most).as_nanos();
+        self.vital.ends_ns.fetch_min(ends, Ordering::Relaxed);
+    }
+
+    /// Puts off the end of the session, if it is nearer than this.
+    pub(super) fn end_after(&self, least: Duration) {
+        let ends = (self.runtime.now() + least).as_nanos();
+        self.vital.ends_ns.fetch_max(ends, Ordering::Relaxed);
     }
 
     /// Makes every later call fail with this error.
@@ -581,7 +604,9 @@ impl Session {
             .attached
             .as_ref()
             .is_some_and(|w| w.state == pipe.state);
-        if is_attached && pool.ended.is_none() {
+        // A connection beyond the maximum is closed, because another call would take it.
+        let is_extra = pool.count > self.options.connections_max;
+        if is_attached && !is_extra && pool.ended.is_none() {
             pool.idle.push(pipe);
             self.changed.notify_one();
             return;
