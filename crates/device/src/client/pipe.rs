@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::Connection;
-use siltstone_storage::{Instant, Runtime};
+use siltstone_storage::{Instant, Runtime, StorageErrorKind};
 
 use super::link_rate::LinkRate;
 use super::purpose::{Awaited, LinkPurpose, Traffic};
@@ -132,6 +132,10 @@ impl Receiver {
         if let Answer::Failed(error) = &mut answer {
             // Without this, a full disk, for example, could be taken for one of this machine.
             error.detail += &format!(", on the device at {}", self.vital.address);
+            if error.kind == StorageErrorKind::TooManyOpen {
+                // The general advice is about a process, which is not this one here.
+                error.detail += ", which has reached its own limit";
+            }
         }
         Ok(Some((answer, frame)))
     }
