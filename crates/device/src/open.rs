@@ -404,6 +404,7 @@ pub fn connect(
     let device = Device::connect(&runtime, network, address.clone(), folder, client);
     device.map_err(|error| {
         let is_denied = error.kind == StorageErrorKind::PermissionDenied;
+        let is_full = error.kind == StorageErrorKind::TooManyOpen;
         let error = Error::from(error);
         match error.kind() {
             // The general advice is about files on this machine only.
@@ -414,6 +415,11 @@ pub fn connect(
             _ if is_denied => error.advice(
                 "check the certificates and the CA files on both sides, the device's access list, \
                  and the permissions of the folder on the device",
+            ),
+            // The general advice is about open files of this process.
+            _ if is_full => error.advice(
+                "this is a limit of the device: close sessions of other hosts, or wait until the \
+                 device has ended those that are silent",
             ),
             ErrorKind::NotFound => error.advice(
                 "there is no such folder on the device; a command that may create a store makes it",

@@ -22,9 +22,9 @@ use siltstone_device::wire::survivors::SurvivorsPiece;
 use siltstone_device::wire::{ClientHello, FolderWanted, Request, ServerHello};
 use siltstone_device::{ClientOptions, DataFolder, Folders, MemoryFolders, Server, ServerOptions};
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
-use siltstone_storage::link::{Connection, MemoryNetwork, Network, Received};
+use siltstone_storage::link::{Connection, LinkFaults, MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{Epoch, MemoryStorage, OpKind, Runtime, Storage, StorageErrorKind};
 use siltstone_table::exec::InputMap;
 use siltstone_table::exec::part::Part;
 use siltstone_table::exec::survivors::{Extent, Survivors};
@@ -429,6 +429,31 @@ fn a_host_of_this_machine_that_ended_is_not_listed_for_long() {
     });
 }
 
+/// Creates an object by a call that gives up, because the answer is lost. Returns its name.
+fn create_and_give_up(setup: &Setup, storage: &Arc<dyn Storage>, epoch: Epoch) -> String {
+    setup.network.set_faults(LinkFaults {
+        delay: Duration::from_micros(500),
+        ..LinkFaults::default()
+    });
+    for tries in 1..40 {
+        let name = format!("file-{tries}");
+        let (storage, of) = (Arc::clone(storage), name.clone());
+        let create = move || storage.create(epoch, &of).map(drop);
+        let creating = setup.runtime.spawn("create", create).unwrap();
+        let wait = Duration::from_micros(1000 + 100 * tries);
+        setup.runtime.sleep(wait);
+        setup.network.set_silent(true);
+        setup.network.freeze_all();
+        let created = creating.join().unwrap();
+        setup.network.set_silent(false);
+        setup.runtime.sleep(Duration::from_secs(5));
+        if created.is_err() && setup.folders.folder("db").open(&name).is_ok() {
+            return name;
+        }
+    }
+    panic!("no call gave up after it took effect");
+}
+
 #[test]
 fn an_object_that_nobody_claims_is_closed() {
     with_device(13, |setup| {
@@ -436,34 +461,7 @@ fn an_object_that_nobody_claims_is_closed() {
         let storage = device.storage();
         let lease = storage.lease("store").unwrap();
         let open = |setup: &Setup| setup.server.as_ref().unwrap().sessions()[0].open_objects;
-        setup
-            .network
-            .set_faults(siltstone_storage::link::LinkFaults {
-                delay: Duration::from_micros(500),
-                ..Default::default()
-            });
-        // The answer to a creation is lost, and the call gives up.
-        let mut tries = 0;
-        let name = loop {
-            tries += 1;
-            assert!(tries < 40, "no call gave up after it took effect");
-            let name = format!("file-{tries}");
-            let storage = device.storage();
-            let (epoch, of) = (lease.epoch(), name.clone());
-            let create = move || storage.create(epoch, &of).map(drop);
-            let creating = setup.runtime.spawn("create", create).unwrap();
-            setup
-                .runtime
-                .sleep(Duration::from_micros(1000 + 100 * tries));
-            setup.network.set_silent(true);
-            setup.network.freeze_all();
-            let created = creating.join().unwrap();
-            setup.network.set_silent(false);
-            setup.runtime.sleep(Duration::from_secs(5));
-            if created.is_err() && setup.folders.folder("db").open(&name).is_ok() {
-                break name;
-            }
-        };
+        let name = create_and_give_up(setup, &storage, lease.epoch());
         // The next change settles the creation.
         storage.sync_dir(lease.epoch()).unwrap();
         setup.runtime.sleep(Duration::from_secs(10));
@@ -476,6 +474,40 @@ fn an_object_that_nobody_claims_is_closed() {
             "{before} were open, and nobody claimed one for a minute"
         );
         // A caller that makes the same call again still gets the object.
+        let file = storage.create(lease.epoch(), &name).unwrap();
+        file.append(&[b"claimed"]).unwrap();
+        file.sync().unwrap();
+        assert_eq!(storage.read_small(&name).unwrap(), b"claimed");
+        drop(file);
+        lease.release().unwrap();
+        device.close();
+    });
+}
+
+/// The object of a creation that gave up was closed, and cannot be opened again for a while. The
+/// creation is not forgotten by that: the same call succeeds later.
+#[test]
+fn a_creation_is_claimed_after_an_attempt_that_failed() {
+    with_device(33, |setup| {
+        setup.stop();
+        setup.options.open_objects_max = 20;
+        setup.start();
+        let device = setup.connect_with("db", common::impatient(Duration::from_secs(2)));
+        let storage = device.storage();
+        let lease = storage.lease("store").unwrap();
+        storage.create(lease.epoch(), "other").map(drop).unwrap();
+        let name = create_and_give_up(setup, &storage, lease.epoch());
+        // The next change settles the creation, and nobody claims the object for a minute.
+        storage.sync_dir(lease.epoch()).unwrap();
+        setup.runtime.sleep(Duration::from_secs(80));
+        let mut readers = Vec::new();
+        while let Ok(reader) = storage.open("other") {
+            readers.push(reader);
+        }
+        let error = storage.create(lease.epoch(), &name).map(drop).unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::TooManyOpen, "{error}");
+        drop(readers);
+        setup.runtime.sleep(Duration::from_secs(5));
         let file = storage.create(lease.epoch(), &name).unwrap();
         file.append(&[b"claimed"]).unwrap();
         file.sync().unwrap();

@@ -13,24 +13,33 @@ use common::address;
 use jobs::{Content, a_job, files, table_input};
 use siltstone::{Components, Options, Store, Value};
 use siltstone_device::wire::Answer;
-use siltstone_device::wire::frame::{FrameHeader, HEADER_BYTES, Label, header_of};
+use siltstone_device::wire::frame::{BULK_MAX, FrameHeader, HEADER_BYTES, Label, header_of};
 use siltstone_device::{
     ClientOptions, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders, Server,
     ServerOptions,
 };
 use siltstone_storage::link::{
-    Address, Connection, LinkResult, Listener, MemoryNetwork, Network, Received,
+    Address, Connection, LinkFaults, LinkResult, Listener, MemoryNetwork, Network, Received,
 };
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{Epoch, Instant, MemoryStorage, Runtime, Storage};
-use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap, Throttle};
+use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, InputMap, Throttle};
 use siltstone_table::job::{Input, Job};
 
-/// The network of a device that reports for each job that it has read and written this many bytes.
+/// What a device lies about.
+#[derive(Clone, Copy)]
+enum Lie {
+    /// It reports for each job that it has read and written this many bytes.
+    Spent(u64),
+    /// It reports parts that never end, for jobs that never end.
+    Parts,
+}
+
+/// The network of a device that lies.
 #[derive(Clone)]
 struct Lying {
     inner: MemoryNetwork,
-    spent_bytes: u64,
+    lie: Lie,
     /// The number of lies.
     told: Arc<AtomicU64>,
 }
@@ -75,25 +84,39 @@ struct LyingConnection {
 }
 
 impl LyingConnection {
-    /// The frame of an answer about a job, with a false count. Such answers have no bulk bytes.
+    /// The frame of an answer about a job, with a lie. `None` for an answer that stays as it is.
     fn changed(&self, parts: &[&[u8]]) -> Option<Vec<u8>> {
         let [header, fields, ..] = parts else {
             return None;
         };
         let header = FrameHeader::decode(header.first_chunk::<HEADER_BYTES>()?).ok()?;
-        let Ok(Answer::Job(mut status)) = Answer::decode(header.kind, fields) else {
-            return None;
+        let answer = Answer::decode(header.kind, fields).ok()?;
+        let (answer, bulk) = match (answer, self.of.lie) {
+            (Answer::Job(mut status), Lie::Spent(bytes)) => {
+                status.counts.spent_bytes = bytes;
+                (Answer::Job(status), Vec::new())
+            }
+            (Answer::Job(mut status), Lie::Parts) => {
+                // The host asks for parts that are empty here.
+                status.parts = vec![Vec::new(); 9];
+                status.end = None;
+                (Answer::Job(status), Vec::new())
+            }
+            // The server has no such part.
+            (Answer::Failed(error), Lie::Parts) if error.detail.contains("the attempt has") => {
+                (Answer::Bytes, vec![7; BULK_MAX])
+            }
+            _ => return None,
         };
-        status.counts.spent_bytes = self.of.spent_bytes;
         self.of.told.fetch_add(1, Ordering::Relaxed);
-        let fields = Answer::Job(status).encode();
+        let fields = answer.encode();
         let label = Label {
             number: header.number,
-            kind: header.kind,
+            kind: answer.kind(),
             flags: 0,
         };
-        let header = header_of(label, &fields, &[]).encode();
-        Some([&header[..], &fields].concat())
+        let header = header_of(label, &fields, &[&bulk]).encode();
+        Some([&header[..], &fields, &bulk].concat())
     }
 }
 
@@ -124,18 +147,19 @@ impl Connection for LyingConnection {
 
 /// A device that lies, and a session of a host with it.
 struct Liar {
+    network: MemoryNetwork,
     server: Server,
     device: Arc<Device>,
     told: Arc<AtomicU64>,
 }
 
 impl Liar {
-    fn new(runtime: &Runtime, spent_bytes: u64) -> Liar {
+    fn new(runtime: &Runtime, lie: Lie) -> Liar {
         let network = MemoryNetwork::new(runtime);
         let told = Arc::new(AtomicU64::new(0));
         let lying: Arc<dyn Network> = Arc::new(Lying {
             inner: network.clone(),
-            spent_bytes,
+            lie,
             told: Arc::clone(&told),
         });
         let folders: Arc<dyn Folders> = Arc::new(MemoryFolders::new(runtime));
@@ -145,10 +169,11 @@ impl Liar {
             name: "db".into(),
             create: true,
         };
-        let network: Arc<dyn Network> = Arc::new(network);
+        let link: Arc<dyn Network> = Arc::new(network.clone());
         let options = ClientOptions::default();
-        let device = Device::connect(runtime, network, address(), folder, options);
+        let device = Device::connect(runtime, link, address(), folder, options);
         Liar {
+            network,
             server: server.expect("a server"),
             device: device.expect("a session"),
             told,
@@ -232,7 +257,7 @@ fn bytes_that_nobody_can_have_spent_fail_the_attempt() {
     };
     for (spent_bytes, is_believed) in [(most, true), (one_more, false), (u64::MAX, false)] {
         simulated(2, move |runtime| {
-            let liar = Liar::new(runtime, spent_bytes);
+            let liar = Liar::new(runtime, Lie::Spent(spent_bytes));
             let storage: Arc<dyn Storage> = liar.device.storage();
             (1..jobs::epoch().0).for_each(|_| drop(storage.lease("store").expect("free")));
             let lease = storage.lease("store").expect("free");
@@ -287,11 +312,46 @@ fn bytes_that_nobody_can_have_spent_fail_the_attempt() {
     }
 }
 
-/// A whole store with such a device: the host runs the compactions, and is not slowed down.
+/// A host whose job is cancelled does not go on reading parts that never end.
+#[test]
+fn parts_without_end_do_not_hold_up_a_cancel() {
+    simulated(4, |runtime| {
+        let liar = Liar::new(runtime, Lie::Parts);
+        let storage: Arc<dyn Storage> = liar.device.storage();
+        (1..jobs::epoch().0).for_each(|_| drop(storage.lease("store").expect("free")));
+        let lease = storage.lease("store").expect("free");
+        let (job, inputs) = job_on(&storage);
+        let (outputs, epoch) = (Arc::clone(&storage), lease.epoch());
+        let context = ExecContext::new(runtime.clone(), inputs, outputs, epoch);
+        liar.network.set_faults(LinkFaults {
+            delay: Duration::from_millis(20),
+            ..LinkFaults::default()
+        });
+        let (cancel, rt) = (context.cancel.clone(), runtime.clone());
+        let later = move || {
+            rt.sleep(Duration::from_secs(2));
+            cancel.cancel();
+        };
+        let later = runtime.spawn("cancel", later).expect("a task");
+        let begun = runtime.now();
+        let executor = DeviceExecutor::new("device", &liar.device);
+        let ran = executor.run(&job, &context).map(drop);
+        let took = runtime.now().since(begun);
+        later.join().expect("no panic");
+        assert!(matches!(ran, Err(ExecError::Cancelled)), "{ran:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        liar.network.set_faults(LinkFaults::default());
+        lease.release().expect("a release");
+        executor.close();
+        liar.end();
+    });
+}
+
+/// A whole store with a device that lies: the host runs the compactions, and is not slowed down.
 #[test]
 fn a_store_with_such_a_device_goes_on() {
     simulated(3, |runtime| {
-        let liar = Liar::new(runtime, u64::MAX);
+        let liar = Liar::new(runtime, Lie::Spent(u64::MAX));
         let mut components = Components::on(liar.device.storage(), runtime.clone());
         let executor = DeviceExecutor::new("device", &liar.device);
         components.executors.push(Arc::new(executor));

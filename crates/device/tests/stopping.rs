@@ -2,72 +2,18 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::slow::{Hangs, SlowFolders};
 use common::{address, impatient};
 use siltstone_device::{Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions};
-use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::sim::{self, SimConfig};
-use siltstone_storage::{OpKind, Result, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{OpKind, Result, Storage, StorageErrorKind};
 
 /// How long a call takes that hangs.
 const SLOW: Duration = Duration::from_secs(200);
-
-/// What hangs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hangs {
-    /// Opening a folder.
-    Folder,
-    /// Calls of this kind.
-    Calls(OpKind),
-}
-
-/// Folders on a disk that hangs.
-struct SlowFolders {
-    inner: MemoryFolders,
-    runtime: Runtime,
-    hangs: Hangs,
-}
-
-impl Folders for SlowFolders {
-    fn root(&self) -> Arc<dyn Storage> {
-        self.inner.root()
-    }
-
-    fn open(&self, name: &str, create: bool) -> Result<Arc<dyn Storage>> {
-        let folder = FaultStorage::new(self.inner.open(name, create)?, &self.runtime);
-        match self.hangs {
-            Hangs::Folder => self.runtime.sleep(SLOW),
-            Hangs::Calls(kind) => {
-                folder.add(Rule::on(kind, Fault::Delay(SLOW)).for_good());
-            }
-        }
-        Ok(Arc::new(folder))
-    }
-
-    fn open_scratch(&self, name: &str) -> Result<Arc<dyn Storage>> {
-        self.inner.open_scratch(name)
-    }
-
-    fn remove_scratch_folder(&self, name: &str) -> Result<()> {
-        self.inner.remove_scratch_folder(name)
-    }
-
-    fn remove_scratch(&self) -> Result<()> {
-        self.inner.remove_scratch()
-    }
-
-    fn open_shared(&self, path: &str) -> Result<(Arc<dyn Storage>, PathBuf)> {
-        self.inner.open_shared(path)
-    }
-
-    fn boot(&self) -> Vec<u8> {
-        self.inner.boot()
-    }
-}
 
 /// Does something on each of several folders of a device whose disk hangs, and stops the server
 /// meanwhile. All of it fails, and the stop takes as long as it may, and not longer.
@@ -78,6 +24,7 @@ fn stop_while(hangs: Hangs, folders: usize, work: fn(&dyn Storage) -> Result<()>
             inner: MemoryFolders::new(&runtime),
             runtime: runtime.clone(),
             hangs,
+            delay: SLOW,
         });
         let options = ServerOptions::default();
         let limit = options.end_limit;

@@ -15,13 +15,19 @@ use siltstone_storage::link::{Address, Network, SocketNetwork};
 /// A device at a Unix socket.
 struct World {
     dir: tempfile::TempDir,
+    sessions_max: usize,
     server: Option<Server>,
 }
 
 impl World {
     fn new() -> World {
+        World::with_sessions(ServerOptions::default().sessions_max)
+    }
+
+    fn with_sessions(sessions_max: usize) -> World {
         let mut world = World {
             dir: tempfile::tempdir().unwrap(),
+            sessions_max,
             server: None,
         };
         std::fs::create_dir(world.dir.path().join("shared")).unwrap();
@@ -37,6 +43,7 @@ impl World {
             shared: vec![self.dir.path().join("shared").canonicalize().unwrap()],
             keep_bytes: 64 << 20,
             slots: 2,
+            sessions_max: self.sessions_max,
             ..ServerOptions::default()
         };
         let addresses = [self.address()];
@@ -131,6 +138,19 @@ fn assert_nothing_failed(store: &DeviceStore) {
         let counts = (side.failed_count, side.rejected_count);
         assert_eq!(counts, (0, 0), "{side:?}");
     }
+}
+
+/// The error for a limit of the device does not advise to raise one of this process.
+#[test]
+fn a_device_with_too_many_sessions_says_so() {
+    let world = World::with_sessions(1);
+    let store = open(&world.url("birds"), small(), &placement()).unwrap();
+    let refused = open(&world.url("eggs"), small(), &placement());
+    let said = refused.err().unwrap().to_string();
+    assert!(said.contains("has 1 sessions already"), "{said}");
+    assert!(said.contains("this is a limit of the device"), "{said}");
+    assert!(!said.contains("ulimit"), "{said}");
+    store.close().unwrap();
 }
 
 #[test]

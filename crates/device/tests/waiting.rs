@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Setup, address, simulated};
-use siltstone_device::wire::hello::{HELLO_HEAD_BYTES, ServerHello, Welcome, hello_len};
+use siltstone_device::wire::hello::{HELLO_HEAD_BYTES, ServerHello, VERSIONS, Welcome, hello_len};
 use siltstone_device::{
     ClientOptions, Device, FolderWanted, Folders, MemoryFolders, MissingFolders, Server,
     ServerOptions,
@@ -222,6 +222,109 @@ fn a_lease_that_cannot_be_noted_at_first_is_granted_later() {
     }
 }
 
+/// A program that is not a device that the hosts understand. It answers each host with these bytes.
+fn start_stranger(runtime: &Runtime, network: &MemoryNetwork, answer: Vec<u8>) -> Process<()> {
+    let network = network.clone();
+    let program = move |runtime: Runtime| {
+        let listener = network.listen(&address()).expect("a listener");
+        loop {
+            let deadline = runtime.now() + Duration::from_secs(60);
+            let Ok(Some(connection)) = listener.accept(deadline) else {
+                return;
+            };
+            // The host may end the connection at any time.
+            let _ = connection.receive(&mut [0; 4096], deadline);
+            let _ = connection.send(&[&answer], deadline);
+            runtime.sleep(Duration::from_millis(20));
+            connection.close();
+        }
+    };
+    let started = runtime.spawn_process("stranger", program);
+    started.expect("a process")
+}
+
+/// For a while, something at the device's address gives this answer. A host that connects for the
+/// first time is told at once. A session that was attached before waits, and goes on when its
+/// device is back. `said` is part of the reason.
+fn wait_while_a_stranger_answers(answer: Vec<u8>, said: &'static str) {
+    let outcome = sim::run(SimConfig::new(1), move |runtime| {
+        let network = MemoryNetwork::new(&runtime);
+        let disk = Arc::new(MemoryFolders::new(&runtime));
+        let device = start(&runtime, &network, &disk);
+        let options = ClientOptions {
+            time_limit: Duration::from_secs(5),
+            ..ClientOptions::default()
+        };
+        let link: Arc<dyn Network> = Arc::new(network.clone());
+        let connect = || {
+            let (link, options) = (Arc::clone(&link), options.clone());
+            Device::connect(&runtime, link, address(), db(), options)
+        };
+        let session = connect().unwrap();
+        let storage = session.storage();
+        let lease = storage.lease("store").unwrap();
+        let file = storage.create(lease.epoch(), "log").unwrap();
+        file.append(&[b"before, "]).unwrap();
+        file.sync().unwrap();
+        storage.sync_dir(lease.epoch()).unwrap();
+        runtime.kill_group(device.group());
+        let disk = Arc::new(disk.after(false, |storage| storage.kill_in(&runtime)));
+        let stranger = start_stranger(&runtime, &network, answer);
+        let begun = runtime.now();
+        let refused = connect().map(drop).unwrap_err();
+        assert_eq!(refused.kind, StorageErrorKind::Unsupported, "{refused}");
+        assert!(refused.to_string().contains(said), "{refused}");
+        assert!(runtime.now().since(begun) < Duration::from_secs(2));
+        file.append(&[b"meanwhile"]).unwrap();
+        let errors = [
+            file.sync().unwrap_err(),
+            storage.sync_dir(lease.epoch()).unwrap_err(),
+            storage.open("log").map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind, StorageErrorKind::Unreachable, "{error}");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        // These calls begin while the stranger is still there, and succeed.
+        let (syncing, naming) = (Arc::clone(&file), Arc::clone(&storage));
+        let epoch = lease.epoch();
+        let sync = move || syncing.sync().and_then(|()| naming.sync_dir(epoch));
+        let sync = runtime.spawn("sync", sync).unwrap();
+        runtime.sleep(Duration::from_secs(2));
+        runtime.kill_group(stranger.group());
+        let device = start(&runtime, &network, &disk);
+        sync.join().unwrap().unwrap();
+        drop(file);
+        assert_eq!(storage.read_small("log").unwrap(), b"before, meanwhile");
+        storage.replace(lease.epoch(), "x", b"after").unwrap();
+        lease.release().unwrap();
+        session.close();
+        runtime.kill_group(device.group());
+    });
+    if let Err(failure) = outcome.result {
+        panic!("{said}: {failure}");
+    }
+}
+
+#[test]
+fn a_session_waits_while_another_program_answers() {
+    let answer = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
+    wait_while_a_stranger_answers(answer, "no siltstone device");
+}
+
+#[test]
+fn a_session_waits_while_the_device_speaks_tls_only() {
+    let mut alert = vec![0x15, 3, 3, 0, 2, 2, 40];
+    alert.resize(HELLO_HEAD_BYTES, 0);
+    wait_while_a_stranger_answers(alert, "speaks TLS only");
+}
+
+#[test]
+fn a_session_waits_while_the_device_is_of_another_release() {
+    let other = welcome().encode(VERSIONS.1 + 1);
+    wait_while_a_stranger_answers(other, "bring both to the same release");
+}
+
 /// The folders that the server reports as missing.
 fn reported(setup: &Setup) -> Option<MissingFolders> {
     let server = setup.server.as_ref().expect("a server");
@@ -265,6 +368,20 @@ fn folders_that_sessions_wait_for_are_reported() {
     });
 }
 
+/// The hello of a device that welcomes a host.
+fn welcome() -> ServerHello {
+    ServerHello::Welcome(Welcome {
+        state: [1; 16],
+        boot: vec![1],
+        device: [2; 16],
+        name: "rude".into(),
+        slots: (1, 1),
+        open_objects_max: 100,
+        keep_bytes: 0,
+        capabilities: 0,
+    })
+}
+
 /// A device that welcomes every host, and ends the connection at the first request.
 fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU64>) {
     let listener = network.listen(&address()).unwrap();
@@ -292,17 +409,7 @@ fn start_rude(runtime: &Runtime, network: &MemoryNetwork, greeted: &Arc<AtomicU6
             let len = hello_len(hello[..].try_into().unwrap()).unwrap();
             hello.resize(len, 0);
             receive(HELLO_HEAD_BYTES, &mut hello);
-            let welcome = ServerHello::Welcome(Welcome {
-                state: [1; 16],
-                boot: vec![1],
-                device: [2; 16],
-                name: "rude".into(),
-                slots: (1, 1),
-                open_objects_max: 100,
-                keep_bytes: 0,
-                capabilities: 0,
-            });
-            connection.send(&[&welcome.encode(1)], deadline).unwrap();
+            connection.send(&[&welcome().encode(1)], deadline).unwrap();
             greeted.fetch_add(1, Ordering::Relaxed);
             let mut request = [0; 1];
             let _ = connection.receive(&mut request, deadline);

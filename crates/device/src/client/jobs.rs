@@ -253,13 +253,19 @@ impl Client {
                 bytes_per_s: ctx.throttle.as_ref().map_or(0, |t| t.bytes_per_s()),
                 bytes: paid_bytes,
             };
+            let must_stop = || match cancelled {
+                None => ctx.cancel.is_cancelled() || beside.has_failed(),
+                Some(since) => session.runtime.now().since(since) >= CANCEL_LIMIT,
+            };
             let asked = self.ask_status(attempt, finished.known, paid, &limit);
             let status = asked.and_then(|mut status| {
-                self.read_large_parts(attempt, finished.known, &mut status)?;
-                Ok(status)
+                let all = self.read_large_parts(attempt, finished, &mut status, &must_stop)?;
+                Ok(all.then_some(status))
             });
             let status = match status {
-                Ok(status) => status,
+                Ok(Some(status)) => status,
+                // The device reports these parts again, if somebody still asks.
+                Ok(None) => continue,
                 Err(error) => {
                     // A device that does not know the attempt was restarted, or has ended the
                     // session's state. In both cases the attempt has ended.
@@ -353,14 +359,25 @@ impl Client {
         }
     }
 
-    /// Reads the parts for which the status had no room. All parts of one status together may have
-    /// about as many bytes as an outcome.
-    fn read_large_parts(&self, attempt: u64, known: u32, status: &mut JobStatus) -> Result<()> {
+    /// Reads the parts for which the status had no room. Together with the parts that are kept,
+    /// they may have about as many bytes as an outcome. Returns false if `must_stop` ended this
+    /// before all of them were read.
+    fn read_large_parts(
+        &self,
+        attempt: u64,
+        finished: &Finished,
+        status: &mut JobStatus,
+        must_stop: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         let session = &self.session;
-        let mut total = 0;
+        let mut total: u64 = finished.part_bytes.values().sum();
         let empty = |part: &(u32, &mut Vec<u8>)| part.1.is_empty();
-        for (index, part) in (known..).zip(&mut status.parts).filter(empty) {
+        let parts = (finished.known..).zip(&mut status.parts);
+        for (index, part) in parts.filter(empty) {
             loop {
+                if must_stop() {
+                    return Ok(false);
+                }
                 let request = Request::ReadPart {
                     attempt,
                     index,
@@ -380,7 +397,7 @@ impl Client {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn read_outcome(&self, attempt: u64, len: u64) -> Result<Outcome> {
@@ -456,6 +473,8 @@ struct Finished {
     /// The last part of each subjob: the one that the device reported, or the one with which the
     /// attempt began.
     parts: BTreeMap<u32, Part>,
+    /// The encoded bytes of those of them that the device reported.
+    part_bytes: BTreeMap<u32, u64>,
     /// The subjobs with which the attempt began and about which the device has reported nothing
     /// yet.
     sent: BTreeSet<u32>,
@@ -509,6 +528,7 @@ impl Finished {
         Finished {
             sent: parts.keys().copied().collect(),
             parts,
+            part_bytes: BTreeMap::new(),
             known: 0,
             // The tables with which the attempt began were synced by earlier attempts.
             hold: true,
@@ -556,6 +576,7 @@ impl Finished {
                     {
                         handover.note_adopted(part.tables.len());
                     }
+                    self.part_bytes.insert(part.subjob, bytes.len() as u64);
                     self.parts.insert(part.subjob, part);
                 }
                 Err(wrong) => {

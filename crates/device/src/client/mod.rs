@@ -71,8 +71,11 @@ const KEEPER_INTERVAL: Duration = Duration::from_secs(1);
 /// long.
 const KEEPER_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a close waits for the device.
+/// How long a close waits for a device that is silent.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a close waits for a device that says that it is working.
+const CLOSE_MAX: Duration = Duration::from_secs(60);
 
 /// What the handles of one session share.
 pub(crate) struct Client {
@@ -249,9 +252,9 @@ impl Device {
 
     /// Ends the session: sends what files have not sent yet, and gives leases back. Every later
     /// call fails. This waits for the device, and gives up when it has been silent for five
-    /// seconds. It also waits for the end of an attempt to connect that is under way. If the device
-    /// cannot be reached and the session is for compactions only, this waits only for such an
-    /// attempt.
+    /// seconds, or when it has been working for a minute, for example because its disk hangs. It
+    /// also waits for the end of an attempt to connect that is under way. If the device cannot be
+    /// reached and the session is for compactions only, this waits only for such an attempt.
     pub fn close(&self) {
         self.begin_close();
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -265,6 +268,7 @@ impl Device {
     /// Begins [`Device::close`], without waiting for its end.
     pub(crate) fn begin_close(&self) {
         let client = &self.client;
+        client.session.end_within(CLOSE_MAX);
         let _ending = client.ending.lock();
         client.is_ending.store(true, Ordering::Release);
         client.ended.notify_all();
@@ -275,6 +279,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         // The tasks of the session notice this when they next check. A caller that wants to wait
         // for them calls `close`.
+        self.client.session.end_within(CLOSE_MAX);
         self.client.is_ending.store(true, Ordering::Release);
     }
 }
@@ -461,7 +466,7 @@ fn live(client: &Arc<Client>) {
     let session = &client.session;
     while client.goes_on() {
         if session.ended().is_none() {
-            let limit = session.keeper_limit(KEEPER_LIMIT);
+            let limit = session.live_limit(KEEPER_LIMIT);
             let _ = session.ask(&limit, "connect", "", &Request::KeepAlive, &[]);
         }
     }
@@ -506,6 +511,8 @@ fn keep(client: &Arc<Client>) {
     if session.down().is_none() || session.has_folder() || has_unsent() {
         let limit = session.keeper_limit(CLOSE_LIMIT);
         let _ = client.drain_all(&limit, "close");
+        // If a call of a file hangs, the time is used up.
+        session.end_after(CLOSE_LIMIT);
         let _ = session.ask(&limit, "close", "", &Request::Goodbye, &[]);
     }
     let name = session.describe();

@@ -294,6 +294,11 @@ impl Names {
                 let object = object_of(wanted).unwrap_or(0);
                 let opened = self.open_again(call, wanted, object, epoch);
                 match opened {
+                    // The object is there, and the next call can try to open it again.
+                    Ok(Answer::Failed(error)) if error.kind != StorageErrorKind::NotFound => {
+                        self.unclaimed.put_back(old);
+                        return Err(error);
+                    }
                     Ok(answer) => (answer, object),
                     Err(error) => {
                         self.unclaimed.put_back(old);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone_storage::link::Connection;
-use siltstone_storage::{Instant, Runtime};
+use siltstone_storage::{Instant, Runtime, StorageErrorKind};
 
 use super::link_rate::LinkRate;
 use super::purpose::{Awaited, LinkPurpose, Traffic};
@@ -34,6 +34,9 @@ pub(super) struct Vital {
     pub(super) silence: Duration,
     /// When a byte from the device last arrived.
     pub(super) last_heard_ns: AtomicU64,
+    /// When the session ends at the latest, once its end has begun. From then on nobody waits for
+    /// an answer, even if the device says that it is working.
+    pub(super) ends_ns: AtomicU64,
     /// The bytes of the session, by purpose.
     pub(super) traffic: Arc<Traffic>,
     /// Appends that were joined to earlier ones.
@@ -50,6 +53,11 @@ impl Vital {
         let now = self.runtime.now().as_nanos();
         self.last_heard_ns.fetch_max(now, Ordering::Relaxed);
     }
+
+    /// When the session ends at the latest.
+    pub(super) fn ends(&self) -> Instant {
+        Instant::from_nanos(self.ends_ns.load(Ordering::Relaxed))
+    }
 }
 
 /// The receiving half of a pipe.
@@ -65,7 +73,11 @@ impl Receiver {
     pub(super) fn receive(&mut self) -> Result<(Answer, Frame), ConnectionError> {
         let begun = self.vital.runtime.now();
         loop {
-            let deadline = self.vital.runtime.now() + self.vital.silence;
+            let (now, ends) = (self.vital.runtime.now(), self.vital.ends());
+            if now >= ends {
+                return Err(ConnectionError::Silent);
+            }
+            let deadline = (now + self.vital.silence).min(ends);
             match self.frames.next(deadline)? {
                 Next::Nothing => return Err(ConnectionError::Silent),
                 Next::Piece => self.vital.heard(),
@@ -120,6 +132,10 @@ impl Receiver {
         if let Answer::Failed(error) = &mut answer {
             // Without this, a full disk, for example, could be taken for one of this machine.
             error.detail += &format!(", on the device at {}", self.vital.address);
+            if error.kind == StorageErrorKind::TooManyOpen {
+                // The general advice is about a process, which is not this one here.
+                error.detail += ", which has reached its own limit";
+            }
         }
         Ok(Some((answer, frame)))
     }
@@ -215,7 +231,7 @@ impl Pipe {
             self.vital.traffic.sent(purpose, frame.len());
             frames.push(frame);
         }
-        let deadline = self.vital.runtime.now() + SEND_LIMIT;
+        let deadline = (self.vital.runtime.now() + SEND_LIMIT).min(self.vital.ends());
         send_frames(&*self.connection, &frames, deadline)
     }
 

@@ -209,8 +209,9 @@ impl ReadShared {
 }
 
 impl RemoteReader {
-    /// Opens the object in a new state of the server.
-    fn reopen(&self, pipe: &mut Pipe) -> std::result::Result<Result<()>, ConnectionError> {
+    /// Opens the object in a new state of the server. Returns false if that must be tried again,
+    /// because the object's name is not known now.
+    fn reopen(&self, pipe: &mut Pipe) -> std::result::Result<Result<bool>, ConnectionError> {
         let shared = &self.shared;
         let gone = |detail: String| {
             let kind = StorageErrorKind::Closed;
@@ -220,10 +221,7 @@ impl RemoteReader {
         let deleted = "the device was started again after the object was deleted or replaced";
         let names = match shared.name.lock().candidates() {
             Candidates::Names(names) => names,
-            Candidates::InDoubt => {
-                self.client.session.runtime.sleep(PAUSE);
-                return Err(ConnectionError::End);
-            }
+            Candidates::InDoubt => return Ok(Ok(false)),
             Candidates::Lost => return gone(deleted.into()),
         };
         for name in names {
@@ -235,7 +233,7 @@ impl RemoteReader {
             match pipe.exchange(&request, &[])?.0 {
                 Answer::Opened { len } if len >= shared.len => {
                     *shared.state.lock() = pipe.state;
-                    return Ok(Ok(()));
+                    return Ok(Ok(true));
                 }
                 Answer::Opened { len } => {
                     return gone(format!(
@@ -270,18 +268,23 @@ impl RemoteReader {
             pipe.object = object;
             let is_open = *shared.state.lock() == pipe.state;
             let opened = match is_open {
-                true => Ok(Ok(())),
+                true => Ok(Ok(true)),
                 false => self.reopen(&mut pipe),
             };
             let read = match opened {
-                Ok(Ok(())) => self.try_parts(&mut pipe, parts, sink),
-                Ok(Err(error)) => Ok(Err(error)),
+                Ok(Ok(true)) => self.try_parts(&mut pipe, parts, sink).map(Some),
+                Ok(Ok(false)) => Ok(None),
+                Ok(Err(error)) => Ok(Some(Err(error))),
                 Err(error) => Err(error),
             };
             match read {
-                Ok(result) => {
+                Ok(Some(result)) => {
                     session.give_back(pipe);
                     return result;
+                }
+                Ok(None) => {
+                    session.give_back(pipe);
+                    session.runtime.sleep(PAUSE);
                 }
                 Err(error) => session.lost_in(limit, pipe, &error),
             }

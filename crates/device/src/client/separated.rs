@@ -501,8 +501,10 @@ impl Halves {
             let outbox = Arc::clone(&outbox);
             self.spawn("survivors", move |halves| {
                 if let Err(error) = halves.send(subjob, &outbox) {
-                    outbox.set(|state| state.is_closed = true);
+                    // The error is noted first, because the planner fails as soon as the outbox is
+                    // closed, and only the first error counts.
                     halves.fail(error);
+                    outbox.set(|state| state.is_closed = true);
                 }
             })
         };

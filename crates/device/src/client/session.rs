@@ -185,7 +185,8 @@ pub(super) struct Limit {
     begun: Instant,
     limit: Duration,
     /// How many connections the call may use beyond the maximum. The keeper may use one more,
-    /// because it makes files give theirs back.
+    /// because it makes files give theirs back. The task that sends signs of life may use another
+    /// one besides that, because it must not wait for a slow answer to somebody else.
     extra: usize,
     /// Makes the call give up when the job that it is for is cancelled.
     cancel: Option<CancelToken>,
@@ -257,6 +258,7 @@ impl Session {
             address: address.to_string(),
             silence: options.silence,
             last_heard_ns: AtomicU64::new(0),
+            ends_ns: AtomicU64::new(u64::MAX),
             traffic,
             joined_count: AtomicU64::new(0),
             ahead_bytes: AtomicU64::new(0),
@@ -388,6 +390,14 @@ impl Session {
         }
     }
 
+    /// As [`Session::limit_of`], for the task that sends signs of life.
+    pub(super) fn live_limit(&self, limit: Duration) -> Limit {
+        Limit {
+            extra: 2,
+            ..self.limit_of(limit)
+        }
+    }
+
     /// Whether a call that needs a connection now would have to wait for one.
     pub(super) fn is_crowded(&self) -> bool {
         let pool = self.pool.lock();
@@ -396,7 +406,7 @@ impl Session {
 
     /// Whether a call must give up instead of making another attempt.
     pub(super) fn is_over(&self, limit: &Limit) -> bool {
-        if limit.is_cancelled() {
+        if limit.is_cancelled() || self.runtime.now() >= self.vital.ends() {
             return true;
         }
         let heard = self.vital.last_heard_ns.load(Ordering::Relaxed);
@@ -429,6 +439,19 @@ impl Session {
         self.pool.lock().ended.clone()
     }
 
+    /// The session ends within this time. After that, calls give up even if the device says that it
+    /// is working.
+    pub(super) fn end_within(&self, most: Duration) {
+        let ends = (self.runtime.now() + most).as_nanos();
+        self.vital.ends_ns.fetch_min(ends, Ordering::Relaxed);
+    }
+
+    /// Puts off the end of the session, if it is nearer than this.
+    pub(super) fn end_after(&self, least: Duration) {
+        let ends = (self.runtime.now() + least).as_nanos();
+        self.vital.ends_ns.fetch_max(ends, Ordering::Relaxed);
+    }
+
     /// Makes every later call fail with this error.
     pub(super) fn end(&self, error: StorageError) {
         let mut pool = self.pool.lock();
@@ -451,8 +474,12 @@ impl Session {
         self.pool.lock().attached.clone()
     }
 
-    pub(super) fn note_lease(&self, lease: LeaseRecord) {
-        self.pool.lock().leases.push(lease);
+    /// Notes a lease that was granted. Returns whether another task is attaching the session now.
+    /// That task may ask for the other leases only.
+    pub(super) fn note_lease(&self, lease: LeaseRecord) -> bool {
+        let mut pool = self.pool.lock();
+        pool.leases.push(lease);
+        pool.is_attaching
     }
 
     /// Forgets a lease. Returns whether the session had it.
@@ -559,7 +586,10 @@ impl Session {
             tracing::warn!(address = %self.address, %error, "the device cannot be reached");
         }
         let now = self.runtime.now();
-        pool.down.get_or_insert((now, error.to_string()));
+        // The reason may have changed since: a device that was down may come back in a release that
+        // this side does not understand.
+        let since = pool.down.as_ref().map_or(now, |(since, _)| *since);
+        pool.down = Some((since, error.to_string()));
     }
 
     /// Gives a pipe back. All its requests must be answered.
@@ -574,7 +604,9 @@ impl Session {
             .attached
             .as_ref()
             .is_some_and(|w| w.state == pipe.state);
-        if is_attached && pool.ended.is_none() {
+        // A connection beyond the maximum is closed, because another call would take it.
+        let is_extra = pool.count > self.options.connections_max;
+        if is_attached && !is_extra && pool.ended.is_none() {
             pool.idle.push(pipe);
             self.changed.notify_one();
             return;
@@ -707,7 +739,7 @@ impl Session {
         let deadline = self.runtime.now() + CONNECT_LIMIT;
         let connection = match self.network.connect(&self.address, deadline) {
             Ok(connection) => connection,
-            Err(error) if error.kind == LinkErrorKind::InvalidAddress => {
+            Err(error) if error.kind == LinkErrorKind::InvalidAddress && !self.was_attached() => {
                 let kind = StorageErrorKind::InvalidInput;
                 return Tried::Failed(StorageError::new(
                     kind,
@@ -759,7 +791,9 @@ impl Session {
                     Some(_) => Tried::Lost(ConnectionError::Refused(error)),
                 }
             }
-            Err(ConnectionError::Wire(error)) => {
+            // Another attempt would end in the same way until somebody starts another program. A
+            // session that was attached before waits for that.
+            Err(ConnectionError::Wire(error)) if !self.was_attached() => {
                 connection.close();
                 let kind = StorageErrorKind::Unsupported;
                 let name = self.describe();

@@ -135,15 +135,15 @@ impl DeviceStorage {
                 }
             }
         };
-        session.note_lease(LeaseRecord {
+        let is_attaching = session.note_lease(LeaseRecord {
             id,
             name: name.to_string(),
             shared,
             epoch,
         });
-        if state() != before {
+        if is_attaching || state() != before {
             // The device was restarted meanwhile, and the session may have been attached again
-            // before the lease was noted.
+            // before the lease was noted, or is being attached without it.
             let request = Request::Lease {
                 id,
                 name: name.to_string(),

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod jobs;
+pub mod slow;
 
 use std::ops::Range;
 use std::sync::Arc;
