@@ -98,7 +98,8 @@ impl Peer {
             let body = &bytes[HEADER_BYTES..HEADER_BYTES + header.body_len()];
             bytes = &bytes[HEADER_BYTES + header.body_len()..];
             if header.kind != WORKING {
-                return Some(Answer::decode(header.kind, body).unwrap());
+                let fields = &body[..header.fields_len as usize];
+                return Some(Answer::decode(header.kind, fields).unwrap());
             }
         }
         None

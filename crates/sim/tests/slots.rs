@@ -60,7 +60,12 @@ fn simulated_with(seed: u64, story: impl FnOnce(World) + Send + 'static) {
 
 /// What a story returns under one schedule.
 fn told<T: Send + 'static>(seed: u64, story: impl FnOnce(World) -> T + Send + 'static) -> T {
-    let report = run(SimConfig::new(seed), |rt| {
+    let config = SimConfig {
+        // Stories in which a disk is slow for minutes need nearly a million.
+        max_steps: 3_000_000,
+        ..SimConfig::new(seed)
+    };
+    let report = run(config, |rt| {
         let storage = Arc::new(MemoryStorage::new(&rt));
         story(World { rt, storage })
     });
@@ -519,12 +524,14 @@ fn a_slot_pauses_after_a_failure() {
         let flushes = world.rt.spawn("flushes", flushes).unwrap();
         world.rt.sleep(Duration::from_millis(950));
         let stats = store.stats();
-        let failed = device.ran().len() as u64 - stats.counter("flush_count");
+        let failed = stats.counter("job_failed_count");
         assert!(
             (2..=10).contains(&failed),
             "{failed} failures in less than a second"
         );
-        assert_eq!(stats.counter("job_failed_count"), failed);
+        // One more job may be under way.
+        let not_done = device.ran().len() as u64 - stats.counter("flush_count");
+        assert!((failed..=failed + 1).contains(&not_done), "{not_done}");
         full.disarm();
         assert!(!flushes.join().unwrap(), "flushes fail in the end");
         while store.flush().is_err() {
