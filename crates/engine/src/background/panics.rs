@@ -98,6 +98,14 @@ pub(super) fn failed(env: &Env, error: Error) {
 
 /// Sleeps until `duration` has passed or the store is being closed.
 fn pause(env: &Env, duration: Duration) {
-    // `ending` is notified only once, when the store is being closed.
-    env.ending().wait_past(0, duration);
+    let end = env.now() + duration;
+    // `ending` is notified only once, when the store is being closed. A wait may end without a
+    // reason.
+    while env.ending().count() == 0 {
+        let left = end.since(env.now());
+        if left.is_zero() {
+            return;
+        }
+        env.ending().wait_past(0, left);
+    }
 }
