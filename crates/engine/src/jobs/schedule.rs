@@ -29,9 +29,9 @@ use crate::jobs::choice::{Advance, Answer, RunningJob};
 use crate::jobs::ended::cancelled;
 use crate::jobs::host_use::HostUse;
 use crate::jobs::sides::SideId;
-use crate::jobs::take::answers::Answers;
+use crate::jobs::take::PickState;
+use crate::jobs::take::answers::{Answers, PickKey};
 use crate::jobs::take::queues::Memory;
-use crate::jobs::take::{PickKey, PickState};
 use crate::jobs::work::{Described, Placed, RemarkCell, Reserved, Stage, StageCell, What, Work};
 use crate::tree::Tree;
 use crate::tree::pick::{

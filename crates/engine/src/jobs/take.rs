@@ -27,7 +27,7 @@ use crate::jobs::Jobs;
 use crate::jobs::choice::{Answer, Ask, SideView, Waiting, choose, choose_other, choose_split};
 use crate::jobs::schedule::{self, Left, Schedule, Waits, deletes, with_range_deletes};
 use crate::jobs::sides::{Asked, SideId};
-use crate::jobs::take::answers::Known;
+use crate::jobs::take::answers::{Known, PickKey};
 pub(super) use crate::jobs::take::state::PickState;
 use crate::jobs::work::{Described, Placed, Reason, What, Work};
 use crate::tree::pick::{self, Choice, ManualStep, Reservation};
@@ -55,9 +55,6 @@ pub(crate) enum Taker {
 /// further compaction after it has left twice as many. Of each keyspace it looks at fewer
 /// compactions ([`Round::list_max`]).
 const LEFT_MAX: usize = 32;
-
-/// The identity of a pick.
-pub(super) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
 
 fn key_of(keyspace: &KeyspaceCore, what: &What) -> PickKey {
     match what {

@@ -16,14 +16,18 @@ use std::time::Duration;
 
 use siltstone_storage::Instant;
 
-use super::PickKey;
+use crate::env::failures::JobKind;
 use crate::jobs::choice::Answer;
+use crate::types::limits::KeyspaceId;
 
 /// How long answers are remembered.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The maximum number of works whose answers are remembered.
 const KNOWN_MAX: usize = 256;
+
+/// The identity of a pick: its tables and the level of its outputs, or the memtable of a flush.
+pub(crate) type PickKey = (KeyspaceId, JobKind, Vec<u64>);
 
 /// The answers of the sides, by work.
 pub(super) type Known = BTreeMap<PickKey, Vec<Answer>>;
@@ -62,7 +66,6 @@ mod tests {
     use siltstone_storage::Runtime;
 
     use super::*;
-    use crate::env::failures::JobKind;
 
     fn key(table: u64) -> PickKey {
         (1, JobKind::Compaction, vec![table])

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::{Found, LEFT_MAX, PickKey, Round, Taker, key_of};
+use super::answers::PickKey;
+use super::{Found, LEFT_MAX, Round, Taker, key_of};
 use crate::catalog::KeyspaceMap;
 use crate::env::failures::JobKind;
 use crate::jobs::choice::ends::{EndSide, Order, PASSED_MAX, Queued, Taken, take_end};
