@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use siltstone_storage::link::{Connection, LinkErrorKind};
-use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind};
+use siltstone_storage::{Instant, JoinHandle, Mutex, Runtime, StorageErrorKind, planted};
 
 use super::Inner;
 use super::access::Peer;
@@ -272,7 +272,8 @@ fn serve(inner: &Arc<Inner>, served: &Served) -> Result<(), ConnectionError> {
             }
             // The session has ended, perhaps because its host lost power and closed nothing. A host
             // that is alive makes another connection.
-            Next::Nothing if inner.is_stopping() || session.is_ended() => return Ok(()),
+            Next::Nothing if inner.is_stopping() => return Ok(()),
+            Next::Nothing if session.is_ended() && !planted!(FencedRead) => return Ok(()),
             Next::Nothing => continue,
         };
         session.heard();
