@@ -174,11 +174,6 @@ impl<'a> Planner<'a> {
     pub fn set_chunk_extents(&mut self, chunk_extents: usize) {
         self.chunk_extents = chunk_extents.clamp(1, EXTENTS_MAX);
     }
-
-    /// The memory of the planner's pieces and blocks, in bytes.
-    pub fn buffer_bytes(&self) -> u64 {
-        self.state.as_ref().map_or(0, |s| s.merge.buffer_bytes())
-    }
 }
 
 impl State<'_> {
@@ -262,6 +257,11 @@ impl State<'_> {
 }
 
 impl SurvivorStream for Planner<'_> {
+    /// The memory of the planner's pieces and blocks.
+    fn buffer_bytes(&self) -> u64 {
+        self.state.as_ref().map_or(0, |s| s.merge.buffer_bytes())
+    }
+
     fn next_chunk(&mut self) -> Result<Option<Survivors>, ExecError> {
         let mut out = Survivors {
             subjob: self.subjob,

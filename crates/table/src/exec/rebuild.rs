@@ -284,6 +284,7 @@ pub(super) fn run(
         unreported: 0,
         written: 0,
         fixed,
+        stream_bytes: 0,
         buffers: Buffers::new(ctx),
         ctx,
         stop,
@@ -316,6 +317,8 @@ struct Rebuilding<'a> {
     written: u64,
     /// The memory of range deletes.
     fixed: u64,
+    /// The memory of the stream of survivors, after its last chunk.
+    stream_bytes: u64,
     buffers: Buffers<'a>,
     ctx: &'a ExecContext,
     stop: &'a Stop<'a>,
@@ -341,6 +344,7 @@ impl Rebuilding<'_> {
                 return Err(wrong("number of a chunk of survivors", expected, found));
             }
             number = number.saturating_add(1);
+            self.stream_bytes = stream.buffer_bytes();
             if chunk.check(job).is_err() {
                 return Err(wrong("chunk of survivors", 0, chunk.chunk.into()));
             }
@@ -423,7 +427,7 @@ impl Rebuilding<'_> {
         let progress = &self.ctx.progress;
         progress.bytes_in.fetch_add(read, Ordering::Relaxed);
         let own = self.cursors.buffer_bytes() + self.output.buffer_bytes();
-        self.buffers.set(self.fixed + own);
+        self.buffers.set(self.fixed + self.stream_bytes + own);
         let before = std::mem::replace(&mut self.written, self.output.bytes_written());
         self.stop.spent(read + (self.written - before))
     }

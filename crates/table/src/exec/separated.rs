@@ -28,6 +28,12 @@ pub trait SurvivorStream {
     /// # Errors
     /// If the next chunk cannot be delivered. The job fails with this error.
     fn next_chunk(&mut self) -> Result<Option<Survivors>, ExecError>;
+
+    /// The memory that the stream has now for what it will deliver, in bytes, as far as it belongs
+    /// to the job: not what lies in shared buffers.
+    fn buffer_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Delivers the survivors of subjobs.
