@@ -147,8 +147,8 @@ fn device_links() {
     seeds("device_links", 1, 200, &texts(&wanted), calls::links_trial);
 }
 
-/// Stores that lie on a device, or have only their tables there, or lend their compactions to it, or
-/// share their folder with it, under each policy. The host is killed, the device is killed, the
+/// Stores that lie on a device, or have only their tables there, or lend their compactions to it,
+/// or share their folder with it, under each policy. The host is killed, the device is killed, the
 /// machine of either loses power, and the link has faults. (Rows 9 and 10)
 #[test]
 fn device_stores() {

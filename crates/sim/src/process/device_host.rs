@@ -45,8 +45,8 @@ pub fn write_of(value: &[u8]) -> Option<u64> {
 }
 
 /// Opens the store in a folder. Its compactions run on the device at this address, if there is one,
-/// and otherwise on the cores of this process. With `fallback`, these cores also run what the device
-/// has failed with. Memtables and tables are small, so there are many compactions.
+/// and otherwise on the cores of this process. With `fallback`, these cores also run what the
+/// device has failed with. Memtables and tables are small, so there are many compactions.
 ///
 /// # Errors
 /// As [`open`].

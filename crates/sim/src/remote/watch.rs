@@ -238,7 +238,8 @@ impl WatchedFolders {
     }
 }
 
-/// A shared folder, as another process than its host's sees it: files of a machine check no epoch.
+/// A shared folder, as the process of the device sees it. Files that two processes of one machine
+/// open check no epoch.
 struct Unfenced(Arc<dyn Storage>);
 
 impl Wrapper for Unfenced {

@@ -3,8 +3,9 @@
 //!
 //! The device is stopped in the middle of a job and goes on when another host has the store; or it
 //! is killed, also with a host that never runs what the device has failed with, and so cannot hide
-//! what the device does wrong; or its host is killed. Every acknowledged write is there, nothing that the store has
-//! is changed by a late worker, and what such a worker leaves is gone after the next open.
+//! what the device does wrong; or its host is killed. Every acknowledged write is there, nothing
+//! that the store has is changed by a late worker, and what such a worker leaves is gone after the
+//! next open.
 //!
 //! Invariant: no step of a trial is longer than [`HANG`].
 //!

@@ -187,8 +187,8 @@ fn against_others(carried: &Carried, index: usize) -> Option<Against<'_>> {
     })
 }
 
-/// Says which rounds a run lacks, of those that any of the runs `members` began, or that none of
-/// them began a round. `None` if the run lacks no round.
+/// Says which rounds the run has no record of, among the rounds that any of the runs `members`
+/// began. If none of them began a round, it says that. `None` if no record is missing.
 fn missing(carried: &Carried, members: &[usize], run: usize) -> Option<String> {
     let has_failed = |run: usize, round: usize| {
         let mut failures = carried.failures.iter();
