@@ -328,14 +328,22 @@ impl Inner {
         true
     }
 
+    /// The folder of this name for a new session. Sessions keep a folder open that was moved away
+    /// meanwhile, even for a moment after their end, but a new session does not find it.
     fn open_folder(&self, name: &str, create: bool) -> Result<Arc<Folder>> {
         let mut open = self.open_folders.lock();
-        if let Some(folder) = open.get(name).and_then(Weak::upgrade) {
-            return Ok(folder);
-        }
+        let known = open.get(name).and_then(Weak::upgrade);
+        let storage = match (self.folders.open(name, false), known) {
+            (Ok(_), Some(folder)) => return Ok(folder),
+            (Ok(storage), None) => storage,
+            (Err(error), _) if create && error.kind == StorageErrorKind::NotFound => {
+                self.folders.open(name, true)?
+            }
+            (Err(error), _) => return Err(error),
+        };
         let folder = Arc::new(Folder {
             name: name.to_string(),
-            storage: self.folders.open(name, create)?,
+            storage,
             grants: self.runtime.mutex(BTreeMap::new()),
         });
         open.retain(|_, folder| folder.strong_count() > 0);
