@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 
 mod build;
 mod cgroup;
+mod disk;
 mod mount;
 mod speed;
 
 pub use build::{Build, UNKNOWN};
 pub use cgroup::{Cgroup, cgroup};
+pub use disk::DiskRequests;
 pub use mount::{Mount, mount_of};
 pub use speed::{Speed, usable_cores};
 

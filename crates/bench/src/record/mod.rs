@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Level;
-use crate::measure::machine::{Build, Machine, Speed};
+use crate::measure::machine::{Build, DiskRequests, Machine, Speed};
 use crate::measure::{LatencySummary, Second};
 use crate::settings::{Abilities, Promise, Settings};
 
@@ -161,6 +161,9 @@ pub struct Record {
     /// What probes of the machine took before and after the run. Empty unless the run is one of an
     /// experiment.
     pub machine_speed: Vec<Speed>,
+    /// What the disk did during the run, for other programs as well. `None` if that is not known,
+    /// or if the run is not one of an experiment.
+    pub machine_disk: Option<DiskRequests>,
     /// Whether the run was carried out twice, because the machine was slow the first time.
     pub is_repeated: bool,
     /// How the program was built, and from which commit.

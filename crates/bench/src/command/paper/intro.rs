@@ -87,7 +87,8 @@ pub fn steadiness<'a>(records: impl Iterator<Item = &'a Record>) -> Option<Strin
         "The machine was probed before and after each run, with a fixed computation on each core \
          and with round trips of a byte between the cores. In half of the {} probes the slowest \
          part took no more than {} the usual time, in nine tenths no more than {}. Runs with a \
-         probe that is slower than most were carried out a second time on a new store, and the \
+         probe that is slower than most, or with slower flushes of the disk than for the stores \
+         that are compared with theirs, were carried out a second time on a new store, and the \
          second figures count, whatever they are: {repeated} of the runs here.",
         probes.len(),
         times(50)?,

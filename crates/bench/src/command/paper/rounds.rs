@@ -10,7 +10,9 @@
 //!
 //! The machine is probed before and after each run. In the comparison of a whole paper, a chain
 //! with an unusually slow probe is carried out once more, and then the second figures count,
-//! whether they are better or worse. Only the probes decide this, and never the figures.
+//! whether they are better or worse. A chain for which a flush of the disk took much longer than
+//! for the chains that it is compared with is carried out once more, too. Only the probes and the
+//! disk decide this, and never the figures.
 //!
 //! Invariants: a group begins only before the limit of time, and is then carried out whole, so each
 //! round has both runs of every ratio, unless a run fails. Each chain finds its store as its own
@@ -30,7 +32,7 @@ use crate::command::runs::Runner;
 use crate::command::{CommandError, Result, file_error};
 use crate::engine::Driver;
 use crate::experiment::{Experiment, Plan, PlannedRun, Ratio};
-use crate::measure::machine::Speed;
+use crate::measure::machine::{DiskRequests, Speed};
 use crate::record::Record;
 use crate::run::RunError;
 use crate::run::store::Fixture;
@@ -41,6 +43,9 @@ use crate::topology::{Awake, Placed, PlacedDriver};
 const SLOW: f64 = 1.25;
 /// The number of probes that must be known before the machine can count as slow.
 const USUAL_AFTER: usize = 8;
+/// If a flush took at least this many times as long on average as for the other chains of its
+/// group, the disk was slow. The difference between policies is usually smaller.
+const SLOW_DISK: f64 = 3.0;
 
 /// An experiment and its results.
 pub struct Piece {
@@ -184,6 +189,20 @@ fn order(chains: usize, round: usize) -> Vec<usize> {
     order
 }
 
+/// The positions of those that are at least [`SLOW_DISK`] times the median, with that factor.
+fn slow_ones(times: &[Option<f64>]) -> Vec<(usize, f64)> {
+    let mut known: Vec<f64> = times.iter().copied().flatten().collect();
+    known.sort_by(f64::total_cmp);
+    // Of two, nobody knows which one is unusual.
+    if known.len() < 3 {
+        return Vec::new();
+    }
+    let usual = known[known.len() / 2];
+    let factors = times.iter().enumerate();
+    let factors = factors.filter_map(|(at, time)| Some((at, (*time)? / usual)));
+    factors.filter(|(_, factor)| *factor >= SLOW_DISK).collect()
+}
+
 /// Carries out the runs of experiments, and has the results.
 pub struct Trial<'a> {
     pub runner: Runner<'a>,
@@ -231,6 +250,11 @@ impl Trial<'_> {
                 for position in order(group.len(), round) {
                     self.chain_or_again(&group[position], round, output)?;
                 }
+                for (position, factor) in self.slow_disks(group, round) {
+                    let why =
+                        format!("a flush of the disk took {factor:.2} times as long as usual");
+                    self.again(&group[position], round, &why, output)?;
+                }
             }
         }
         Ok(())
@@ -259,7 +283,18 @@ impl Trial<'_> {
             return Ok(());
         }
         let why = format!("a probe of the machine took {slowness:.2} times as long as usual");
-        output.row("once more", &[why])?;
+        self.again(chain, round, &why, output)
+    }
+
+    /// Repeats the runs on one store.
+    fn again(
+        &mut self,
+        chain: &Chain,
+        round: usize,
+        why: &str,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
+        output.row("once more", &[why.to_string()])?;
         self.chain(chain, round, output)?;
         for run in self.runs_of(chain) {
             let piece = &mut self.pieces[chain.piece];
@@ -290,6 +325,25 @@ impl Trial<'_> {
         probes.fold(1.0, |most, probe| f64::max(most, probe.slowness(&usual)))
     }
 
+    /// The positions of the chains in a group for which the disk was slow in this round, and the
+    /// factors by which a flush took longer than for the median of the group.
+    fn slow_disks(&self, group: &[Chain], round: usize) -> Vec<(usize, f64)> {
+        if !self.goes_on || self.keep {
+            return Vec::new();
+        }
+        let requests = |chain: &Chain| {
+            let records = &self.pieces[chain.piece].records;
+            let runs = self.runs_of(chain).into_iter();
+            let disks = runs.filter_map(|run| records[run][round].as_ref()?.machine_disk);
+            disks.reduce(|all, disk| all.plus(&disk))
+        };
+        let flush_ms: Vec<Option<f64>> = group
+            .iter()
+            .map(|chain| requests(chain)?.mean_flush_ms())
+            .collect();
+        slow_ones(&flush_ms)
+    }
+
     /// Forgets what a chain has found in this round.
     fn forget(&mut self, chain: &Chain, round: usize) {
         let runs = self.runs_of(chain);
@@ -311,11 +365,14 @@ impl Trial<'_> {
             std::fs::create_dir_all(&folder).map_err(file_error(&folder))?;
             let label = format!("{}/{} {}", position + 1, piece.plan.runs.len(), run.label);
             let before = Speed::now();
+            let disk = DiskRequests::of(&folder);
             let mut found = self.runner.run(&folder, &run.settings, &label);
+            let disk = disk.zip(DiskRequests::of(&folder));
             let speeds = vec![before, Speed::now()];
             self.speeds.extend_from_slice(&speeds);
             if let Ok(record) = &mut found {
                 record.machine_speed = speeds;
+                record.machine_disk = disk.map(|(before, after)| after.since(&before));
                 let stand_ins = show::stand_ins(&piece.experiment, &piece.plan, run);
                 record.stand_ins.splice(..0, stand_ins);
                 let awake = self.awake.as_ref().map(|_| Awake::STAND_IN.to_string());
@@ -498,6 +555,14 @@ mod tests {
             .map(Vec::len)
             .collect();
         assert_eq!(sizes, [12]);
+    }
+
+    #[test]
+    fn a_slow_disk_is_noticed_among_at_least_three_chains() {
+        let found = slow_ones(&[Some(0.4), None, Some(1.5), Some(0.5), Some(0.4)]);
+        assert_eq!(found, [(2, 3.0)]);
+        assert_eq!(slow_ones(&[Some(0.4), Some(4.0), None]), []);
+        assert_eq!(slow_ones(&[]), []);
     }
 
     #[test]
