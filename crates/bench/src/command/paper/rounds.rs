@@ -377,6 +377,8 @@ impl Trial<'_> {
                 record.stand_ins.splice(..0, stand_ins);
                 let awake = self.awake.as_ref().map(|_| Awake::STAND_IN.to_string());
                 record.stand_ins.extend(awake);
+                let disk = show::disk_stand_in(record.machine.file_system.as_deref());
+                record.stand_ins.extend(disk);
             }
             if run.is_last_use || found.is_err() {
                 // The first run of a chain made the store and all its folders.

@@ -48,6 +48,16 @@ pub fn stand_ins(experiment: &Experiment, plan: &Plan, run: &PlannedRun) -> Vec<
     here.into_iter().chain(plan.scale_note()).collect()
 }
 
+/// What is said of a run whose stores are on this kind of file system.
+pub fn disk_stand_in(file_system: Option<&str>) -> Option<String> {
+    let is_memory = matches!(file_system, Some("tmpfs" | "ramfs"));
+    is_memory.then(|| {
+        "The stores are in memory (`tmpfs`), so the speed of a disk plays no part and a sync costs \
+         almost nothing."
+            .to_string()
+    })
+}
+
 /// Prints what a reader needs to know before the figures.
 pub fn head(
     output: &mut Output<'_>,
