@@ -49,6 +49,10 @@ const LEAST_BYTES_PER_S: u64 = 16 << 10;
 /// filled in no time at all would mean that nobody is slowed down.
 const BASE_MEMTABLES_PER_S: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 
+/// The upper bound of the base is at least this. Small memtables are filled and flushed many times a
+/// second, and a bound of a few of them a second would keep writers waiting while one is flushed.
+const BASE_BYTES_PER_S: u64 = 64 << 20;
+
 /// The base before any memtable was filled, in memtables a second.
 const UNMEASURED_MEMTABLES_PER_S: f64 = 1.0;
 
@@ -143,7 +147,7 @@ impl WriteRate {
                 Episode {
                     base_bytes_per_s: measured
                         .unwrap_or(unmeasured)
-                        .clamp(memtables(*low), memtables(*high)),
+                        .clamp(memtables(*low), memtables(*high).max(BASE_BYTES_PER_S)),
                     debt_count: near.debt_count,
                     asked: now,
                 }
@@ -267,6 +271,23 @@ mod tests {
             now = now + wait;
         }
         bytes
+    }
+
+    #[test]
+    fn small_memtables_may_be_filled_many_times_a_second() {
+        let rate = |memtable_bytes: u64| {
+            let mut write_rate = WriteRate::new(at_ms(0));
+            // Filled within 1 ms, by writers that nobody slowed down.
+            write_rate.sealed(at_ms(1), memtable_bytes);
+            let near = Nearness {
+                memtable_bytes,
+                ..near(0, 2)
+            };
+            write_rate.rate(at_ms(1), &near)
+        };
+        assert_eq!(rate(64 << 10), 1000 * (64 << 10));
+        assert_eq!(rate(MIB), BASE_BYTES_PER_S);
+        assert_eq!(rate(8 * MIB), 16 * 8 * MIB);
     }
 
     #[test]
