@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::address;
+use common::folders::ChangedFolders;
 use jobs::{Content, a_job, files, table_input};
 use siltstone_device::{
     ClientOptions, DataFolder, Device, DeviceExecutor, FolderWanted, Folders, MemoryFolders,
@@ -38,55 +39,6 @@ const SLOW_BYTES_PER_S: u64 = 1 << 20;
 
 /// The names of the tables that the jobs make begin with the epoch of their writer.
 const OUTPUTS: &str = "00000003-";
-
-/// Folders in which an append to a table of a job takes some time.
-struct Slow {
-    runtime: Runtime,
-    memory: Arc<MemoryFolders>,
-    local: Option<DataFolder>,
-    append: Duration,
-}
-
-impl Slow {
-    fn slow(&self, storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
-        let storage = FaultStorage::new(storage, &self.runtime);
-        let rule = Rule::on(OpKind::Append, Fault::Delay(self.append));
-        storage.add(rule.named(OUTPUTS).for_good());
-        Arc::new(storage)
-    }
-}
-
-impl Folders for Slow {
-    fn root(&self) -> Arc<dyn Storage> {
-        self.memory.root()
-    }
-
-    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        Ok(self.slow(self.memory.open(name, create)?))
-    }
-
-    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        Ok(self.slow(self.memory.open_scratch(name)?))
-    }
-
-    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch_folder(name)
-    }
-
-    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch()
-    }
-
-    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
-        let local = self.local.as_ref().expect("a device that shares");
-        let (storage, path) = local.open_shared(path)?;
-        Ok((self.slow(storage), path))
-    }
-
-    fn boot(&self) -> Vec<u8> {
-        self.memory.boot()
-    }
-}
 
 /// A network whose connections say that they have no room until what was sent before has arrived at
 /// the rate of a slow link. Sockets say this, and the network in memory does not.
@@ -186,12 +138,19 @@ impl World {
         network.set_faults(good());
         let folders = Arc::new(MemoryFolders::new(runtime));
         let local = |dir: &PathBuf| DataFolder::open(dir.join("own")).expect("a folder");
-        let slow: Arc<dyn Folders> = Arc::new(Slow {
-            runtime: runtime.clone(),
-            memory: Arc::clone(&folders),
-            local: setting.dir.as_ref().map(local),
-            append: setting.append,
-        });
+        // An append to a table of a job takes some time.
+        let (rt, append) = (runtime.clone(), setting.append);
+        let slow = move |storage: Arc<dyn Storage>| -> Arc<dyn Storage> {
+            let storage = FaultStorage::new(storage, &rt);
+            let rule = Rule::on(OpKind::Append, Fault::Delay(append));
+            storage.add(rule.named(OUTPUTS).for_good());
+            Arc::new(storage)
+        };
+        let slow: Arc<dyn Folders> = Arc::new(
+            ChangedFolders::of(&folders)
+                .with_shared(setting.dir.as_ref().map(local))
+                .with_change(slow),
+        );
         let options = ServerOptions {
             slots: 2,
             parallelism: 2,

@@ -5,11 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::slow::{Hangs, SlowFolders};
+use common::folders::ChangedFolders;
 use common::{address, impatient};
 use siltstone_device::{
     ClientOptions, Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions,
 };
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
@@ -17,7 +18,7 @@ use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
 /// A device with such a disk, and a session of a host.
 struct World {
     runtime: Runtime,
-    folders: Arc<SlowFolders>,
+    folders: Arc<MemoryFolders>,
     server: Server,
     device: Arc<Device>,
 }
@@ -30,13 +31,14 @@ fn with_slow(
 ) {
     let outcome = sim::run(SimConfig::new(5), move |runtime| {
         let link: Arc<dyn Network> = Arc::new(MemoryNetwork::new(&runtime));
-        let folders = Arc::new(SlowFolders {
-            inner: MemoryFolders::new(&runtime),
-            runtime: runtime.clone(),
-            hangs: Hangs::Calls(kind),
-            delay,
-        });
-        let slow: Arc<dyn Folders> = folders.clone();
+        let folders = Arc::new(MemoryFolders::new(&runtime));
+        let rt = runtime.clone();
+        let slow = move |folder: Arc<dyn Storage>| -> Arc<dyn Storage> {
+            let folder = FaultStorage::new(folder, &rt);
+            folder.add(Rule::on(kind, Fault::Delay(delay)).for_good());
+            Arc::new(folder)
+        };
+        let slow: Arc<dyn Folders> = Arc::new(ChangedFolders::of(&folders).with_change(slow));
         let served = ServerOptions::default();
         let server = Server::start(&runtime, &link, &[address()], slow, served);
         let folder = FolderWanted::Named {
@@ -135,7 +137,7 @@ fn a_close_waits_for_a_slow_disk() {
         world.device.close();
         let took = world.runtime.now().since(begun);
         assert!(took > delay, "the close took {took:?}");
-        let folder = world.folders.inner.folder("db");
+        let folder = world.folders.folder("db");
         assert_eq!(folder.read_small("log").unwrap(), b"one, two");
     });
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use common::folders::ChangedFolders;
 use common::{address, are_all, seeds};
 use jobs::cases::{Case, a_case, job_of};
 use jobs::{epoch, files};
@@ -36,47 +37,11 @@ use siltstone_table::job::{DropRules, Job};
 /// The number of cases.
 const CASES: u64 = 100;
 
-/// Folders in memory, and shared folders of this machine.
-struct Mixed {
-    memory: MemoryFolders,
-    local: DataFolder,
-}
-
-impl Folders for Mixed {
-    fn root(&self) -> Arc<dyn Storage> {
-        self.memory.root()
-    }
-
-    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        self.memory.open(name, create)
-    }
-
-    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        self.memory.open_scratch(name)
-    }
-
-    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch_folder(name)
-    }
-
-    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch()
-    }
-
-    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
-        self.local.open_shared(path)
-    }
-
-    fn boot(&self) -> Vec<u8> {
-        self.memory.boot()
-    }
-}
-
 /// A device that holds folders in memory, shares a folder of this machine, and takes tables.
 struct World {
     runtime: Runtime,
     network: Arc<dyn Network>,
-    folders: Arc<Mixed>,
+    folders: Arc<MemoryFolders>,
     server: Option<Server>,
     /// A session without a folder.
     device: Arc<Device>,
@@ -101,10 +66,8 @@ impl World {
         let shared = dir.path().join("shared");
         std::fs::create_dir(&shared).expect("a folder");
         let shared = shared.canonicalize().expect("its path");
-        let folders = Arc::new(Mixed {
-            memory: MemoryFolders::new(&runtime),
-            local: DataFolder::open(dir.path().join("data")).expect("a folder"),
-        });
+        let folders = Arc::new(MemoryFolders::new(&runtime));
+        let local = DataFolder::open(dir.path().join("data")).expect("a folder");
         let options = ServerOptions {
             slots: 2,
             parallelism: 3,
@@ -112,7 +75,7 @@ impl World {
             shared: vec![shared.clone()],
             ..ServerOptions::default()
         };
-        let of: Arc<dyn Folders> = Arc::clone(&folders) as Arc<dyn Folders>;
+        let of: Arc<dyn Folders> = Arc::new(ChangedFolders::of(&folders).with_shared(Some(local)));
         let server = Server::start(&runtime, &network, &[address()], of, options);
         World {
             server: Some(server.expect("a server")),
@@ -371,7 +334,7 @@ impl Trial<'_> {
     /// The device has the folder. It runs the whole job, or a half of it, or the host runs the job
     /// over the link.
     fn held(&self, world: &World, name: &str) {
-        let folder = Arc::new(world.folders.memory.folder(name));
+        let folder = Arc::new(world.folders.folder(name));
         assert_eq!(self.drawn.job(&folder), self.job);
         let wanted = FolderWanted::Named {
             name: name.into(),
@@ -417,7 +380,7 @@ impl Trial<'_> {
         }
         lease.release().expect("a release");
         session.close();
-        let removed = world.folders.memory.remove_scratch_folder(name);
+        let removed = world.folders.remove_scratch_folder(name);
         removed.expect("a folder in memory");
     }
 

@@ -5,9 +5,10 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::slow::{Hangs, SlowFolders};
+use common::folders::ChangedFolders;
 use common::{address, impatient};
 use siltstone_device::{Device, FolderWanted, Folders, MemoryFolders, Server, ServerOptions};
+use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network};
 use siltstone_storage::sim::{self, SimConfig};
 use siltstone_storage::{OpKind, Result, Storage, StorageErrorKind};
@@ -15,17 +16,33 @@ use siltstone_storage::{OpKind, Result, Storage, StorageErrorKind};
 /// How long a call takes that hangs.
 const SLOW: Duration = Duration::from_secs(200);
 
+/// What hangs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangs {
+    /// Opening a folder.
+    Folder,
+    /// Calls of this kind.
+    Calls(OpKind),
+}
+
 /// Does something on each of several folders of a device whose disk hangs, and stops the server
 /// meanwhile. All of it fails, and the stop takes as long as it may, and not longer.
 fn stop_while(hangs: Hangs, folders: usize, work: fn(&dyn Storage) -> Result<()>) {
     let outcome = sim::run(SimConfig::new(3), move |runtime| {
         let link: Arc<dyn Network> = Arc::new(MemoryNetwork::new(&runtime));
-        let slow: Arc<dyn Folders> = Arc::new(SlowFolders {
-            inner: MemoryFolders::new(&runtime),
-            runtime: runtime.clone(),
-            hangs,
-            delay: SLOW,
-        });
+        let rt = runtime.clone();
+        let slow = move |folder: Arc<dyn Storage>| -> Arc<dyn Storage> {
+            let folder = FaultStorage::new(folder, &rt);
+            match hangs {
+                Hangs::Folder => rt.sleep(SLOW),
+                Hangs::Calls(kind) => {
+                    folder.add(Rule::on(kind, Fault::Delay(SLOW)).for_good());
+                }
+            }
+            Arc::new(folder)
+        };
+        let memory = Arc::new(MemoryFolders::new(&runtime));
+        let slow: Arc<dyn Folders> = Arc::new(ChangedFolders::of(&memory).with_change(slow));
         let options = ServerOptions::default();
         let limit = options.end_limit;
         let server = Server::start(&runtime, &link, &[address()], slow, options);

@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::folders::ChangedFolders;
 use common::{Setup, address, simulated};
 use siltstone_device::wire::hello::{HELLO_HEAD_BYTES, ServerHello, VERSIONS, Welcome, hello_len};
 use siltstone_device::{
@@ -16,7 +16,7 @@ use siltstone_device::{
 use siltstone_storage::fault::{Fault, FaultStorage, Rule};
 use siltstone_storage::link::{MemoryNetwork, Network, Received};
 use siltstone_storage::sim::{self, Process, SimConfig};
-use siltstone_storage::{OpKind, Runtime, Storage, StorageErrorKind};
+use siltstone_storage::{OpKind, Runtime, StorageErrorKind};
 
 fn start<F: Folders + 'static>(
     runtime: &Runtime,
@@ -150,42 +150,6 @@ fn a_session_waits_for_the_disk_of_its_folder() {
     }
 }
 
-/// Folders of a device whose own folder has faults.
-struct FaultyRoot {
-    memory: MemoryFolders,
-    root: FaultStorage,
-}
-
-impl Folders for FaultyRoot {
-    fn root(&self) -> Arc<dyn Storage> {
-        Arc::new(self.root.clone())
-    }
-
-    fn open(&self, name: &str, create: bool) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        self.memory.open(name, create)
-    }
-
-    fn open_scratch(&self, name: &str) -> siltstone_storage::Result<Arc<dyn Storage>> {
-        self.memory.open_scratch(name)
-    }
-
-    fn remove_scratch_folder(&self, name: &str) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch_folder(name)
-    }
-
-    fn remove_scratch(&self) -> siltstone_storage::Result<()> {
-        self.memory.remove_scratch()
-    }
-
-    fn open_shared(&self, path: &str) -> siltstone_storage::Result<(Arc<dyn Storage>, PathBuf)> {
-        self.memory.open_shared(path)
-    }
-
-    fn boot(&self) -> Vec<u8> {
-        self.memory.boot()
-    }
-}
-
 /// A device that was started again cannot note at first that it granted a lease again. The session
 /// gets its lease as soon as the device can.
 #[test]
@@ -205,10 +169,9 @@ fn a_lease_that_cannot_be_noted_at_first_is_granted_later() {
         let root = FaultStorage::new(memory.root(), &runtime);
         let rule = Rule::on(OpKind::Append, Fault::Fail(StorageErrorKind::Io));
         let rule = root.add(rule.named("grant-").times(3));
-        let faulty = Arc::new(FaultyRoot {
-            memory,
-            root: root.clone(),
-        });
+        let memory = Arc::new(memory);
+        let faulty = ChangedFolders::of(&memory).with_root(Arc::new(root.clone()));
+        let faulty = Arc::new(faulty);
         let device = start(&runtime, &network, &faulty);
         // The session is attached again by a read, because a change of names that is under way when
         // the device ends may have taken effect or not.

@@ -2,8 +2,9 @@
 
 #![allow(dead_code)]
 
+pub mod folders;
 pub mod jobs;
-pub mod slow;
+pub mod peer;
 
 use std::ops::Range;
 use std::sync::Arc;
