@@ -15,6 +15,7 @@
 mod blocks;
 pub mod coding;
 mod contents;
+mod fetched;
 pub mod fragments;
 pub mod outcome;
 pub mod ranges;

@@ -26,11 +26,13 @@
 //!
 //! Threading: pure functions, except that they read tables and streams.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use siltstone_storage::{Storage, StorageErrorKind, planted};
+use siltstone_storage::{ReadFile, ReadRange, Storage, StorageErrorKind, planted};
 
 use super::contents::entry_text;
+use super::fetched::{FETCH_BYTES, Fetched, FetchedInputs};
 use super::outcome::{Outcome, OutputTable};
 use super::verify::Rejected;
 use super::{Job, KeyBounds};
@@ -58,6 +60,13 @@ const LARGE_ENTRY: u64 = 1 << 10;
 
 /// The maximum number of bytes of a large value that are compared.
 const WINDOW_BYTES: u64 = 4 << 10;
+
+/// The blocks of a place in an input are fetched together with those of other places if there are
+/// at most this many.
+const PLACE_BLOCKS_MAX: usize = 4;
+
+/// The maximum number of pairs whose values are not compared yet: 1 MiB of windows.
+const PAIRS_MAX: usize = 256;
 
 /// Which ranges are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,37 +117,40 @@ pub fn verify_ranges(
     sample: RangeSample,
     cancel: &CancelToken,
 ) -> Result<Result<RangesChecked, Rejected>, ExecError> {
+    let fetching = FetchedInputs::of(inputs);
     let mut checking = Checking {
         job,
-        inputs: JobInputs::open(job, inputs, cancel)?,
+        inputs: JobInputs::open(job, &fetching, cancel)?,
+        input_files: fetching.into_files(),
         storage,
         sample,
         cancel,
         drawn: 0,
         reads: Reads::All,
         seqs: 0..=u64::MAX,
+        pairs: Vec::new(),
         checked: RangesChecked::default(),
     };
+    let mut units = Vec::new();
     for subjob in 0..job.subjobs() {
         let of_subjob = |t: &&OutputTable| t.subjob as usize == subjob;
         let tables: Vec<&OutputTable> = outcome.tables.iter().filter(of_subjob).collect();
-        let checked = match tables.is_empty() {
-            true => checking.unit(job.subjob_bounds(subjob), None),
-            false => tables.into_iter().try_for_each(|record| {
+        match tables.is_empty() {
+            true => units.push((job.subjob_bounds(subjob), None)),
+            false => units.extend(tables.into_iter().map(|record| {
                 let range = KeyBounds {
                     start: record.left_bound.clone(),
                     end: record.right_bound.clone(),
                 };
-                checking.unit(range, Some(record))
-            }),
-        };
-        match checked {
-            Ok(()) => {}
-            Err(Failure::Rejected(rejected)) => return Ok(Err(rejected)),
-            Err(Failure::Exec(error)) => return Err(error),
+                (range, Some(record))
+            })),
         }
     }
-    Ok(Ok(checking.checked))
+    match checking.all(units) {
+        Ok(()) => Ok(Ok(checking.checked)),
+        Err(Failure::Rejected(rejected)) => Ok(Err(rejected)),
+        Err(Failure::Exec(error)) => Err(error),
+    }
 }
 
 /// Why the comparison ends early.
@@ -209,9 +221,29 @@ struct InputBlocks {
     bytes: u64,
 }
 
+/// One table that is compared, or a subjob without tables. The table or the subjob is responsible
+/// for `range`.
+struct Unit<'u> {
+    range: KeyBounds,
+    record: Option<&'u OutputTable>,
+    table: Option<(InputTable, Arc<Fetched>)>,
+    /// Which parts of its blocks are read.
+    reads: Reads,
+    places: Vec<Place>,
+}
+
+impl Unit<'_> {
+    /// The table, if it has blocks.
+    fn table(&self) -> Option<&InputTable> {
+        self.table.as_ref().map(|(table, _)| table)
+    }
+}
+
 struct Checking<'a> {
     job: &'a Job,
     inputs: JobInputs,
+    /// The files of the inputs, by location and name.
+    input_files: BTreeMap<(u32, String), Arc<Fetched>>,
     storage: &'a dyn Storage,
     sample: RangeSample,
     cancel: &'a CancelToken,
@@ -221,6 +253,8 @@ struct Checking<'a> {
     reads: Reads,
     /// The sequence numbers that the present table may have.
     seqs: std::ops::RangeInclusive<u64>,
+    /// The pairs whose values are not compared yet, each with the number of its unit.
+    pairs: Vec<(usize, Pair)>,
     checked: RangesChecked,
 }
 
@@ -247,6 +281,8 @@ struct Pair {
     /// The number of the input, and where its value is.
     input: usize,
     kept_at: u64,
+    /// The first byte of the value that is compared, and the number of bytes.
+    at: u64,
     len: u64,
 }
 
@@ -258,40 +294,130 @@ impl Checking<'_> {
         hash(&at) % bound.max(1)
     }
 
-    /// Compares places of one table, or of a subjob without tables. The table or the subjob is
-    /// responsible for `range`.
-    fn unit(&mut self, range: KeyBounds, record: Option<&OutputTable>) -> Result<(), Failure> {
+    /// Compares places of all units. What is read of several units is fetched together.
+    fn all<'u>(
+        &mut self,
+        units: impl IntoIterator<Item = (KeyBounds, Option<&'u OutputTable>)>,
+    ) -> Result<(), Failure> {
+        let (mut together, mut bytes) = (Vec::new(), 0);
+        for (range, record) in units {
+            if self.cancel.is_cancelled() {
+                return Err(ExecError::Cancelled.into());
+            }
+            let unit = self.open(range, record)?;
+            let table = unit.table();
+            let blocks = unit.places.iter().filter_map(|place| place.block);
+            let sizes = blocks.filter_map(|b| Some(read_range(table?, b, unit.reads).1));
+            bytes += sizes.sum::<u64>();
+            together.push(unit);
+            if bytes >= FETCH_BYTES {
+                self.units(&together)?;
+                (together, bytes) = (Vec::new(), 0);
+            }
+        }
+        self.units(&together)
+    }
+
+    /// Opens the table of a unit, and draws the places to compare.
+    fn open<'u>(
+        &mut self,
+        range: KeyBounds,
+        record: Option<&'u OutputTable>,
+    ) -> Result<Unit<'u>, Failure> {
         let table = match record {
             Some(record) => {
-                let file = self
-                    .storage
-                    .open_finished(&record.name)
-                    .map_err(of_output)?;
-                Some(InputTable::open(file).map_err(of_output)?)
+                let opened = self.storage.open_finished(&record.name);
+                let file = Fetched::of(opened.map_err(of_output)?);
+                let table = InputTable::open(file.clone()).map_err(of_output)?;
+                Some((table, file))
             }
             None => None,
         };
-        let table = table.as_ref().filter(|table| table.block_count() > 0);
-        let name = record.map_or("none of the subjob", |record| &record.name);
-        self.reads = match (record, table) {
-            (Some(_), Some(table)) if self.has_large_values(table) => Reads::Columns,
+        let table = table.filter(|(table, _)| table.block_count() > 0);
+        let reads = match (record, &table) {
+            (Some(_), Some((table, _))) if self.has_large_values(table) => Reads::Columns,
             _ => Reads::All,
         };
+        let places = self.places(&range, table.as_ref().map(|(table, _)| table));
+        Ok(Unit {
+            range,
+            record,
+            table,
+            reads,
+            places,
+        })
+    }
+
+    /// Fetches what the comparison of these units reads first: the ends of the tables, and the
+    /// blocks of all places, of the tables and of the inputs.
+    fn fetch(&self, units: &[Unit<'_>]) -> Result<(), Failure> {
+        let mut of_inputs: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
+        for unit in units {
+            for place in &unit.places {
+                let all = self.input_blocks(&place.bounds(&unit.range));
+                for InputBlocks { input, blocks, .. } in all {
+                    let table = self.inputs.table(input);
+                    // Few places have so many blocks, and those are read in larger pieces.
+                    if let Some(table) = table.filter(|_| blocks.len() <= PLACE_BLOCKS_MAX) {
+                        let ranges = blocks.map(|b| read_range(table, b, unit.reads));
+                        of_inputs.entry(input).or_default().extend(ranges);
+                    }
+                }
+            }
+            if let Some((table, file)) = &unit.table {
+                let ends = [0, table.block_count() - 1];
+                let ends = ends.map(|block| read_range(table, block, Reads::Columns));
+                let blocks = unit.places.iter().filter_map(|place| place.block);
+                let blocks = blocks.map(|block| read_range(table, block, unit.reads));
+                let ranges: BTreeSet<(u64, u64)> = ends.into_iter().chain(blocks).collect();
+                file.fetch(ranges).map_err(of_output)?;
+            }
+        }
+        for (input, ranges) in of_inputs {
+            let input = &self.job.inputs[input];
+            if let Some(file) = self.input_files.get(&(input.location, input.name.clone())) {
+                let fetched = file.fetch(ranges).map_err(TableError::from);
+                fetched.map_err(ExecError::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares places of some units.
+    fn units(&mut self, units: &[Unit<'_>]) -> Result<(), Failure> {
+        if self.sample != RangeSample::All {
+            self.fetch(units)?;
+        }
+        for (number, unit) in units.iter().enumerate() {
+            self.unit(number, unit)?;
+            if self.pairs.len() >= PAIRS_MAX {
+                self.compare_values(units)?;
+            }
+        }
+        self.compare_values(units)
+    }
+
+    fn unit(&mut self, number: usize, unit: &Unit<'_>) -> Result<(), Failure> {
+        let (range, record, table) = (&unit.range, unit.record, unit.table());
+        let name = record.map_or("none of the subjob", |record| &record.name);
+        self.reads = unit.reads;
         self.seqs = record.map_or(0..=u64::MAX, |record| record.min_seq..=record.max_seq);
         if let (Some(record), Some(table)) = (record, table) {
             self.check_ends(record, table)?;
         }
-        for place in self.places(&range, table) {
+        for place in &unit.places {
             if self.cancel.is_cancelled() {
                 return Err(ExecError::Cancelled.into());
             }
-            let entries_before = self.checked.entries;
-            let compared = self.compare(&range, name, table, &place)?;
+            let (entries_before, pairs_before) = (self.checked.entries, self.pairs.len());
+            let (compared, pair) = self.compare(range, name, table, place)?;
+            self.pairs.extend(pair.map(|pair| (number, pair)));
             if self.reads == Reads::Columns && compared.has_small_values() {
                 // The values of this place are not large, whatever the properties say.
                 self.checked.entries = entries_before;
+                self.pairs.truncate(pairs_before);
                 self.reads = Reads::All;
-                self.compare(&range, name, table, &place)?;
+                self.compare(range, name, table, place)?;
                 self.reads = Reads::Columns;
             }
             self.checked.places += 1;
@@ -445,14 +571,15 @@ impl Checking<'_> {
         range.start.clone()
     }
 
-    /// Compares one place of the table called `name` with the inputs. Returns what was compared.
+    /// Compares one place of the table called `name` with the inputs. Returns what was compared,
+    /// and the pair whose values are to be compared as well, if they were not read.
     fn compare(
         &mut self,
         range: &KeyBounds,
         name: &str,
         table: Option<&InputTable>,
         place: &Place,
-    ) -> Result<Compared, Failure> {
+    ) -> Result<(Compared, Option<Pair>), Failure> {
         let mut found = Found::default();
         let mut compared = Compared::default();
         if let (Some(table), Some(block)) = (table, place.block) {
@@ -515,6 +642,8 @@ impl Checking<'_> {
                 if self.reads == Reads::Columns && len > 0 {
                     pairs += 1;
                     if self.draw_of(pairs) == 0 {
+                        let window = (len as u64).min(WINDOW_BYTES);
+                        let at = self.draw_of(len as u64 - window + 1);
                         let (input, block, _) = entry.position();
                         let start = self
                             .inputs
@@ -526,7 +655,8 @@ impl Checking<'_> {
                             found_at,
                             input: input as usize,
                             kept_at: start + entry.value_range().start as u64,
-                            len: len as u64,
+                            at,
+                            len: window,
                         });
                     }
                 }
@@ -537,16 +667,14 @@ impl Checking<'_> {
                 None => {
                     // The remaining entries of the place are not compared.
                     self.checked.bytes += merge.take_counts().2;
-                    self.compare_values(name, table, pair)?;
-                    return Ok(compared);
+                    return Ok((compared, pair));
                 }
             }
             merge.advance()?;
         }
         self.checked.bytes += merge.take_counts().2;
         found.end(name)?;
-        self.compare_values(name, table, pair)?;
-        Ok(compared)
+        Ok((compared, pair))
     }
 
     /// A number below `bound`, drawn from the seed of the sample.
@@ -557,39 +685,71 @@ impl Checking<'_> {
         }
     }
 
-    /// Compares a window of the values of a pair, if there is one.
-    fn compare_values(
-        &mut self,
-        name: &str,
-        table: Option<&InputTable>,
-        pair: Option<Pair>,
-    ) -> Result<(), Failure> {
-        let (Some(table), Some(pair)) = (table, pair) else {
-            return Ok(());
-        };
-        let Some(input) = self
-            .inputs
-            .table(pair.input)
-            .map(|table| table.file().clone())
-        else {
-            return Ok(());
-        };
-        let len = pair.len.min(WINDOW_BYTES);
-        let at = self.draw_of(pair.len - len + 1);
-        let (mut found, mut kept) = (vec![0; len as usize], vec![0; len as usize]);
-        let read = table.file().read_at(pair.found_at + at, &mut found);
-        read.map_err(of_output)?;
-        let read = input.read_at(pair.kept_at + at, &mut kept);
-        read.map_err(|error| ExecError::from(TableError::from(error)))?;
-        self.checked.bytes += 2 * len;
-        if found != kept {
-            return reject(format!(
-                "table {name}: the value of {} differs from that of the inputs, in the {len} bytes \
-                 from byte {at} on",
-                entry_text(&pair.key, pair.trailer)
-            ));
+    /// Compares a window of the values of each pair. Those of one file are read together.
+    fn compare_values(&mut self, units: &[Unit<'_>]) -> Result<(), Failure> {
+        let pairs = std::mem::take(&mut self.pairs);
+        let mut found: Vec<Vec<u8>> = vec![Vec::new(); pairs.len()];
+        let mut kept = found.clone();
+        for (number, unit) in units.iter().enumerate() {
+            if let Some(table) = unit.table() {
+                let is_its = |(unit, _): &(usize, Pair)| *unit == number;
+                read_windows(&**table.file(), &pairs, &mut found, is_its, |p| p.found_at)
+                    .map_err(of_output)?;
+            }
+        }
+        let inputs: BTreeSet<usize> = pairs.iter().map(|(_, pair)| pair.input).collect();
+        for number in inputs {
+            if let Some(table) = self.inputs.table(number) {
+                let is_its = |(_, pair): &(usize, Pair)| pair.input == number;
+                read_windows(&**table.file(), &pairs, &mut kept, is_its, |p| p.kept_at)
+                    .map_err(|error| ExecError::from(TableError::from(error)))?;
+            }
+        }
+        for ((unit, pair), (found, kept)) in pairs.iter().zip(found.iter().zip(&kept)) {
+            self.checked.bytes += (found.len() + kept.len()) as u64;
+            if found != kept {
+                let name = units[*unit].record.map_or("", |record| &record.name);
+                return reject(format!(
+                    "table {name}: the value of {} differs from that of the inputs, in the {} \
+                     bytes from byte {} on",
+                    entry_text(&pair.key, pair.trailer),
+                    pair.len,
+                    pair.at
+                ));
+            }
         }
         Ok(())
+    }
+}
+
+/// Reads the windows of those pairs that belong to this file.
+fn read_windows(
+    file: &dyn ReadFile,
+    pairs: &[(usize, Pair)],
+    windows: &mut [Vec<u8>],
+    is_its: impl Fn(&(usize, Pair)) -> bool,
+    value_at: impl Fn(&Pair) -> u64,
+) -> siltstone_storage::Result<()> {
+    let both = pairs.iter().zip(windows).filter(|(pair, _)| is_its(pair));
+    let range = |((_, pair), buf): (&(usize, Pair), _)| {
+        let buf: &mut Vec<u8> = buf;
+        buf.resize(pair.len as usize, 0);
+        let offset = value_at(pair) + pair.at;
+        ReadRange { offset, buf }
+    };
+    let mut ranges: Vec<ReadRange<'_>> = both.map(range).collect();
+    match ranges.is_empty() {
+        true => Ok(()),
+        false => file.read_ranges(&mut ranges),
+    }
+}
+
+/// Where a block is in its file, or its columns: the offset and the length.
+fn read_range(table: &InputTable, block: usize, reads: Reads) -> (u64, u64) {
+    let place = table.place(block);
+    match reads {
+        Reads::All => (place.start, place.stored_bytes()),
+        Reads::Columns => (place.anchor, place.end - place.anchor),
     }
 }
 

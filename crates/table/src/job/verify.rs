@@ -23,6 +23,7 @@ use siltstone_storage::{Epoch, Storage, StorageError, StorageErrorKind};
 
 use super::blocks::TableBlocks;
 use super::contents::Contents;
+use super::fetched::{FETCH_BYTES, Fetched};
 use super::outcome::{Outcome, OutputTable};
 use super::{Hex, Job, KeyBounds};
 use crate::error::TableError;
@@ -581,7 +582,8 @@ impl Reading<'_> {
             map: false,
             ..ReaderOptions::default()
         };
-        let table = TableReader::open(file, options)?;
+        let file = Fetched::of(file);
+        let table = TableReader::open(file.clone(), options)?;
         let fragments = table.range_deletes().fragments();
         check_record(job, record, &table)?;
         if let Some(contents) = &contents {
@@ -591,9 +593,23 @@ impl Reading<'_> {
         let layout = (sample == Sample::All).then_some(layout);
         let mut blocks = TableBlocks::new(job, record, &table, layout);
         let n = table.index().len();
-        for block in sample.choose(number, n) {
+        let chosen = sample.choose(number, n);
+        let mut fetched_to = 0;
+        for (at, &block) in chosen.iter().enumerate() {
             if self.cancel.is_cancelled() {
                 return Err(Failure::Cancelled);
+            }
+            if at == fetched_to {
+                let mut left = FETCH_BYTES;
+                let place = |block: &usize| table.index().place(*block);
+                let fits = |block: &&usize| {
+                    let rest = left.checked_sub(place(block).stored_bytes());
+                    left = rest.unwrap_or(0);
+                    rest.is_some()
+                };
+                let next: Vec<_> = chosen[at..].iter().take_while(fits).map(place).collect();
+                file.fetch(next.iter().map(|p| (p.start, p.stored_bytes())))?;
+                fetched_to += next.len().max(1);
             }
             blocks.check(block, number, contents.as_deref_mut())?;
         }
