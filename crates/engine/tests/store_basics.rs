@@ -337,7 +337,9 @@ fn a_slowed_write_wakes_nobody() {
         store.test_hooks().pause_compaction(true);
         let ks = store.default_keyspace().unwrap();
         for i in 0..4 {
-            ks.put(&key(i), b"run").unwrap();
+            // So slowly that the writes below have to wait: they may be as fast as these at first.
+            ks.put(&key(i), &[1; 2000]).unwrap();
+            runtime.sleep(Duration::from_millis(10));
             store.flush().unwrap();
         }
         runtime.sleep(Duration::from_secs(3));
