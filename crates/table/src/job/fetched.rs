@@ -8,15 +8,17 @@
 //! Invariants: what is fetched is bounded by the caller, and replaces what was fetched before. The
 //! objects are finished, so what was fetched stays true.
 //!
-//! Threading: shared. The lock is not held during a call of the file.
+//! Threading: shared, without a lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use siltstone_storage::{Access, Map, ReadFile, ReadPurpose, ReadRange, Result};
 
 use crate::error::TableError;
-use crate::exec::{Inputs, StreamSource};
+use crate::exec::{CancelToken, ExecError, Inputs, StreamSource};
+use crate::job::{InputKind, Job};
 
 /// The number of bytes that are fetched at once. A check that is cancelled waits for them, and a
 /// link may be slow.
@@ -26,7 +28,7 @@ pub(super) const FETCH_BYTES: u64 = 256 << 10;
 pub(super) struct Fetched {
     file: Arc<dyn ReadFile>,
     /// By their offsets.
-    ranges: Mutex<BTreeMap<u64, Vec<u8>>>,
+    ranges: ArcSwap<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl Fetched {
@@ -34,12 +36,8 @@ impl Fetched {
     pub fn of(file: Arc<dyn ReadFile>) -> Arc<Fetched> {
         Arc::new(Fetched {
             file,
-            ranges: Mutex::default(),
+            ranges: ArcSwap::default(),
         })
-    }
-
-    fn ranges(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<u8>>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fetches these ranges, each given by its offset and its length, and forgets what was fetched
@@ -66,13 +64,13 @@ impl Fetched {
         } else {
             read.clear();
         }
-        *self.ranges() = read.into_iter().collect();
+        self.ranges.store(Arc::new(read.into_iter().collect()));
         Ok(())
     }
 
     /// Fills `buf` with what was fetched. Returns false if a part of it was not.
     fn serve(&self, mut offset: u64, buf: &mut [u8]) -> bool {
-        let ranges = self.ranges();
+        let ranges = self.ranges.load();
         let mut filled = 0;
         while filled < buf.len() {
             let Some((start, bytes)) = ranges.range(..=offset).next_back() else {
@@ -125,25 +123,40 @@ impl ReadFile for Fetched {
     }
 }
 
-/// Inputs whose tables are such files.
+/// The inputs of a job, whose tables are such files.
 pub(super) struct FetchedInputs<'a> {
     inputs: &'a dyn Inputs,
-    files: Mutex<BTreeMap<(u32, String), Arc<Fetched>>>,
+    /// By location and name.
+    files: BTreeMap<(u32, String), Arc<Fetched>>,
 }
 
 impl FetchedInputs<'_> {
-    pub fn of(inputs: &dyn Inputs) -> FetchedInputs<'_> {
-        FetchedInputs {
-            inputs,
-            files: Mutex::default(),
+    /// Opens the files of the tables that have keys of the job. `cancel` is checked before each of
+    /// them.
+    pub fn open<'a>(
+        job: &Job,
+        inputs: &'a dyn Inputs,
+        cancel: &CancelToken,
+    ) -> std::result::Result<FetchedInputs<'a>, ExecError> {
+        let mut files = BTreeMap::new();
+        for input in &job.inputs {
+            let has_keys = !input.clip.intersect(&job.bounds).is_empty();
+            let key = (input.location, input.name.clone());
+            if input.kind != InputKind::Table || !has_keys || files.contains_key(&key) {
+                continue;
+            }
+            if cancel.is_cancelled() {
+                return Err(ExecError::Cancelled);
+            }
+            let file = inputs.table(input.location, &input.name)?;
+            files.insert(key, Fetched::of(file));
         }
+        Ok(FetchedInputs { inputs, files })
     }
 
-    /// The files that were opened, by location and name.
-    pub fn into_files(self) -> BTreeMap<(u32, String), Arc<Fetched>> {
-        self.files
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// The file of a table.
+    pub fn file(&self, location: u32, name: &str) -> Option<&Arc<Fetched>> {
+        self.files.get(&(location, name.to_string()))
     }
 }
 
@@ -153,14 +166,10 @@ impl Inputs for FetchedInputs<'_> {
         location: u32,
         name: &str,
     ) -> std::result::Result<Arc<dyn ReadFile>, TableError> {
-        let key = (location, name.to_string());
-        let files = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = files().get(&key) {
-            return Ok(file.clone());
+        match self.file(location, name) {
+            Some(file) => Ok(file.clone()),
+            None => self.inputs.table(location, name),
         }
-        let file = Fetched::of(self.inputs.table(location, name)?);
-        files().insert(key, file.clone());
-        Ok(file)
     }
 
     fn stream(

@@ -117,11 +117,11 @@ pub fn verify_ranges(
     sample: RangeSample,
     cancel: &CancelToken,
 ) -> Result<Result<RangesChecked, Rejected>, ExecError> {
-    let fetching = FetchedInputs::of(inputs);
+    let inputs = FetchedInputs::open(job, inputs, cancel)?;
     let mut checking = Checking {
         job,
-        inputs: JobInputs::open(job, &fetching, cancel)?,
-        input_files: fetching.into_files(),
+        inputs: JobInputs::open(job, &inputs, cancel)?,
+        input_files: inputs,
         storage,
         sample,
         cancel,
@@ -242,8 +242,8 @@ impl Unit<'_> {
 struct Checking<'a> {
     job: &'a Job,
     inputs: JobInputs,
-    /// The files of the inputs, by location and name.
-    input_files: BTreeMap<(u32, String), Arc<Fetched>>,
+    /// The files of the inputs.
+    input_files: FetchedInputs<'a>,
     storage: &'a dyn Storage,
     sample: RangeSample,
     cancel: &'a CancelToken,
@@ -375,7 +375,7 @@ impl Checking<'_> {
         }
         for (input, ranges) in of_inputs {
             let input = &self.job.inputs[input];
-            if let Some(file) = self.input_files.get(&(input.location, input.name.clone())) {
+            if let Some(file) = self.input_files.file(input.location, &input.name) {
                 let fetched = file.fetch(ranges).map_err(TableError::from);
                 fetched.map_err(ExecError::from)?;
             }
