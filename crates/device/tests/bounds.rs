@@ -1,5 +1,5 @@
-//! Peers that ask for too much: what a device keeps for each of them is bounded, and they do not keep
-//! others out (row 13 of `docs/reliability.md`, the link's half).
+//! Peers that ask for too much: what a device keeps for each of them is bounded, and they do not
+//! keep others out (row 13 of `docs/reliability.md`, the link's half).
 
 mod common;
 
@@ -106,16 +106,7 @@ fn objects_of_all_sessions_are_bounded() {
 #[test]
 fn attempts_of_a_session_are_bounded() {
     with_device(10, |setup| {
-        let peer = Peer::connect(setup);
-        peer.greet([5; 16]);
-        let lease = Request::Lease {
-            id: [9; 16],
-            name: "store".into(),
-            shared: false,
-            again: None,
-        };
-        peer.ask(1, &lease, b"");
-        peer.receive(Duration::from_millis(50));
+        let peer = Peer::with_lease(setup);
         let job = put_work(&common::jobs::a_job().encode(), &[], 1 << 20).0;
         let mut said = Vec::new();
         for number in 1..300 {

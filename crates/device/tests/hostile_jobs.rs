@@ -30,16 +30,7 @@ use siltstone_table::job::outcome::Counters;
 #[test]
 fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
     with_device(14, |setup| {
-        let peer = Peer::connect(setup);
-        peer.greet([5; 16]);
-        let lease = Request::Lease {
-            id: [9; 16],
-            name: "store".into(),
-            shared: false,
-            again: None,
-        };
-        peer.ask(1, &lease, b"");
-        peer.receive(Duration::from_millis(50));
+        let peer = Peer::with_lease(setup);
         let job = common::jobs::a_job();
         let identity = job.identity();
         let part = |name: &str| common::jobs::a_part(name).encode(identity);
@@ -83,16 +74,7 @@ fn a_job_does_not_go_on_after_what_it_cannot_have_made() {
 #[test]
 fn a_job_with_an_input_elsewhere_is_declined() {
     with_device(17, |setup| {
-        let peer = Peer::connect(setup);
-        peer.greet([5; 16]);
-        let lease = Request::Lease {
-            id: [9; 16],
-            name: "store".into(),
-            shared: false,
-            again: None,
-        };
-        peer.ask(1, &lease, b"");
-        peer.receive(Duration::from_millis(50));
+        let peer = Peer::with_lease(setup);
         let mut job = common::jobs::a_job();
         job.inputs[0].location = 3;
         let work = put_work(&job.encode(), &[], 1 << 20).0;

@@ -35,6 +35,21 @@ impl Peer {
         }
     }
 
+    /// A peer that has said hello and has the lease of a store. Its next request has number 2.
+    pub fn with_lease(setup: &Setup) -> Peer {
+        let peer = Peer::connect(setup);
+        peer.greet([5; 16]);
+        let lease = Request::Lease {
+            id: [9; 16],
+            name: "store".into(),
+            shared: false,
+            again: None,
+        };
+        peer.ask(1, &lease, b"");
+        peer.receive(Duration::from_millis(50));
+        peer
+    }
+
     pub fn send(&self, bytes: &[u8]) -> bool {
         let deadline = self.runtime.now() + Duration::from_secs(5);
         self.connection.send(&[bytes], deadline).is_ok()

@@ -49,8 +49,8 @@ const LEAST_BYTES_PER_S: u64 = 16 << 10;
 /// filled in no time at all would mean that nobody is slowed down.
 const BASE_MEMTABLES_PER_S: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 
-/// The upper bound of the base is at least this. Small memtables are filled and flushed many times a
-/// second, and a bound of a few of them a second would keep writers waiting while one is flushed.
+/// The upper bound of the base is at least this. Small memtables are filled and flushed many times
+/// a second, and a bound of a few of them a second would keep writers waiting while one is flushed.
 const BASE_BYTES_PER_S: u64 = 64 << 20;
 
 /// The base before any memtable was filled, in memtables a second.

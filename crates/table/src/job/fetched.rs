@@ -5,8 +5,8 @@
 //! gets them with one call, which the client of a device makes one request. Reads of other ranges
 //! go to the file.
 //!
-//! Invariants: what is fetched is bounded by the caller, and replaces what was fetched before. The
-//! objects are finished, so what was fetched stays true.
+//! Invariants: at most [`FETCH_BYTES`] of a file are kept, and each fetch replaces what the one
+//! before it has fetched. Nobody writes to the objects any more, so these bytes stay the same.
 //!
 //! Threading: shared, without a lock.
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// With fewer flushes, their mean says little.
+/// The mean time of a flush is given only if there were at least this many flushes.
 const FLUSHES_MIN: u64 = 100;
 
 /// The requests that a disk finished, and how long they took together.
