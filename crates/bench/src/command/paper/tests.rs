@@ -438,15 +438,9 @@ fn the_page_of_the_documentation_is_that_of_its_records() {
         docs.join("prockstore.jsonl.zst"),
         docs.join("prockstore.md"),
     );
-    assert_eq!(
-        file.exists(),
-        page_file.exists(),
-        "the records and the page belong together"
-    );
-    if !file.exists() {
-        return;
-    }
     let archive = Archive::read(&file).unwrap();
+    assert!(!archive.manifest.is_quick, "a quick look is no comparison");
+    assert!(!archive.lines.is_empty());
     for line in &archive.lines {
         let build = line.record.as_ref().map(|record| &record.build);
         let is_modified = build.and_then(|build| build.is_modified);
