@@ -85,6 +85,40 @@ fn reserve_keeps_bytes_and_position() {
     assert_eq!(s.read_small("log").unwrap(), b"abcdef");
 }
 
+/// Appends into reserved space are stored through a map of a window, which follows them, and which
+/// a sync ends. Between syncs they use the map or a system call; the file is the same.
+#[test]
+fn appends_into_reserved_space_are_in_order_across_windows_and_syncs() {
+    let (_dir, s, lease) = fresh();
+    let w = s.create(lease.epoch(), "log").unwrap();
+    let reserved: usize = 5 << 20;
+    w.reserve(reserved as u64).unwrap();
+    let mut expected = Vec::new();
+    for i in 0..4000u32 {
+        // Most are small. Some are longer than the map takes, and the last go beyond the space.
+        let len = if i % 500 == 499 {
+            40_000
+        } else {
+            700 + i % 600
+        };
+        let record = vec![(i % 251) as u8 + 1; len as usize];
+        let (first, second) = record.split_at(record.len() / 3);
+        w.append(&[first, b"", second]).unwrap();
+        expected.extend_from_slice(&record);
+        if i % 700 == 300 {
+            w.sync().unwrap();
+        }
+        assert_eq!(w.position(), expected.len() as u64);
+    }
+    assert!(expected.len() < reserved, "part of the space is left");
+    assert!(expected.len() > 3 << 20, "there are several windows");
+    let bytes = s.read_small("log").unwrap();
+    assert!(bytes[..expected.len()] == expected[..]);
+    assert!(bytes[expected.len()..].iter().all(|b| *b == 0));
+    w.append(&[&[7; 1 << 20]]).unwrap();
+    assert_eq!(w.len(), (expected.len() + (1 << 20)) as u64);
+}
+
 #[test]
 fn recycle_keeps_old_bytes() {
     let (_dir, s, lease) = fresh();

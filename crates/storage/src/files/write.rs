@@ -21,10 +21,11 @@ use crate::storage::{InjectedFault, WriteFile};
 const PARTS_A_CALL: usize = 64;
 
 /// Zeros are written in calls of this size. A call creates page cache folios of up to its own size,
-/// and they stay: every small append into a large folio walks the state of all its blocks (with
-/// calls of 1 MiB this took a third of the processor time of small puts), and each sync writes the
-/// whole folio. There are few extents nevertheless, because `fallocate` makes them.
-const ZEROS_BYTES: usize = 16 << 10;
+/// and they stay. The larger they are, the fewer page faults have the appends that are stored
+/// through a map (with 64 KiB, about half the processor time of 16 KiB for each page). But each
+/// `write` into a large folio walks the state of all its blocks, which takes long from 1 MiB on.
+/// There are few extents whatever the size, because `fallocate` makes them.
+const ZEROS_BYTES: usize = 64 << 10;
 static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
 /// The number of appends since the last sync after which appends are stored through a map. If a
@@ -41,7 +42,8 @@ const MAP_FILE_BYTES: u64 = 1 << 20;
 /// State that only the task that moves the position touches.
 #[derive(Default)]
 struct Writing {
-    /// The map of the reserved space. `None` if [`Writing::map_refused`] is set.
+    /// The map of a window of the reserved space, if the last append was stored through one and no
+    /// sync has ended it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     map: Option<WriteMap>,
     /// The system could not map this file.
@@ -116,22 +118,21 @@ impl FileWriter {
         if bytes > MAP_APPEND_BYTES || position + bytes as u64 > len {
             return None;
         }
-        if writing.map.is_none() {
+        if writing
+            .map
+            .as_ref()
+            .is_none_or(|map| !map.covers(position, bytes))
+        {
             if writing.map_refused || len < MAP_FILE_BYTES {
                 return None;
             }
-            let map = usize::try_from(len)
-                .ok()
-                .and_then(|len| WriteMap::new(&self.file, len).ok());
-            writing.map_refused = map.is_none();
-            writing.map = map;
+            // The old window is unmapped first: its pages are not stored to any more.
+            writing.map = None;
+            writing.map = WriteMap::new(&self.file, len, position, bytes).ok();
+            writing.map_refused = writing.map.is_none();
         }
         let map = writing.map.as_mut()?;
-        let offset = usize::try_from(position).ok()?;
-        if offset + bytes > map.len() {
-            return None;
-        }
-        Some(map.store(parts, offset).map(|()| bytes as u64))
+        Some(map.store(parts, position).map(|()| bytes as u64))
     }
 
     /// Writes all of `parts` at `offset`. An error carries the number of bytes that were written.
@@ -282,6 +283,11 @@ impl WriteFile for FileWriter {
             ));
         }
         self.unsynced_appends.store(0, Ordering::Relaxed);
+        // Writing mapped pages back is dear (see `write_map`). It is unmapped when no lock is held.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let map = self.writing().map.take();
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        drop(map);
         self.file.sync_data().map_err(|e| {
             self.sync_failed.store(true, Ordering::Release);
             self.error("sync", &e)
