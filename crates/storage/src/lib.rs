@@ -15,6 +15,7 @@ pub mod name;
 pub mod op;
 #[doc(hidden)]
 pub mod planted;
+mod prefetch;
 mod prng;
 mod sigbus;
 pub mod storage;
@@ -28,6 +29,7 @@ pub use files::FileStorage;
 pub use map::{Map, MapOwner, MapView};
 pub use memory::{CrashPolicy, CrashReport, JournalReplay, Mark, MemoryStorage};
 pub use op::{CallCounts, OpKind};
+pub use prefetch::{prefetch_address, prefetch_line};
 pub use storage::{
     Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadPurpose,
     ReadRange, SharedLease, Storage, WriteFile, copy_object,

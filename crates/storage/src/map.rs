@@ -20,6 +20,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool, AtomicU8};
 
+use crate::prefetch::prefetch_address;
 use crate::storage::Access;
 
 /// Keeps the memory alive that a view points into: a kernel mapping, or a buffer of the memory
@@ -441,17 +442,9 @@ impl<'a> MapView<'a> {
 
     /// Prefetches the cache line at `offset`; does nothing if it is out of bounds.
     #[inline]
-    #[allow(unsafe_code)]
     pub fn prefetch(self, offset: usize) {
         if offset < self.len {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch of a mapped address has no architectural effect.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch(
-                    self.ptr.add(offset).cast::<i8>(),
-                    std::arch::x86_64::_MM_HINT_T0,
-                );
-            }
+            prefetch_address(self.ptr.wrapping_add(offset));
         }
     }
 

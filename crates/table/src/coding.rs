@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use siltstone_storage::Map;
+use siltstone_storage::{Map, prefetch_line};
 
 use crate::error::Damage;
 
@@ -192,23 +192,6 @@ impl Bytes for Map {
     fn prefetch(&self, offset: usize) {
         Map::prefetch(self, offset)
     }
-}
-
-/// Prefetches the cache line of `value`.
-#[inline(always)]
-#[allow(unsafe_code)] // The crate's only unsafe code: one instruction without effect on memory.
-pub(crate) fn prefetch_line<T>(value: &T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no architectural effect, whatever the address. This address is even
-    // valid.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch(
-            std::ptr::from_ref(value).cast(),
-            std::arch::x86_64::_MM_HINT_T0,
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = value;
 }
 
 /// The first `width` (4 or 8) bytes of `suffix`, padded with zeros, as an integer that orders as

@@ -11,7 +11,9 @@
 //!
 //! Threading: built by one owner, then shared and immutable.
 
-use crate::coding::{Bytes, prefetch_line};
+use siltstone_storage::prefetch_line;
+
+use crate::coding::Bytes;
 use crate::error::Damage;
 use crate::limits::MAX_BITS_PER_KEY;
 

@@ -18,8 +18,10 @@
 
 use std::cmp::Ordering;
 
+use siltstone_storage::prefetch_line;
+
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES};
-use crate::coding::{Cursor, head, partition_point, prefetch_line};
+use crate::coding::{Cursor, head, partition_point};
 use crate::error::{Damage, Result, TableError};
 use crate::key::{HIGHEST_TRAILER, common_prefix, compare_internal};
 use crate::limits::{MAX_KEY_BYTES, MAX_TABLE_BYTES};

@@ -20,6 +20,8 @@ use std::io::Read;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use siltstone_storage::prefetch_line;
+
 /// Bits of one chunk: a chunk is allocated when its first bit is set.
 const CHUNK_BITS: u64 = 1 << 20;
 /// The most chunks, enough for 2^36 records.
@@ -62,6 +64,16 @@ impl Population {
     fn word(&self, record: u64) -> Option<&AtomicU64> {
         let chunk = self.chunks.get((record / CHUNK_BITS) as usize)?.get()?;
         chunk.get((record % CHUNK_BITS / 64) as usize)
+    }
+
+    /// Brings the record's bit into the processor's cache, so that [`Population::add`] or
+    /// [`Population::contains`] does not wait for memory a little later. That wait would count as
+    /// time of the engine.
+    #[inline]
+    pub fn prefetch(&self, record: u64) {
+        if let Some(word) = self.word(record) {
+            prefetch_line(word);
+        }
     }
 
     /// Notes that a write of the record was acknowledged.

@@ -214,6 +214,7 @@ pub(super) fn operation<'a>(
         }),
         W::ReadRandom | W::ReadMissing | W::ReadWhileWriting => Box::new(Read {
             pick,
+            ahead: None,
             records,
             left,
             absent: settings.workload == W::ReadMissing,

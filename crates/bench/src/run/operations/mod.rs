@@ -122,6 +122,7 @@ impl Tools<'_> {
 
     /// Puts a record with a new value.
     fn put(&mut self, record: u64, kind: Kind) -> Result<Done> {
+        self.population.prefetch(record);
         self.make_value(record);
         let key = self.keys.present(record, &mut self.key);
         self.session.put(key, &self.value, self.sync)?;
@@ -189,8 +190,18 @@ impl Tools<'_> {
 
     /// Draws a record that the store has; `None` if it has none.
     fn draw_present(&self, pick: &mut Pick, records: u64) -> Option<u64> {
+        self.draw_present_from(pick, None, records)
+    }
+
+    /// As [`Tools::draw_present`]. `first` is drawn already.
+    fn draw_present_from(
+        &self,
+        pick: &mut Pick,
+        mut first: Option<u64>,
+        records: u64,
+    ) -> Option<u64> {
         for _ in 0..DRAWS_MAX {
-            let record = pick.next(records);
+            let record = first.take().unwrap_or_else(|| pick.next(records));
             if self.population.contains(record) {
                 return Some(record);
             }

@@ -17,6 +17,8 @@ const LAP_ENTRIES: u64 = 1024;
 /// Reads random records.
 pub(in crate::run) struct Read {
     pub pick: Pick,
+    /// The first draw of the next operation.
+    pub ahead: Option<u64>,
     pub records: u64,
     pub left: u64,
     /// Whether keys are read that are not in the store.
@@ -33,7 +35,15 @@ impl Operation for Read {
             let record = self.pick.next(self.records);
             return tools.get_absent(record).map(Some);
         }
-        match tools.draw_present(&mut self.pick, self.records) {
+        let first = self.ahead.take();
+        let drawn = tools.draw_present_from(&mut self.pick, first, self.records);
+        if self.left > 0 {
+            // Its bit is in the cache by then.
+            let next = self.pick.next(self.records);
+            tools.population.prefetch(next);
+            self.ahead = Some(next);
+        }
+        match drawn {
             Some(record) => tools.get(record, Kind::Get).map(Some),
             None => Ok(None),
         }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::record::prefetch;
+use siltstone_storage::prefetch_line;
 
 #[derive(Clone, Copy)]
 pub(super) struct Filter {
@@ -43,7 +43,7 @@ impl Filter {
 
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u64) {
-        prefetch(std::ptr::from_ref(self.word(hash)).cast());
+        prefetch_line(self.word(hash));
     }
 
     /// Adds a key. Only the writer calls this.

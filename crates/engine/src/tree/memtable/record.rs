@@ -20,6 +20,8 @@
 //! Threading: the writer writes a record before its offset is known to others. From then on all
 //! threads may read it.
 
+use siltstone_storage::prefetch_address;
+
 use super::node::Keys;
 
 /// Offsets count in units of this many bytes.
@@ -219,7 +221,7 @@ impl Records {
     /// Prefetches the first cache line of the record.
     #[inline(always)]
     pub(super) fn prefetch(&self, record: u32) {
-        prefetch(self.pointer(record));
+        prefetch_address(self.pointer(record));
     }
 }
 
@@ -268,16 +270,4 @@ pub(super) unsafe fn write_record(
         std::ptr::copy_nonoverlapping(key.as_ptr(), to.add(start), key.len());
         std::ptr::copy_nonoverlapping(value.as_ptr(), to.add(start + key.len()), value.len());
     }
-}
-
-/// Prefetches the cache line at `address`.
-#[inline(always)]
-pub(super) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no architectural effect, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch(address.cast(), std::arch::x86_64::_MM_HINT_T0);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }

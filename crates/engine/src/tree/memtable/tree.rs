@@ -17,8 +17,10 @@
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
+use siltstone_storage::prefetch_address;
+
 use super::node::{Keys, Node, Place, Words};
-use super::record::{GRANULE_BYTES, Records, prefetch};
+use super::record::{GRANULE_BYTES, Records};
 
 /// The number of slots of a node.
 pub(super) const NODE_SLOTS: usize = 61;
@@ -177,7 +179,7 @@ impl Tree {
     pub(super) fn prefetch_node(&self, offset: u32) {
         let start = self.address(offset);
         for line in (0..ArenaNode::LEAF_BYTES).step_by(64) {
-            prefetch(start.wrapping_add(line));
+            prefetch_address(start.wrapping_add(line));
         }
     }
 
