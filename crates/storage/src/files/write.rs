@@ -42,8 +42,7 @@ const MAP_FILE_BYTES: u64 = 1 << 20;
 /// State that only the task that moves the position touches.
 #[derive(Default)]
 struct Writing {
-    /// The map of a window of the reserved space, if the last append was stored through one and no
-    /// sync has ended it.
+    /// The map of the reserved space. `None` if [`Writing::map_refused`] is set.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     map: Option<WriteMap>,
     /// The system could not map this file.
@@ -118,21 +117,73 @@ impl FileWriter {
         if bytes > MAP_APPEND_BYTES || position + bytes as u64 > len {
             return None;
         }
-        if writing
-            .map
-            .as_ref()
-            .is_none_or(|map| !map.covers(position, bytes))
-        {
-            if writing.map_refused || len < MAP_FILE_BYTES {
-                return None;
-            }
-            // The old window is unmapped first: its pages are not stored to any more.
-            writing.map = None;
-            writing.map = WriteMap::new(&self.file, len, position, bytes).ok();
-            writing.map_refused = writing.map.is_none();
+        if writing.map.is_none() {
+            self.map_space(writing);
         }
         let map = writing.map.as_mut()?;
-        Some(map.store(parts, position).map(|()| bytes as u64))
+        let offset = usize::try_from(position).ok()?;
+        if offset + bytes > map.len() {
+            return None;
+        }
+        Some(map.store(parts, offset).map(|()| bytes as u64))
+    }
+
+    /// Maps the file's space, if it is worth it.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn map_space(&self, writing: &mut Writing) {
+        let len = self.len.load(Ordering::Relaxed);
+        if writing.map_refused || len < MAP_FILE_BYTES {
+            return;
+        }
+        let map = usize::try_from(len)
+            .ok()
+            .and_then(|len| WriteMap::new(&self.file, len).ok());
+        writing.map_refused = map.is_none();
+        writing.map = map;
+    }
+
+    /// Allocates the space up to `len` and writes zeros to it. The caller holds the lock.
+    fn write_zeros(&self, len: u64) -> Result<()> {
+        let old = self.len.load(Ordering::Acquire);
+        if len <= old {
+            return Ok(());
+        }
+        // Blocks are allocated first: that gives few extents, and a full disk shows before anything
+        // is written. Then zeros are written, because appends are sure to succeed only in written
+        // space (unwritten extents still change metadata at each sync).
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let allocated = loop {
+            match rustix::fs::fallocate(
+                &self.file,
+                rustix::fs::FallocateFlags::empty(),
+                old,
+                len - old,
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break Ok(()),
+                result => break result.map_err(io::Error::from),
+            }
+        };
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let allocated: io::Result<()> = Ok(());
+        let mut at = old;
+        let written = allocated.and_then(|()| {
+            while at < len {
+                let n = usize::try_from(len - at)
+                    .unwrap_or(ZEROS_BYTES)
+                    .min(ZEROS_BYTES);
+                self.file.write_all_at(&ZEROS[..n], at)?;
+                at += n as u64;
+            }
+            Ok(())
+        });
+        if let Err(e) = written {
+            // Release the space, so that the file is as before and others can use it.
+            let _ = self.file.set_len(old);
+            return Err(self.error("reserve", &e).at(at));
+        }
+        self.grown_to(len);
+        Ok(())
     }
 
     /// Writes all of `parts` at `offset`. An error carries the number of bytes that were written.
@@ -225,46 +276,16 @@ impl WriteFile for FileWriter {
     }
 
     fn reserve(&self, len: u64) -> Result<()> {
-        let _writing = self.writing();
-        let old = self.len.load(Ordering::Acquire);
-        if len <= old {
-            return Ok(());
-        }
-        // Blocks are allocated first: that gives few extents, and a full disk shows before anything
-        // is written. Then zeros are written, because appends are sure to succeed only in written
-        // space (unwritten extents still change metadata at each sync).
+        #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(unused))]
+        let mut writing = self.writing();
+        self.write_zeros(len)?;
+        // The space is mapped now, because this call is made in the background, and an append that
+        // maps it may have to wait for other threads.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let allocated = loop {
-            match rustix::fs::fallocate(
-                &self.file,
-                rustix::fs::FallocateFlags::empty(),
-                old,
-                len - old,
-            ) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break Ok(()),
-                result => break result.map_err(io::Error::from),
-            }
-        };
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let allocated: io::Result<()> = Ok(());
-        let mut at = old;
-        let written = allocated.and_then(|()| {
-            while at < len {
-                let n = usize::try_from(len - at)
-                    .unwrap_or(ZEROS_BYTES)
-                    .min(ZEROS_BYTES);
-                self.file.write_all_at(&ZEROS[..n], at)?;
-                at += n as u64;
-            }
-            Ok(())
-        });
-        if let Err(e) = written {
-            // Release the space, so that the file is as before and others can use it.
-            let _ = self.file.set_len(old);
-            return Err(self.error("reserve", &e).at(at));
+        {
+            writing.map = None;
+            self.map_space(&mut writing);
         }
-        self.grown_to(len);
         Ok(())
     }
 
@@ -283,11 +304,12 @@ impl WriteFile for FileWriter {
             ));
         }
         self.unsynced_appends.store(0, Ordering::Relaxed);
-        // Writing mapped pages back is dear (see `write_map`). It is unmapped when no lock is held.
+        // Writing mapped pages back is dear (see `write_map`).
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let map = self.writing().map.take();
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        drop(map);
+        if let Some(map) = &mut self.writing().map {
+            let position = self.position.load(Ordering::Acquire);
+            map.leave(usize::try_from(position).unwrap_or(usize::MAX));
+        }
         self.file.sync_data().map_err(|e| {
             self.sync_failed.store(true, Ordering::Release);
             self.error("sync", &e)

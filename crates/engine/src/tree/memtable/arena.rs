@@ -366,12 +366,17 @@ fn map(bytes: usize, pages: Pages) -> io::Result<NonNull<u8>> {
         } else if huge {
             let _ = madvise(start.cast(), bytes, Advice::LinuxHugepage);
         }
-        if pages == Pages::AtOnce
-            && madvise(start.cast(), bytes, Advice::LinuxPopulateWrite).is_err()
-        {
-            // Kernels before 5.14 cannot do this: touch every page.
-            for page in (0..bytes).step_by(PAGE_BYTES) {
-                start.add(page).write_volatile(0);
+        // One call for each huge page: while a call runs, no other thread can change the mappings
+        // of the process, and all of them together may take a tenth of a second.
+        let pieces = (0..bytes).step_by(HUGE_PAGE_BYTES);
+        for piece in pieces.filter(|_| pages == Pages::AtOnce) {
+            let piece_bytes = HUGE_PAGE_BYTES.min(bytes - piece);
+            let at = start.add(piece);
+            if madvise(at.cast(), piece_bytes, Advice::LinuxPopulateWrite).is_err() {
+                // Kernels before 5.14 cannot do this: touch every page.
+                for page in (0..piece_bytes).step_by(PAGE_BYTES) {
+                    at.add(page).write_volatile(0);
+                }
             }
         }
         NonNull::new(start).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
