@@ -31,6 +31,8 @@ pub enum Command {
     Tsan { package: Option<String> },
     /// Whether everything compiles for the other architecture.
     Cross,
+    /// The instructions of the hot paths, and the page that has them.
+    Instructions,
     /// The lines that the test suite runs.
     Coverage,
     /// libFuzzer with ASan on some parsers or on all.
@@ -151,6 +153,8 @@ cargo xtask COMMAND
                           (needs: rustup +nightly component add rust-src)
   cross                   whether everything compiles for aarch64 (on aarch64: for x86-64); says
                           what is missing (needs: the target's standard library, a C compiler)
+  instructions            counts the instructions of puts, gets, seeks, flushes and merges, and writes
+                          them to docs/instructions.md (needs: apt-get install valgrind)
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)
@@ -194,6 +198,7 @@ pub fn parse(words: &[String], names: &Names) -> Result<Command, String> {
         "loom" => alone(Command::Loom),
         "coverage" => alone(Command::Coverage),
         "cross" => alone(Command::Cross),
+        "instructions" => alone(Command::Instructions),
         "asan" | "tsan" => {
             let package = match rest {
                 [] => None,
@@ -360,6 +365,7 @@ mod tests {
         assert_eq!(parsed("tsan siltstone"), Ok(Command::Tsan { package }));
         assert_eq!(parsed("coverage"), Ok(Command::Coverage));
         assert_eq!(parsed("cross"), Ok(Command::Cross));
+        assert_eq!(parsed("instructions"), Ok(Command::Instructions));
     }
 
     #[test]

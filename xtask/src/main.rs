@@ -5,7 +5,7 @@
 //! start (by a pure function that can be tested), and this file starts them and prints each exactly
 //! as it could be typed. [`soak`] repeats one trial until its time is up, [`planted`] runs the
 //! trials with faults that they must find, [`cross`] checks the code for the other architecture,
-//! and [`fuzz`] runs libFuzzer on the parsers.
+//! [`instructions`] counts those of the hot paths, and [`fuzz`] runs libFuzzer on the parsers.
 //!
 //! Invariants: every step is printed before it runs; the first step that fails ends the run with
 //! its exit code; there are no dependencies, so building it takes a second.
@@ -13,6 +13,7 @@
 mod args;
 mod cross;
 mod fuzz;
+mod instructions;
 mod planted;
 mod soak;
 mod steps;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Fuzz(wish) => fuzz::fuzz(&root(), wish),
         Command::Bench(what) => bench(&root(), what),
         Command::Cross => cross::cross(&root()),
+        Command::Instructions => instructions::instructions(&root()),
         _ => steps::of(&command)
             .iter()
             .try_for_each(|step| run(step, &root())),

@@ -235,6 +235,7 @@ pub fn of(command: &Command) -> Vec<Step> {
         | Command::Planted(_)
         | Command::Fuzz(_)
         | Command::Cross
+        | Command::Instructions
         | Command::Help => Vec::new(),
     }
 }
