@@ -388,6 +388,16 @@ pub trait WriteFile: Send + Sync {
     /// reads as zeros.
     fn reserve(&self, len: u64) -> Result<()>;
 
+    /// As [`WriteFile::reserve`], but the space need not have been written: the first sync of bytes
+    /// that lie in it may also have to change what the file system knows of it, and then takes
+    /// longer. For space that is written and synced in large pieces this saves writing it twice.
+    /// Returns whether zeros were written nevertheless.
+    fn allocate(&self, len: u64) -> Result<bool> {
+        let is_longer = len > self.len();
+        self.reserve(len)?;
+        Ok(is_longer)
+    }
+
     /// Length of the object, including reserved space.
     fn len(&self) -> u64;
 

@@ -198,6 +198,9 @@ impl WriteFile for RepeatingWriter {
     fn reserve(&self, len: u64) -> Result<()> {
         self.calls.change(|| self.file.reserve(len))
     }
+    fn allocate(&self, len: u64) -> Result<bool> {
+        self.calls.change(|| self.file.allocate(len))
+    }
     fn len(&self) -> u64 {
         self.file.len()
     }

@@ -78,6 +78,13 @@ impl WriteFile for FaultWriter {
             })
     }
 
+    fn allocate(&self, len: u64) -> Result<bool> {
+        self.shared
+            .call(OpKind::Reserve, self.inner.name(), len, || {
+                self.inner.allocate(len)
+            })
+    }
+
     fn len(&self) -> u64 {
         self.inner.len()
     }

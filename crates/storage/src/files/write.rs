@@ -26,6 +26,8 @@ const PARTS_A_CALL: usize = 64;
 /// `write` into a large folio walks the state of all its blocks, which takes long from 1 MiB on.
 /// There are few extents whatever the size, because `fallocate` makes them.
 const ZEROS_BYTES: usize = 64 << 10;
+/// Allocated space is brought into the page cache by reads of this size.
+const READ_BYTES: usize = 1 << 20;
 static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
 /// The number of appends since the last sync after which appends are stored through a map. If a
@@ -142,32 +144,41 @@ impl FileWriter {
         writing.map = map;
     }
 
-    /// Allocates the space up to `len` and writes zeros to it. The caller holds the lock.
-    fn write_zeros(&self, len: u64) -> Result<()> {
+    /// Allocates the blocks of the space from `from` to `to`. Returns false if the file system
+    /// cannot do this.
+    fn allocate_blocks(&self, from: u64, to: u64) -> io::Result<bool> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        loop {
+            let flags = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&self.file, flags, from, to - from) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return Ok(false),
+                Err(e) => return Err(e.into()),
+                Ok(()) => return Ok(true),
+            }
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        {
+            let _ = (from, to);
+            Ok(false)
+        }
+    }
+
+    /// Reserves the space up to `len`, without writing zeros to it if `allocated_is_enough`.
+    /// Returns whether zeros were written. The caller holds the lock.
+    fn make_space(&self, len: u64, allocated_is_enough: bool) -> Result<bool> {
         let old = self.len.load(Ordering::Acquire);
         if len <= old {
-            return Ok(());
+            return Ok(false);
         }
-        // Blocks are allocated first: that gives few extents, and a full disk shows before anything
-        // is written. Then zeros are written, because appends are sure to succeed only in written
-        // space (unwritten extents still change metadata at each sync).
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let allocated = loop {
-            match rustix::fs::fallocate(
-                &self.file,
-                rustix::fs::FallocateFlags::empty(),
-                old,
-                len - old,
-            ) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => break Ok(()),
-                result => break result.map_err(io::Error::from),
-            }
-        };
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let allocated: io::Result<()> = Ok(());
         let mut at = old;
-        let written = allocated.and_then(|()| {
+        // Blocks are allocated first: that gives few extents, and a full disk shows before anything
+        // is written.
+        let made = self.allocate_blocks(old, len).and_then(|is_allocated| {
+            if is_allocated && allocated_is_enough {
+                self.bring_in(old, len)?;
+                return Ok(false);
+            }
             while at < len {
                 let n = usize::try_from(len - at)
                     .unwrap_or(ZEROS_BYTES)
@@ -175,14 +186,52 @@ impl FileWriter {
                 self.file.write_all_at(&ZEROS[..n], at)?;
                 at += n as u64;
             }
-            Ok(())
+            Ok(true)
         });
-        if let Err(e) = written {
-            // Release the space, so that the file is as before and others can use it.
-            let _ = self.file.set_len(old);
-            return Err(self.error("reserve", &e).at(at));
+        match made {
+            Ok(written) => {
+                self.grown_to(len);
+                Ok(written)
+            }
+            Err(e) => {
+                // Release the space, so that the file is as before and others can use it.
+                let _ = self.file.set_len(old);
+                Err(self.error("reserve", &e).at(at))
+            }
         }
-        self.grown_to(len);
+    }
+
+    /// As [`FileWriter::make_space`], and maps the space.
+    fn make_mapped_space(&self, len: u64, allocated_is_enough: bool) -> Result<bool> {
+        #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(unused))]
+        let mut writing = self.writing();
+        let written = self.make_space(len, allocated_is_enough)?;
+        // The space is mapped now, because this call is made in the background, and an append that
+        // maps it may have to wait for other threads.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            writing.map = None;
+            self.map_space(&mut writing);
+        }
+        Ok(written)
+    }
+
+    /// Brings allocated space into the page cache, whose pages are then zeros that need not be
+    /// written back. Appends that are stored through a map fault them in far more cheaply than
+    /// pages that do not exist yet.
+    fn bring_in(&self, from: u64, to: u64) -> io::Result<()> {
+        let mut buffer = vec![0; READ_BYTES];
+        let mut at = from;
+        while at < to {
+            let wanted = usize::try_from(to - at).unwrap_or(READ_BYTES);
+            match self.file.read_at(&mut buffer[..wanted.min(READ_BYTES)], at) {
+                // The file was made shorter by somebody else.
+                Ok(0) => break,
+                Ok(n) => at += n as u64,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok(())
     }
 
@@ -276,17 +325,11 @@ impl WriteFile for FileWriter {
     }
 
     fn reserve(&self, len: u64) -> Result<()> {
-        #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(unused))]
-        let mut writing = self.writing();
-        self.write_zeros(len)?;
-        // The space is mapped now, because this call is made in the background, and an append that
-        // maps it may have to wait for other threads.
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            writing.map = None;
-            self.map_space(&mut writing);
-        }
-        Ok(())
+        self.make_mapped_space(len, false).map(drop)
+    }
+
+    fn allocate(&self, len: u64) -> Result<bool> {
+        self.make_mapped_space(len, true)
     }
 
     fn len(&self) -> u64 {

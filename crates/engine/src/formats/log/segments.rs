@@ -1,14 +1,16 @@
 //! The supply of fresh segments and the list of live ones.
 //!
-//! [`Supply`] makes the next segment ready before it is needed (creates or recycles it, writes its
-//! space, syncs its bytes and its name) and keeps a bounded pool of obsolete segments to recycle.
-//! [`Live`] knows which segments hold records, and which of them have bytes that no sync has
-//! covered.
+//! [`Supply`] makes the next segment ready before it is needed (creates or recycles it, reserves
+//! its space, syncs its bytes and its name) and keeps a bounded pool of obsolete segments to
+//! recycle. [`Live`] knows which segments hold records, and which of them have bytes that no sync
+//! has covered.
 //!
 //! Sizes: the first segment of a chain is small, and each segment that is made ready is twice as
 //! large as the one before it, up to the size in the options. So a store with few writes has a
 //! small log, and one with many writes soon has segments of the full size. The space of a segment
-//! is written in the background while the segment before it is being filled.
+//! is reserved in the background while the segment before it is being filled. Zeros are written to
+//! it only if writers sync the log: in a log that only flushes sync, they would be written to the
+//! disk for nothing.
 //!
 //! Invariants: a segment's name is durable before its first record is written. A prepared segment
 //! has no records, so a failure to prepare one loses nothing (only a failed sync of the folder
@@ -28,6 +30,11 @@ use crate::types::error::{Error, ErrorKind};
 
 /// The size of a chain's first segment in bytes, if the options allow that much.
 const FIRST_SEGMENT_BYTES: u64 = 256 << 10;
+
+/// If the log was synced at least this often while a segment was written, writers sync it, and not
+/// only flushes, and the space of the next segment is written beforehand: otherwise each of their
+/// syncs would change the file system's metadata too.
+const SYNCS_OF_WRITERS: u64 = 32;
 
 /// A segment that is ready for its header.
 pub(super) struct Fresh {
@@ -61,6 +68,8 @@ pub(super) struct Supply {
     next_bytes: u64,
     pool_limit_count: usize,
     next_number: u64,
+    /// The number of syncs of the log when the last segment was made ready.
+    syncs_before: u64,
     /// A segment whose space is written and whose name is not known to be durable, because the
     /// storage could not be reached.
     unnamed: Option<Fresh>,
@@ -94,6 +103,7 @@ impl Supply {
             next_bytes: segment_bytes.min(FIRST_SEGMENT_BYTES),
             pool_limit_count,
             next_number: u64::from(highest) + 1,
+            syncs_before: 0,
             unnamed: None,
             prepared: None,
             pool: Vec::new(),
@@ -108,30 +118,36 @@ impl Supply {
         self.pool.len()
     }
 
-    /// Makes the next segment ready, unless one is.
-    pub(super) fn prepare(&mut self) -> Result<(), SupplyError> {
+    /// Makes the next segment ready, unless one is. `sync_count` is the number of syncs of the log
+    /// so far.
+    pub(super) fn prepare(&mut self, sync_count: u64) -> Result<(), SupplyError> {
         if self.prepared.is_some() {
             return Ok(());
         }
         if self.unnamed.is_none() {
-            self.unnamed = Some(self.write_space()?);
+            let is_first = self.next_bytes <= FIRST_SEGMENT_BYTES;
+            let is_synced = sync_count.saturating_sub(self.syncs_before) >= SYNCS_OF_WRITERS;
+            self.unnamed = Some(self.make_space(is_first || is_synced)?);
         }
         self.sync_name()?;
+        self.syncs_before = sync_count;
         self.next_bytes = self.next_bytes.saturating_mul(2).min(self.segment_bytes);
         Ok(())
     }
 
-    /// Makes the file of the next segment and writes its space.
-    fn write_space(&mut self) -> Result<Fresh, SupplyError> {
+    /// Makes the file of the next segment and its space, and fills the space with zeros if
+    /// `written`.
+    fn make_space(&mut self, written: bool) -> Result<Fresh, SupplyError> {
         let (number, file) = self.take_file()?;
         let old_bytes = file.len();
-        let written = match file.reserve(self.next_bytes) {
-            // The zeros reach the disk here, in the background, and not with the sync of the first
-            // group.
-            Ok(()) => file.sync(),
-            Err(error) => Err(error),
+        let made = match written {
+            true => file.reserve(self.next_bytes).map(|()| true),
+            false => file.allocate(self.next_bytes),
         };
-        if let Err(error) = written {
+        // Zeros reach the disk here, in the background, and not with the sync of the first group.
+        let made = made.and_then(|has_zeros| file.sync().map(|()| has_zeros));
+        let has_zeros = made.as_ref().is_ok_and(|has_zeros| *has_zeros);
+        if let Err(error) = made {
             // Nothing refers to the file and it is empty, so it is deleted. A later attempt makes a
             // new one.
             let name = segment_name(number);
@@ -147,8 +163,10 @@ impl Supply {
             }
             return Err(error.into());
         }
-        // A recycled segment has its length already.
-        self.zeroed_bytes += self.next_bytes.saturating_sub(old_bytes);
+        if has_zeros {
+            // A recycled segment has its length already.
+            self.zeroed_bytes += self.next_bytes.saturating_sub(old_bytes);
+        }
         Ok(Fresh { number, file })
     }
 
