@@ -158,6 +158,7 @@ pub(super) fn counters_before(
 /// Runs a subjob to its end, from the point that `part` states. That point must not be the end. The
 /// names of created objects are noted in `created` at once, so that they can be deleted whatever
 /// happens. Finished tables are added to `part`, so that another attempt can continue after them.
+#[inline(never)] // `cargo xtask instructions` counts what happens in here.
 pub(super) fn run(
     job: &Job,
     subjob: usize,

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use crc32c::{crc32c, crc32c_append};
+use siltstone_table::checksum::{crc32c, crc32c_append};
 
 use super::position::Position;
 use siltstone_storage::planted;
