@@ -55,7 +55,8 @@ pub struct WriterOptions {
     /// The block size of the layout in raw bytes, 512 to 32768. It is stored as a property, and it
     /// checks the caller.
     pub block_size_bytes: u64,
-    /// The number of bytes that are collected before each append to the file.
+    /// The number of bytes that are collected before each append to the file. Appends end at
+    /// multiples of it, except around large values and at the end of the file.
     pub write_piece_bytes: usize,
     /// The keyspace that the table is written for (a property), or `None` for a table that belongs
     /// to no store.
@@ -430,7 +431,7 @@ impl TableWriter {
         self.block_raw_bytes = 0;
         self.properties.blocks += 1;
         if self.out.len() >= self.options.write_piece_bytes {
-            self.flush()?;
+            self.flush_whole_pieces()?;
         }
         let end = self.flushed_bytes + self.out.len() as u64;
         self.pending = Some(Pending { anchor, end });
@@ -441,10 +442,25 @@ impl TableWriter {
     }
 
     fn flush(&mut self) -> Result<()> {
-        if !self.out.is_empty() {
-            self.file.append(&[&self.out])?;
-            self.flushed_bytes += self.out.len() as u64;
-            self.out.clear();
+        self.flush_part(self.out.len())
+    }
+
+    /// Writes what was collected up to the last multiple of the piece size. With pieces of 2 MiB
+    /// that begin at multiples of 2 MiB, the page cache takes one huge page for each, which a
+    /// reader's map can map as one: a random read then misses neither the TLB nor its page tables.
+    fn flush_whole_pieces(&mut self) -> Result<()> {
+        let piece = self.options.write_piece_bytes.max(1) as u64;
+        let end = (self.flushed_bytes + self.out.len() as u64) / piece * piece;
+        self.flush_part(end.saturating_sub(self.flushed_bytes) as usize)
+    }
+
+    /// Writes the first `len` bytes of what was collected.
+    fn flush_part(&mut self, len: usize) -> Result<()> {
+        if len > 0 {
+            self.file.append(&[&self.out[..len]])?;
+            self.flushed_bytes += len as u64;
+            self.out.copy_within(len.., 0);
+            self.out.truncate(self.out.len() - len);
             self.write_behind();
         }
         Ok(())
