@@ -4,11 +4,10 @@
 //!
 //! Threading: every method may be called from any thread.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::api::store::Store;
-use crate::commit::write::{WriteOptions, write, write_if};
+use crate::commit::write::{WriteOptions, write_if, write_to};
 use crate::env::session::SessionId;
 use crate::formats::batch::BatchBody;
 use crate::services::parts::Parts;
@@ -134,7 +133,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::new();
         fill(&mut body, self.keyspace.id)?;
-        write(&self.parts().commit, Cow::Owned(body), options)
+        write_to(&self.parts().commit, &self.keyspace, body, options)
     }
 
     /// Sets `key` to `value`. When the call returns, the write is in the log and visible to
@@ -166,7 +165,7 @@ impl Keyspace {
         self.check()?;
         let mut body = BatchBody::with_capacity(key.len() + value.len() + 16);
         body.put(self.keyspace.id, key, value)?;
-        write(&self.parts().commit, Cow::Owned(body), options)
+        write_to(&self.parts().commit, &self.keyspace, body, options)
     }
 
     /// Removes `key`. It is no error if there is no such key.

@@ -69,7 +69,10 @@ impl Commit {
 
     /// Waits for this caller's turn to lead the writers.
     pub(crate) fn lead(&self) -> Lead<'_> {
-        self.queue.lead()
+        let mut lead = self.queue.lead();
+        // Whoever leads without a batch may replace memtables, or end the keyspace or the store.
+        lead.latest = None;
+        lead
     }
 
     /// The number of writers that wait in the queue.

@@ -189,6 +189,7 @@ impl<W: Writers> Queue<W> {
         commit: impl FnOnce(&mut W::State, &mut Group<'_, W>, bool),
     ) -> Result<(), W::Error> {
         let mut own = Some(batch);
+        let mut others_may_wait = true;
         let mut state = self.state.lock();
         if state.led
             && let Some(Cow::Borrowed(batch)) = own
@@ -217,7 +218,9 @@ impl<W: Writers> Queue<W> {
                 slot = waiter.answered.wait(slot);
             }
         } else {
+            // Nobody waits while nobody leads.
             state.led = true;
+            others_may_wait = false;
             drop(state);
         }
 
@@ -227,7 +230,7 @@ impl<W: Writers> Queue<W> {
             work: Some(self.leader.lock()),
         };
         let work = lead.work_mut();
-        let sync = self.gather(work, W::bytes(&own)) | sync;
+        let sync = others_may_wait && self.gather(work, W::bytes(&own)) || sync;
         let mut group = Group {
             own: &*own,
             own_result: Ok(()),

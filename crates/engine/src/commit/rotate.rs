@@ -22,6 +22,7 @@ impl LeaderState {
         keyspace: &KeyspaceCore,
         min_bytes: usize,
     ) -> Result<Arc<MemSource>> {
+        self.latest = None;
         let last = keyspace.view().active().clone();
         let mem = next_memtable(&keyspace.settings(), &last.mem, min_bytes)?;
         if !last.mem.is_empty() {
@@ -77,6 +78,7 @@ impl Lead<'_> {
     /// A new active memtable, for a new keyspace or above an ingest. Its memory is allocated as it
     /// is written.
     pub(crate) fn fresh_source(&mut self, settings: &Settings, lo: u64) -> Result<Arc<MemSource>> {
+        self.latest = None;
         let mem = first_memtable(settings)?;
         self.next_source_id += 1;
         Ok(MemSource::new(self.next_source_id - 1, mem, lo))

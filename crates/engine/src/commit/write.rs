@@ -33,10 +33,10 @@ use crate::commit::Commit;
 use crate::commit::queue::{Queue, Writers};
 use crate::env::Env;
 use crate::env::health::Health;
-use crate::formats::batch::{BatchBody, Entry, EntryKind};
+use crate::formats::batch::{BatchBody, Entry, EntryKind, Totals};
 use crate::formats::log::{Position, RecordKind};
 use crate::tree::gaps::LeaderWatch;
-use crate::tree::memtable::{self, Memtable};
+use crate::tree::memtable::{self, LookAhead, Memtable};
 use crate::tree::view::{KeyspaceCore, KeyspaceView, MemSource};
 use crate::types::error::{Error, ErrorKind, Result};
 use crate::types::limits::KeyspaceId;
@@ -74,6 +74,9 @@ pub(crate) struct LeaderState {
     pub(super) next_source_id: u64,
     /// Memory for the next group.
     needs: Vec<Need>,
+    /// The keyspace of the last group's first entry, and its active memtable, which the next group
+    /// probably needs too. Whatever replaces an active memtable removes it.
+    pub(super) latest: Option<(Arc<KeyspaceCore>, Arc<MemSource>)>,
 }
 
 impl Writers for StoreWriters {
@@ -107,6 +110,7 @@ impl WriteQueue {
             next_seq,
             next_source_id,
             needs: Vec::new(),
+            latest: None,
         };
         Queue::new(env.runtime(), writers, state)
     }
@@ -137,9 +141,42 @@ pub(crate) fn write(
         };
     }
     let timed = count_puts(&commit.env, &batch);
-    let sync = options.sync || commit.wal.sync_every_write();
     wait_for_pressure(commit, &batch)?;
+    join_queue(commit, batch, options, timed)
+}
 
+/// Writes a batch whose entries are all for `keyspace`. As [`write`] otherwise.
+///
+/// # Errors
+/// Those of [`write`].
+#[inline]
+pub(crate) fn write_to(
+    commit: &Commit,
+    keyspace: &KeyspaceCore,
+    batch: BatchBody,
+    options: WriteOptions,
+) -> Result<()> {
+    if batch.is_empty() {
+        return write(commit, Cow::Owned(batch), options);
+    }
+    let timed = count_puts(&commit.env, &batch);
+    commit.env.health().check()?;
+    if !keyspace.is_calm() {
+        let bytes = |entry: Entry<'_>| (entry.key.len() + entry.value.len()) as u64;
+        wait_for_keyspace(commit, keyspace, || batch.iter().map(bytes).sum())?;
+    }
+    join_queue(commit, Cow::Owned(batch), options, timed)
+}
+
+/// The part of a write after its writer was stalled, if it was. `timed` is when the write began, if
+/// it is timed.
+fn join_queue(
+    commit: &Commit,
+    batch: Cow<'_, BatchBody>,
+    options: WriteOptions,
+    timed: Option<Instant>,
+) -> Result<()> {
+    let sync = options.sync || commit.wal.sync_every_write();
     let result = commit.queue.join(batch, sync, |leader, group, sync| {
         commit_group(commit, leader, group, sync);
     });
@@ -197,25 +234,33 @@ fn record_put(env: &Env, start: Option<Instant>) {
 /// Waits, outside the queue, while any keyspace of the batch is over its limits.
 fn wait_for_pressure(commit: &Commit, batch: &BatchBody) -> Result<()> {
     commit.env.health().check()?;
+    if let Some((keyspace, _)) = batch.of_one_keyspace() {
+        return wait_for_one(commit, batch, keyspace);
+    }
     let mut last: Option<KeyspaceId> = None;
     for entry in batch.iter() {
-        if last == Some(entry.keyspace) {
-            continue;
-        }
-        last = Some(entry.keyspace);
-        let keyspaces = commit.catalog.keyspaces();
-        match keyspaces.by_id.get(&entry.keyspace) {
-            Some(keyspace) if passes(&commit.catalog, keyspace) => {}
-            _ => {
-                let keyspace = commit.catalog.keyspace_by_id(entry.keyspace)?;
-                wait_for_keyspace(commit, &keyspace, || {
-                    let own = batch.iter().filter(|e| e.keyspace == keyspace.id);
-                    own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
-                })?;
-            }
+        if last != Some(entry.keyspace) {
+            last = Some(entry.keyspace);
+            wait_for_one(commit, batch, entry.keyspace)?;
         }
     }
     Ok(())
+}
+
+/// Waits while keyspace number `id` is over its limits.
+fn wait_for_one(commit: &Commit, batch: &BatchBody, id: KeyspaceId) -> Result<()> {
+    let keyspaces = commit.catalog.keyspaces();
+    if let Some(keyspace) = keyspaces.by_id.get(&id)
+        && (keyspace.is_calm() || passes(&commit.catalog, keyspace))
+    {
+        return Ok(());
+    }
+    drop(keyspaces);
+    let keyspace = commit.catalog.keyspace_by_id(id)?;
+    wait_for_keyspace(commit, &keyspace, || {
+        let own = batch.iter().filter(|e| e.keyspace == id);
+        own.map(|e| (e.key.len() + e.value.len()) as u64).sum()
+    })
 }
 
 #[inline]
@@ -288,11 +333,7 @@ pub(crate) fn load_of(catalog: &Catalog, view: &KeyspaceView) -> Load {
 struct Need {
     keyspace: Arc<KeyspaceCore>,
     source: Arc<MemSource>,
-    entries: usize,
-    key_bytes: usize,
-    value_bytes: usize,
-    /// The number of entries that delete single keys.
-    deletes: u64,
+    totals: Totals,
 }
 
 impl Need {
@@ -319,18 +360,21 @@ fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>
             .env
             .health()
             .check()
-            .and_then(|()| add_needs(&commit.catalog, &mut needs, batch));
+            .and_then(|()| add_needs(&commit.catalog, &mut needs, &mut leader.latest, batch));
     }
     let outcome = commit_accepted(commit, leader, group, &mut needs, sync);
-    needs.clear();
+    needs.truncate(1);
+    leader.latest = needs.pop().map(|need| (need.keyspace, need.source));
     leader.needs = needs;
     if let Err(error) = outcome {
         for (_, result) in group.iter_mut().filter(|(_, r)| r.is_ok()) {
             *result = Err(error.clone());
         }
     }
-    commit.env.metrics().group_count.add(1);
-    commit.env.metrics().batch_count.add(group.len() as u64);
+    // Only the leader counts these.
+    commit.env.metrics().group_count.add_alone(1);
+    let batches = group.len() as u64;
+    commit.env.metrics().batch_count.add_alone(batches);
     if let Some(start) = start {
         commit
             .env
@@ -341,11 +385,21 @@ fn commit_group(commit: &Commit, leader: &mut LeaderState, group: &mut Group<'_>
 }
 
 /// Adds what a batch needs. If a keyspace of it is gone, adds nothing and returns an error.
-fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Result<()> {
+fn add_needs(
+    catalog: &Catalog,
+    needs: &mut Vec<Need>,
+    latest: &mut Option<(Arc<KeyspaceCore>, Arc<MemSource>)>,
+    batch: &BatchBody,
+) -> Result<()> {
+    if let Some((keyspace, totals)) = batch.of_one_keyspace() {
+        let at = need_of(catalog, needs, latest, keyspace)?;
+        needs[at].totals += totals;
+        return Ok(());
+    }
     // All keyspaces are checked before anything is added, because a batch is in the group whole or
-    // not at all. (The loop below refuses a batch of one entry.)
+    // not at all.
     let mut known: Option<KeyspaceId> = None;
-    for entry in batch.iter().filter(|_| batch.len() > 1) {
+    for entry in batch.iter() {
         if known != Some(entry.keyspace) {
             if !needs.iter().any(|n| n.keyspace.id == entry.keyspace) {
                 catalog.keyspace_by_id(entry.keyspace)?;
@@ -353,35 +407,40 @@ fn add_needs(catalog: &Catalog, needs: &mut Vec<Need>, batch: &BatchBody) -> Res
             known = Some(entry.keyspace);
         }
     }
-    let mut at = 0;
     for entry in batch.iter() {
-        if needs
-            .get(at)
-            .is_none_or(|n| n.keyspace.id != entry.keyspace)
-        {
-            at = match needs.iter().position(|n| n.keyspace.id == entry.keyspace) {
-                Some(at) => at,
-                None => {
-                    let keyspace = catalog.keyspace_by_id(entry.keyspace)?;
-                    let source = keyspace.view().active().clone();
-                    needs.push(Need {
-                        keyspace,
-                        source,
-                        entries: 0,
-                        key_bytes: 0,
-                        value_bytes: 0,
-                        deletes: 0,
-                    });
-                    needs.len() - 1
-                }
-            };
-        }
-        needs[at].entries += 1;
-        needs[at].key_bytes += entry.key.len();
-        needs[at].value_bytes += entry.value.len();
-        needs[at].deletes += u64::from(entry.kind == EntryKind::Delete);
+        let at = need_of(catalog, needs, latest, entry.keyspace)?;
+        needs[at].totals.add(&entry);
     }
     Ok(())
+}
+
+/// The index of the keyspace's need, which is added if there is none.
+fn need_of(
+    catalog: &Catalog,
+    needs: &mut Vec<Need>,
+    latest: &mut Option<(Arc<KeyspaceCore>, Arc<MemSource>)>,
+    id: KeyspaceId,
+) -> Result<usize> {
+    if let Some(at) = needs.iter().position(|need| need.keyspace.id == id) {
+        return Ok(at);
+    }
+    let is_wanted = |(keyspace, source): &mut (Arc<KeyspaceCore>, Arc<MemSource>)| {
+        keyspace.id == id && keyspace.check().is_ok() && !source.is_sealed()
+    };
+    let (keyspace, source) = match latest.take_if(is_wanted) {
+        Some(latest) => latest,
+        None => {
+            let keyspace = catalog.keyspace_by_id(id)?;
+            let source = keyspace.view().active().clone();
+            (keyspace, source)
+        }
+    };
+    needs.push(Need {
+        keyspace,
+        source,
+        totals: Totals::default(),
+    });
+    Ok(needs.len() - 1)
 }
 
 /// Gives every keyspace of the group a memtable with room. If a keyspace gets none (there is no
@@ -405,7 +464,7 @@ fn make_room(
             *result = if batch.iter().any(touches) {
                 Err(error.clone())
             } else {
-                add_needs(&commit.catalog, needs, batch)
+                add_needs(&commit.catalog, needs, &mut leader.latest, batch)
             };
         }
     }
@@ -418,14 +477,16 @@ fn make_room_for_all(
     needs: &mut [Need],
 ) -> std::result::Result<(), (KeyspaceId, Error)> {
     for need in needs {
-        if need
-            .source
-            .mem
-            .room_for(need.entries, need.key_bytes, need.value_bytes)
-        {
+        let Totals {
+            entries,
+            key_bytes,
+            value_bytes,
+            ..
+        } = need.totals;
+        if need.source.mem.room_for(entries, key_bytes, value_bytes) {
             continue;
         }
-        let min_bytes = Memtable::arena_bytes_for(need.entries, need.key_bytes, need.value_bytes);
+        let min_bytes = Memtable::arena_bytes_for(entries, key_bytes, value_bytes);
         need.source = leader
             .rotate(commit, &need.keyspace, min_bytes)
             .map_err(|error| (need.keyspace.id, error))?;
@@ -469,6 +530,13 @@ fn commit_accepted(
             &many
         }
     };
+    // While the record is appended, the memory comes that its only entry will need. With several
+    // entries, their inserts wait for memory together.
+    let only = accepted().next().filter(|_| count == 1);
+    let ahead = match (&needs[..], only.and_then(|batch| batch.iter().next())) {
+        ([need], Some(entry)) => need.source.mem.look_ahead(entry.key),
+        _ => None,
+    };
     let appended = commit
         .wal
         .append(RecordKind::Group, first, count, bodies, sync)
@@ -481,9 +549,9 @@ fn commit_accepted(
     let end = appended.end;
     wake_for_supplies(&commit.env, before, end);
     let user_bytes: usize = bodies.iter().map(|b| b.len()).sum();
-    commit.env.metrics().user_bytes.add(user_bytes as u64);
+    commit.env.metrics().user_bytes.add_alone(user_bytes as u64);
     leader.next_seq = first + count;
-    apply(group, needs, first).inspect_err(|error| commit.env.health().poison(error))?;
+    apply(group, needs, first, ahead).inspect_err(|error| commit.env.health().poison(error))?;
     for need in needs.iter() {
         need.source.set_last_position(end);
         // This must come before the number is published: rule G2 of `gaps`.
@@ -495,13 +563,13 @@ fn commit_accepted(
         }
     }
     commit.tree.snapshots().publish(first + count - 1);
-    for need in needs.iter().filter(|need| need.deletes > 0) {
+    for need in needs.iter().filter(|need| need.totals.deletes > 0) {
         let deletes = || need.entries_of(group, EntryKind::Delete);
         let last = || deletes().last().map(|e| e.key);
         if need
             .keyspace
             .gaps
-            .deleted(commit.tree.gap_min(), need.deletes, last)
+            .deleted(commit.tree.gap_min(), need.totals.deletes, last)
         {
             commit.env.maintenance().notify();
         }
@@ -528,8 +596,9 @@ fn wake_for_supplies(env: &Env, before: Position, end: Position) {
     }
 }
 
-/// Applies the group's entries to their memtables, in the order of their numbers.
-fn apply(group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
+/// Applies the group's entries to their memtables, in the order of their numbers. If there is only
+/// one, its key may have been looked for already.
+fn apply(group: &Group<'_>, needs: &[Need], first: u64, ahead: Option<LookAhead>) -> Result<()> {
     let full = |e: memtable::InsertError| {
         Error::new(
             ErrorKind::Poisoned,
@@ -545,11 +614,12 @@ fn apply(group: &Group<'_>, needs: &[Need], first: u64) -> Result<()> {
         accepted.enumerate().map(|(i, e)| (first + i as u64, e))
     };
     if let [need] = needs {
-        return apply_to(&need.source, numbered()).map_err(full);
+        return apply_to(&need.source, numbered(), ahead).map_err(full);
     }
     for need in needs {
         let id = need.keyspace.id;
-        apply_to(&need.source, numbered().filter(|(_, e)| e.keyspace == id)).map_err(full)?;
+        let own = numbered().filter(|(_, e)| e.keyspace == id);
+        apply_to(&need.source, own, None).map_err(full)?;
     }
     Ok(())
 }
@@ -560,6 +630,7 @@ const INSERT_CHUNK: usize = 64;
 pub(crate) fn apply_to<'a>(
     source: &MemSource,
     entries: impl Iterator<Item = (u64, Entry<'a>)>,
+    ahead: Option<LookAhead>,
 ) -> std::result::Result<(), memtable::InsertError> {
     let mut writer = source.mem.writer();
     let mut chunk: Vec<memtable::Entry<'a>> = Vec::new();
@@ -576,12 +647,7 @@ pub(crate) fn apply_to<'a>(
             value: entry.value,
         };
         if chunk.is_empty() && entries.peek().is_none() {
-            return writer.insert(
-                inserted.user_key,
-                inserted.seq,
-                inserted.kind,
-                inserted.value,
-            );
+            return writer.insert_ahead(&inserted, ahead);
         }
         chunk.push(inserted);
         if chunk.len() == INSERT_CHUNK {

@@ -31,6 +31,19 @@ pub enum EntryKind {
     RangeDelete = 2,
 }
 
+impl EntryKind {
+    /// The kind with this number.
+    #[inline]
+    fn from_number(number: u8) -> Option<EntryKind> {
+        match number {
+            0 => Some(EntryKind::Delete),
+            1 => Some(EntryKind::Put),
+            2 => Some(EntryKind::RangeDelete),
+            _ => None,
+        }
+    }
+}
+
 /// One entry of a batch, borrowed from its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -52,6 +65,82 @@ pub struct Entry<'a> {
 pub struct BatchBody {
     bytes: Vec<u8>,
     count: u32,
+    /// Where the parts of the first entry are, if there is one. Most batches have no other, and a
+    /// write looks at its entries several times.
+    first: EntryPlace,
+    totals: Totals,
+    /// Whether not all entries are for the keyspace of the first one.
+    is_mixed: bool,
+}
+
+/// Sums over the entries of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// The number of entries.
+    pub(crate) entries: usize,
+    /// Bytes of their keys.
+    pub(crate) key_bytes: usize,
+    /// Bytes of their values.
+    pub(crate) value_bytes: usize,
+    /// The number of entries that delete single keys.
+    pub(crate) deletes: u64,
+}
+
+impl Totals {
+    /// Adds an entry.
+    #[inline]
+    pub(crate) fn add(&mut self, entry: &Entry<'_>) {
+        self.entries += 1;
+        self.key_bytes += entry.key.len();
+        self.value_bytes += entry.value.len();
+        self.deletes += u64::from(entry.kind == EntryKind::Delete);
+    }
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        self.entries += other.entries;
+        self.key_bytes += other.key_bytes;
+        self.value_bytes += other.value_bytes;
+        self.deletes += other.deletes;
+    }
+}
+
+/// Where the parts of an entry are in the bytes of a body.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct EntryPlace {
+    kind: u8,
+    keyspace: u32,
+    key_start: u32,
+    value_start: u32,
+    end: u32,
+}
+
+impl EntryPlace {
+    /// Those of an entry that was decoded from `bytes`, and ends at `end`.
+    fn of(entry: &Entry<'_>, end: usize) -> EntryPlace {
+        let value_start = end - entry.value.len();
+        // A body is not longer than 2 GiB.
+        EntryPlace {
+            kind: entry.kind as u8,
+            keyspace: entry.keyspace,
+            key_start: (value_start - entry.key.len()) as u32,
+            value_start: value_start as u32,
+            end: end as u32,
+        }
+    }
+
+    /// The entry in these bytes, which are those of its body.
+    #[inline]
+    fn entry(self, bytes: &[u8]) -> Option<Entry<'_>> {
+        let (key_start, value_start) = (self.key_start as usize, self.value_start as usize);
+        Some(Entry {
+            kind: EntryKind::from_number(self.kind)?,
+            keyspace: self.keyspace,
+            key: bytes.get(key_start..value_start)?,
+            value: bytes.get(value_start..self.end as usize)?,
+        })
+    }
 }
 
 impl BatchBody {
@@ -64,7 +153,7 @@ impl BatchBody {
     pub fn with_capacity(bytes: usize) -> BatchBody {
         BatchBody {
             bytes: Vec::with_capacity(bytes),
-            count: 0,
+            ..BatchBody::default()
         }
     }
 
@@ -77,12 +166,15 @@ impl BatchBody {
         if bytes.len() > MAX_BATCH_BYTES {
             return Err(too_large("batch", MAX_BATCH_BYTES, bytes.len()));
         }
-        let count = count_entries(&bytes).map_err(|bad| bad.into_error("a batch's body"))?;
         // A body of 2 GiB has fewer than 2^30 entries: each takes three bytes at least.
-        Ok(BatchBody {
-            bytes,
-            count: count as u32,
-        })
+        let count = count_entries(&bytes).map_err(|bad| bad.into_error("a batch's body"))?;
+        let mut body = BatchBody::default();
+        let mut entries = Entries::new(&bytes);
+        while let Some(Ok(entry)) = entries.next() {
+            body.count_entry(&entry, entries.position());
+        }
+        debug_assert_eq!(u64::from(body.count), count);
+        Ok(BatchBody { bytes, ..body })
     }
 
     /// Sets `key` of keyspace number `keyspace` to `value`.
@@ -141,8 +233,32 @@ impl BatchBody {
         self.bytes.extend_from_slice(&header[..used]);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
-        self.count += 1;
+        let entry = Entry {
+            kind,
+            keyspace,
+            key,
+            value,
+        };
+        self.count_entry(&entry, self.bytes.len());
         Ok(())
+    }
+
+    /// Counts an entry that ends at `end` of the bytes.
+    #[inline]
+    fn count_entry(&mut self, entry: &Entry<'_>, end: usize) {
+        if self.count == 0 {
+            self.first = EntryPlace::of(entry, end);
+        }
+        self.is_mixed |= entry.keyspace != self.first.keyspace;
+        self.totals.add(entry);
+        self.count += 1;
+    }
+
+    /// The keyspace of all entries and their sums; `None` if they are for several keyspaces, or
+    /// there are none.
+    #[inline]
+    pub(crate) fn of_one_keyspace(&self) -> Option<(u32, Totals)> {
+        (self.count > 0 && !self.is_mixed).then_some((self.first.keyspace, self.totals))
     }
 
     /// Adds all entries of `other` after those of this body.
@@ -155,6 +271,12 @@ impl BatchBody {
             return Err(too_large("batch", MAX_BATCH_BYTES, found)
                 .advice("write the two batches one after the other"));
         }
+        if self.count == 0 {
+            self.first = other.first;
+        }
+        let differs = other.count > 0 && other.first.keyspace != self.first.keyspace;
+        self.is_mixed |= other.is_mixed || differs;
+        self.totals += other.totals;
         self.bytes.extend_from_slice(&other.bytes);
         self.count += other.count;
         Ok(())
@@ -182,14 +304,28 @@ impl BatchBody {
 
     /// Removes all entries and keeps the memory.
     pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.count = 0;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        *self = BatchBody {
+            bytes,
+            ..BatchBody::default()
+        };
     }
 
     /// The entries, in the order in which they were added.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> + '_ {
+        let (first, others) = match self.count {
+            0 => (None, self.bytes.len()),
+            _ => (self.first.entry(&self.bytes), self.first.end as usize),
+        };
+        let others = Entries {
+            bytes: &self.bytes,
+            at: others,
+        };
         // A body always decodes: `from_bytes` checked the bytes that came from elsewhere.
-        Entries::new(&self.bytes).map_while(std::result::Result::ok)
+        let others = others.map_while(std::result::Result::ok);
+        first.into_iter().chain(others)
     }
 }
 
@@ -289,12 +425,7 @@ impl<'a> Entries<'a> {
     #[inline]
     fn decode(&mut self) -> std::result::Result<Entry<'a>, BadEntryReason> {
         let mut rest = &self.bytes[self.at..];
-        let kind = match rest[0] {
-            0 => EntryKind::Delete,
-            1 => EntryKind::Put,
-            2 => EntryKind::RangeDelete,
-            other => return Err(BadEntryReason::Kind(other)),
-        };
+        let kind = EntryKind::from_number(rest[0]).ok_or(BadEntryReason::Kind(rest[0]))?;
         rest = &rest[1..];
         let keyspace = take_varint(&mut rest)?;
         let key_bytes = take_varint(&mut rest)?;

@@ -33,6 +33,7 @@ use crate::tree::settings::Settings;
 use crate::tree::tables::{TableHandle, TableSet};
 use crate::types::error::{Error, Result};
 use crate::types::limits::KeyspaceId;
+use crate::types::pressure;
 
 /// The `hi` of a source that still takes writes.
 pub(crate) const OPEN: u64 = u64::MAX;
@@ -323,6 +324,8 @@ pub(crate) struct KeyspaceCore {
     created: AtomicBool,
     view: ArcSwap<KeyspaceView>,
     settings: ArcSwap<Settings>,
+    /// What [`pressure::is_calm`] says of the present view and settings.
+    calm: AtomicBool,
     /// Intervals in which cursors found no live key.
     pub(crate) gaps: Arc<Gaps>,
     /// Held while the view is replaced, and never over I/O.
@@ -337,16 +340,35 @@ impl KeyspaceCore {
         view: Arc<KeyspaceView>,
         settings: Arc<Settings>,
     ) -> Arc<Self> {
-        Arc::new(KeyspaceCore {
+        let core = KeyspaceCore {
             id,
             name: name.to_string(),
             state: AtomicU8::new(LIVE),
             created: AtomicBool::new(false),
             view: ArcSwap::new(view),
             settings: ArcSwap::new(settings),
+            calm: AtomicBool::new(false),
             gaps: Arc::new(Gaps::new(runtime)),
             change: runtime.mutex(()),
-        })
+        };
+        core.renew_calm();
+        Arc::new(core)
+    }
+
+    /// Whether writers need not be slowed down or stopped, whatever the log holds. False says
+    /// nothing.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+
+    /// Computes [`KeyspaceCore::is_calm`] anew. The caller holds `change`, or nobody else knows the
+    /// keyspace yet.
+    fn renew_calm(&self) {
+        let view = self.view.load();
+        let (sealed, runs) = (view.sealed_count as u64, view.run_count as u64);
+        let calm = pressure::is_calm(sealed, runs, &self.settings.load().limits);
+        self.calm.store(calm, Ordering::Relaxed);
     }
 
     /// The present view.
@@ -367,7 +389,9 @@ impl KeyspaceCore {
     }
 
     pub(crate) fn set_settings(&self, settings: Arc<Settings>) {
+        let _change = self.change.lock();
         self.settings.store(settings);
+        self.renew_calm();
     }
 
     /// The present view, to keep.
@@ -380,6 +404,7 @@ impl KeyspaceCore {
         let _change = self.change.lock();
         let next = f(&self.view.load_full());
         self.view.store(next);
+        self.renew_calm();
     }
 
     pub(crate) fn is_dropped(&self) -> bool {

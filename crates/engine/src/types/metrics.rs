@@ -20,6 +20,13 @@ impl Counter {
     pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed)
     }
+    /// Adds to a counter that only the holder of a lock changes. This costs much less than an
+    /// atomic addition.
+    #[inline]
+    pub(crate) fn add_alone(&self, n: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(n);
+        self.0.store(sum, Ordering::Relaxed);
+    }
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -143,6 +143,15 @@ pub enum Decision {
     },
 }
 
+/// Whether a batch passes whatever the log and the active memtable hold, in a keyspace with these
+/// numbers of sealed memtables and level-0 runs.
+pub fn is_calm(sealed_memtable_count: u64, l0_run_count: u64, limits: &Limits) -> bool {
+    sealed_memtable_count == 0
+        && limits.sealed_memtables > 0
+        && l0_run_count < limits.l0_stop
+        && (l0_run_count < limits.l0_slowdown || !limits.slows)
+}
+
 /// Decides for one keyspace. Causes that stop writers come first.
 pub fn decide(load: &Load, limits: &Limits) -> Decision {
     if load.sealed_memtable_count >= limits.sealed_memtables {
@@ -249,6 +258,37 @@ pub(crate) struct Nearness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_calm_keyspace_every_batch_passes() {
+        let mut calm = 0;
+        for case in 0..2_u64.pow(10) {
+            let bits = |at: u32, count: u32| case >> at & ((1 << count) - 1);
+            let limits = Limits {
+                sealed_memtables: bits(0, 2),
+                l0_slowdown: 2,
+                l0_stop: 2 + bits(2, 1),
+                log_bytes: 1000 * bits(3, 1),
+                memtable_bytes: 400,
+                slows: bits(4, 1) == 1,
+            };
+            let load = Load {
+                sealed_memtable_count: bits(5, 1),
+                l0_run_count: bits(6, 2),
+                log_bytes: 2000 * bits(8, 1),
+                active_bytes: 400 * bits(9, 1),
+            };
+            if is_calm(load.sealed_memtable_count, load.l0_run_count, &limits) {
+                calm += 1;
+                assert_eq!(
+                    decide(&load, &limits),
+                    Decision::Pass,
+                    "{load:?} {limits:?}"
+                );
+            }
+        }
+        assert!(calm > 100, "{calm} of the cases are calm");
+    }
 
     #[test]
     fn thresholds() {

@@ -222,7 +222,7 @@ impl LogWriter {
         }
         let salt = runtime.random_u64();
         let mut supply = Supply::new(storage.clone(), epoch, size, options.recycle_count, highest);
-        if let Err(failure) = supply.prepare() {
+        if let Err(failure) = supply.prepare(0) {
             match reserve {
                 Some(name) if failure.error.is_no_space() => {
                     supply.prepare_from(&name).map_err(|e| e.error)?
@@ -335,7 +335,9 @@ impl LogWriter {
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
         let padding = &[0u8; 8][..padding_bytes(payload_bytes)];
         let file = appender.file.as_ref().expect("the log is not released");
-        let written = if parts.len() <= INLINE_PARTS {
+        let written = if let [part] = parts {
+            file.append(&[&header, part, padding])
+        } else if parts.len() <= INLINE_PARTS {
             let mut all: [&[u8]; INLINE_PARTS + 2] = [&[]; INLINE_PARTS + 2];
             all[0] = &header;
             all[1..=parts.len()].copy_from_slice(parts);
@@ -367,8 +369,12 @@ impl LogWriter {
         appender.next_sequence = next_sequence;
         let end = Position::new(appender.number, appender.offset);
         self.end.raise(end);
-        self.appended_record_count.fetch_add(1, Ordering::Relaxed);
-        self.appended_bytes.fetch_add(total, Ordering::Relaxed);
+        // Only the holder of the appender changes them.
+        let add = |count: &AtomicU64, n| {
+            count.store(count.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        };
+        add(&self.appended_record_count, 1);
+        add(&self.appended_bytes, total);
         Ok(end)
     }
 
@@ -376,7 +382,9 @@ impl LogWriter {
     #[cold]
     fn switch(&self, appender: &mut Appender, total: u64) -> Result<()> {
         let mut supply = self.supply.lock();
-        supply.prepare().map_err(|e| self.supply_failed(e))?;
+        let sync_count = self.sync_count.load(Ordering::Relaxed);
+        let prepared = supply.prepare(sync_count);
+        prepared.map_err(|e| self.supply_failed(e))?;
         let fresh = supply.prepared.as_ref().expect("prepared above");
         let needed = SEGMENT_HEADER_BYTES as u64 + total;
         if fresh.file.len() < needed {
@@ -530,7 +538,9 @@ impl LogWriter {
     pub fn prepare_next(&self) -> Result<()> {
         self.check()?;
         let mut supply = self.supply.lock();
-        supply.prepare().map_err(|e| self.supply_failed(e))?;
+        let sync_count = self.sync_count.load(Ordering::Relaxed);
+        let prepared = supply.prepare(sync_count);
+        prepared.map_err(|e| self.supply_failed(e))?;
         self.next_ready.store(true, Ordering::Release);
         Ok(())
     }

@@ -37,14 +37,14 @@ pub use arena::{Arena, ArenaError, ArenaPool, MAX_ARENA_BYTES, MIN_ARENA_BYTES};
 pub use iter::MemtableIter;
 pub use range::{RangeDelete, RangeDeletesIter};
 pub use tree::Newer;
-pub use write::MemtableWriter;
+pub use write::{LookAhead, MemtableWriter};
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use filter::Filter;
 use range::RangeDeletes;
-use record::GRANULE_BYTES;
+use record::{GRANULE_BYTES, RECORD_OVERHEAD_BYTES};
 use tree::{ArenaNode, MAX_LEVELS, Tree};
 use write::WriterState;
 
@@ -195,7 +195,13 @@ impl Memtable {
     /// this may be `false` shortly before `Full`.
     pub fn room_for(&self, entries: usize, key_bytes: usize, value_bytes: usize) -> bool {
         let free = self.state.nodes_start.load(Relaxed) - self.state.records_end.load(Relaxed);
-        self.state.bytes_bound(entries, key_bytes, value_bytes) as u64 <= free
+        // An entry splits one node of each level at most. This is enough for nearly all writes.
+        let most = (RECORD_OVERHEAD_BYTES + MAX_LEVELS * ArenaNode::INNER_BYTES)
+            .saturating_mul(entries)
+            .saturating_add(key_bytes)
+            .saturating_add(value_bytes);
+        most as u64 <= free
+            || self.state.bytes_bound(entries, key_bytes, value_bytes) as u64 <= free
     }
 
     /// The newest version of `user_key` with a number of at most `seq`.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use super::filter::Filter;
 use super::node::Place;
 use super::record::{GRANULE_BYTES, RECORD_OVERHEAD_BYTES, record_bytes, write_record};
-use super::tree::{ArenaNode, MAX_LEVELS, NODE_SLOTS};
+use super::tree::{ArenaNode, MAX_LEVELS, NODE_SLOTS, Tree};
 use super::{
     ENTRY_RAW_BYTES, Entry, InsertError, MAX_KEY_BYTES, MAX_SEQ, MAX_VALUE_BYTES, Memtable,
 };
@@ -146,6 +146,52 @@ impl Memtable {
     }
 }
 
+/// Where a key will be inserted. See [`Memtable::look_ahead`].
+#[derive(Clone, Copy, Debug)]
+pub struct LookAhead {
+    hash: u64,
+    leaf: u32,
+    /// The number of entries that the memtable had. After another insert the key may belong to
+    /// another leaf.
+    entries: u64,
+}
+
+impl Memtable {
+    /// Looks for the leaf to which `key` belongs and prefetches what an insert will need, so that
+    /// the memory is there after the caller has done something else. Returns `None` if the key is
+    /// above all others: its insert needs no search.
+    ///
+    /// The caller is the next one to write, and nobody writes now. Otherwise the result is useless,
+    /// and the insert searches again.
+    pub fn look_ahead(&self, key: &[u8]) -> Option<LookAhead> {
+        let (tree, state) = (&self.tree, &self.state);
+        debug_assert!(!state.busy.load(Relaxed), "somebody writes");
+        let last = state.last_record.load(Relaxed);
+        if last == 0 || tree.key(last) < key {
+            return None;
+        }
+        let hash = Filter::hash(key);
+        self.filter.prefetch(hash);
+        Some(LookAhead {
+            hash,
+            leaf: leaf_of(tree, key),
+            entries: state.entries.load(Relaxed),
+        })
+    }
+}
+
+/// The leaf to which `key` belongs. Only the writer calls this.
+#[inline(always)]
+fn leaf_of(tree: &Tree, key: &[u8]) -> u32 {
+    let (mut offset, level) = tree.root();
+    for _ in 0..level {
+        let node = tree.node(offset);
+        offset = node.child(tree.route(node, key));
+        tree.prefetch_node(offset);
+    }
+    offset
+}
+
 impl Drop for MemtableWriter<'_> {
     fn drop(&mut self) {
         self.memtable.state.busy.store(false, Release);
@@ -173,13 +219,30 @@ impl MemtableWriter<'_> {
             kind,
             value,
         };
-        check(&entry)?;
-        if !self.append(&entry)? {
-            let leaf = self.leaf_of(user_key);
-            self.memtable.filter.add(Filter::hash(user_key));
-            self.insert_at(leaf, &entry)?;
+        self.insert_ahead(&entry, None)
+    }
+
+    /// As [`MemtableWriter::insert`], for an entry whose key was looked for before.
+    pub fn insert_ahead(
+        &mut self,
+        entry: &Entry<'_>,
+        ahead: Option<LookAhead>,
+    ) -> Result<(), InsertError> {
+        check(entry)?;
+        if !self.append(entry)? {
+            let entries = self.memtable.state.entries.load(Relaxed);
+            debug_assert!(
+                ahead.is_none_or(|ahead| ahead.hash == Filter::hash(entry.user_key)),
+                "another key was looked for"
+            );
+            let (hash, leaf) = match ahead {
+                Some(ahead) if ahead.entries == entries => (ahead.hash, ahead.leaf),
+                _ => (Filter::hash(entry.user_key), self.leaf_of(entry.user_key)),
+            };
+            self.memtable.filter.add(hash);
+            self.insert_at(leaf, entry)?;
         }
-        self.count(std::slice::from_ref(&entry));
+        self.count(std::slice::from_ref(entry));
         Ok(())
     }
 
@@ -242,14 +305,7 @@ impl MemtableWriter<'_> {
 
     #[inline(always)]
     fn leaf_of(&self, key: &[u8]) -> u32 {
-        let tree = &self.memtable.tree;
-        let (mut offset, level) = tree.root();
-        for _ in 0..level {
-            let node = tree.node(offset);
-            offset = node.child(tree.route(node, key));
-            tree.prefetch_node(offset);
-        }
-        offset
+        leaf_of(&self.memtable.tree, key)
     }
 
     /// Adds an entry without a search if its key is above all others; otherwise returns `false`.
