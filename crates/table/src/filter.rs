@@ -11,7 +11,9 @@
 //!
 //! Threading: built by one owner, then shared and immutable.
 
-use siltstone_storage::prefetch_line;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use siltstone_storage::{prefetch_address, prefetch_line};
 
 use crate::coding::Bytes;
 use crate::error::Damage;
@@ -176,6 +178,37 @@ impl Filter {
     /// Heap memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.lines.len() * FILTER_BLOCK_BYTES
+    }
+}
+
+/// Where a filter lies in memory, so that its lines can be prefetched by a thread that does not
+/// keep the filter alive. If the filter was dropped meanwhile, the prefetch brings in something
+/// else, and no harm is done.
+#[derive(Debug, Default)]
+pub struct FilterPlace {
+    address: AtomicUsize,
+    lines: AtomicUsize,
+}
+
+impl FilterPlace {
+    /// Notes where a filter lies, or that there is none.
+    pub fn set(&self, filter: Option<&Filter>) {
+        let lines = filter.map_or(&[][..], |filter| &filter.lines);
+        self.address.store(lines.as_ptr().addr(), Ordering::Relaxed);
+        self.lines.store(lines.len(), Ordering::Relaxed);
+    }
+
+    /// Prefetches the line of a key, as [`Filter::prefetch`] does.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        let lines = self.lines.load(Ordering::Relaxed);
+        if lines > 0 {
+            let line = (((hash >> 32) * lines as u64) >> 32) as usize;
+            let address = self.address.load(Ordering::Relaxed);
+            prefetch_address(std::ptr::without_provenance(
+                address.wrapping_add(line * FILTER_BLOCK_BYTES),
+            ));
+        }
     }
 }
 

@@ -47,9 +47,10 @@ impl Place {
     }
 }
 
-/// The number of heads among which the last part of a search chooses. Their cache lines are
-/// prefetched together.
-const NARROW: usize = 64;
+/// A search first looks for the group of this many blocks, in an array that has one head of each
+/// group and is small enough to stay in a near cache. Then it prefetches the heads and the places
+/// of the group together, so that it waits for memory once.
+const GROUP: usize = 16;
 
 /// A search of an [`Index`] whose last cache lines were prefetched. See [`Index::narrow`].
 #[derive(Clone, Copy, Debug)]
@@ -182,6 +183,8 @@ impl IndexBuilder {
 pub struct Index {
     prefix: Box<[u8]>,
     heads: Box<[u64]>,
+    /// The last head of each group that is followed by another one.
+    group_ends: Box<[u64]>,
     /// The header and the end of each block. A block starts where the one before it ends.
     places: Box<[(u64, u64)]>,
     separators: Box<[u8]>,
@@ -266,6 +269,10 @@ impl Index {
         }
         let index = Index {
             prefix: prefix.into(),
+            group_ends: heads[..heads.len().saturating_sub(1)]
+                .chunks_exact(GROUP)
+                .map(|group| group[GROUP - 1])
+                .collect(),
             heads: heads.into_boxed_slice(),
             places: anchors.into_iter().zip(ends).collect(),
             separators: separators.into(),
@@ -362,10 +369,9 @@ impl Index {
         self.find_narrowed(self.narrow(user_key), user_key, trailer)
     }
 
-    /// The first part of [`Index::find`]. It searches cache lines that every search reads and that
-    /// are therefore likely to be cached. It prefetches all remaining lines at once, for which a
-    /// plain search would wait one after the other. A search of several indexes narrows all of them
-    /// before it continues with any.
+    /// The first part of [`Index::find`], which finds the group of blocks. It prefetches all other
+    /// lines that the search will read, for which a plain search would wait one after the other. A
+    /// search of several indexes narrows all of them before it continues with any.
     #[inline]
     pub fn narrow(&self, user_key: &[u8]) -> Narrowed {
         let n = self.len();
@@ -385,15 +391,14 @@ impl Index {
             }
         }
         let x = head(&user_key[c..], 8);
-        let (mut base, mut size) = (0, n);
-        while size > NARROW {
-            let half = size / 2;
-            let below = self.heads[base + half] < x;
-            base = std::hint::select_unpredictable(below, base + half, base);
-            size -= half;
-        }
+        let ends = &self.group_ends;
+        let base = GROUP * partition_point(ends.len(), |i| ends[i] < x);
+        let size = GROUP.min(n - base);
         for line in (0..size).step_by(8) {
             prefetch_line(&self.heads[base + line]);
+        }
+        for line in (0..size).step_by(4) {
+            prefetch_line(&self.places[base + line]);
         }
         Narrowed { base, size, x }
     }
@@ -431,7 +436,7 @@ impl Index {
     /// Prefetches the first cache line that [`Index::find`] reads.
     #[inline]
     pub fn prefetch(&self) {
-        if let Some(middle) = self.heads.get(self.heads.len() / 2) {
+        if let Some(middle) = self.group_ends.get(self.group_ends.len() / 2) {
             prefetch_line(middle);
         }
     }
@@ -448,6 +453,7 @@ impl Index {
     pub fn memory_bytes(&self) -> usize {
         self.prefix.len()
             + self.heads.len() * (8 + 16 + 4)
+            + self.group_ends.len() * 8
             + self.separators.len()
             + self.trailers.len() * 16
     }

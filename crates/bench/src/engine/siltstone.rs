@@ -183,6 +183,7 @@ impl Engine for Siltstone {
             store: &self.store,
             keyspace: &self.keyspace,
             batch: Batch::new(),
+            value: Vec::new(),
         }))
     }
 
@@ -282,6 +283,8 @@ struct StoreSession<'a> {
     store: &'a Store,
     keyspace: &'a Keyspace,
     batch: Batch,
+    /// A buffer for the value of a get.
+    value: Vec<u8>,
 }
 
 /// Gives the entries to `entries`, beginning at the cursor's position.
@@ -324,13 +327,12 @@ impl Session for StoreSession<'_> {
     }
 
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        match self.keyspace.get_pinned(key).map_err(failed("get"))? {
-            Some(value) => {
-                found(&value);
-                Ok(true)
-            }
-            None => Ok(false),
+        let value = &mut self.value;
+        let is_found = self.keyspace.get_into(key, value).map_err(failed("get"))?;
+        if is_found {
+            found(value);
         }
+        Ok(is_found)
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], answers: &mut Answers<'_>) -> Result<()> {

@@ -42,9 +42,11 @@ impl Eq for Level {}
 /// The first eight bytes of `key`, padded with zeros, as an integer that is ordered like the bytes.
 #[inline]
 fn head(key: &[u8]) -> u64 {
+    if let Some(bytes) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*bytes);
+    }
     let mut bytes = [0u8; 8];
-    let n = key.len().min(8);
-    bytes[..n].copy_from_slice(&key[..n]);
+    bytes[..key.len()].copy_from_slice(key);
     u64::from_be_bytes(bytes)
 }
 
@@ -172,6 +174,10 @@ impl Level {
     /// The index of the table whose bounds contain `key`.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<usize> {
+        // Most levels of a small store are empty.
+        if self.tables.is_empty() {
+            return None;
+        }
         let i = self.starting_at_most(key).checked_sub(1)?;
         self.tables[i].bounds.end.reaches(key).then_some(i)
     }

@@ -197,10 +197,59 @@ fn ask_memtable(
 
 /// The maximum number of tables whose filters a get prefetches. If more tables may have the key,
 /// they are searched one by one without prefetching.
-const CANDIDATES: usize = 48;
+const CANDIDATES: usize = 32;
 
-/// Searches the sources from `from` on, and then the levels. A memtable may lie between runs,
-/// because flushes may be installed in another order than their memtables have.
+/// The tables that may have a key, from the newest to the oldest.
+struct Candidates<'v> {
+    tables: [Option<&'v Arc<TableHandle>>; CANDIDATES],
+    count: usize,
+}
+
+impl<'v> Candidates<'v> {
+    /// Those in the sources from `from` on, and in the levels. `None` if a memtable lies between
+    /// them, because flushes may be installed in another order than their memtables have, or if
+    /// there are too many.
+    #[inline]
+    fn of(view: &'v KeyspaceView, from: usize, key: &[u8]) -> Option<Candidates<'v>> {
+        let mut found = Candidates {
+            tables: [None; CANDIDATES],
+            count: 0,
+        };
+        let sources = &view.sources[from..];
+        if sources.len() + view.levels.len() > CANDIDATES {
+            return None;
+        }
+        for source in sources {
+            match source {
+                Source::Run(run) => found.add(&run.tables, key),
+                Source::Memtable(_) => return None,
+            }
+        }
+        view.levels.iter().for_each(|level| found.add(level, key));
+        Some(found)
+    }
+
+    #[inline]
+    fn add(&mut self, level: &'v LevelView, key: &[u8]) {
+        if let Some(i) = level.level.find(key) {
+            self.tables[self.count] = Some(&level.handles[i]);
+            self.count += 1;
+        }
+    }
+
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = &'v Arc<TableHandle>> {
+        self.tables[..self.count].iter().copied().flatten()
+    }
+
+    /// Prefetches what the filters of all of them will read.
+    #[inline]
+    fn prefetch_filters(&self, hash: u64) {
+        self.iter().for_each(|handle| handle.prefetch_filter(hash));
+    }
+}
+
+/// Searches the sources from `from` on, and then the levels.
 fn search_tables(
     tree: &Tree,
     view: &KeyspaceView,
@@ -210,50 +259,18 @@ fn search_tables(
     mut value: Out<'_>,
 ) -> Result<bool> {
     let hash = hash(key);
-    let mut candidates: [Option<&Arc<TableHandle>>; CANDIDATES] = [None; CANDIDATES];
-    let mut count = 0;
-    let table_of = |level: &'_ LevelView| level.level.find(key);
-    let mut simple = true;
-    for source in &view.sources[from..] {
-        match source {
-            Source::Run(run) => {
-                if let Some(i) = table_of(&run.tables) {
-                    if count == CANDIDATES {
-                        simple = false;
-                        break;
-                    }
-                    candidates[count] = Some(&run.tables.handles[i]);
-                    count += 1;
-                }
-            }
-            Source::Memtable(_) => {
-                simple = false;
-                break;
-            }
+    let Some(candidates) = Candidates::of(view, from, key) else {
+        return search_tables_one_by_one(tree, view, from, key, hash, seq, value);
+    };
+    candidates.prefetch_filters(hash);
+    for handle in candidates.iter() {
+        match ask_table(tree, handle, key, hash, seq, value.as_deref_mut())? {
+            Answer::Unknown => {}
+            Answer::Gone => return Ok(false),
+            Answer::Value => return Ok(true),
         }
     }
-    if simple && count + view.levels.len() <= CANDIDATES {
-        for level in &view.levels {
-            if let Some(i) = table_of(level) {
-                candidates[count] = Some(&level.handles[i]);
-                count += 1;
-            }
-        }
-        for handle in candidates[..count].iter().flatten() {
-            if let Some(reader) = tree.tables.reader_to_get(handle)?.as_ref() {
-                reader.prefetch_filter(hash);
-            }
-        }
-        for handle in candidates[..count].iter().flatten() {
-            match ask_table(tree, handle, key, hash, seq, value.as_deref_mut())? {
-                Answer::Unknown => {}
-                Answer::Gone => return Ok(false),
-                Answer::Value => return Ok(true),
-            }
-        }
-        return Ok(false);
-    }
-    search_tables_one_by_one(tree, view, from, key, hash, seq, value)
+    Ok(false)
 }
 
 /// Does the same as `search_tables` for rare views, which have memtables between runs, or very many
@@ -362,7 +379,8 @@ pub(crate) fn get_pinned(
     key: &[u8],
     number: Option<u64>,
 ) -> Result<Option<PinnedValue>> {
-    let (view, seq) = pin(tree, keyspace, number)?;
+    let published = tree.snapshots.published_number();
+    let (view, seq) = pinning::pin(keyspace, published, number, || keyspace.check())?;
     tree.env.metrics().get_count.add(1);
     let hash = hash(key);
     let mut copied = Vec::new();
@@ -371,45 +389,66 @@ pub(crate) fn get_pinned(
             value: TableValue::Copied(bytes),
         }))
     };
-    for source in &view.sources {
-        let level = match source {
+    let mut from = 0;
+    while let Some(Source::Memtable(m)) = view.sources.get(from) {
+        match ask_memtable(m, key, seq, Some(&mut copied))? {
+            Answer::Unknown => from += 1,
+            Answer::Gone => return Ok(None),
+            Answer::Value => return own(copied),
+        }
+    }
+    if let Some(candidates) = Candidates::of(&view, from, key) {
+        candidates.prefetch_filters(hash);
+        for handle in candidates.iter() {
+            if let Some(answer) = ask_table_pinned(tree, handle, key, hash, seq)? {
+                return Ok(answer);
+            }
+        }
+        return Ok(None);
+    }
+    let ask_level = |level: &LevelView| match level.level.find(key) {
+        Some(i) => ask_table_pinned(tree, &level.handles[i], key, hash, seq),
+        None => Ok(None),
+    };
+    for source in &view.sources[from..] {
+        let answer = match source {
             Source::Memtable(m) => match ask_memtable(m, key, seq, Some(&mut copied))? {
-                Answer::Unknown => continue,
+                Answer::Unknown => None,
                 Answer::Gone => return Ok(None),
                 Answer::Value => return own(copied),
             },
-            Source::Run(run) => &run.tables,
+            Source::Run(run) => ask_level(&run.tables)?,
         };
-        if let Some(answer) = ask_level_pinned(tree, level, key, hash, seq)? {
+        if let Some(answer) = answer {
             return Ok(answer);
         }
     }
     for level in &view.levels {
-        if let Some(answer) = ask_level_pinned(tree, level, key, hash, seq)? {
+        if let Some(answer) = ask_level(level)? {
             return Ok(answer);
         }
     }
     Ok(None)
 }
 
-/// Searches a level or a run. Returns `None` if it has neither an entry of the key nor a range
-/// delete over it.
-fn ask_level_pinned(
+/// Searches a table. Returns `None` if it has neither an entry of the key nor a range delete over
+/// it.
+fn ask_table_pinned(
     tree: &Tree,
-    level: &LevelView,
+    handle: &Arc<TableHandle>,
     key: &[u8],
     hash: u64,
     seq: u64,
 ) -> Result<Option<Option<PinnedValue>>> {
-    let Some(i) = level.level.find(key) else {
-        return Ok(None);
-    };
-    let handle = &level.handles[i];
     let Some((seq, own)) = number_in_table(handle, seq) else {
         return Ok(None);
     };
-    let reader = tree.tables.reader_to_get_owned(handle)?;
-    let deleted = reader.covering_seq(key, seq).map(|d| own.unwrap_or(d));
+    let reader = tree.tables.reader_to_get(handle)?;
+    let reader = reader.as_ref().expect("it is open now");
+    let deleted = match handle.meta.range_deletes {
+        0 => None,
+        _ => reader.covering_seq(key, seq).map(|d| own.unwrap_or(d)),
+    };
     let cache = SeekReads::new(&**tree.tables.cache());
     let found = if reader.may_contain(hash) {
         match reader.find_block(key, siltstone_table::key::seek_trailer(seq)) {

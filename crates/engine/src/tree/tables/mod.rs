@@ -26,6 +26,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use siltstone_storage::planted;
 use siltstone_storage::{Epoch, Mutex, Runtime, Storage};
 use siltstone_table::exec::Inputs;
+use siltstone_table::filter::FilterPlace;
 use siltstone_table::reader::{BlockCache as TableBlockCache, TableReader};
 
 use crate::env::descriptors::Descriptors;
@@ -45,6 +46,8 @@ use readers::Readers;
 pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
+    /// Where the filter of `reader` lies, or lay.
+    filter: FilterPlace,
     opening: Mutex<()>,
     /// Its file while a reader or job uses it: through the page cache, and with direct I/O.
     files: [Mutex<Weak<TableFile>>; 2],
@@ -67,6 +70,19 @@ impl TableHandle {
 
     fn is_upper(&self) -> bool {
         self.upper.load(Ordering::Relaxed)
+    }
+
+    /// Prefetches what the filter reads for a key, if the table is open. It costs much less than to
+    /// ask for the reader.
+    #[inline]
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        self.filter.prefetch(hash);
+    }
+
+    /// Sets or removes the open reader.
+    fn set_reader(&self, reader: Option<Arc<TableReader>>) {
+        self.filter.set(reader.as_ref().and_then(|r| r.filter()));
+        self.reader.store(reader);
     }
 
     /// Counts bytes that a lookup has read from the file without finding its key. Returns whether
@@ -177,6 +193,7 @@ impl TableSet {
         let handle = Arc::new(TableHandle {
             meta: meta.clone(),
             reader: ArcSwapOption::empty(),
+            filter: FilterPlace::default(),
             opening: self.runtime.mutex(()),
             files: [(); 2].map(|()| self.runtime.mutex(Weak::new())),
             used: AtomicBool::new(true),

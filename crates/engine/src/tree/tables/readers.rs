@@ -120,14 +120,14 @@ impl Readers {
             let reader = reader.with_filter().map_err(|e| {
                 Error::from(e).context(format!("reading the filter of table {name}"))
             })?;
-            handle.reader.store(Some(reader.clone()));
+            handle.set_reader(Some(reader.clone()));
             return Ok(Guard::from_inner(Some(reader)));
         }
         let reader = self.open_file(handle, to_get)?;
         if reader.lacks_map() {
             self.map_failed_count.fetch_add(1, Ordering::Relaxed);
         }
-        handle.reader.store(Some(reader.clone()));
+        handle.set_reader(Some(reader.clone()));
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.clock.lock().push_back(Arc::downgrade(handle));
         self.evict();
@@ -244,7 +244,7 @@ impl Readers {
     }
 
     fn close(&self, handle: &TableHandle) {
-        handle.reader.store(None);
+        handle.set_reader(None);
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
