@@ -525,13 +525,14 @@ fn a_slot_pauses_after_a_failure() {
         world.rt.sleep(Duration::from_millis(950));
         let stats = store.stats();
         let failed = stats.counter("job_failed_count");
-        assert!(
-            (2..=10).contains(&failed),
-            "{failed} failures in less than a second"
-        );
-        // One more job may be under way.
+        assert!(failed >= 2, "{failed} failures");
+        // What the device ran and the manifest did not take. One job more may be under way. A worker
+        // may take a flush while the slot pauses, and then it pauses for itself.
         let not_done = device.ran().len() as u64 - stats.counter("flush_count");
-        assert!((failed..=failed + 1).contains(&not_done), "{not_done}");
+        assert!(
+            (2..=11).contains(&not_done),
+            "{not_done} jobs of the slot failed in less than a second, of {failed} failures"
+        );
         full.disarm();
         assert!(!flushes.join().unwrap(), "flushes fail in the end");
         while store.flush().is_err() {
