@@ -153,8 +153,8 @@ cargo xtask COMMAND
                           (needs: rustup +nightly component add rust-src)
   cross                   whether everything compiles for aarch64 (on aarch64: for x86-64); says
                           what is missing (needs: the target's standard library, a C compiler)
-  instructions            counts the instructions of puts, gets, seeks, flushes and merges, and writes
-                          them to docs/instructions.md (needs: apt-get install valgrind)
+  instructions            counts the instructions of puts, gets, seeks, flushes and merges, and
+                          writes them to docs/instructions.md (needs: apt-get install valgrind)
   coverage                the lines that tests run, as HTML in target/llvm-cov/html and a summary
                           (needs: cargo install cargo-llvm-cov,
                           rustup +nightly component add llvm-tools)

@@ -526,8 +526,8 @@ fn a_slot_pauses_after_a_failure() {
         let stats = store.stats();
         let failed = stats.counter("job_failed_count");
         assert!(failed >= 2, "{failed} failures");
-        // What the device ran and the manifest did not take. One job more may be under way. A worker
-        // may take a flush while the slot pauses, and then it pauses for itself.
+        // What the device ran and the manifest did not take. One job more may be under way. Other
+        // failures of the store are not the slot's.
         let not_done = device.ran().len() as u64 - stats.counter("flush_count");
         assert!(
             (2..=11).contains(&not_done),

@@ -9,8 +9,8 @@
 //! page back takes the right to write away from every mapping that has it, and then interrupts all
 //! other processors that run this process, one page at a time: with 64 MiB of mapped pages a sync
 //! took 180 ms of processor time, and 25 ms without. When many pages leave together, there is one
-//! interrupt. They leave by `MADV_DONTNEED`, which keeps the mapping itself: a call that changes the
-//! mappings of the process waits for every other thread that faults memory in.
+//! interrupt. They leave by `MADV_DONTNEED`, which keeps the mapping itself: a call that changes
+//! the mappings of the process waits for every other thread that faults memory in.
 //!
 //! If a page cannot be had (I/O error, a file truncated by somebody else, no space on a
 //! copy-on-write file system), the SIGBUS handler replaces it by anonymous memory and sets the

@@ -242,7 +242,7 @@ impl<'v> Candidates<'v> {
         self.tables[..self.count].iter().copied().flatten()
     }
 
-    /// Prefetches what the filters of all of them will read.
+    /// Prefetches the cache line that each candidate's filter will read for this hash.
     #[inline]
     fn prefetch_filters(&self, hash: u64) {
         self.iter().for_each(|handle| handle.prefetch_filter(hash));

@@ -46,7 +46,7 @@ use readers::Readers;
 pub(crate) struct TableHandle {
     pub(crate) meta: Arc<TableMeta>,
     reader: ArcSwapOption<TableReader>,
-    /// Where the filter of `reader` lies, or lay.
+    /// The address of the reader's filter, for prefetches. It may be that of a filter that is gone.
     filter: FilterPlace,
     opening: Mutex<()>,
     /// Its file while a reader or job uses it: through the page cache, and with direct I/O.
