@@ -173,7 +173,7 @@ fn an_open_that_contradicts_the_file_says_so() {
     let expected = [
         "sync is \"never\", but OPTIONS.toml sets \"always\"",
         "memtable_bytes is \"64 MiB\", but OPTIONS.toml sets \"1 MiB\"",
-        "keyspace `birds`: block_bytes is \"8 KiB\", but OPTIONS.toml sets \"32 KiB\"",
+        "keyspace `birds`: block_bytes is \"4 KiB\", but OPTIONS.toml sets \"32 KiB\"",
     ];
     assert_eq!(differences(&store), expected);
     match &emitted(&store, &events)[..] {

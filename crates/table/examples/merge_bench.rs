@@ -263,9 +263,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             let mut writer = TableWriter::new(file, WriterOptions::default())?;
             let mut value = vec![0; value_bytes];
             for (key, seq) in run.iter() {
-                if writer.block_raw_bytes() >= 8 << 10 {
-                    writer.end_block()?;
-                }
                 value[..8].copy_from_slice(&seq.to_le_bytes());
                 writer.add(&key.to_be_bytes(), trailer(*seq, Kind::Put), &value)?;
             }

@@ -17,7 +17,7 @@ pub const MUST_UNDERSTAND: u16 = 0x8000;
 
 /// The version of the layout rules (which decide where tables and blocks begin) that this crate
 /// implements.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 
 /// The properties of a table. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

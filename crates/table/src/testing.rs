@@ -105,7 +105,7 @@ pub(crate) fn in_order(mut entries: Entries) -> Entries {
     entries
 }
 
-/// Writes a table. A block ends where its raw bytes exceed the block size.
+/// Writes a table.
 pub(crate) fn write(
     entries: &Entries,
     deletes: Vec<(Vec<u8>, Vec<u8>, u64)>,
@@ -113,13 +113,7 @@ pub(crate) fn write(
 ) -> (Vec<u8>, TableSummary) {
     let out = Arc::new(Output::default());
     let mut writer = TableWriter::new(out.clone(), options).unwrap();
-    let mut block = 0;
     for (key, trailer, value) in entries {
-        let now = writer.raw_bytes() / options.block_size_bytes;
-        if now != block {
-            writer.end_block().unwrap();
-            block = now;
-        }
         writer.add(key, *trailer, value).unwrap();
     }
     writer

@@ -1,11 +1,12 @@
 //! Writes one table file from a stream of entries.
 //!
-//! The caller decides where blocks and tables end, because the layout is a function of the whole
-//! run (see `layout`). The writer checks limits, collects columns and writes in large pieces.
-//! Values go directly to the output buffer. A value that is too large for it is written from the
+//! The caller decides where tables end, because the layout is a function of the whole run (see
+//! `layout`). The writer ends blocks (see `block::extent`), checks limits, collects columns and
+//! writes in large pieces. Values go directly to the output buffer. A value that is too large for it is written from the
 //! caller's memory without a copy.
 //!
-//! Invariants: the written bytes are a function of the entries, the block ends and the options.
+//! Invariants: the written bytes are a function of the entries and the options, and of the block
+//! ends that the caller asked for, if any.
 //! Memory is bounded by the output buffer, one block, the index, and eight bytes per distinct user
 //! key for the filter. Nothing is synced: a finished table is durable when the caller has synced
 //! file and folder. But write-back is started every 2 MiB, so that the disk works during the merge
@@ -18,14 +19,14 @@ use std::sync::Arc;
 
 use siltstone_storage::WriteFile;
 
-use crate::block::BlockBuilder;
+use crate::block::{BlockBuilder, BlockEnd, BlockRule, PAGE_BYTES, Stored};
 use crate::checksum::{Digest, crc32c, crc32c_append};
 use crate::compress::{Codec, MAX_COMPRESSED_PART_BYTES};
 use crate::error::{Damage, Result, TableError};
 use crate::filter::Filter;
 use crate::footer::Footer;
 use crate::index::IndexBuilder;
-use crate::key::{HIGHEST_TRAILER, Kind, common_prefix, hash, kind_of, raw_bytes, seq_of};
+use crate::key::{HIGHEST_TRAILER, Kind, common_prefix, hash, kind_of, seq_of};
 use crate::limits::{
     MAX_BITS_PER_KEY, MAX_BLOCK_ENTRIES, MAX_BLOCK_SIZE_BYTES, MAX_BLOCK_TAIL_BYTES,
     MAX_BLOCK_VALUE_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_BLOCK_SIZE_BYTES,
@@ -39,10 +40,6 @@ pub const DIRECT_VALUE_BYTES: usize = 1 << 20;
 /// Write-back is started after this many bytes.
 const WRITE_BEHIND_BYTES: u64 = 2 << 20;
 
-/// Write-back is started at multiples of this, because a page that is still being filled would be
-/// written twice.
-const PAGE_BYTES: u64 = 4 << 10;
-
 /// How a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
@@ -52,8 +49,8 @@ pub struct WriterOptions {
     pub codec: Codec,
     /// The codec's level, one of [`Codec::levels`].
     pub level: u8,
-    /// The block size of the layout in raw bytes, 512 to 32768. It is stored as a property, and it
-    /// checks the caller.
+    /// The block size of the layout in bytes before compression, 512 to 32768. It is stored as a
+    /// property.
     pub block_size_bytes: u64,
     /// The number of bytes that are collected before each append to the file. Appends end at
     /// multiples of it, except around large values and at the end of the file.
@@ -69,7 +66,7 @@ impl Default for WriterOptions {
             bits_per_key: 10,
             codec: Codec::None,
             level: 0,
-            block_size_bytes: 8 << 10,
+            block_size_bytes: 4 << 10,
             write_piece_bytes: 2 << 20,
             keyspace: None,
         }
@@ -111,8 +108,11 @@ pub struct TableWriter {
     /// compressed.
     values_written: bool,
     builder: BlockBuilder,
-    /// The raw bytes of the current block.
-    block_raw_bytes: u64,
+    rule: BlockRule,
+    /// The offset in the file at which the current block begins.
+    block_offset: u64,
+    /// The bytes of the current block, as the rule counts them.
+    block_bytes: u64,
     /// The last finished block. Its separator is known only when the next key is added.
     pending: Option<Pending>,
     previous_key: Vec<u8>,
@@ -181,7 +181,9 @@ impl TableWriter {
             values_crc: 0,
             values_written: false,
             builder: BlockBuilder::new(),
-            block_raw_bytes: 0,
+            rule: BlockRule::new(options.block_size_bytes, options.codec != Codec::None),
+            block_offset: 0,
+            block_bytes: 0,
             pending: None,
             previous_key: Vec::new(),
             previous_trailer: 0,
@@ -235,11 +237,6 @@ impl TableWriter {
         self.properties.raw_bytes()
     }
 
-    /// The raw bytes of the current block's entries so far.
-    pub fn block_raw_bytes(&self) -> u64 {
-        self.block_raw_bytes
-    }
-
     /// Adds the next entry in the order of entries.
     ///
     /// # Errors
@@ -258,10 +255,9 @@ impl TableWriter {
         trailer: u64,
         value: &[u8],
     ) -> Result<()> {
-        let first_in_block = self.builder.is_empty();
         let first = self.properties.entries == 0;
         let (shared, same_key) = {
-            let previous = if first_in_block {
+            let previous = if self.builder.is_empty() {
                 self.previous_key.as_slice()
             } else {
                 self.builder.last_key()
@@ -291,7 +287,22 @@ impl TableWriter {
                 ));
             }
         };
+        let (key_len, value_len) = (user_key.len(), value.len());
+        let mut extent = self
+            .builder
+            .extent_with(key_len, trailer, value_len, shared);
+        let mut bytes = extent.stored_bytes();
+        if !self.builder.is_empty()
+            && let Some(end) = self.rule.end(self.block_offset, self.block_bytes, bytes)
+        {
+            self.end_block_at(end)?;
+            extent = self
+                .builder
+                .extent_with(key_len, trailer, value_len, shared);
+            bytes = extent.stored_bytes();
+        }
         self.check_limits(user_key, value)?;
+        self.block_bytes = bytes;
         if let Some(pending) = self.pending.take() {
             let (separator, separator_trailer) = if same_key {
                 (self.previous_key.as_slice(), self.previous_trailer)
@@ -319,8 +330,7 @@ impl TableWriter {
         p.smallest_seq = p.smallest_seq.min(seq_of(trailer));
         p.largest_seq = p.largest_seq.max(seq_of(trailer));
         self.previous_trailer = trailer;
-        self.block_raw_bytes += raw_bytes(user_key.len(), value.len());
-        self.builder.push(user_key, trailer, value.len(), shared);
+        self.builder.push(user_key, trailer, extent);
         let direct = value.len() >= DIRECT_VALUE_BYTES
             && (self.options.codec == Codec::None || value.len() > MAX_COMPRESSED_PART_BYTES);
         if direct {
@@ -385,6 +395,7 @@ impl TableWriter {
 
     /// Starts write-back of the written bytes, once there are enough of them.
     fn write_behind(&mut self) {
+        // A page that is still being filled would be written twice.
         let whole_pages = self.flushed_bytes / PAGE_BYTES * PAGE_BYTES;
         let waiting = whole_pages - self.behind_bytes;
         if waiting >= WRITE_BEHIND_BYTES {
@@ -393,12 +404,16 @@ impl TableWriter {
         }
     }
 
-    /// Ends the current block, so that the next entry begins another one. Does nothing if the block
-    /// has no entries.
+    /// Ends the current block before the layout does, so that the next entry begins another one.
+    /// Does nothing if the block has no entries.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn end_block(&mut self) -> Result<()> {
+        self.end_block_at(BlockEnd::Size)
+    }
+
+    fn end_block_at(&mut self, at: BlockEnd) -> Result<()> {
         if self.builder.is_empty() {
             return Ok(());
         }
@@ -417,24 +432,26 @@ impl TableWriter {
         }
         let values_crc = crc32c_append(self.values_crc, &self.out[self.block_start..]);
         let anchor = self.flushed_bytes + self.out.len() as u64;
-        let crc = self.builder.encode(
+        let stored = Stored {
             values_crc,
             values_compressed,
-            self.options.codec,
-            self.options.level,
-            &mut self.out,
-        );
+            codec: self.options.codec,
+            level: self.options.level,
+            offset: anchor,
+            end: at,
+        };
+        let crc = self.builder.encode(stored, &mut self.out);
         self.digest.push(crc);
         self.previous_key.clear();
         self.previous_key.extend_from_slice(self.builder.last_key());
         self.builder.clear();
-        self.block_raw_bytes = 0;
         self.properties.blocks += 1;
         if self.out.len() >= self.options.write_piece_bytes {
             self.flush_whole_pieces()?;
         }
         let end = self.flushed_bytes + self.out.len() as u64;
         self.pending = Some(Pending { anchor, end });
+        self.block_offset = end;
         self.block_start = self.out.len();
         self.values_crc = 0;
         self.values_written = false;

@@ -33,7 +33,7 @@ pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 const KEY_BYTES: usize = 16;
 
 /// The bytes of a block.
-const BLOCK_BYTES: u64 = 16 << 10;
+const BLOCK_BYTES: u64 = 4 << 10;
 
 /// How many times the merge is run. The fastest run counts.
 const TRIES: usize = 2;
@@ -193,9 +193,6 @@ fn write_run(
     let mut key = [b'k'; KEY_BYTES];
     let seq_of = |n: u64| (1 - run) * entries + n + 1;
     for n in 0..entries {
-        if writer.block_raw_bytes() >= BLOCK_BYTES {
-            writer.end_block()?;
-        }
         // Keys are spread, so that neighbours share no longer prefixes than in common data.
         let own = if n % 2 == 0 { 0 } else { run };
         key[..8].copy_from_slice(&(n * 0x10_0001 * 2 + own).to_be_bytes());

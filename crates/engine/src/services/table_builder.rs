@@ -169,7 +169,8 @@ pub struct TableOptions {
     /// Target size of a table in raw bytes (user keys, values and 12 bytes an entry): a power of
     /// two, at least 4096.
     pub table_bytes: u64,
-    /// Target size of a block in raw bytes: a power of two from 512 to 32768.
+    /// Size of a block in bytes before compression, as for [`Options::block_bytes`]: a power of two
+    /// from 512 to 32768.
     pub block_bytes: u32,
     /// Filter bits for each key, 0 to 20; 0 means no filter.
     pub bloom_bits_per_key: u32,
@@ -295,10 +296,6 @@ pub struct TableBuilder {
     layout: Layout<'static>,
     open: Option<Open>,
     buffers: WriterBuffers,
-    /// Raw bytes of the open table's entries.
-    raw_bytes: u64,
-    /// The raw bytes at which its current block ends.
-    block_end: u64,
     last_key: Option<Vec<u8>>,
     /// The files that were created, including the open one.
     created: Vec<String>,
@@ -323,8 +320,6 @@ impl TableBuilder {
             options,
             open: None,
             buffers: WriterBuffers::default(),
-            raw_bytes: 0,
-            block_end: 0,
             last_key: None,
             created: Vec::new(),
             tables: Vec::new(),
@@ -387,16 +382,8 @@ impl TableBuilder {
         let Some(open) = &mut self.open else {
             return Err(TableError::Misuse("an entry came before its table").into());
         };
-        // Block number = floor(raw bytes of all earlier entries of the table / B).
-        if self.raw_bytes >= self.block_end {
-            open.writer.end_block()?;
-            let block_bytes = self.writer_options.block_size_bytes;
-            self.block_end = (self.raw_bytes / block_bytes + 1) * block_bytes;
-        }
-        let bytes = raw_bytes(key.len(), value.len());
-        self.raw_bytes += bytes;
         open.writer.add(key, trailer(0, kind), value)?;
-        self.layout.add(bytes);
+        self.layout.add(raw_bytes(key.len(), value.len()));
         Ok(())
     }
 
@@ -420,7 +407,6 @@ impl TableBuilder {
         let buffers = std::mem::take(&mut self.buffers);
         let writer = TableWriter::with_buffers(file.clone(), self.writer_options, buffers)?;
         self.open = Some(Open { writer, file, name });
-        (self.raw_bytes, self.block_end) = (0, self.writer_options.block_size_bytes);
         Ok(())
     }
 

@@ -300,12 +300,8 @@ fn forge(job: &Job, ctx: &ExecContext, outcome: &mut Outcome, change: impl Fn(us
     writer.set_left_bound(&record.left_bound);
     let mut iter = table.iter(Arc::new(NoCache));
     iter.seek_to_first().unwrap();
-    let (mut block, mut number) = (0, 0);
+    let mut number = 0;
     while iter.valid() {
-        let now = writer.raw_bytes() / job.limits.block_bytes;
-        if now != std::mem::replace(&mut block, now) {
-            writer.end_block().unwrap();
-        }
         let mut value = iter.value().unwrap().to_vec();
         change(number, &mut value);
         writer.add(iter.key(), iter.trailer(), &value).unwrap();

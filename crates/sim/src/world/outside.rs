@@ -400,9 +400,6 @@ fn write_table(
     let file = storage.create(epoch, name).map_err(|e| e.to_string())?;
     let mut writer = TableWriter::new(file.clone(), options).map_err(|e| e.to_string())?;
     for (key, value) in pairs {
-        if writer.block_raw_bytes() >= options.block_size_bytes {
-            writer.end_block().map_err(|e| e.to_string())?;
-        }
         let kind = if value.is_some() {
             Kind::Put
         } else {

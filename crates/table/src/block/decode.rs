@@ -290,7 +290,7 @@ impl Decoded {
 impl View<'_, [u8]> {
     /// Replaces `out` by all entries. Every offset in the columns is checked, so `out` can be used
     /// without further checks, and each value range is within the block's values. So is the padding
-    /// of heads.
+    /// of heads and of the block.
     pub fn decode_all(&self, out: &mut Decoded) -> Result<(), Damage> {
         let h = *self.header();
         let n = h.n;
@@ -375,7 +375,16 @@ impl View<'_, [u8]> {
                 out.key_ends.push(at as u32);
             }
         }
-        self.check_padding()?;
+        self.check_head_padding()?;
+        if let Some(at) = block[h.padding..h.end].iter().position(|b| *b != 0) {
+            let at = h.padding + at;
+            return Err(Damage::new(
+                "padding of a block",
+                at as u64,
+                0,
+                block[at].into(),
+            ));
+        }
         out.keys.truncate(at + Decoded::SLACK);
         out.keys[at..].fill(0);
         Ok(())
@@ -385,7 +394,7 @@ impl View<'_, [u8]> {
     /// whole heads, so it would not find a key whose head is padded with other bytes. Blocks in
     /// which no key ends within its head have nothing to check.
     #[inline(never)]
-    fn check_padding(&self) -> Result<(), Damage> {
+    fn check_head_padding(&self) -> Result<(), Damage> {
         let h = self.header();
         let same = match h.has(FLAG_FIXED_KEYS) {
             true => (h.prefix_len + h.head_width).saturating_sub(h.key_len),

@@ -5,9 +5,10 @@
 //!
 //! Threading: one owner. Buffers are reused from block to block.
 
+use super::extent::{BlockEnd, Extent};
 use super::header::{
-    FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS, FLAG_VALUES_COMPRESSED,
-    FLAG_ZSTD, HEADER_BYTES,
+    CHECKSUM_BYTES, FLAG_COLUMNS_COMPRESSED, FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS,
+    FLAG_VALUES_COMPRESSED, FLAG_ZSTD, HEADER_BYTES,
 };
 use crate::compress::Codec;
 use crate::key::common_prefix;
@@ -25,12 +26,26 @@ pub struct BlockBuilder {
     trailers: Vec<u64>,
     /// The end of each value, counted from the block's first value.
     value_ends: Vec<u32>,
-    value_bytes: u64,
-    /// The longest common prefix of two neighbours whose user keys differ.
-    longest_shared: usize,
-    shortest_key: usize,
-    longest_key: usize,
+    /// What the entries decide together. It means nothing if there are none.
+    extent: Extent,
     scratch: Vec<u8>,
+}
+
+/// How a block is stored, apart from its entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored {
+    /// The checksum of the values as stored.
+    pub values_crc: u32,
+    /// Whether the values are stored compressed.
+    pub values_compressed: bool,
+    /// The codec of the columns.
+    pub codec: Codec,
+    /// The level of the codec.
+    pub level: u8,
+    /// The offset of the header in the file.
+    pub offset: u64,
+    /// Why the block ends, which decides whether it is padded.
+    pub end: BlockEnd,
 }
 
 impl Default for BlockBuilder {
@@ -47,10 +62,7 @@ impl BlockBuilder {
             key_ends: Vec::new(),
             trailers: Vec::new(),
             value_ends: Vec::new(),
-            value_bytes: 0,
-            longest_shared: 0,
-            shortest_key: 0,
-            longest_key: 0,
+            extent: Extent::first(0, 0, 0),
             scratch: Vec::new(),
         }
     }
@@ -70,13 +82,23 @@ impl BlockBuilder {
     /// The bytes of all values.
     #[inline]
     pub fn value_bytes(&self) -> u64 {
-        self.value_bytes
+        if self.is_empty() {
+            0
+        } else {
+            self.extent.value_bytes
+        }
     }
 
     /// The bytes of all user keys.
     #[inline]
     pub fn key_bytes(&self) -> u64 {
         (self.keys.len().saturating_sub(SLACK)) as u64
+    }
+
+    /// What the entries decide together, if there are any.
+    #[inline]
+    pub fn extent(&self) -> Option<&Extent> {
+        (!self.is_empty()).then_some(&self.extent)
     }
 
     /// The user key of the last entry, or empty if there is no entry.
@@ -113,34 +135,36 @@ impl BlockBuilder {
         self.key_ends.clear();
         self.trailers.clear();
         self.value_ends.clear();
-        self.value_bytes = 0;
-        self.longest_shared = 0;
     }
 
-    /// Adds the next entry in order. `shared` is the length of the common prefix of its user key
-    /// and the previous one in this block. It is ignored for the first entry.
+    /// The extent with the next entry in order. `shared` is the length of the common prefix of its
+    /// user key and the last one in this block. It is ignored for the first entry.
     #[inline]
-    pub fn push(&mut self, user_key: &[u8], trailer: u64, value_len: usize, shared: usize) {
-        let end = self.keys.len() - SLACK;
-        if let Some(previous_end) = self.key_ends.last() {
-            let previous_len = *previous_end as usize
-                - self.key_ends.iter().rev().nth(1).map_or(0, |e| *e as usize);
-            if shared < user_key.len() || shared < previous_len {
-                self.longest_shared = self.longest_shared.max(shared);
-            }
-            self.shortest_key = self.shortest_key.min(user_key.len());
-            self.longest_key = self.longest_key.max(user_key.len());
+    pub fn extent_with(
+        &self,
+        key_len: usize,
+        trailer: u64,
+        value_len: usize,
+        shared: usize,
+    ) -> Extent {
+        if self.is_empty() {
+            Extent::first(key_len, trailer, value_len)
         } else {
-            self.shortest_key = user_key.len();
-            self.longest_key = user_key.len();
+            self.extent.with(key_len, trailer, value_len, shared)
         }
+    }
+
+    /// Adds the next entry in order. `extent` is the extent with it.
+    #[inline]
+    pub fn push(&mut self, user_key: &[u8], trailer: u64, extent: Extent) {
+        let end = self.keys.len() - SLACK;
+        self.extent = extent;
         self.keys.truncate(end);
         self.keys.extend_from_slice(user_key);
         self.keys.extend_from_slice(&[0; SLACK]);
         self.key_ends.push((end + user_key.len()) as u32);
         self.trailers.push(trailer);
-        self.value_bytes += value_len as u64;
-        self.value_ends.push(self.value_bytes as u32);
+        self.value_ends.push(extent.value_bytes as u32);
     }
 
     /// Adds an entry, and compares it with the previous one itself.
@@ -148,33 +172,37 @@ impl BlockBuilder {
         let shared = self
             .last()
             .map_or(0, |(last, _)| common_prefix(last, user_key));
-        self.push(user_key, trailer, value_len, shared);
+        let extent = self.extent_with(user_key.len(), trailer, value_len, shared);
+        self.push(user_key, trailer, extent);
     }
 
-    /// Appends header, columns and checksum to `out`. `values_crc` covers the values as stored,
-    /// which are compressed if `values_compressed` is set. The columns are compressed if that saves
-    /// enough. Returns the block's checksum.
+    /// Appends header, columns and checksum to `out`. The columns are compressed if that saves
+    /// enough. Otherwise they are followed by padding, if the block ends with its page. Returns the
+    /// block's checksum.
     ///
     /// The block must not be empty.
-    pub fn encode(
-        &mut self,
-        values_crc: u32,
-        values_compressed: bool,
-        codec: Codec,
-        level: u8,
-        out: &mut Vec<u8>,
-    ) -> u32 {
+    pub fn encode(&mut self, stored: Stored, out: &mut Vec<u8>) -> u32 {
         let start = out.len();
         let flags_at = start + 6;
-        self.encode_columns(values_crc, out);
-        if values_compressed {
+        self.encode_columns(stored.values_crc, out);
+        if stored.values_compressed {
             out[flags_at] |= FLAG_VALUES_COMPRESSED;
         }
         self.scratch.clear();
-        if codec.compress(level, &out[start + HEADER_BYTES..], &mut self.scratch) {
+        let codec = stored.codec;
+        if codec.compress(
+            stored.level,
+            &out[start + HEADER_BYTES..],
+            &mut self.scratch,
+        ) {
             out.truncate(start + HEADER_BYTES);
             out.extend_from_slice(&self.scratch);
             out[flags_at] |= FLAG_COLUMNS_COMPRESSED;
+        } else {
+            let end = stored.offset + (out.len() - start + CHECKSUM_BYTES) as u64;
+            let padding = stored.end.padding(end) as usize;
+            out[start + 30..start + 32].copy_from_slice(&(padding as u16).to_le_bytes());
+            out.resize(out.len() + padding, 0);
         }
         if codec == Codec::Zstd
             && out[flags_at] & (FLAG_VALUES_COMPRESSED | FLAG_COLUMNS_COMPRESSED) != 0
@@ -190,36 +218,11 @@ impl BlockBuilder {
         let n = self.len();
         debug_assert!(n > 0 && n <= crate::limits::MAX_BLOCK_ENTRIES);
         let first = self.key(0);
-        let prefix_len = common_prefix(first, self.key(n - 1));
-        let head_width = if self.longest_shared < prefix_len + 4 {
-            4
-        } else {
-            8
-        };
-        let fixed_keys = self.shortest_key == self.longest_key;
-        let pads = !fixed_keys && self.shortest_key < prefix_len + head_width;
-        let (mut min, mut max) = (u64::MAX, 0);
-        let (mut kinds_and, mut kinds_or) = (u64::MAX, 0);
-        for t in &self.trailers {
-            min = min.min(*t);
-            max = max.max(*t);
-            kinds_and &= t;
-            kinds_or |= t;
-        }
-        let kinds_differ = (kinds_and ^ kinds_or) & 0xff != 0;
-        let base_seq = min >> 8;
-        let seq_width = (64 - ((max >> 8) - base_seq).leading_zeros()).div_ceil(8) as usize;
-        let value_len = self.value_ends[0];
-        let fixed_values = self
-            .value_ends
-            .iter()
-            .enumerate()
-            .all(|(i, e)| *e as u64 == (i as u64 + 1) * value_len as u64);
-        let value_width = match (fixed_values, self.value_bytes <= u16::MAX as u64) {
-            (true, _) => 0,
-            (false, true) => 2,
-            (false, false) => 4,
-        };
+        let extent = &self.extent;
+        let (prefix_len, head_width) = (extent.prefix_len, extent.head_width());
+        let (fixed_keys, pads) = (extent.has_fixed_keys(), extent.has_pads());
+        let (base_seq, seq_width) = (extent.base_seq(), extent.seq_width());
+        let (kinds_differ, value_width) = (extent.has_kinds(), extent.value_width());
         let mut flags = 0;
         for (set, flag) in [
             (pads, FLAG_PADS),
@@ -228,7 +231,12 @@ impl BlockBuilder {
         ] {
             flags |= if set { flag } else { 0 };
         }
-        let base = base_seq << 8 | if kinds_differ { 0 } else { min & 0xff };
+        let kind = if kinds_differ {
+            0
+        } else {
+            extent.min_trailer & 0xff
+        };
+        let base = base_seq << 8 | kind;
 
         let header = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -312,11 +320,11 @@ impl BlockBuilder {
         h[6] = flags;
         h[7] = value_width as u8;
         h[8..16].copy_from_slice(&base.to_le_bytes());
-        h[16..20].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
+        h[16..20].copy_from_slice(&(extent.value_bytes as u32).to_le_bytes());
         h[20..24].copy_from_slice(&(tail_bytes as u32).to_le_bytes());
         h[24..28].copy_from_slice(&values_crc.to_le_bytes());
         let key_len = if fixed_keys {
-            self.longest_key as u16
+            extent.longest_key as u16
         } else {
             0
         };

@@ -4,6 +4,7 @@
 //! other within [`Header::columns_bytes`], with sums that cannot overflow. The contents of the
 //! columns are not known to be sound: offsets in them are checked when they are used.
 
+use super::extent::MAX_PADDING_BYTES;
 use crate::coding::Bytes;
 use crate::compress::Codec;
 use crate::error::Damage;
@@ -78,7 +79,10 @@ pub struct Header {
     pub value_starts: usize,
     /// The offset of the common prefix.
     pub prefix: usize,
-    /// The offset of the end: the length of header and columns, uncompressed, without the checksum.
+    /// The offset of the padding, which has as many zero bytes as are left up to the end.
+    pub padding: usize,
+    /// The offset of the end: the length of header, columns and padding, uncompressed, without the
+    /// checksum.
     pub end: usize,
 }
 
@@ -126,6 +130,7 @@ impl Header {
             kinds: 0,
             value_starts: 0,
             prefix: 0,
+            padding: 0,
             end: 0,
         };
         let bad = |what, offset: usize, expected: u64, found: u64| {
@@ -172,8 +177,14 @@ impl Header {
                 h.tail_bytes as u64,
             );
         }
-        if raw.u16(30) != 0 {
-            return bad("block reserved bytes", 30, 0, raw.u16(30) as u64);
+        let padding = raw.u16(30) as u64;
+        let most = if flags & FLAG_COLUMNS_COMPRESSED == 0 {
+            MAX_PADDING_BYTES
+        } else {
+            0
+        };
+        if padding > most {
+            return bad("block padding", 30, most, padding);
         }
         match h.value_width {
             0 if h.value_bytes.is_multiple_of(h.n) => h.value_len = h.value_bytes / h.n,
@@ -210,7 +221,8 @@ impl Header {
         h.kinds = h.seqs + h.n * h.seq_width;
         h.value_starts = h.kinds + if flags & FLAG_KINDS != 0 { h.n } else { 0 };
         h.prefix = h.value_starts + h.n * h.value_width;
-        h.end = h.prefix + h.prefix_len;
+        h.padding = h.prefix + h.prefix_len;
+        h.end = h.padding + padding as usize;
         Ok(h)
     }
 
@@ -228,7 +240,7 @@ impl Header {
         }
     }
 
-    /// The bytes of header and columns, uncompressed, without the checksum.
+    /// The bytes of header, columns and padding, uncompressed, without the checksum.
     pub fn columns_bytes(&self) -> usize {
         self.end
     }

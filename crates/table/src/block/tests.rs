@@ -65,6 +65,9 @@ fn build(entries: &Entries, codec: Codec) -> (Vec<u8>, usize) {
         builder.push_entry(key, *trailer, value.len());
         out.extend_from_slice(value);
     }
+    let extent = builder
+        .extent()
+        .map(|e| (e.stored_bytes(), e.has_fixed_keys()));
     let mut packed = Vec::new();
     let compressed = codec.compress(level(codec), &out, &mut packed);
     if compressed {
@@ -72,7 +75,22 @@ fn build(entries: &Entries, codec: Codec) -> (Vec<u8>, usize) {
     }
     let anchor = out.len();
     let crc = crc32c(&out);
-    builder.encode(crc, compressed, codec, level(codec), &mut out);
+    let stored = Stored {
+        values_crc: crc,
+        values_compressed: compressed,
+        codec,
+        level: level(codec),
+        offset: anchor as u64,
+        end: BlockEnd::Size,
+    };
+    builder.encode(stored, &mut out);
+    if codec == Codec::None {
+        let (bytes, has_fixed_keys) = extent.unwrap();
+        assert!(out.len() as u64 <= bytes, "{} of {bytes}", out.len());
+        if has_fixed_keys {
+            assert_eq!(out.len() as u64, bytes);
+        }
+    }
     (out, anchor)
 }
 

@@ -18,7 +18,6 @@ use super::part::{Part, Point};
 use super::{ExecContext, ExecError};
 use crate::job::outcome::{Counters, OutputTable};
 use crate::job::{Job, KeyBounds};
-use crate::key::raw_bytes;
 use crate::layout::{LayoutState, TableStart};
 use crate::rangedel::{self, RangeDelete};
 use crate::writer::{TableWriter, WriterBuffers, WriterOptions};
@@ -93,10 +92,6 @@ pub(super) struct Output<'a> {
     ctx: &'a ExecContext,
     created: &'a Created,
     open: Option<OpenTable>,
-    /// The raw bytes of the open table's entries, and the value of that sum at which its current
-    /// block ends.
-    raw_bytes: u64,
-    block_end: u64,
     buffers: WriterBuffers,
     /// The finished tables, and where to continue.
     part: &'a mut Part,
@@ -122,8 +117,6 @@ impl<'a> Output<'a> {
             ctx,
             created,
             open: None,
-            raw_bytes: 0,
-            block_end: 0,
             buffers: WriterBuffers::default(),
             part,
             finished_bytes: 0,
@@ -189,7 +182,6 @@ impl<'a> Output<'a> {
             name,
             left_bound,
         });
-        (self.raw_bytes, self.block_end) = (0, self.job.limits.block_bytes);
         Ok(())
     }
 
@@ -199,13 +191,6 @@ impl<'a> Output<'a> {
         let Some(open) = &mut self.open else {
             return Err(crate::TableError::Misuse("an entry came before its table").into());
         };
-        // Block number = floor(raw bytes of all earlier entries of the table / B).
-        if self.raw_bytes >= self.block_end {
-            open.writer.end_block()?;
-            self.block_end =
-                (self.raw_bytes / self.job.limits.block_bytes + 1) * self.job.limits.block_bytes;
-        }
-        self.raw_bytes += raw_bytes(key.len(), value.len());
         open.writer.add_inlined(key, trailer, value)?;
         Ok(())
     }

@@ -13,10 +13,11 @@ use super::contents::Contents;
 use super::outcome::OutputTable;
 use super::verify::{Failure, Rejected, expect, reject};
 use super::{Hex, Job, KeyBounds};
-use crate::block::{Decoded, View, open_stored};
+use crate::block::{BlockRule, Decoded, Extent, View, open_stored};
 use crate::checksum::Digest;
+use crate::compress::Codec;
 use crate::error::Damage;
-use crate::key::{Kind, compare_internal, hash, raw_bytes, seq_of};
+use crate::key::{Kind, common_prefix, compare_internal, hash, raw_bytes, seq_of};
 use crate::layout::Layout;
 use crate::reader::TableReader;
 use crate::retain::DropRules;
@@ -25,8 +26,16 @@ use crate::retain::DropRules;
 struct Last {
     key: Vec<u8>,
     trailer: u64,
-    /// The number of its block according to the layout.
-    block: u64,
+    /// What the entries of its block up to it decide together.
+    extent: Extent,
+}
+
+/// Where the block of the last entry lies in the table, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Lies {
+    start: u64,
+    end: u64,
+    padding: u64,
 }
 
 /// See the module.
@@ -42,6 +51,9 @@ pub(super) struct TableBlocks<'a, 'l> {
     puts: u64,
     raw_bytes: u64,
     last: Option<Last>,
+    rule: BlockRule,
+    /// The blocks of the last entry and of the current one.
+    lies: (Lies, Lies),
     /// Buffers for the stored and the uncompressed form of a block.
     stored: Vec<u8>,
     scratch: Vec<u8>,
@@ -68,6 +80,8 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
             puts: 0,
             raw_bytes: 0,
             last: None,
+            rule: BlockRule::new(job.limits.block_bytes, job.format.codec != Codec::None),
+            lies: Default::default(),
             stored: Vec::new(),
             scratch: Vec::new(),
         }
@@ -93,6 +107,13 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         let damaged = |d: Damage| d.in_file(name, at.start);
         let view = open_stored(&stored, anchor, true, &mut scratch).map_err(damaged)?;
         view.decode_all(&mut all).map_err(damaged)?;
+        let header = view.header();
+        let lies = Lies {
+            start: at.start,
+            end: at.end,
+            padding: (header.end - header.padding) as u64,
+        };
+        self.lies = (self.lies.1, lies);
         if let Some(contents) = &mut contents
             && !all.is_empty()
         {
@@ -114,15 +135,16 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
                     reason: format!("table {name}: the filter lacks key {}", Hex(key)),
                 }));
             }
-            let raw = raw_bytes(key.len(), all.value_range(i).len());
-            let block_number = self.check_layout(key, trailer, i == 0, raw)?;
+            let value_len = all.value_range(i).len();
+            let raw = raw_bytes(key.len(), value_len);
+            let extent = self.check_layout(key, trailer, value_len, i == 0)?;
             self.entries += 1;
             self.puts += u64::from(trailer as u8 == Kind::Put as u8);
             self.raw_bytes += raw;
             self.last = Some(Last {
                 key: key.to_vec(),
                 trailer,
-                block: block_number,
+                extent,
             });
         }
         (self.stored, self.scratch) = (stored, scratch);
@@ -160,23 +182,31 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
     }
 
     /// Checks that the table or the block begins at this entry if and only if it should. Returns
-    /// the number of the entry's block according to the layout.
+    /// what the entries of its block up to it decide together.
     fn check_layout(
         &mut self,
         key: &[u8],
         trailer: u64,
+        value_len: usize,
         begins_block: bool,
-        raw_bytes: u64,
-    ) -> Result<u64, Rejected> {
+    ) -> Result<Extent, Rejected> {
         let name = &self.record.name;
-        // Block number = floor(raw bytes of all earlier entries of the table / B).
-        let number = self.raw_bytes / self.job.limits.block_bytes;
+        let first = Extent::first(key.len(), trailer, value_len);
+        let next = self.last.as_ref().map(|last| {
+            let shared = common_prefix(&last.key, key);
+            let next = last.extent.with(key.len(), trailer, value_len, shared);
+            (last.extent.stored_bytes(), next)
+        });
+        let extent = match next {
+            Some((_, next)) if !begins_block => next,
+            _ => first,
+        };
         let Some(layout) = self.layout.as_deref_mut() else {
-            return Ok(number);
+            return Ok(extent);
         };
         let newer = self.last.as_ref().filter(|last| last.key == key);
         let begins_table = newer.is_none() && layout.start_key(key).is_some();
-        layout.add(raw_bytes);
+        layout.add(raw_bytes(key.len(), value_len));
         let should = |begins: bool, what: &str| {
             let not = if begins { "" } else { "not " };
             reject(format!(
@@ -187,10 +217,25 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         if begins_table != self.last.is_none() {
             return should(begins_table, "another table");
         }
-        if let Some(last) = &self.last
-            && (number != last.block) != begins_block
-        {
-            return should(!begins_block, "another block");
+        if let Some((now, next)) = next {
+            let before = if begins_block {
+                self.lies.0
+            } else {
+                self.lies.1
+            };
+            let end = self.rule.end(before.start, now, next.stored_bytes());
+            if end.is_some() != begins_block {
+                return should(!begins_block, "another block");
+            }
+            let expected = end.map_or(0, |end| end.padding(before.end - before.padding));
+            if begins_block && before.padding != expected {
+                return reject(format!(
+                    "table {name}: the block before key {} has {} bytes of padding instead of {}",
+                    Hex(key),
+                    before.padding,
+                    expected
+                ));
+            }
         }
         if let Some(newer) = newer
             && self.job.rules.has(DropRules::SHADOWED)
@@ -204,7 +249,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
                 ));
             }
         }
-        Ok(number)
+        Ok(extent)
     }
 
     /// Checks that a lookup of entry `i` of a block finds it: through the filter, the index, and
@@ -249,6 +294,9 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
         }
         let digest = self.digest.value();
         expect(name, "digest of its blocks", record.digest, digest)?;
+        if self.layout.is_some() {
+            expect(name, "padding of its last block", 0, self.lies.1.padding)?;
+        }
         let (entries, puts) = (self.entries, self.puts);
         expect(name, "number of entries read back", record.entries, entries)?;
         expect(name, "number of puts read back", record.puts, puts)?;

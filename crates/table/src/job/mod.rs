@@ -30,7 +30,7 @@ pub use crate::retain::{DropRules, KeyRange, RangeEnd};
 
 /// The version of the layout and drop rules that this crate implements. Two executors of the same
 /// version make identical tables for the same job.
-pub const LAYOUT_VERSION: u16 = 1;
+pub const LAYOUT_VERSION: u16 = 2;
 
 /// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,6 +13,7 @@
 //! Threading: pure functions.
 
 use super::{Gap, PieceReader, Rules, Salvage, follows, sections_at};
+use crate::block::extent::MAX_PADDING_BYTES;
 use crate::block::header::{FLAG_COLUMNS_COMPRESSED, FLAG_VALUES_COMPRESSED};
 use crate::block::{CHECKSUM_BYTES, HEADER_BYTES, Header};
 use crate::checksum::crc32c;
@@ -109,8 +110,7 @@ impl Running {
 /// Cheap tests that nearly all offsets fail.
 #[inline]
 fn may_be_header(bytes: &[u8], at: usize) -> bool {
-    bytes[at + 30] == 0
-        && bytes[at + 31] == 0
+    u64::from(bytes.u16(at + 30)) <= MAX_PADDING_BYTES
         && bytes[at + 6] < 64
         && bytes[at + 5] < 8
         && matches!(bytes[at + 4], 4 | 8)

@@ -110,12 +110,7 @@ pub fn forge(
         },
     )
     .unwrap();
-    let mut block = 0;
     for (key, t, value) in &entries {
-        if writer.raw_bytes() / 512 != block {
-            block = writer.raw_bytes() / 512;
-            writer.end_block().unwrap();
-        }
         writer.add(key, *t, value).unwrap();
     }
     writer.set_left_bound(&record.left_bound);

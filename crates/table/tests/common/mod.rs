@@ -119,9 +119,6 @@ pub fn table_input(
     };
     let mut writer = TableWriter::new(file.clone(), options).unwrap();
     for (key, trailer, value) in content.sorted() {
-        if writer.block_raw_bytes() >= 512 {
-            writer.end_block().unwrap();
-        }
         writer.add(&key, trailer, &value).unwrap();
     }
     let deletes = content

@@ -457,9 +457,11 @@ settings_table! {
         table_bytes: u64 = 64 << 20, "bytes",
             "A power of two, 64 KiB to 1 GiB; default 64 MiB.",
             within_power_of_two(64 << 10, 1 << 30), tag::TABLE_BYTES;
-        /// Size of a block, before compression.
-        block_bytes: u32 = 8 << 10, "bytes",
-            "A power of two, 1 KiB to 32 KiB; default 8 KiB.",
+        /// Size of a block, before compression. A block of an uncompressed table ends with a page
+        /// of 4 KiB if little is lost, so that a read from a file that is not in memory waits for
+        /// the disk once.
+        block_bytes: u32 = 4 << 10, "bytes",
+            "A power of two, 1 KiB to 32 KiB; default 4 KiB.",
             within_power_of_two(1 << 10, 32 << 10), tag::BLOCK_BYTES;
         /// Level-0 runs at which a compaction begins.
         l0_trigger_count: u32 = 4, "runs",

@@ -1,0 +1,387 @@
+//! Where blocks end: at the end of a page, if little room is lost, or at the block size.
+//!
+//! A read of an entry touches a block's columns and one value. If the whole block lies in one page
+//! of 4 KiB, a read from a map that is not in memory waits for the disk once. So a block of an
+//! uncompressed table ends where its next entry would cross the end of a page, and padding fills
+//! the page.
+//!
+//! The rule, with the sizes of [`Extent::stored_bytes`] and the block size `B` of the job: a block
+//! begins at offset `o` of its file. `E` is the largest multiple of the page size `P` = 4096 that
+//! is at most `o + B + P / 2`. The block has `s` bytes, and would have `t` with the next entry. The
+//! next entry begins another block if
+//!
+//! - the table is not compressed, `B >= P`, and `o + s <= E < o + t` and `E - (o + s) <= P / 8`, or
+//! - `s >= B`.
+//!
+//! A block that ends by the first condition is followed by padding up to `E`, if its stored bytes
+//! end at most `P / 8` before it. Large entries cannot fill pages without loss. Their blocks end by
+//! the second condition, wherever that is.
+//!
+//! [`Extent::stored_bytes`] is a function of sums, minima and maxima over the block's entries, and
+//! never less than what the block takes uncompressed. It is more only in blocks in which lengths of
+//! keys differ and some are short. So an executor that computes all blocks of a table at once needs
+//! no columns for it: from each entry it can compute the entry at which a block ends that begins
+//! there, and then follow the chain.
+//!
+//! Threading: plain values.
+
+use super::header::{CHECKSUM_BYTES, HEADER_BYTES};
+
+/// The unit in which a map reads a file, in bytes.
+pub const PAGE_BYTES: u64 = 4 << 10;
+
+/// Padding is at most this long, in bytes.
+pub const MAX_PADDING_BYTES: u64 = PAGE_BYTES / 8;
+
+/// What decides how many bytes a block takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// The number of entries.
+    pub entries: usize,
+    /// The bytes of all user keys.
+    pub key_bytes: usize,
+    /// The bytes of all values.
+    pub value_bytes: u64,
+    /// The common prefix of all user keys, in bytes: all of it if there is one entry.
+    pub prefix_len: usize,
+    /// The longest common prefix of two neighbours whose user keys differ, in bytes.
+    pub longest_shared: usize,
+    /// The shortest user key, in bytes.
+    pub shortest_key: usize,
+    /// The longest user key, in bytes.
+    pub longest_key: usize,
+    /// The length of the last user key, in bytes.
+    pub last_key: usize,
+    /// The length of the first value, in bytes.
+    pub first_value: usize,
+    /// Whether all values have the length of the first one.
+    pub has_fixed_values: bool,
+    /// The smallest trailer.
+    pub min_trailer: u64,
+    /// The largest trailer.
+    pub max_trailer: u64,
+    /// The kinds that differ from the first one, combined by exclusive or.
+    pub kind_bits: u8,
+}
+
+impl Extent {
+    /// The extent of a block of one entry.
+    #[inline]
+    pub fn first(key_len: usize, trailer: u64, value_len: usize) -> Extent {
+        Extent {
+            entries: 1,
+            key_bytes: key_len,
+            value_bytes: value_len as u64,
+            prefix_len: key_len,
+            longest_shared: 0,
+            shortest_key: key_len,
+            longest_key: key_len,
+            last_key: key_len,
+            first_value: value_len,
+            has_fixed_values: true,
+            min_trailer: trailer,
+            max_trailer: trailer,
+            kind_bits: 0,
+        }
+    }
+
+    /// The extent with the next entry in order. `shared` is the length of the common prefix of its
+    /// user key and the last one.
+    #[inline]
+    pub fn with(&self, key_len: usize, trailer: u64, value_len: usize, shared: usize) -> Extent {
+        let differs = shared < key_len || shared < self.last_key;
+        Extent {
+            entries: self.entries + 1,
+            key_bytes: self.key_bytes + key_len,
+            value_bytes: self.value_bytes + value_len as u64,
+            prefix_len: self.prefix_len.min(shared),
+            longest_shared: self.longest_shared.max(if differs { shared } else { 0 }),
+            shortest_key: self.shortest_key.min(key_len),
+            longest_key: self.longest_key.max(key_len),
+            last_key: key_len,
+            first_value: self.first_value,
+            has_fixed_values: self.has_fixed_values & (value_len == self.first_value),
+            min_trailer: self.min_trailer.min(trailer),
+            max_trailer: self.max_trailer.max(trailer),
+            kind_bits: self.kind_bits | (trailer ^ self.min_trailer) as u8,
+        }
+    }
+
+    /// The width of a head, in bytes.
+    #[inline]
+    pub fn head_width(&self) -> usize {
+        if self.longest_shared < self.prefix_len + 4 {
+            4
+        } else {
+            8
+        }
+    }
+
+    /// Whether all user keys have the same length.
+    #[inline]
+    pub fn has_fixed_keys(&self) -> bool {
+        self.shortest_key == self.longest_key
+    }
+
+    /// Whether some user key ends within its head, and their lengths differ.
+    #[inline]
+    pub fn has_pads(&self) -> bool {
+        !self.has_fixed_keys() && self.shortest_key < self.prefix_len + self.head_width()
+    }
+
+    /// The smallest sequence number.
+    #[inline]
+    pub fn base_seq(&self) -> u64 {
+        self.min_trailer >> 8
+    }
+
+    /// The width of a sequence number, in bytes.
+    #[inline]
+    pub fn seq_width(&self) -> usize {
+        let range = (self.max_trailer >> 8) - self.base_seq();
+        (64 - range.leading_zeros()).div_ceil(8) as usize
+    }
+
+    /// Whether kinds differ.
+    #[inline]
+    pub fn has_kinds(&self) -> bool {
+        self.kind_bits != 0
+    }
+
+    /// The width of the start of a value, in bytes.
+    #[inline]
+    pub fn value_width(&self) -> usize {
+        match (self.has_fixed_values, self.value_bytes <= u16::MAX as u64) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 4,
+        }
+    }
+
+    /// The bytes that the block takes uncompressed, checksum included, or somewhat more.
+    #[inline]
+    pub fn stored_bytes(&self) -> u64 {
+        let (n, prefix, head) = (self.entries, self.prefix_len, self.head_width());
+        let suffixes = self.key_bytes - n * prefix;
+        let is_long = self.shortest_key >= prefix + head;
+        let keys = match (self.has_fixed_keys(), is_long) {
+            (_, true) => suffixes,
+            (true, false) => n * head,
+            // Heads are padded by at most their width.
+            (false, false) => suffixes + n * head,
+        };
+        let tail_end = match (self.has_fixed_keys(), self.key_bytes <= u16::MAX as usize) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 4,
+        };
+        let each = tail_end
+            + usize::from(self.has_pads())
+            + self.seq_width()
+            + usize::from(self.has_kinds())
+            + self.value_width();
+        let columns = HEADER_BYTES + keys + n * each + prefix + CHECKSUM_BYTES;
+        self.value_bytes + columns as u64
+    }
+}
+
+/// Why a block ends before the next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockEnd {
+    /// Its page ends there: it is padded up to this offset of the file.
+    Page(u64),
+    /// It has the block size.
+    Size,
+}
+
+impl BlockEnd {
+    /// The bytes of padding after a block whose stored bytes end at `end` without it.
+    #[inline]
+    pub fn padding(self, end: u64) -> u64 {
+        match self {
+            BlockEnd::Page(page) => Some(page.saturating_sub(end))
+                .filter(|padding| *padding <= MAX_PADDING_BYTES)
+                .unwrap_or(0),
+            BlockEnd::Size => 0,
+        }
+    }
+}
+
+/// Where the blocks of a table end.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRule {
+    block_size_bytes: u64,
+    /// Whether blocks end with pages.
+    is_paged: bool,
+}
+
+impl BlockRule {
+    /// The rule for blocks of this size.
+    pub fn new(block_size_bytes: u64, is_compressed: bool) -> BlockRule {
+        BlockRule {
+            block_size_bytes,
+            is_paged: !is_compressed && block_size_bytes >= PAGE_BYTES,
+        }
+    }
+
+    /// Whether the block that begins at `start` and has `now` bytes ends, because it would have
+    /// `then` bytes with the next entry.
+    #[inline]
+    pub fn end(&self, start: u64, now: u64, then: u64) -> Option<BlockEnd> {
+        if self.is_paged {
+            let end = self.page_end(start);
+            let (now, then) = (start + now, start + then);
+            if now <= end && end < then && end - now <= MAX_PADDING_BYTES {
+                return Some(BlockEnd::Page(end));
+            }
+        }
+        (now >= self.block_size_bytes).then_some(BlockEnd::Size)
+    }
+
+    /// `E` of a block that begins at `start`.
+    #[inline]
+    fn page_end(&self, start: u64) -> u64 {
+        (start + self.block_size_bytes + PAGE_BYTES / 2) / PAGE_BYTES * PAGE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::block::Decoded;
+    use crate::key::{Kind, common_prefix, trailer};
+    use crate::reader::ReaderOptions;
+    use crate::testing::{Entries, in_order, open, write};
+    use crate::writer::WriterOptions;
+
+    /// The size of a block by the definition: each column by a pass over all entries.
+    fn by_definition(entries: &Entries) -> u64 {
+        let n = entries.len();
+        let keys: Vec<&[u8]> = entries.iter().map(|e| e.0.as_slice()).collect();
+        let prefix = common_prefix(keys[0], keys[n - 1]);
+        let shared = |w: &[&[u8]]| common_prefix(w[0], w[1]);
+        let neighbours = keys.windows(2).filter(|w| w[0] != w[1]);
+        let head = match neighbours.map(shared).max().unwrap_or(0) < prefix + 4 {
+            true => 4,
+            false => 8,
+        };
+        let is_fixed = keys.iter().all(|k| k.len() == keys[0].len());
+        let is_short = keys.iter().any(|k| k.len() < prefix + head);
+        let all_keys: usize = keys.iter().map(|k| k.len()).sum();
+        let mut bytes = 32 + 4 + prefix;
+        bytes += match (is_fixed, is_short) {
+            (true, true) => n * head,
+            (false, true) => all_keys - n * prefix + n * head,
+            (_, false) => all_keys - n * prefix,
+        };
+        if !is_fixed {
+            bytes += n * if all_keys < 1 << 16 { 2 } else { 4 };
+            bytes += if is_short { n } else { 0 };
+        }
+        let seqs = || entries.iter().map(|e| e.1 >> 8);
+        let range = seqs().max().unwrap() - seqs().min().unwrap();
+        bytes += n * (0..8).find(|w| range >> (8 * w) == 0).unwrap();
+        let kinds = entries.iter().any(|e| e.1 as u8 != entries[0].1 as u8);
+        bytes += if kinds { n } else { 0 };
+        let values: usize = entries.iter().map(|e| e.2.len()).sum();
+        let same = entries.iter().all(|e| e.2.len() == entries[0].2.len());
+        bytes += n * match (same, values < 1 << 16) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 4,
+        };
+        (bytes + values) as u64
+    }
+
+    fn entries() -> impl Strategy<Value = Entries> {
+        let key = prop_oneof![
+            4 => (0u32..4000).prop_map(|i| format!("user{i:012}").into_bytes()),
+            1 => prop::collection::vec(0u8..3, 0..30),
+            1 => (0u64..3000).prop_map(|i| i.to_be_bytes().to_vec()),
+        ];
+        let seq = prop_oneof![3 => Just(5u64), 2 => 0u64..100, 1 => 0u64..1 << 40];
+        let kind = prop_oneof![6 => Just(Kind::Put), 1 => Just(Kind::Delete)];
+        let len = prop_oneof![
+            6 => Just(128usize),
+            1 => 0usize..200,
+            1 => 900usize..1100,
+            1 => Just(9_000usize),
+        ];
+        let lens = prop_oneof![2 => Just(false), 1 => Just(true)];
+        let entry = (key, seq, kind, len);
+        (lens, prop::collection::vec(entry, 1..400)).prop_map(|(any_len, rows)| {
+            let row = |(key, seq, kind, len)| {
+                let len = if any_len { len } else { 128 };
+                (key, trailer(seq, kind), vec![b'v'; len])
+            };
+            in_order(rows.into_iter().map(row).collect())
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
+
+        /// Blocks end where the definition says, computed from all entries by separate code.
+        #[test]
+        fn blocks_end_where_the_definition_says(entries in entries(), log in 9u32..15) {
+            let size = 1u64 << log;
+            let options = WriterOptions { block_size_bytes: size, ..WriterOptions::default() };
+            let (bytes, _) = write(&entries, vec![], options);
+            let table = open(&bytes, ReaderOptions::default()).unwrap();
+            let (mut first, mut scratch) = (0, Vec::new());
+            for block in 0..table.index().len() {
+                let place = table.index().place(block);
+                let stored = &bytes[place.start as usize..place.end as usize];
+                let anchor = (place.anchor - place.start) as usize;
+                let view = crate::block::open_stored(stored, anchor, true, &mut scratch).unwrap();
+                let mut all = Decoded::default();
+                view.decode_all(&mut all).unwrap();
+                let padding = (view.header().end - view.header().padding) as u64;
+                let o = place.start;
+                let e = (o + size + 2048) / 4096 * 4096;
+                let mut n = 1;
+                let mut end = None;
+                while first + n < entries.len() && end.is_none() {
+                    let s = by_definition(&entries[first..first + n].to_vec());
+                    let t = by_definition(&entries[first..first + n + 1].to_vec());
+                    if size >= 4096 && o + s <= e && e < o + t && e - (o + s) <= 512 {
+                        end = Some(e);
+                    } else if s >= size {
+                        end = Some(0);
+                    } else {
+                        n += 1;
+                    }
+                }
+                prop_assert_eq!(all.len(), n, "block {} at {}", block, o);
+                let left = end.unwrap_or(0).saturating_sub(place.end - padding);
+                prop_assert_eq!(padding, if left <= 512 { left } else { 0 });
+                first += n;
+            }
+            prop_assert_eq!(first, entries.len());
+        }
+    }
+
+    /// Small entries: each block lies in one page, and the pages are nearly full.
+    #[test]
+    fn small_entries_fill_pages() {
+        for value_len in [0, 32, 128, 256, 400] {
+            let entry = |i: u64| {
+                let key = format!("key{:013}", i.wrapping_mul(0x9e37_79b9) % 9_999_999);
+                (key.into_bytes(), trailer(i, Kind::Put), vec![7; value_len])
+            };
+            let count = if cfg!(miri) { 60 } else { 4_000 };
+            let entries = in_order((0..count).map(entry).collect());
+            let (bytes, _) = write(&entries, vec![], WriterOptions::default());
+            let table = open(&bytes, ReaderOptions::default()).unwrap();
+            let blocks = table.index().len();
+            for block in 0..blocks {
+                let place = table.index().place(block);
+                assert_eq!(place.start / PAGE_BYTES, (place.end - 1) / PAGE_BYTES);
+                assert!(place.start % PAGE_BYTES == 0 && place.stored_bytes() > 0);
+                assert!(block + 1 == blocks || place.end % PAGE_BYTES == 0);
+            }
+        }
+    }
+}
