@@ -260,7 +260,7 @@ fn a_torn_tail_behind_the_synced_position_is_the_end() {
     let synced = log.sync_all().unwrap();
     append(&log, 101, 20).unwrap();
     let mut objects = objects_of(&storage);
-    objects[0].1[synced.offset as usize + 40] ^= 1;
+    objects[0].1[synced.offset as usize + 30] ^= 1;
     let (found, report) = read_objects(&objects, synced).unwrap();
     assert_eq!(
         (found.numbers, report.end, report.last_sequence),

@@ -108,6 +108,13 @@ fn a_written_log_is_byte_for_byte_as_documented() {
     let synced = log.sync_all().unwrap();
     log.append(RecordKind::Ingest, 0x0605_0403_0201, 1, &[b"a", b"bcdefgh"])
         .unwrap();
+    log.append(
+        RecordKind::KeyspaceDrop,
+        0x0605_0403_0202,
+        1,
+        &[b"\x01\x02\x03"],
+    )
+    .unwrap();
     let bytes = bytes_of(&storage, "000000000001.log");
     let salt = number(&bytes[32..40]);
     let fields = fields("## Records");
@@ -115,18 +122,24 @@ fn a_written_log_is_byte_for_byte_as_documented() {
     let first: &[u8] = b"\x01\x01\x08\x03\0\0\0\0\0\0\0\x05\x9b\x9c\x9d";
     let mut chained = crc32c::crc32c(&bytes[..60]);
     for (payload, kind, sequence, synced) in [
-        (first, 1, 5, Position::new(1, 0)),
-        (b"abcdefgh".as_slice(), 2, 0x0605_0403_0201, synced),
+        // The first record of the segment, one behind a sync, and one that repeats nothing.
+        (first, 1, 5, Some(Position::new(1, 0))),
+        (b"abcdefgh".as_slice(), 2, 0x0605_0403_0201, Some(synced)),
+        (b"\x01\x02\x03".as_slice(), 4, 0x0605_0403_0202, None),
     ] {
-        let header = &bytes[at..at + RECORD_HEADER_BYTES];
+        let header_bytes = match synced {
+            Some(_) => LONG_RECORD_HEADER_BYTES,
+            None => RECORD_HEADER_BYTES,
+        };
+        let header = &bytes[at..at + header_bytes];
         let mut covered = [
             salt.to_le_bytes(),
             1u64.to_le_bytes(),
             (at as u64).to_le_bytes(),
         ]
         .concat();
-        covered.extend_from_slice(&header[4..]);
-        covered[24 + 5..24 + 8].fill(0);
+        covered.extend_from_slice(&header[4..16]);
+        covered.extend_from_slice(&header[20..]);
         let h = crc32c::crc32c(&covered);
         let field = |name| number(&header[place(&fields, name)]);
         assert_eq!(
@@ -134,18 +147,32 @@ fn a_written_log_is_byte_for_byte_as_documented() {
             u64::from(crc32c::crc32c_append(h, payload))
         );
         assert_eq!(field("length of the payload"), payload.len() as u64);
-        assert_eq!(field("kind"), kind);
-        assert_eq!(field("header check"), u64::from(h >> 8));
-        assert_eq!(field("synced position: offset"), u64::from(synced.offset));
-        assert_eq!(field("synced position: segment"), u64::from(synced.segment));
-        assert_eq!(field("first sequence number"), sequence);
-        assert_eq!(place(&fields, "payload").start, RECORD_HEADER_BYTES);
+        let bit = u64::from(synced.is_some()) << 7;
+        assert_eq!(field("first sequence number"), sequence << 8 | bit | kind);
+        assert_eq!(field("header check"), u64::from(h));
+        if let Some(synced) = synced {
+            assert_eq!(field("synced position: offset"), u64::from(synced.offset));
+            assert_eq!(field("synced position: segment"), u64::from(synced.segment));
+        }
         chained = crc32c::crc32c_append(chained, &header[..4]);
-        let end = at + RECORD_HEADER_BYTES + payload.len();
-        assert_eq!(&bytes[at + RECORD_HEADER_BYTES..end], payload);
+        let end = at + header_bytes + payload.len();
+        assert_eq!(&bytes[at + header_bytes..end], payload);
         at = end.next_multiple_of(RECORD_ALIGN_BYTES);
         assert!(bytes[end..at].iter().all(|&b| b == 0));
     }
+    // The fields cover the longer header without gaps, and the shorter one ends where a position
+    // begins.
+    let mut places: Vec<_> = fields.values().copied().collect();
+    places.sort_unstable();
+    let end = places.iter().fold(0, |end, &(offset, bytes)| {
+        assert_eq!(offset, end);
+        offset + bytes
+    });
+    assert_eq!(end, LONG_RECORD_HEADER_BYTES);
+    assert_eq!(
+        place(&fields, "synced position: segment").start,
+        RECORD_HEADER_BYTES
+    );
     assert_eq!(log.end(), Position::new(1, at as u32));
     // The next segment has this end and this chain.
     append(&log, u64::from(u32::MAX) << 16, 4000).unwrap();
@@ -164,7 +191,7 @@ fn a_written_log_is_byte_for_byte_as_documented() {
 
 #[test]
 fn kinds_and_limits_are_as_documented() {
-    for row in table("- Synced position") {
+    for row in table("- W2.") {
         let kind: u8 = row[0].parse().unwrap();
         let expected = match &row[1][..] {
             "group of batches" => RecordKind::Group,
@@ -248,13 +275,13 @@ fn one_record(kind: u8, payload: &[u8], synced: Position, first_sequence: u64) -
     let record = RecordHeader {
         payload_bytes: payload.len() as u32,
         kind,
-        synced,
+        synced: Some(synced),
         first_sequence,
     };
     let (header, _) = record.encode(RecordSeed::new(9, 1), 64, &[payload]);
     bytes.extend_from_slice(&header);
     bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len().next_multiple_of(8) + 512, 0);
+    bytes.resize(bytes.len().next_multiple_of(RECORD_ALIGN_BYTES) + 512, 0);
     bytes
 }
 
@@ -262,15 +289,15 @@ fn one_record(kind: u8, payload: &[u8], synced: Position, first_sequence: u64) -
 fn records_with_good_checksums_and_bad_contents_are_refused() {
     let good = batch(3, 9);
     type Case<'a> = (u8, &'a [u8], Position, u64, ErrorKind, &'a str);
-    let cases: [Case; 6] = [
+    let cases: [Case; 5] = [
         (5, b"", Position::ZERO, 1, ErrorKind::Unsupported, "found 5"),
         (
-            255,
+            127,
             b"",
             Position::ZERO,
             1,
             ErrorKind::Unsupported,
-            "found 255",
+            "found 127",
         ),
         (
             1,
@@ -296,31 +323,29 @@ fn records_with_good_checksums_and_bad_contents_are_refused() {
             ErrorKind::Corruption,
             "found 1:72",
         ),
-        (
-            2,
-            b"",
-            Position::ZERO,
-            MAX_SEQUENCE + 1,
-            ErrorKind::Corruption,
-            "",
-        ),
     ];
     for (kind, payload, synced, first, expected, text) in cases {
         let runtime = siltstone_storage::Runtime::threads();
         let bytes = one_record(kind, payload, synced, first);
         let storage = storage_of(&runtime, &[(segment_name(1), bytes)]);
-        match read(&storage, 1, Position::ZERO) {
-            Err(error) => {
-                assert_eq!(error.kind(), expected, "{error}");
-                assert_eq!(
-                    (error.file(), error.offset()),
-                    (Some(&segment_name(1)[..]), Some(64))
-                );
-                assert!(error.to_string().contains(text), "{error}");
-            }
-            // A number above the limit is never written, so this header is not one.
-            Ok((found, _)) => assert!(first > MAX_SEQUENCE && found.numbers.is_empty()),
-        }
+        let error = read(&storage, 1, Position::ZERO).unwrap_err();
+        assert_eq!(error.kind(), expected, "{error}");
+        assert_eq!(
+            (error.file(), error.offset()),
+            (Some(&segment_name(1)[..]), Some(64))
+        );
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    // Kind 0 is no record, with and without a synced position.
+    for bytes in [
+        one_record(0, b"abcd", Position::ZERO, 1),
+        one_record(0x80, b"abcd", Position::ZERO, 1),
+    ] {
+        let runtime = siltstone_storage::Runtime::threads();
+        assert_eq!(bytes[64 + 8], 0x80);
+        let storage = storage_of(&runtime, &[(segment_name(1), bytes)]);
+        let (found, report) = read(&storage, 1, Position::ZERO).unwrap();
+        assert_eq!((found.numbers.len(), report.end.offset), (0, 64));
     }
 }
 
@@ -332,7 +357,7 @@ fn a_later_version_is_distinguished_from_damage() {
         salt: 9,
         previous: ChainEnd::NONE,
     };
-    for (version, len) in [(2u32, 64usize), (0, 64), (77, 128), (3, 4096)] {
+    for (version, len) in [(1u32, 64usize), (0, 64), (77, 128), (3, 4096)] {
         let mut bytes = vec![0; len.max(8192)];
         bytes[..64].copy_from_slice(&header.encode());
         bytes[8..12].copy_from_slice(&version.to_le_bytes());
@@ -414,16 +439,17 @@ fn a_header_with_fields_that_are_never_written_is_refused() {
 fn records_whose_numbers_do_not_ascend_are_refused() {
     let body = batch(7, 9);
     let mut bytes = one_record(1, body.body(), Position::ZERO, 7);
-    let at = 64 + record_bytes(body.body().len() as u64) as usize;
+    let at = 64 + record_bytes(LONG_RECORD_HEADER_BYTES, body.body().len() as u64) as usize;
     let record = RecordHeader {
         payload_bytes: body.body().len() as u32,
         kind: 1,
-        synced: Position::ZERO,
+        synced: None,
         first_sequence: 7,
     };
     let (head, _) = record.encode(RecordSeed::new(9, 1), at as u32, &[body.body()]);
-    bytes[at..at + 32].copy_from_slice(&head);
-    bytes[at + 32..at + 32 + body.body().len()].copy_from_slice(body.body());
+    bytes[at..at + head.len()].copy_from_slice(&head);
+    let from = at + head.len();
+    bytes[from..from + body.body().len()].copy_from_slice(body.body());
     let runtime = siltstone_storage::Runtime::threads();
     let storage = storage_of(&runtime, &[(segment_name(1), bytes)]);
     let error = read(&storage, 1, Position::ZERO).unwrap_err();

@@ -556,6 +556,22 @@ fn a_manifest_of_another_number_or_store_is_refused() {
     }
 }
 
+/// The log of a store with version 1 has other records. The store is refused because of its
+/// version and not as damaged, although the manifest's bytes have the same form.
+#[test]
+fn a_manifest_of_version_1_is_refused() {
+    let (mut bytes, _, _) = written(1, 20);
+    assert!(parse_manifest(&bytes, &CURRENT).is_ok());
+    bytes[8] = 1;
+    let checksum = crc32c::crc32c(&bytes[..44]);
+    bytes[44..48].copy_from_slice(&checksum.to_le_bytes());
+    let error = parse_manifest(&bytes, &CURRENT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.expected_value(), Some("2"), "{error}");
+    assert_eq!(error.found_value(), Some("1"), "{error}");
+    assert!(error.advice_text().is_some(), "{error}");
+}
+
 /// After an append whose result is unknown nothing more is written, whatever is called: the error
 /// stays the same.
 #[test]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use siltstone::batch::{Entries, EntryKind};
 use siltstone::log::RecordKind;
-use siltstone::log::format::{MAGIC, RECORD_HEADER_BYTES, parse_segment_name};
+use siltstone::log::format::{HAS_POSITION, MAGIC, header_bytes, parse_segment_name};
 use siltstone::version::Edit;
 use siltstone_storage::storage::InjectedFault;
 use siltstone_storage::{
@@ -46,6 +46,9 @@ pub struct History {
     pub acked: u64,
     /// Largest number acknowledged as synced.
     pub synced: u64,
+    /// For each record, by its first number: what was acknowledged as synced when it was appended.
+    /// The log knew at least that, whatever its records say.
+    pub synced_before: BTreeMap<u64, u64>,
 }
 
 impl History {
@@ -155,13 +158,15 @@ impl History {
         if head.starts_with(&MAGIC) {
             return None;
         }
+        let head_bytes = head.first_chunk().map(header_bytes);
         assert_eq!(
-            head.len(),
-            RECORD_HEADER_BYTES,
+            Some(head.len()),
+            head_bytes,
             "an append to the log that is neither a segment's header nor a record"
         );
         let payload_bytes = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
-        let first = u64::from_le_bytes(head[24..32].try_into().expect("eight bytes"));
+        let word = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
+        let (first, kind) = (word >> 8, head[8] & !HAS_POSITION);
         assert!(
             first > self.given,
             "the log gives number {first} again: numbers up to {} were given before the store was \
@@ -179,7 +184,7 @@ impl History {
         }
         let whole = bodies.concat();
         let number = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
-        let event = match RecordKind::from_number(head[8]) {
+        let event = match RecordKind::from_number(kind) {
             Some(RecordKind::Group) => Event::Group(self.group(&bodies)),
             Some(RecordKind::KeyspaceCreate) => Event::Create(
                 number(&whole),
@@ -192,11 +197,12 @@ impl History {
             ),
             Some(RecordKind::KeyspaceDrop) => Event::Drop(number(&whole)),
             Some(RecordKind::Ingest) => self.ingest(&whole),
-            None => panic!("a log record of kind {}", head[8]),
+            None => panic!("a log record of kind {kind}"),
         };
         if let Event::Create(id, _) = &event {
             self.settings.created(*id);
         }
+        self.synced_before.insert(first, self.synced);
         self.model.push(Record { first, event });
         Some(self.model.last())
     }

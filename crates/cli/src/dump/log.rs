@@ -129,8 +129,8 @@ fn print_record(dump: &mut Dump<'_>, record: &LogRecord<'_>) -> Result<(), Failu
             "type": "record", "offset": record.offset, "end": record.end,
             "kind": record.kind_word(),
             "payload_bytes": record.header.payload_bytes, "number": record.header.first_sequence,
-            "synced_segment": record.header.synced.segment,
-            "synced_offset": record.header.synced.offset,
+            "synced_segment": record.header.synced.map(|synced| synced.segment),
+            "synced_offset": record.header.synced.map(|synced| synced.offset),
             "checksum": format!("{:08x}", record.checksum),
         });
         match &record.content {
@@ -164,13 +164,16 @@ fn print_record(dump: &mut Dump<'_>, record: &LogRecord<'_>) -> Result<(), Failu
         LogContent::Ingest(_) => "tables from outside".to_string(),
         LogContent::Unknown(_) => format!("kind {}", header.kind),
     };
+    let synced = match header.synced {
+        Some(synced) => format!(", synced through {synced}"),
+        None => String::new(),
+    };
     dump.line(
         record.offset,
         format_args!(
-            "{}: {what}, {numbers}, {} payload bytes, synced through {}",
+            "{}: {what}, {numbers}, {} payload bytes{synced}",
             record.kind_word(),
             count(u64::from(header.payload_bytes)),
-            header.synced
         ),
     )?;
     match &record.content {

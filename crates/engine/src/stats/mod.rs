@@ -218,7 +218,7 @@ fn counters(jobs: &Jobs) -> BTreeMap<Cow<'static, str>, u64> {
         ("gap_count", m.gap_count.get()),
         ("gap_jump_count", m.gap_jump_count.get()),
         ("user_bytes", m.user_bytes.get()),
-        ("log_bytes", m.log_bytes.get()),
+        ("log_bytes", jobs.wal().appended_bytes()),
         ("log_sync_count", m.log_sync_count.get()),
         ("flush_count", m.flush_count.get()),
         ("flush_in_bytes", m.flush_in_bytes.get()),

@@ -153,7 +153,6 @@ pub(crate) struct Metrics {
     pub(crate) gap_jump_count: Counter,
     pub(crate) gap_count: Counter,
     pub(crate) user_bytes: Counter,
-    pub(crate) log_bytes: Counter,
     pub(crate) flush_in_bytes: Counter,
     pub(crate) flush_out_bytes: Counter,
     pub(crate) flush_count: Counter,

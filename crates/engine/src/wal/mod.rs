@@ -94,6 +94,11 @@ impl Wal {
         self.log.bytes_since(segment)
     }
 
+    /// See [`LogWriter::appended_bytes`].
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        self.log.appended_bytes()
+    }
+
     pub(crate) fn stats(&self) -> LogStats {
         self.log.stats()
     }
@@ -157,9 +162,6 @@ impl Wal {
         if !sync {
             self.interval_sync.written();
         }
-        let payload: u64 = parts.iter().map(|p| p.len() as u64).sum();
-        // The caller leads the writers, so nobody else counts.
-        self.env.metrics().log_bytes.add_alone(payload + 32);
         let mut unsynced = None;
         if sync && !planted!(AcknowledgeBeforeSync) {
             match self.sync_log_through(end) {

@@ -108,13 +108,13 @@ pub(super) fn log_segment(bytes: &[u8]) {
 fn draw_manifest(bytes: &[u8]) -> Option<(ReplayOptions, &[u8])> {
     let ([flags, offset], mut rest) = bytes.split_first_chunk::<2>()?;
     let mut options = ReplayOptions {
-        synced: Position::new(u32::from(flags % 4), u32::from(*offset) * 8),
+        synced: Position::new(u32::from(flags % 4), u32::from(*offset) * 4),
         closed: flags & 4 != 0,
         ..ReplayOptions::from_segment(1, 7)
     };
     if flags & 64 != 0 {
         let (offset, behind) = rest.split_first()?;
-        let offset = match u32::from(*offset) * 8 {
+        let offset = match u32::from(*offset) * 4 {
             offset if offset < SEGMENT_HEADER_BYTES as u32 => 0,
             offset => offset,
         };

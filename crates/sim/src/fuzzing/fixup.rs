@@ -7,8 +7,8 @@
 
 use siltstone::log::Position;
 use siltstone::log::format::{
-    ChainEnd, MAX_SEQUENCE, RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SEGMENT_HEADER_BYTES,
-    SegmentHeader, chain, record_bytes,
+    ChainEnd, HAS_POSITION, RecordHeader, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain,
+    header_bytes, record_bytes,
 };
 use siltstone::manifest::format::{
     HEADER_BYTES, RECORD_HEADER_BYTES as EDIT_HEADER_BYTES, encode_header, encode_record_header,
@@ -45,25 +45,28 @@ pub(super) fn linked(bytes: &[u8], header: &SegmentHeader) -> (Vec<u8>, ChainEnd
     let mut checksum = u32_at(&head, SEGMENT_HEADER_BYTES - 4);
     let seed = RecordSeed::new(header.salt, header.number);
     let mut at = SEGMENT_HEADER_BYTES;
-    while at + RECORD_HEADER_BYTES < out.len() {
-        let left = out.len() - at - RECORD_HEADER_BYTES;
-        let kind = out[at + 8];
-        if kind == 0 {
+    while let Some(head) = out[at.min(out.len())..].first_chunk() {
+        let from = at + header_bytes(head);
+        let kind = head[8] & !HAS_POSITION;
+        if kind == 0 || from >= out.len() {
             break;
         }
-        let payload_bytes = (u32_at(&out, at + 4) as usize).min(left);
-        let offset = u32_at(&out, at + 12).min(at as u32);
+        let payload_bytes = (u32_at(head, 4) as usize).min(out.len() - from);
+        let synced = head[8] & HAS_POSITION != 0;
+        let synced = synced.then(|| {
+            let segment = u32_at(&out, at + 20).min(header.number);
+            Position::new(segment, u32_at(&out, at + 24).min(at as u32))
+        });
         let record = RecordHeader {
             payload_bytes: payload_bytes as u32,
             kind,
-            synced: Position::new((u64_at(&out, at + 16) as u32).min(header.number), offset),
-            first_sequence: u64_at(&out, at + 24) & MAX_SEQUENCE,
+            synced,
+            first_sequence: u64_at(head, 8) >> 8,
         };
-        let from = at + RECORD_HEADER_BYTES;
         let (head, own) = record.encode(seed, at as u32, &[&out[from..from + payload_bytes]]);
         checksum = chain(checksum, own);
         out[at..from].copy_from_slice(&head);
-        let end = at + record_bytes(payload_bytes as u64) as usize;
+        let end = at + record_bytes(from - at, payload_bytes as u64) as usize;
         if out.len() < end {
             out.resize(end, 0);
         }

@@ -88,7 +88,7 @@ fn draw_manifest(image: &MemoryStorage, bytes: &[u8], header: &SegmentHeader) {
     }
     let recovered = recover(image).expect("it is sound").expect("it is there");
     let mut state = StoreState::clone(&recovered.state);
-    let offset = |byte: u8| match u64::from(byte) * 8 {
+    let offset = |byte: u8| match u64::from(byte) * 4 {
         offset if offset < SEGMENT_HEADER_BYTES as u64 => 0,
         offset => offset,
     };

@@ -11,7 +11,10 @@
 //! - A store that `check` finds sound has no error later.
 //! - The log: a hit at a position that the manifest or a later record knows to be synced is
 //!   refused. Otherwise the history may end at the record that was hit, and no earlier, the same
-//!   for all keyspaces; valid records after it are counted.
+//!   for all keyspaces; valid records after it are counted. What a record knows is what it would
+//!   say if every record said it. That must be at least what was acknowledged as synced before the
+//!   record was appended ([`History::synced_before`](crate::observe::History::synced_before)), so
+//!   that the trial does not become weaker together with the format.
 //! - The log of a store that was closed is whole up to its end, or the open is refused. Damage
 //!   before the log's start does not refuse the open and loses nothing: it is counted, and `check`
 //!   finds it.
@@ -26,6 +29,7 @@ use std::sync::Arc;
 use siltstone::check::{CheckStorages, check};
 use siltstone::inspect::{LogContent, LogFile, LogItem, ManifestFile, ManifestItem, TableFile};
 use siltstone::log::Position;
+use siltstone::log::format::POSITION_UNIT_BYTES;
 use siltstone::manifest::recover;
 use siltstone::{
     ByLevel, Components, Compression, ErrorKind, FlushVerify, IngestMode, KeyspaceOptions, Options,
@@ -44,6 +48,7 @@ use super::simulate;
 use crate::checker::find_prefix;
 use crate::coverage::Coverage;
 use crate::model::{Bytes, Model, Pairs};
+use crate::observe::lock;
 use crate::rng::Rng;
 
 /// The number of flips of one seed's store.
@@ -125,8 +130,17 @@ struct LogRecord {
     end: u64,
     /// The number before its first number.
     before: u64,
-    /// The log position that this record knows to be synced.
+    /// The log position that was known to be synced when this record was written: its own, or that
+    /// of the last record before it that has one.
     synced: Position,
+    /// Whether the record itself has the position.
+    says_synced: bool,
+}
+
+/// The first byte of the unit in which this offset lies. The first record that begins in a unit has
+/// the synced position.
+fn unit_start(offset: u64) -> u64 {
+    offset / u64::from(POSITION_UNIT_BYTES) * u64::from(POSITION_UNIT_BYTES)
 }
 
 impl LogRecord {
@@ -179,9 +193,13 @@ fn draw_options(rng: &mut Rng) -> Options {
 
 /// The records of the log from the manifest's start on, in order. The image is sound, so each
 /// segment's records are a plain list.
-fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String> {
+fn log_of(
+    storage: &MemoryStorage,
+    start: u32,
+    synced_before: &BTreeMap<u64, u64>,
+) -> Result<Vec<LogRecord>, String> {
     let text = |e: siltstone::Error| e.to_string();
-    let mut records = Vec::new();
+    let mut records: Vec<LogRecord> = Vec::new();
     let mut salt = None;
     for object in storage.list().map_err(|e| e.to_string())? {
         if FileKind::of(&object.name) != FileKind::Log {
@@ -208,12 +226,40 @@ fn log_of(storage: &MemoryStorage, start: u32) -> Result<Vec<LogRecord>, String>
             if let LogContent::Unknown(e) = &record.content {
                 return Err(format!("a record that nobody knows: {e}"));
             }
+            let last = records.last();
+            let is_first_of_unit = last.is_none_or(|last| {
+                let unit = unit_start(record.offset);
+                last.start.segment != number || u64::from(last.start.offset) < unit
+            });
+            let says = record.header.synced;
+            if is_first_of_unit && says.is_none() {
+                return Err(format!(
+                    "the record at {number}:{} begins first in its unit and has no synced position",
+                    record.offset
+                ));
+            }
             records.push(LogRecord {
                 start: Position::new(number, record.offset as u32),
                 end: record.end,
                 before: record.header.first_sequence - 1,
-                synced: record.header.synced,
+                synced: says.or(last.map(|last| last.synced)).unwrap_or_default(),
+                says_synced: says.is_some(),
             });
+        }
+    }
+    for (at, record) in records.iter().enumerate() {
+        let acknowledged = synced_before.get(&(record.before + 1)).copied();
+        let acknowledged = acknowledged.unwrap_or_default();
+        // The last record that was acknowledged as synced before this one was appended.
+        let synced = records[..at].iter().rfind(|r| r.before < acknowledged);
+        if let Some(synced) = synced.filter(|synced| synced.end() > record.synced) {
+            return Err(format!(
+                "the record at {} knows that the log is synced through {}, but number \
+                 {acknowledged}, which ends at {}, was acknowledged as synced before",
+                record.start,
+                record.synced,
+                synced.end()
+            ));
         }
     }
     Ok(records)
@@ -224,6 +270,7 @@ impl Sound {
         place: Place,
         wanted: Wanted,
         model: Option<Model>,
+        synced_before: &BTreeMap<u64, u64>,
         keys: Vec<Bytes>,
         is_checkpoint: bool,
     ) -> Result<Sound, String> {
@@ -233,7 +280,7 @@ impl Sound {
         let start = found.state.log_start;
         let log_start = Position::new(start.segment as u32, start.offset as u32);
         let log = match &model {
-            Some(_) => log_of(&place.0[0], log_start.segment)?,
+            Some(_) => log_of(&place.0[0], log_start.segment, synced_before)?,
             None => Vec::new(),
         };
         let name = siltstone::manifest::manifest_name(found.current.number);
@@ -361,7 +408,7 @@ fn in_three_folders(runtime: &Runtime, rng: &mut Rng) -> Result<Sound, String> {
         store.close().map_err(text)?;
         place.fork(runtime)
     };
-    Sound::of(image, wanted, None, keys, false)
+    Sound::of(image, wanted, None, &BTreeMap::new(), keys, false)
 }
 
 /// Makes the image from which a seed's copies are made.
@@ -383,10 +430,12 @@ fn make(runtime: &Runtime, seed: u64, rng: &mut Rng) -> Result<Sound, String> {
             let wanted = wanted.collect();
             world.store.clone().close().map_err(|e| e.to_string())?;
             let place = Place(vec![target.kill_in(runtime)]);
-            Sound::of(place, wanted, None, keys, true)?
+            Sound::of(place, wanted, None, &BTreeMap::new(), keys, true)?
         } else {
             let wanted = wanted_of(&model, model.last());
-            Sound::of(Place(vec![image]), wanted, Some(model), keys, false)?
+            let synced_before = lock(&run.history).synced_before.clone();
+            let place = Place(vec![image]);
+            Sound::of(place, wanted, Some(model), &synced_before, keys, false)?
         }
     };
     sound.read_settings(runtime)?;
@@ -475,7 +524,17 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
                 _ => Vec::new(),
             };
             just.records_behind = !behind.is_empty();
-            let knows = behind.iter().map(|r| r.synced).max().unwrap_or_default();
+            // If the damage takes several records, and does not end with a unit, the records in the
+            // rest of this unit need not say what the lost ones said. (The medium loses whole
+            // units.)
+            let lost_count = sound.log.iter().filter(|r| !is_left(r)).count();
+            let is_small = lost_count + usize::from(is_header) <= 1;
+            let tells = |r: &&&LogRecord| {
+                let at = u64::from(r.start.offset);
+                is_small || r.says_synced || !own(r) || !hit.touches(unit_start(at)..at)
+            };
+            let knows = behind.iter().filter(tells).map(|r| r.synced).max();
+            let knows = knows.unwrap_or_default();
             // The name of the log's start was durable before a manifest named it.
             let start_is_gone =
                 hit.damage == Damage::Gone && number == start.segment && !just.passed;

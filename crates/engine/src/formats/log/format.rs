@@ -9,6 +9,7 @@
 //! Threading: pure functions.
 
 use std::fmt;
+use std::ops::Deref;
 
 use siltstone_table::checksum::{crc32c, crc32c_append};
 
@@ -18,13 +19,20 @@ use siltstone_storage::planted;
 /// The first bytes of every segment.
 pub const MAGIC: [u8; 8] = *b"SILTLOG\0";
 /// The version that this build writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a segment's header.
 pub const SEGMENT_HEADER_BYTES: usize = 64;
-/// Bytes of a record's header.
-pub const RECORD_HEADER_BYTES: usize = 32;
+/// Bytes of a record's header without a synced position. This is the shortest header.
+pub const RECORD_HEADER_BYTES: usize = 20;
+/// Bytes of a record's header with a synced position.
+pub const LONG_RECORD_HEADER_BYTES: usize = 28;
 /// Records start at multiples of this.
-pub const RECORD_ALIGN_BYTES: usize = 8;
+pub const RECORD_ALIGN_BYTES: usize = 4;
+/// In the byte of a record's kind: the header has a synced position.
+pub const HAS_POSITION: u8 = 0x80;
+/// The first record that begins in each unit of this many bytes, counted from the segment's
+/// beginning, has a synced position. No medium loses less at once.
+pub const POSITION_UNIT_BYTES: u32 = 512;
 /// The longest payload of a record: 2 GiB.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 31;
 /// The longest segment. Offsets fit into 32 bits.
@@ -286,13 +294,17 @@ impl RecordSeed {
         RecordSeed(crc32c(&bytes))
     }
 
-    /// The checksum of a record's position and of its header without the two checksum fields.
+    /// The checksum of a record's offset and of its header without the two checksum fields.
+    /// `synced` are the eight bytes of the synced position, if the header has one.
     #[inline]
-    fn position_and_header(self, offset: u32, header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
-        let mut bytes = [0; 8 + RECORD_HEADER_BYTES - 4];
+    fn offset_and_header(self, offset: u32, fields: &[u8; 12], synced: Option<&[u8; 8]>) -> u32 {
+        let mut bytes = [0; 8 + 12 + 8];
         bytes[..8].copy_from_slice(&u64::from(offset).to_le_bytes());
-        bytes[8..].copy_from_slice(&header[4..]);
-        bytes[13..16].fill(0);
+        bytes[8..20].copy_from_slice(fields);
+        let Some(synced) = synced else {
+            return crc32c_append(self.0, &bytes[..20]);
+        };
+        bytes[20..].copy_from_slice(synced);
         crc32c_append(self.0, &bytes)
     }
 }
@@ -302,22 +314,40 @@ impl RecordSeed {
 pub struct RecordHeader {
     /// Length of the payload, in bytes.
     pub payload_bytes: u32,
-    /// The number of the kind. Numbers above 4 are for later versions.
+    /// The number of the kind, below 128. Numbers above 4 are for later versions.
     pub kind: u8,
-    /// The log position that was known to be synced when the record was written.
-    pub synced: Position,
+    /// The log position that was known to be synced when the record was written. `None`: the
+    /// record does not say it, because an earlier one does.
+    pub synced: Option<Position>,
     /// The first sequence number of the record's entries.
     pub first_sequence: u64,
+}
+
+/// The bytes of a record's header.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderBytes {
+    bytes: [u8; LONG_RECORD_HEADER_BYTES],
+    len: usize,
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// Why bytes are not a valid record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadRecord {
-    /// Fewer bytes than a record's header are left in the segment.
+    /// Fewer bytes than a record's shortest header are left in the segment.
     SegmentFull,
     /// Zeros: nothing was written here.
     Nothing,
-    /// The header's check does not match, or a field has a value that is never written.
+    /// The header's check does not match, a field has a value that is never written, or the
+    /// segment ends within the header.
     Header,
     /// The record would end behind the segment's end.
     PastEnd {
@@ -379,91 +409,132 @@ pub fn padding_bytes(payload_bytes: u64) -> usize {
     (payload_bytes as usize).wrapping_neg() & (RECORD_ALIGN_BYTES - 1)
 }
 
-/// The length of a record: header, payload and padding.
+/// The length of a record with a header of `header_bytes`: header, payload and padding.
 #[inline]
-pub fn record_bytes(payload_bytes: u64) -> u64 {
-    RECORD_HEADER_BYTES as u64 + payload_bytes + padding_bytes(payload_bytes) as u64
+pub fn record_bytes(header_bytes: usize, payload_bytes: u64) -> u64 {
+    header_bytes as u64 + payload_bytes + padding_bytes(payload_bytes) as u64
+}
+
+/// The length of the header that begins with these bytes, if it is one.
+#[inline]
+pub fn header_bytes(head: &[u8; RECORD_HEADER_BYTES]) -> usize {
+    match head[8] & HAS_POSITION {
+        0 => RECORD_HEADER_BYTES,
+        _ => LONG_RECORD_HEADER_BYTES,
+    }
+}
+
+/// Whether a whole record may begin with these bytes where `left_bytes` are left in the segment.
+/// The search for records tries every fourth byte and computes a checksum only where this says so.
+#[inline]
+pub fn may_begin_record(head: &[u8; RECORD_HEADER_BYTES], left_bytes: u64) -> bool {
+    let payload_bytes = u64::from(u32_at(head, 4));
+    head[8] & !HAS_POSITION != 0
+        && payload_bytes <= MAX_PAYLOAD_BYTES
+        && record_bytes(header_bytes(head), payload_bytes) <= left_bytes
 }
 
 impl RecordHeader {
+    /// The length of this header, in bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // No header is empty.
+    pub fn len(&self) -> usize {
+        match self.synced {
+            None => RECORD_HEADER_BYTES,
+            Some(_) => LONG_RECORD_HEADER_BYTES,
+        }
+    }
+
     /// The bytes of the header, and the record's checksum, for a record at `offset` whose payload
     /// consists of `parts`.
     #[inline]
-    pub fn encode(
-        &self,
-        seed: RecordSeed,
-        offset: u32,
-        parts: &[&[u8]],
-    ) -> ([u8; RECORD_HEADER_BYTES], u32) {
-        let mut bytes = [0; RECORD_HEADER_BYTES];
-        bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
-        bytes[8] = self.kind;
-        bytes[12..16].copy_from_slice(&self.synced.offset.to_le_bytes());
-        bytes[16..24].copy_from_slice(&u64::from(self.synced.segment).to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.first_sequence.to_le_bytes());
-        let mut checksum = seed.position_and_header(offset, &bytes);
-        bytes[9..12].copy_from_slice(&checksum.to_le_bytes()[1..]);
+    pub fn encode(&self, seed: RecordSeed, offset: u32, parts: &[&[u8]]) -> (HeaderBytes, u32) {
+        let mut bytes = [0; LONG_RECORD_HEADER_BYTES];
+        let mut word = self.first_sequence << 8 | u64::from(self.kind);
+        let mut len = RECORD_HEADER_BYTES;
+        let synced = self.synced.map(|synced| {
+            word |= u64::from(HAS_POSITION);
+            len = LONG_RECORD_HEADER_BYTES;
+            // The segment is the first half of the field.
+            synced.to_u64().rotate_left(32).to_le_bytes()
+        });
+        let mut fields = [0; 12];
+        fields[..4].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        fields[4..].copy_from_slice(&word.to_le_bytes());
+        let check = seed.offset_and_header(offset, &fields, synced.as_ref());
+        bytes[4..16].copy_from_slice(&fields);
+        bytes[16..20].copy_from_slice(&check.to_le_bytes());
+        if let Some(synced) = &synced {
+            bytes[20..28].copy_from_slice(synced);
+        }
+        let mut checksum = check;
         for part in parts {
             checksum = crc32c_append(checksum, part);
         }
         bytes[0..4].copy_from_slice(&checksum.to_le_bytes());
-        (bytes, checksum)
+        (HeaderBytes { bytes, len }, checksum)
     }
 
-    /// Decodes the header of a record at `offset` in a segment of `segment_bytes`. A header that is
-    /// accepted was written for this position (up to one chance in 2^24), so its length can be
-    /// trusted enough to read the payload.
+    /// Decodes the header of a record at `offset` in a segment of `segment_bytes`. `bytes` are the
+    /// first ones of the record: as many as [`header_bytes`] says, unless the segment has fewer. A
+    /// header that is accepted was written for this position (up to one chance in 2^32), so its
+    /// length can be trusted enough to read the payload.
     ///
     /// # Errors
     /// The reason why there is no record.
     #[inline]
     pub fn decode(
-        bytes: &[u8; RECORD_HEADER_BYTES],
+        bytes: &[u8],
         seed: RecordSeed,
         offset: u32,
         segment_bytes: u64,
     ) -> Result<Plausible, BadRecord> {
-        let kind = bytes[8];
-        let synced_segment = u64_at(bytes, 16);
-        let first_sequence = u64_at(bytes, 24);
-        let payload_bytes = u32_at(bytes, 4);
+        let Some((head, rest)) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>() else {
+            return Err(BadRecord::SegmentFull);
+        };
+        let word = u64_at(head, 8);
+        let kind = word as u8 & !HAS_POSITION;
+        let payload_bytes = u32_at(head, 4);
         if kind == 0 {
-            let nothing = bytes.iter().all(|&b| b == 0);
+            let nothing = head.iter().all(|&b| b == 0);
             return Err(if nothing {
                 BadRecord::Nothing
             } else {
                 BadRecord::Header
             });
         }
-        // The cheap tests come first: the search for later records tries every eighth byte.
-        if u64::from(payload_bytes) > MAX_PAYLOAD_BYTES
-            || synced_segment > u64::from(u32::MAX)
-            || first_sequence > MAX_SEQUENCE
-        {
+        if u64::from(payload_bytes) > MAX_PAYLOAD_BYTES {
             return Err(BadRecord::Header);
         }
-        let checksum = seed.position_and_header(offset, bytes);
-        if checksum.to_le_bytes()[1..] != bytes[9..12] {
+        let header_bytes = header_bytes(head);
+        let synced = match header_bytes {
+            RECORD_HEADER_BYTES => None,
+            _ => Some(rest.first_chunk::<8>().ok_or(BadRecord::Header)?),
+        };
+        let fields = head[4..16].first_chunk().expect("twelve bytes");
+        let check = seed.offset_and_header(offset, fields, synced);
+        if check != u32_at(head, 16) {
             return Err(BadRecord::Header);
         }
-        let end = u64::from(offset) + record_bytes(u64::from(payload_bytes));
+        let end = u64::from(offset) + record_bytes(header_bytes, u64::from(payload_bytes));
         if end > segment_bytes.min(MAX_SEGMENT_BYTES) {
-            let left_bytes = segment_bytes.saturating_sub(u64::from(offset) + 32);
+            let payload_at = u64::from(offset) + header_bytes as u64;
             return Err(BadRecord::PastEnd {
                 payload_bytes,
-                left_bytes,
+                left_bytes: segment_bytes.saturating_sub(payload_at),
             });
         }
         let header = RecordHeader {
             payload_bytes,
             kind,
-            synced: Position::new(synced_segment as u32, u32_at(bytes, 12)),
-            first_sequence,
+            synced: synced
+                .map(|word| Position::from_u64(u64::from_le_bytes(*word).rotate_left(32))),
+            first_sequence: word >> 8,
         };
         Ok(Plausible {
             header,
-            partial: checksum,
-            stored: u32_at(bytes, 0),
+            partial: check,
+            stored: u32_at(head, 0),
             end: end as u32,
         })
     }

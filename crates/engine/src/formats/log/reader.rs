@@ -27,7 +27,8 @@ use siltstone_storage::{Access, ReadFile, Storage, StorageErrorKind};
 
 use super::format::{
     BadHeader, BadRecord, MAX_HEADER_BYTES, MAX_SEGMENT_BYTES, Plausible, RECORD_ALIGN_BYTES,
-    RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SegmentHeader, segment_name,
+    RECORD_HEADER_BYTES, RecordHeader, RecordSeed, SegmentHeader, header_bytes, may_begin_record,
+    segment_name,
 };
 use crate::formats::file_bytes::make_room;
 use crate::types::error::{Error, Result};
@@ -227,11 +228,17 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
         if at + RECORD_HEADER_BYTES as u64 > len {
             return Ok(Err(BadRecord::SegmentFull));
         }
-        let bytes: &[u8; RECORD_HEADER_BYTES] = self
-            .bytes(at, RECORD_HEADER_BYTES)?
-            .try_into()
-            .expect("as long as asked for");
+        let wanted = header_bytes(self.head_at(at)?) as u64;
+        // No more is read than the header has: the bytes behind it may be unreadable.
+        let bytes = self.bytes(at, wanted.min(len - at) as usize)?;
         Ok(RecordHeader::decode(bytes, seed, at as u32, len))
+    }
+
+    /// The bytes of the shortest header at `at`, which must lie in the segment.
+    #[inline]
+    fn head_at(&mut self, at: u64) -> Result<&[u8; RECORD_HEADER_BYTES]> {
+        let bytes = self.bytes(at, RECORD_HEADER_BYTES)?;
+        Ok(bytes.try_into().expect("as long as asked for"))
     }
 
     /// The record at `at`, completely verified, and its payload.
@@ -245,7 +252,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
             Err(bad) => return Ok(Err(bad)),
         };
         let whole = self.bytes(at, (u64::from(plausible.end) - at) as usize)?;
-        let rest = &whole[RECORD_HEADER_BYTES..];
+        let rest = &whole[plausible.header.len()..];
         let payload = &rest[..plausible.header.payload_bytes as usize];
         Ok(plausible.verify(rest).map(|()| (plausible, payload)))
     }
@@ -255,7 +262,9 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
     pub(crate) fn next(&mut self, from: u64, seeds: &[RecordSeed]) -> Result<Option<FoundRecord>> {
         let mut at = from;
         while at + RECORD_HEADER_BYTES as u64 <= self.len {
-            for (seed, &value) in seeds.iter().enumerate() {
+            let left = self.len - at;
+            let may_begin = may_begin_record(self.head_at(at)?, left);
+            for (seed, &value) in seeds.iter().enumerate().filter(|_| may_begin) {
                 if let Ok(record) = self.plausible(at, value)?
                     && self.verify(at, &record)?
                 {
@@ -269,7 +278,7 @@ impl<F: Deref<Target: ReadFile>> SegmentReader<F> {
 
     /// Verifies payload and padding of a record in pieces, so that it need not fit into memory.
     pub(crate) fn verify(&mut self, at: u64, record: &Plausible) -> Result<bool> {
-        let mut at = at + RECORD_HEADER_BYTES as u64;
+        let mut at = at + record.header.len() as u64;
         let mut left = record.header.payload_bytes as usize;
         let mut checksum = record.partial;
         while left > 0 {

@@ -412,7 +412,8 @@ impl LogReplay<'_> {
             if sequence_count > 0 {
                 self.report.last_sequence = Some(self.next_sequence - 1);
             }
-            self.report.synced = self.report.synced.max(record.header.synced);
+            let synced = record.header.synced.unwrap_or_default();
+            self.report.synced = self.report.synced.max(synced);
             self.report.record_count += 1;
             self.report.record_bytes += u64::from(record.end) - at;
             chained = chained.map(|checksum| chain(checksum, record.stored));
@@ -448,14 +449,14 @@ impl LogReplay<'_> {
             .found(header.kind)
             .advice("open the store with the version that wrote it"));
         };
-        if header.synced > position {
+        if let Some(synced) = header.synced.filter(|synced| *synced > position) {
             return Err(Error::corruption(
                 file(),
                 "a log record says that bytes after it were synced before it",
             )
             .at(at)
             .expected(format_args!("a position up to {position}"))
-            .found(header.synced));
+            .found(synced));
         }
         let sequence_count = match kind {
             RecordKind::Group => count_entries(payload).map_err(|bad| {
@@ -626,8 +627,9 @@ impl LogReplay<'_> {
         let seeds = [RecordSeed::new(salt, from.segment)];
         let mut at = u64::from(from.offset).max(SEGMENT_HEADER_BYTES as u64);
         while let Some(found) = segment.next(at, &seeds)? {
-            let synced = found.record.header.synced;
-            if synced > self.report.end {
+            if let Some(synced) = found.record.header.synced
+                && synced > self.report.end
+            {
                 let position = Position::new(from.segment, found.at as u32);
                 let by = format!("a valid record at {position}");
                 return Err(corruption(self.report.end, stop, synced, &by));

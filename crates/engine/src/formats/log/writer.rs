@@ -2,6 +2,8 @@
 //! go.
 //!
 //! Invariants:
+//! - A record has the synced position if it is the first one that begins in its unit of 512 bytes,
+//!   or if the position has changed since the last record that has it (`docs/format/log.md`).
 //! - When `append` returns, the record is complete. The *end* is raised after the write, so a sync
 //!   that loads it covers the record.
 //! - Before the synced position enters segment N, the bytes of all earlier segments of the chain,
@@ -31,9 +33,10 @@ use siltstone_storage::{
 };
 
 use super::format::{
-    ChainEnd, MAX_PAYLOAD_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE, MIN_SEGMENT_BYTES, RecordHeader,
-    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, padding_bytes,
-    parse_segment_name, record_bytes,
+    ChainEnd, LONG_RECORD_HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENT_BYTES, MAX_SEQUENCE,
+    MIN_SEGMENT_BYTES, POSITION_UNIT_BYTES, RECORD_ALIGN_BYTES, RecordHeader, RecordKind,
+    RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, chain, padding_bytes, parse_segment_name,
+    record_bytes,
 };
 use super::position::{AtomicPosition, LogStart, Position};
 use super::segments::{Live, LiveSegment, Supply, SupplyError};
@@ -131,6 +134,11 @@ struct Appender {
     capacity: u64,
     chain: u32,
     next_sequence: u64,
+    /// The end of the unit of [`POSITION_UNIT_BYTES`] in which the last record began, less one: the
+    /// first record behind it has the synced position. 0 in a segment without a record.
+    unit_last: u32,
+    /// The synced position of the last record that has one.
+    told: Position,
 }
 
 impl Appender {
@@ -280,6 +288,8 @@ impl LogWriter {
             capacity,
             chain: u32::from_le_bytes(bytes[60..64].try_into().expect("four bytes")),
             next_sequence,
+            unit_last: 0,
+            told: Position::ZERO,
         })
     }
 
@@ -306,7 +316,8 @@ impl LogWriter {
                 .found(format_args!("{payload_bytes} bytes")));
         }
         self.check()?;
-        let total = record_bytes(payload_bytes);
+        // Whether the record has the synced position may depend on the segment that it gets into.
+        let reserved = record_bytes(LONG_RECORD_HEADER_BYTES, payload_bytes);
         let mut appender = self.appender.lock();
         if appender.file.is_none() {
             return Err(closed());
@@ -323,17 +334,21 @@ impl LogWriter {
                     )),
             );
         };
-        if u64::from(appender.offset) + total > appender.capacity {
-            self.switch(&mut appender, total)?;
+        if u64::from(appender.offset) + reserved > appender.capacity {
+            self.switch(&mut appender, reserved)?;
         }
+        let synced = self.synced.load();
+        // Rules W1 and W2 of `docs/format/log.md`.
+        let tells = (appender.offset > appender.unit_last) | (synced != appender.told);
         let header = RecordHeader {
             payload_bytes: payload_bytes as u32,
             kind: kind as u8,
-            synced: self.synced.load(),
+            synced: tells.then_some(synced),
             first_sequence,
         };
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
-        let padding = &[0u8; 8][..padding_bytes(payload_bytes)];
+        let padding = &[0u8; RECORD_ALIGN_BYTES][..padding_bytes(payload_bytes)];
+        let total = record_bytes(header.len(), payload_bytes);
         let file = appender.file.as_ref().expect("the log is not released");
         let written = if let [part] = parts {
             file.append(&[&header, part, padding])
@@ -364,6 +379,10 @@ impl LogWriter {
             }
             _ => {}
         }
+        // What the record says counts only now that it is written: a failed append may be repeated
+        // at the same place, with another synced position.
+        appender.unit_last = appender.offset | (POSITION_UNIT_BYTES - 1);
+        appender.told = synced;
         appender.offset += total as u32;
         appender.chain = chain(appender.chain, checksum);
         appender.next_sequence = next_sequence;
@@ -378,7 +397,8 @@ impl LogWriter {
         Ok(end)
     }
 
-    /// Continues in the next segment, with room for a record of `total` bytes.
+    /// Continues in the next segment, with room for a record of `total` bytes. Its first record
+    /// has the synced position.
     #[cold]
     fn switch(&self, appender: &mut Appender, total: u64) -> Result<()> {
         let mut supply = self.supply.lock();
@@ -498,6 +518,11 @@ impl LogWriter {
     /// Those of [`LogWriter::sync`].
     pub fn sync_all(&self) -> Result<Position> {
         self.sync(self.end())
+    }
+
+    /// The bytes appended since the start, as in [`LogStats::appended_bytes`].
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes.load(Ordering::Relaxed)
     }
 
     /// The end of the last complete record.

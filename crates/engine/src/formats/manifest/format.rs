@@ -18,7 +18,7 @@ pub const CURRENT_NAME: &str = "CURRENT";
 pub const MAGIC: [u8; 8] = *b"SILTMAN\0";
 
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The length of a manifest's header.
 pub const HEADER_BYTES: usize = 48;

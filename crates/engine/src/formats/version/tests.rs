@@ -678,7 +678,7 @@ fn the_log_does_not_start_behind_what_is_synced() {
     let said = "the log starts behind the position through which it is synced: \
                 expected at most 3:128, found 3:136";
     assert!(refused.to_string().contains(said), "{refused}");
-    for offset in [8, 63, 100, 1 << 33] {
+    for offset in [8, 63, 102, 1 << 33] {
         let refused = StoreState::new().apply(&edit(offset)).unwrap_err();
         assert!(refused.is_corruption(), "{offset}: {refused}");
     }

@@ -8,9 +8,8 @@ use super::shrank;
 use crate::formats::batch::{Entries, Entry};
 use crate::formats::log::bodies::{decode_create, decode_drop};
 use crate::formats::log::format::{
-    BadHeader, BadRecord, MAGIC, Plausible, RECORD_ALIGN_BYTES, RECORD_HEADER_BYTES, RecordHeader,
-    RecordKind, RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, chain,
-    parse_segment_name,
+    BadHeader, BadRecord, MAGIC, Plausible, RECORD_ALIGN_BYTES, RecordHeader, RecordKind,
+    RecordSeed, SEGMENT_HEADER_BYTES, SegmentHeader, VERSION, chain, parse_segment_name,
 };
 use crate::formats::log::reader::{SegmentHead, SegmentReader, WINDOW_BYTES};
 use crate::formats::version::Edit;
@@ -116,7 +115,7 @@ impl<'a> LogRecord<'a> {
             LogContent::Batches(body) => body,
             _ => &[][..],
         };
-        let base = self.offset + RECORD_HEADER_BYTES as u64;
+        let base = self.offset + self.header.len() as u64;
         let first = self.header.first_sequence;
         let mut entries = Entries::new(body);
         let mut count = 0;
@@ -334,7 +333,7 @@ impl<'a> LogFile<'a> {
         self.at = u64::from(found.end);
         self.chained = self.chained.map(|sum| chain(sum, found.stored));
         let name = self.segment.name().to_string();
-        let payload_at = at + RECORD_HEADER_BYTES as u64;
+        let payload_at = at + found.header.len() as u64;
         let payload_bytes = found.header.payload_bytes as usize;
         let payload = self.segment.bytes(payload_at, payload_bytes)?;
         let placed = |error: Error| error.in_file(name.clone()).at(payload_at);

@@ -508,7 +508,7 @@ impl Reading<'_> {
             sequence_count: count,
             payload,
         })?;
-        self.synced = self.synced.max(record.header.synced);
+        self.synced = self.synced.max(record.header.synced.unwrap_or_default());
         self.found.record_count += 1;
         self.found.record_bytes += u64::from(record.end) - at;
         self.found.last_number = self.found.last_number.max(first + count.max(1) - 1);
