@@ -21,9 +21,8 @@ mod tables;
 mod text;
 mod warned;
 
-use std::collections::BTreeMap;
-
 use super::{Outcome, Process, Results, Rounds, Verdict};
+use crate::experiment::Metric;
 use crate::record::Record;
 use crate::settings::Promise;
 use text::{Notes, paragraph};
@@ -90,11 +89,16 @@ fn section(results: &Results) -> String {
     out
 }
 
+/// One figure of a row: a line of the tables.
+#[derive(Clone, Copy)]
+struct Line {
+    row: usize,
+    metric: Metric,
+}
+
 /// Results with what the tables need of them.
 struct Shown<'a> {
     results: &'a Results,
-    /// The row's figure of each process that found one.
-    figures: BTreeMap<Process, f64>,
     /// The engine that is compared with the others.
     baseline: usize,
 }
@@ -102,38 +106,48 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     fn of(results: &'a Results) -> Shown<'a> {
         let plan = &results.plan;
-        let figure = |(process, outcome): (Process, Option<&Outcome>)| {
-            let metric = plan.rows[process.row].metric;
-            Some((process, metric.of_record(outcome?.record()?)?))
+        let has_figure = |(process, outcome): (Process, Option<&Outcome>)| {
+            let row = &plan.rows[process.row];
+            let record = outcome?.record()?;
+            let mut metrics = std::iter::once(&row.metric).chain(&row.also);
+            metrics.find_map(|metric| metric.of_record(record))?;
+            Some(process.engine)
         };
-        let figures: BTreeMap<Process, f64> = results.all().filter_map(figure).collect();
-        let engines = 0..plan.engines.len();
-        let has_figures = |engine: &usize| figures.keys().any(|p| p.engine == *engine);
-        let baseline = engines.clone().find(has_figures).unwrap_or(0);
-        Shown {
-            results,
-            figures,
-            baseline,
-        }
+        let baseline = results.all().filter_map(has_figure).min().unwrap_or(0);
+        Shown { results, baseline }
     }
 
-    /// The figures of an engine in a row, by round.
-    fn rounds(&self, row: usize, engine: usize) -> impl Iterator<Item = (u32, f64)> {
-        let rounds = 1..=self.results.plan.rows[row].pairs;
-        rounds.filter_map(move |round| {
-            let process = Process { row, engine, round };
-            Some((round, *self.figures.get(&process)?))
-        })
+    /// The lines of these rows: the figure of each row, and what it is judged by also.
+    fn lines(&self, rows: &[usize]) -> Vec<Line> {
+        let plan = &self.results.plan;
+        let of_row = |row: &usize| {
+            let spec = &plan.rows[*row];
+            let metrics = std::iter::once(spec.metric).chain(spec.also.iter().copied());
+            let row = *row;
+            metrics.map(move |metric| Line { row, metric })
+        };
+        rows.iter().flat_map(of_row).collect()
     }
 
-    /// The ratios of the first engine to another one in a row, by round; `None` if there is no
+    /// The figure of one process.
+    fn figure(&self, line: Line, engine: usize, round: u32) -> Option<f64> {
+        let row = line.row;
+        let outcome = self.results.get(Process { row, engine, round })?;
+        line.metric.of_record(outcome.record()?)
+    }
+
+    /// The figures of an engine in a line, by round.
+    fn rounds(&self, line: Line, engine: usize) -> impl Iterator<Item = (u32, f64)> {
+        let rounds = 1..=self.results.plan.rows[line.row].pairs;
+        rounds.filter_map(move |round| Some((round, self.figure(line, engine, round)?)))
+    }
+
+    /// The ratios of the first engine to another one in a line, by round; `None` if there is no
     /// round with both.
-    fn ratios(&self, row: usize, engine: usize) -> Option<Rounds> {
-        let metric = self.results.plan.rows[row].metric;
-        let pairs = self.rounds(row, self.baseline).filter_map(|(round, own)| {
-            let process = Process { row, engine, round };
-            let other = *self.figures.get(&process)?;
-            Some(match metric.more_is_better() {
+    fn ratios(&self, line: Line, engine: usize) -> Option<Rounds> {
+        let pairs = self.rounds(line, self.baseline).filter_map(|(round, own)| {
+            let other = self.figure(line, engine, round)?;
+            Some(match line.metric.more_is_better() {
                 true => (own, other),
                 false => (other, own),
             })

@@ -119,10 +119,11 @@ impl Plan {
             // Also an engine that took no part in the row has its writes done, so that all engines
             // find the same records.
             if other.store == row.store && self.class(other) == Class::Writes {
-                history.extend((0..other.pairs).map(|_| Step::Row(earlier)));
+                let times = if other.starts_anew() { 1 } else { other.pairs };
+                history.extend((0..times).map(|_| Step::Row(earlier)));
             }
         }
-        if self.class(row) == Class::Writes {
+        if self.class(row) == Class::Writes && !row.starts_anew() {
             history.extend((1..process.round).map(|_| Step::Row(process.row)));
         }
         Some(history)
@@ -184,5 +185,11 @@ impl Row {
         use crate::settings::Workload;
         let workload = self.settings.workload;
         workload.writes() || matches!(workload, Workload::Compact | Workload::Open)
+    }
+
+    /// Whether each round needs the store that the first one found. A second compaction of the same
+    /// store would find nothing to do, so the store is filled again before it.
+    fn starts_anew(&self) -> bool {
+        self.settings.workload == crate::settings::Workload::Compact
     }
 }

@@ -23,12 +23,13 @@ const ENGINE: [&str; 4] = ["name", "driver", "shares", "note"];
 /// The keys of a store that are no settings.
 const STORE: [&str; 3] = ["name", "title", "expected"];
 /// The keys of a row that are no settings.
-const ROW: [&str; 8] = [
+const ROW: [&str; 9] = [
     "store",
     "name",
     "engines",
     "pairs",
     "metric",
+    "also",
     "memory_limit",
     "tenths",
     "expected",
@@ -316,13 +317,15 @@ fn read_row(
         }
         check_use(section, plan, store, &assigned, &own, &engines)?;
         let workload = assigned.settings.workload;
+        let metric = read_metric(section)?.unwrap_or(workload.compared_metric());
         plan.rows.push(Row {
             store,
             name: name.0,
             settings: assigned.settings,
             engines: engines.clone(),
             pairs: read_pairs(section)?,
-            metric: read_metric(section)?.unwrap_or(workload.compared_metric()),
+            metric,
+            also: read_also(section, metric)?,
             memory_limit: read_memory_limit(section)?,
             tenths: read_switch(section, "tenths")?,
             expected: read_expected(section, plan)?,
@@ -432,10 +435,32 @@ fn read_metric(section: &Section<'_>) -> Read<Option<Metric>> {
     let Some(named) = section.text("metric")? else {
         return Ok(None);
     };
+    metric_named(section, &named).map(Some)
+}
+
+fn metric_named(section: &Section<'_>, named: &At<String>) -> Read<Metric> {
     let names = Metric::ALL.iter().map(|metric| metric.name());
     let found = Metric::named(&named.0);
-    let found = found.ok_or_else(|| unknown(section, &named, "metric", names));
-    found.map(Some)
+    found.ok_or_else(|| unknown(section, named, "metric", names))
+}
+
+/// The further figures of a row, whose own figure is `metric`.
+fn read_also(section: &Section<'_>, metric: Metric) -> Read<Vec<Metric>> {
+    let Some(value) = section.value("also") else {
+        return Ok(Vec::new());
+    };
+    let wrong = |value: &Spanned<DeValue<'_>>| section.wrong_type("also", value, "a list of names");
+    let list = value.get_ref().as_array().ok_or_else(|| wrong(value))?;
+    let mut found = Vec::new();
+    for item in list {
+        let name = item.get_ref().as_str().ok_or_else(|| wrong(item))?;
+        let also = metric_named(section, &(name.to_string(), item.span()))?;
+        if also == metric || found.contains(&also) {
+            return Err(section.error(item.span(), format!("the row has `{name}` already")));
+        }
+        found.push(also);
+    }
+    Ok(found)
 }
 
 fn read_memory_limit(section: &Section<'_>) -> Read<Option<u64>> {

@@ -74,6 +74,8 @@ pub struct Row {
     pub pairs: u32,
     /// The row's figure.
     pub metric: Metric,
+    /// Further figures of the same processes, each of which is judged too.
+    pub also: Vec<Metric>,
     /// The limit of memory of its processes in bytes, page cache included.
     pub memory_limit: Option<u64>,
     /// Whether the page shows how the figure changes from tenth to tenth of the run.

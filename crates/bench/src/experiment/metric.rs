@@ -59,11 +59,13 @@ pub enum Metric {
     HostCompactionBytesPerS,
     /// Bytes over the link for each byte that was put.
     LinkAmplification,
+    /// Input bytes of compactions for each second of processor time of the whole process.
+    CompactionBytesPerCpuS,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 24] = [
+    pub const ALL: [Metric; 25] = [
         Metric::OpsPerS,
         Metric::OpsPerSUntilIdle,
         Metric::BytesPerS,
@@ -88,6 +90,7 @@ impl Metric {
         Metric::CpuSPerGib,
         Metric::HostCompactionBytesPerS,
         Metric::LinkAmplification,
+        Metric::CompactionBytesPerCpuS,
     ];
 
     /// The name in experiments and in the record.
@@ -117,6 +120,7 @@ impl Metric {
             Metric::CpuSPerGib => "cpu_s_per_gib",
             Metric::HostCompactionBytesPerS => "host_compaction_bytes_per_s",
             Metric::LinkAmplification => "link_amplification",
+            Metric::CompactionBytesPerCpuS => "compaction_bytes_per_cpu_s",
         }
     }
 
@@ -127,7 +131,7 @@ impl Metric {
 
     /// Whether a larger figure is better.
     pub fn more_is_better(self) -> bool {
-        self.name().contains("_per_s")
+        self.name().contains("_per_s") || self == Metric::CompactionBytesPerCpuS
     }
 
     /// Whether the figure depends on how fast the machine is.
@@ -150,6 +154,7 @@ impl Metric {
                 | Metric::StallS
                 | Metric::CpuSPerGib
                 | Metric::HostCompactionBytesPerS
+                | Metric::CompactionBytesPerCpuS
         )
     }
 
@@ -187,6 +192,9 @@ impl Metric {
             Metric::CpuSPerGib => record.cpu_s_per_gib,
             Metric::HostCompactionBytesPerS => record.host_compaction_bytes_per_s,
             Metric::LinkAmplification => record.link_amplification,
+            Metric::CompactionBytesPerCpuS => {
+                quotient(bytes(record.bytes.compaction_read_bytes)?, record.cpu_s?)
+            }
         }
     }
 
@@ -200,11 +208,20 @@ impl Metric {
             None if self == Metric::HostWriteAmplification => {
                 record.pointer("/amplification/write_tables_by_host")
             }
+            None if self == Metric::CompactionBytesPerCpuS => {
+                let read = record.pointer("/bytes/compaction_read_bytes")?.as_f64()?;
+                return quotient(read, record.get("cpu_s")?.as_f64()?);
+            }
             None => record.get(self.name()),
             Some(kind) => record.get("latency")?.get(kind.name())?.get(self.name()),
         };
         found?.as_f64()
     }
+}
+
+/// A rate; `None` if nothing was done.
+fn quotient(of: f64, by: f64) -> Option<f64> {
+    (of > 0.0 && by > 0.0).then_some(of / by)
 }
 
 impl fmt::Display for Metric {
@@ -222,7 +239,11 @@ mod tests {
         let record = serde_json::to_value(Record::default()).unwrap();
         for metric in Metric::ALL {
             let is_nested = metric.name().ends_with("_write_amplification");
-            assert!(is_nested || record.get(metric.name()).is_some(), "{metric}");
+            let is_computed = metric == Metric::CompactionBytesPerCpuS;
+            assert!(
+                is_nested || is_computed || record.get(metric.name()).is_some(),
+                "{metric}"
+            );
             assert_eq!(Metric::named(metric.name()), Some(metric));
         }
         assert!(record.get("latency").is_some());
@@ -258,6 +279,10 @@ mod tests {
             cpu_s_per_gib: Some(18.0),
             host_compaction_bytes_per_s: Some(19.0),
             link_amplification: Some(2.5),
+            bytes: crate::record::Bytes {
+                compaction_read_bytes: Some(300),
+                ..Default::default()
+            },
             ..Record::default()
         };
         let json = serde_json::to_value(&record).unwrap();

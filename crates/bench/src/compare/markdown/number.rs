@@ -47,6 +47,7 @@ pub(super) fn unit(metric: Metric) -> (&'static str, f64) {
     match metric {
         Metric::OpsPerS | Metric::OpsPerSUntilIdle => ("kops/s", 1e3),
         Metric::BytesPerS | Metric::BytesPerSUntilIdle => ("MB/s", 1e6),
+        Metric::CompactionBytesPerCpuS => ("MB per CPU-second", 1e6),
         Metric::RssBytes => ("MB", 1e6),
         Metric::UntilIdleS | Metric::CpuS | Metric::StallS => ("s", 1.0),
         Metric::WriteAmplification | Metric::SpaceAmplification => ("bytes a byte", 1.0),

@@ -5,9 +5,10 @@
 //!
 //! Threading: pure functions.
 
-use super::Shown;
 use super::number::three;
+use super::tables::short_name;
 use super::text::paragraph;
+use super::{Line, Shown};
 use crate::compare::{Rounds, Spread};
 
 /// The result of one row against one engine.
@@ -63,7 +64,8 @@ fn results<'a>(shown: &Shown<'a>) -> Vec<Result<'a>> {
     let plan = &shown.results.plan;
     let own = &plan.engines[shown.baseline].driver;
     let mut found = Vec::new();
-    for row in plan.rows_in_order() {
+    for line in shown.lines(&plan.rows_in_order()) {
+        let row = line.row;
         let mut drivers: Vec<&str> = Vec::new();
         for engine in &plan.rows[row].engines {
             let driver = plan.engines[*engine].driver.as_str();
@@ -72,13 +74,14 @@ fn results<'a>(shown: &Shown<'a>) -> Vec<Result<'a>> {
             }
         }
         for driver in drivers {
-            found.extend(best_column(shown, row, driver).and_then(|engine| {
-                let rounds = shown.ratios(row, engine)?;
+            found.extend(best_column(shown, line, driver).and_then(|engine| {
+                let rounds = shown.ratios(line, engine)?;
                 rounds.interval?;
                 Some(Result {
                     row: format!(
                         "{} {}",
-                        plan.stores[plan.rows[row].store].name, plan.rows[row].name
+                        plan.stores[plan.rows[row].store].name,
+                        short_name(shown, line)
                     ),
                     column: shown.engine_name(engine),
                     rounds,
@@ -91,15 +94,16 @@ fn results<'a>(shown: &Shown<'a>) -> Vec<Result<'a>> {
 
 /// The column of an engine with the best median in a row, among those that promise what the first
 /// engine promises.
-fn best_column(shown: &Shown<'_>, row: usize, driver: &str) -> Option<usize> {
+fn best_column(shown: &Shown<'_>, line: Line, driver: &str) -> Option<usize> {
     let plan = &shown.results.plan;
-    let is_better = plan.rows[row].metric.more_is_better();
+    let row = line.row;
+    let is_better = line.metric.more_is_better();
     let columns = plan.rows[row].engines.iter().copied();
     let medians = columns
         .filter(|engine| plan.engines[*engine].driver == driver)
         .filter(|engine| shown.other_promise(row, *engine).is_none())
         .filter_map(|engine| {
-            let figures = shown.rounds(row, engine).map(|(_, figure)| figure);
+            let figures = shown.rounds(line, engine).map(|(_, figure)| figure);
             let median = Spread::of(figures)?.median;
             Some((if is_better { median } else { -median }, engine))
         });

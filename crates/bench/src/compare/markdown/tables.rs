@@ -2,11 +2,11 @@
 //!
 //! Threading: pure functions.
 
-use super::Shown;
 use super::number::{three, unit};
 use super::table::Table;
 use super::text::{Notes, quoted};
 use super::warned::{Warning, warnings};
+use super::{Line, Shown};
 use crate::compare::Spread;
 use crate::experiment::Metric;
 use crate::settings::size_text;
@@ -14,13 +14,14 @@ use crate::settings::size_text;
 /// The part of its rate that a writer beside readers has to reach.
 const RATE_KEPT: f64 = 0.98;
 
-/// What a row is called in tables.
-pub(super) fn row_name(shown: &Shown<'_>, row: usize) -> String {
-    let row = &shown.results.plan.rows[row];
-    let (unit, _) = unit(row.metric);
-    let until = match row.metric {
+/// What a line is called in tables.
+fn line_name(shown: &Shown<'_>, line: Line) -> String {
+    let row = &shown.results.plan.rows[line.row];
+    let (unit, _) = unit(line.metric);
+    let until = match line.metric {
         Metric::OpsPerSUntilIdle | Metric::BytesPerSUntilIdle => ", until idle",
         Metric::OpsPerS | Metric::BytesPerS => "",
+        Metric::CompactionBytesPerCpuS => ", input of compactions",
         other => &format!(", {other}"),
     };
     let limit = row
@@ -45,22 +46,26 @@ pub(super) fn figures(
     let mut table = Table::new(std::iter::once(String::new()).chain(names));
     let warned = engines.iter().map(|e| warnings(shown, rows, *e));
     let warned: Vec<Vec<Warning>> = warned.collect();
-    for row in rows {
+    for line in shown.lines(rows) {
         let cells = engines.iter().zip(&warned).map(|(engine, warned)| {
-            let mut cell = figure(shown, *row, *engine, notes);
-            for warning in warned.iter().filter(|warning| warning.rows.contains(row)) {
+            let mut cell = figure(shown, line, *engine, notes);
+            for warning in warned
+                .iter()
+                .filter(|warning| warning.rows.contains(&line.row))
+            {
                 let number = notes.number(warning.note.clone());
                 cell.push_str(&format!(" (note {number})"));
             }
             cell
         });
         let cells: Vec<String> = cells.collect();
-        table.line(std::iter::once(row_name(shown, *row)).chain(cells));
+        table.line(std::iter::once(line_name(shown, line)).chain(cells));
     }
     table
 }
 
-fn figure(shown: &Shown<'_>, row: usize, engine: usize, notes: &mut Notes) -> String {
+fn figure(shown: &Shown<'_>, line: Line, engine: usize, notes: &mut Notes) -> String {
+    let row = line.row;
     let spec = &shown.results.plan.rows[row];
     if !spec.engines.contains(&engine) {
         return String::new();
@@ -70,8 +75,8 @@ fn figure(shown: &Shown<'_>, row: usize, engine: usize, notes: &mut Notes) -> St
         let number = notes.number(format!("{name} {what}: {}", quoted(reason)));
         format!("{what} (note {number})")
     });
-    let (_, scale) = unit(spec.metric);
-    let figures = shown.rounds(row, engine).map(|(_, figure)| figure / scale);
+    let (_, scale) = unit(line.metric);
+    let figures = shown.rounds(line, engine).map(|(_, figure)| figure / scale);
     let Some(spread) = Spread::of(figures) else {
         let is_done = shown.records(row, engine).next().is_some();
         let nothing = if is_done { "not counted" } else { "not run" };
@@ -119,21 +124,30 @@ pub(super) fn ratios(shown: &Shown<'_>, rows: &[usize], engines: &[usize]) -> Ta
         .iter()
         .map(|engine| shown.engine_name(*engine).to_string());
     let mut table = Table::new(std::iter::once(String::new()).chain(names));
-    for row in rows {
+    for line in shown.lines(rows) {
         let cells: Vec<String> = others
             .iter()
-            .map(|engine| ratio(shown, *row, *engine))
+            .map(|engine| ratio(shown, line, *engine))
             .collect();
         if cells.iter().any(|cell| !cell.is_empty()) {
-            let name = shown.results.plan.rows[*row].name.clone();
+            let name = short_name(shown, line);
             table.line(std::iter::once(name).chain(cells));
         }
     }
     table
 }
 
-fn ratio(shown: &Shown<'_>, row: usize, engine: usize) -> String {
-    let Some(rounds) = shown.ratios(row, engine) else {
+/// The name of a row, with the figure if the row has several.
+pub(super) fn short_name(shown: &Shown<'_>, line: Line) -> String {
+    let row = &shown.results.plan.rows[line.row];
+    match row.also.is_empty() {
+        true => row.name.clone(),
+        false => format!("{} {}", row.name, line.metric),
+    }
+}
+
+fn ratio(shown: &Shown<'_>, line: Line, engine: usize) -> String {
+    let Some(rounds) = shown.ratios(line, engine) else {
         return String::new();
     };
     let median = three(rounds.spread.median);
@@ -141,7 +155,7 @@ fn ratio(shown: &Shown<'_>, row: usize, engine: usize) -> String {
         return format!("{median}, one round");
     };
     let interval = format!("({} to {})", three(interval.from), three(interval.to));
-    if shown.other_promise(row, engine).is_some() {
+    if shown.other_promise(line.row, engine).is_some() {
         return format!("{median} {interval}, another promise");
     }
     let word = match rounds.is_better() {

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::results::{done, manifest};
 use super::small;
-use crate::compare::{Conditions, Outcome, Process, Results, Verdict, page};
+use crate::compare::{Conditions, Outcome, Plan, Process, Results, Verdict, page};
 use crate::measure::Second;
 use crate::measure::files::{Part, Sizes};
 use crate::record::{Bytes, Disk, Record};
@@ -132,6 +132,45 @@ fn a_page_is_the_same_for_the_same_results() {
     }
     let again = Results::read(&folder.path().join("results")).unwrap();
     assert_eq!(page(&[again]), expected);
+}
+
+#[test]
+fn a_row_with_further_figures_has_a_line_for_each_and_each_is_judged() {
+    let text = super::SMALL.replace(
+        "metric = \"p99_us\"",
+        "metric = \"p99_us\"\npairs = 3\nalso = [\"max_us\", \"compaction_bytes_per_cpu_s\"]",
+    );
+    let plan = Plan::parse("plans/small.toml", &text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut results = Results::open(&folder.path().join("results"), manifest(&plan)).unwrap();
+    let row = super::row(&plan, "readwhilewriting");
+    for process in plan.processes().into_iter().filter(|p| p.row == row) {
+        let mut record = record(&results, process);
+        record.promise = Some(Promise::Process);
+        let round = f64::from(process.round);
+        let (max_us, bytes) = match process.engine {
+            0 => (1000.0 + round, 24_000_000),
+            _ => (
+                2000.0 + round * round,
+                48_000_000 + u64::from(process.round),
+            ),
+        };
+        record.max_us = Some(max_us);
+        record.bytes.compaction_read_bytes = Some(bytes);
+        results.save(process, done(record)).unwrap();
+    }
+    let page = page(&[results]);
+    for line in [
+        "| readwhilewriting, p99_us, memory 64MiB, us |",
+        "| readwhilewriting, max_us, memory 64MiB, us | 1,002 (1,001 to 1,003) | 2,004 (",
+        "| readwhilewriting, input of compactions, memory 64MiB, MB per CPU-second | 2.00 (",
+        "| readwhilewriting max_us | wins 2.00 (",
+        "| readwhilewriting compaction_bytes_per_cpu_s | loses 0.50 (",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    assert!(page.contains("wins 2 of 3 comparisons, loses 1"), "{page}");
+    assert_eq!(page.matches("wins 2.00").count(), 1, "{page}");
 }
 
 #[test]

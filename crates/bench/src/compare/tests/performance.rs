@@ -5,7 +5,9 @@ use std::path::Path;
 use crate::compare::{Results, page};
 
 /// The parts of the page in their order: the plans whose records are kept.
-const PARTS: [&str; 4] = ["standard", "sync", "size", "memory"];
+const PARTS: [&str; 9] = [
+    "standard", "threads", "lz4", "ycsb", "sync", "latency", "merge", "size", "memory",
+];
 
 #[test]
 fn the_page_of_the_documentation_is_that_of_its_records() {

@@ -145,6 +145,21 @@ fn what_is_wrong_is_refused_with_its_position_and_the_nearest_name() {
             "there is no metric `p99`",
         ),
         (
+            "metric = \"p99_us\"",
+            "metric = \"p99_us\"\nalso = [\"max\"]",
+            "there is no metric `max`",
+        ),
+        (
+            "metric = \"p99_us\"",
+            "metric = \"p99_us\"\nalso = [\"p99_us\"]",
+            "the row has `p99_us` already",
+        ),
+        (
+            "metric = \"p99_us\"",
+            "also = \"p99_us\"",
+            "a list of names",
+        ),
+        (
             "memory_limit = \"64MiB\"",
             "memory_limit = \"much\"",
             "`memory_limit`",
