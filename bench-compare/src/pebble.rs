@@ -11,6 +11,9 @@ use siltstone_bench::settings::{
 /// The name of the engine.
 pub const PEBBLE: &str = "pebble";
 
+/// The own setting for the codecs that `engine.compression` does not have: snappy and minlz.
+const COMPRESSION: &str = "Compression";
+
 /// The workloads of the Go program.
 const WORKLOADS: [Workload; 17] = [
     Workload::FillSeq,
@@ -75,9 +78,11 @@ pub fn arguments(settings: &Settings, folder: &Path) -> Result<Vec<String>, Stri
     flag("memtable-bytes", engine.memtable_bytes.to_string());
     flag("cache-bytes", engine.cache_bytes.to_string());
     flag("bloom-bits", engine.bloom_bits.to_string());
-    flag("compression", engine.compression.to_string());
+    let own = |name: &str| engine.own.get(name).cloned();
+    let compression = own(COMPRESSION).unwrap_or_else(|| engine.compression.to_string());
+    flag("compression", compression);
     flag("background-threads", engine.background_threads.to_string());
-    for (name, value) in &engine.own {
+    for (name, value) in engine.own.iter().filter(|(name, _)| *name != COMPRESSION) {
         flag("own", format!("{name}={value}"));
     }
     match settings.distribution {
@@ -144,6 +149,10 @@ mod tests {
             assert!(all.contains(part), "{part} is not in {all}");
         }
         assert!(!all.contains("max_write_buffer_number"), "{all}");
+        let all = with(&[("engine.own.pebble.Compression", "snappy")]).unwrap();
+        let all = all.join(" ");
+        assert!(all.contains("--compression snappy"), "{all}");
+        assert!(!all.contains("--own"), "{all}");
         let all = with(&[("workload", "readwhilewriting"), ("write_rate", "20K")]).unwrap();
         assert!(all.join(" ").contains("--write-rate 20000"), "{all:?}");
         let all = with(&[("workload", "fillseq")]).unwrap();

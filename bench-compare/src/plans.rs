@@ -16,7 +16,9 @@ macro_rules! plans {
 }
 
 /// Names and texts.
-const PLANS: [(&str, &str); 5] = plans!["memory", "quick", "size", "standard", "sync"];
+const PLANS: [(&str, &str); 10] = plans![
+    "latency", "lz4", "memory", "merge", "quick", "size", "standard", "sync", "threads", "ycsb"
+];
 
 /// The plan of this name, or the one in this file.
 pub fn find(name: &str) -> Result<Plan> {
