@@ -72,7 +72,7 @@ mod tests {
             }
             assert!(plan.rows.len() > 1, "{name}");
         }
-        assert!(minutes(&find("standard").unwrap()) < 100.0);
+        assert!(minutes(&find("standard").unwrap()) < 120.0);
         assert!(minutes(&find("quick").unwrap()) < 5.0);
     }
 
