@@ -118,7 +118,8 @@ fn every_process_finds_the_store_that_the_others_find() {
 #[test]
 fn each_round_of_a_compaction_finds_the_store_that_the_first_one_found() {
     let compact = "store = \"128\"\nworkload = \"compact\"\npairs = 2\n\
-         engines = [\"siltstone\", \"rocksdb\"]\n\n[[row]]\nstore = \"128\"\nworkload = \"overwrite\"";
+         engines = [\"siltstone\", \"rocksdb\"]\n\n[[row]]\nstore = \"128\"\n\
+         workload = \"overwrite\"";
     let text = SMALL.replace("store = \"128\"\nworkload = \"overwrite\"", compact);
     let plan = Plan::parse("plans/x.toml", &text).unwrap();
     let step = Step::Row(row(&plan, "compact"));
