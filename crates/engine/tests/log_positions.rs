@@ -136,15 +136,15 @@ fn records_have_the_position_by_both_rules_and_no_other() {
         let log = Log::draw(&mut rng, 150, percent);
         let found = positions(&log.storage);
         assert_eq!(found.len(), log.written.len(), "seed {seed}");
-        let mut told = Position::ZERO;
+        let mut given = Position::ZERO;
         let mut before: Option<Position> = None;
         for (written, (place, says)) in log.written.iter().zip(found) {
             assert_eq!(written.start, place, "seed {seed}");
             let unit = |at: Position| (at.segment, at.offset / POSITION_UNIT_BYTES);
             let is_first = before.is_none_or(|before| unit(before) != unit(place));
-            let expected = (is_first || written.known != told).then_some(written.known);
+            let expected = (is_first || written.known != given).then_some(written.known);
             assert_eq!(says, expected, "seed {seed}, record at {place}");
-            told = says.unwrap_or(told);
+            given = says.unwrap_or(given);
             before = Some(place);
             short_count += u64::from(says.is_none());
         }
@@ -334,7 +334,7 @@ fn lost_sectors_get_the_verdict_of_version_1() {
     assert!(refused[0] > 1000 && refused[1] > 1000, "{refused:?}");
 }
 
-/// An append without an effect has told nobody the position.
+/// An append without an effect has given nobody the position.
 #[test]
 fn a_position_that_failed_to_be_written_is_written_again() {
     let mut log = Log::start();

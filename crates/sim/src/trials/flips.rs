@@ -529,11 +529,11 @@ fn justified(sound: &Sound, hit: &Hit) -> Justified {
             // units.)
             let lost_count = sound.log.iter().filter(|r| !is_left(r)).count();
             let is_small = lost_count + usize::from(is_header) <= 1;
-            let tells = |r: &&&LogRecord| {
+            let counts = |r: &&&LogRecord| {
                 let at = u64::from(r.start.offset);
                 is_small || r.says_synced || !own(r) || !hit.touches(unit_start(at)..at)
             };
-            let knows = behind.iter().filter(tells).map(|r| r.synced).max();
+            let knows = behind.iter().filter(counts).map(|r| r.synced).max();
             let knows = knows.unwrap_or_default();
             // The name of the log's start was durable before a manifest named it.
             let start_is_gone =

@@ -379,8 +379,8 @@ mod tests {
             for block in 0..blocks {
                 let place = table.index().place(block);
                 assert_eq!(place.start / PAGE_BYTES, (place.end - 1) / PAGE_BYTES);
-                assert!(place.start % PAGE_BYTES == 0 && place.stored_bytes() > 0);
-                assert!(block + 1 == blocks || place.end % PAGE_BYTES == 0);
+                assert!(place.start.is_multiple_of(PAGE_BYTES) && place.stored_bytes() > 0);
+                assert!(block + 1 == blocks || place.end.is_multiple_of(PAGE_BYTES));
             }
         }
     }

@@ -138,7 +138,7 @@ struct Appender {
     /// first record behind it has the synced position. 0 in a segment without a record.
     unit_last: u32,
     /// The synced position of the last record that has one.
-    told: Position,
+    last_given: Position,
 }
 
 impl Appender {
@@ -289,7 +289,7 @@ impl LogWriter {
             chain: u32::from_le_bytes(bytes[60..64].try_into().expect("four bytes")),
             next_sequence,
             unit_last: 0,
-            told: Position::ZERO,
+            last_given: Position::ZERO,
         })
     }
 
@@ -339,11 +339,12 @@ impl LogWriter {
         }
         let synced = self.synced.load();
         // Rules W1 and W2 of `docs/format/log.md`.
-        let tells = (appender.offset > appender.unit_last) | (synced != appender.told);
+        let gives_position =
+            (appender.offset > appender.unit_last) | (synced != appender.last_given);
         let header = RecordHeader {
             payload_bytes: payload_bytes as u32,
             kind: kind as u8,
-            synced: tells.then_some(synced),
+            synced: gives_position.then_some(synced),
             first_sequence,
         };
         let (header, checksum) = header.encode(appender.seed, appender.offset, parts);
@@ -382,7 +383,7 @@ impl LogWriter {
         // What the record says counts only now that it is written: a failed append may be repeated
         // at the same place, with another synced position.
         appender.unit_last = appender.offset | (POSITION_UNIT_BYTES - 1);
-        appender.told = synced;
+        appender.last_given = synced;
         appender.offset += total as u32;
         appender.chain = chain(appender.chain, checksum);
         appender.next_sequence = next_sequence;
