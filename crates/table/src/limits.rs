@@ -13,11 +13,10 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 /// The largest number of entries in a block.
 pub const MAX_BLOCK_ENTRIES: usize = 4096;
 
-/// The smallest block size that options may set, in raw bytes.
+/// The smallest block size that options may set, in bytes before compression.
 pub const MIN_BLOCK_SIZE_BYTES: u64 = 512;
 
-/// The largest block size that options may set, in raw bytes. 32 KiB of entries of 12 raw bytes are
-/// 2731 entries, so a block never exceeds [`MAX_BLOCK_ENTRIES`].
+/// The largest block size that options may set, in bytes before compression.
 pub const MAX_BLOCK_SIZE_BYTES: u64 = 32 << 10;
 
 /// The largest number of value bytes in a block. A block exceeds its size by at most one entry,
@@ -42,6 +41,3 @@ pub const MAX_BITS_PER_KEY: u8 = 20;
 
 /// The largest properties section.
 pub const MAX_PROPERTIES_BYTES: u64 = 1 << 20;
-
-const _: () =
-    assert!(MAX_BLOCK_SIZE_BYTES / crate::key::ENTRY_OVERHEAD_BYTES < MAX_BLOCK_ENTRIES as u64);

@@ -293,7 +293,9 @@ impl TableWriter {
             .extent_with(key_len, trailer, value_len, shared);
         let mut bytes = extent.stored_bytes();
         if !self.builder.is_empty()
-            && let Some(end) = self.rule.end(self.block_offset, self.block_bytes, bytes)
+            && let Some(end) = self
+                .rule
+                .end(self.block_offset, self.block_bytes, &extent, bytes)
         {
             self.end_block_at(end)?;
             extent = self

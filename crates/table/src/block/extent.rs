@@ -11,7 +11,7 @@
 //! next entry begins another block if
 //!
 //! - the table is not compressed, `B >= P`, and `o + s <= E < o + t` and `E - (o + s) <= P / 8`, or
-//! - `s >= B`.
+//! - `s >= B`, or the block has 4096 entries, or its user keys have 32 KiB or more.
 //!
 //! A block that ends by the first condition is followed by padding up to `E`, if its stored bytes
 //! end at most `P / 8` before it. Large entries cannot fill pages without loss. Their blocks end by
@@ -26,12 +26,21 @@
 //! Threading: plain values.
 
 use super::header::{CHECKSUM_BYTES, HEADER_BYTES};
+use crate::limits::{MAX_BLOCK_ENTRIES, MAX_BLOCK_TAIL_BYTES, MAX_KEY_BYTES};
 
 /// The unit in which a map reads a file, in bytes.
 pub const PAGE_BYTES: u64 = 4 << 10;
 
 /// Padding is at most this long, in bytes.
 pub const MAX_PADDING_BYTES: u64 = PAGE_BYTES / 8;
+
+/// A block whose user keys have this many bytes ends. Stored keys share their prefix, so without
+/// this limit, a block of keys with a long prefix could have more than [`MAX_BLOCK_TAIL_BYTES`].
+///
+/// [`MAX_BLOCK_TAIL_BYTES`]: crate::limits::MAX_BLOCK_TAIL_BYTES
+const KEY_LIMIT_BYTES: usize = 32 << 10;
+
+const _: () = assert!((KEY_LIMIT_BYTES + MAX_KEY_BYTES) as u64 <= MAX_BLOCK_TAIL_BYTES);
 
 /// What decides how many bytes a block takes.
 #[derive(Clone, Copy, Debug)]
@@ -224,18 +233,21 @@ impl BlockRule {
         }
     }
 
-    /// Whether the block that begins at `start` and has `now` bytes ends, because it would have
-    /// `then` bytes with the next entry.
+    /// Whether the block that begins at `start` ends before the next entry. It has `now` bytes
+    /// without this entry, and is `then` with it.
     #[inline]
-    pub fn end(&self, start: u64, now: u64, then: u64) -> Option<BlockEnd> {
+    pub fn end(&self, start: u64, now: u64, then: &Extent, then_bytes: u64) -> Option<BlockEnd> {
         if self.is_paged {
             let end = self.page_end(start);
-            let (now, then) = (start + now, start + then);
+            let (now, then) = (start + now, start + then_bytes);
             if now <= end && end < then && end - now <= MAX_PADDING_BYTES {
                 return Some(BlockEnd::Page(end));
             }
         }
-        (now >= self.block_size_bytes).then_some(BlockEnd::Size)
+        let is_full = now >= self.block_size_bytes
+            || then.entries > MAX_BLOCK_ENTRIES
+            || then.key_bytes - then.last_key >= KEY_LIMIT_BYTES;
+        is_full.then_some(BlockEnd::Size)
     }
 
     /// `E` of a block that begins at `start`.
@@ -300,6 +312,7 @@ mod tests {
             4 => (0u32..4000).prop_map(|i| format!("user{i:012}").into_bytes()),
             1 => prop::collection::vec(0u8..3, 0..30),
             1 => (0u64..3000).prop_map(|i| i.to_be_bytes().to_vec()),
+            1 => (0u64..3000).prop_map(|i| [vec![b'u'; 1500], i.to_be_bytes().to_vec()].concat()),
         ];
         let seq = prop_oneof![3 => Just(5u64), 2 => 0u64..100, 1 => 0u64..1 << 40];
         let kind = prop_oneof![6 => Just(Kind::Put), 1 => Just(Kind::Delete)];
@@ -330,6 +343,9 @@ mod tests {
             let options = WriterOptions { block_size_bytes: size, ..WriterOptions::default() };
             let (bytes, _) = write(&entries, vec![], options);
             let table = open(&bytes, ReaderOptions::default()).unwrap();
+            let key_bytes = |first: usize, n: usize| {
+                entries[first..first + n].iter().map(|e| e.0.len()).sum::<usize>()
+            };
             let (mut first, mut scratch) = (0, Vec::new());
             for block in 0..table.index().len() {
                 let place = table.index().place(block);
@@ -348,7 +364,7 @@ mod tests {
                     let t = by_definition(&entries[first..first + n + 1].to_vec());
                     if size >= 4096 && o + s <= e && e < o + t && e - (o + s) <= 512 {
                         end = Some(e);
-                    } else if s >= size {
+                    } else if s >= size || n == 4096 || key_bytes(first, n) >= 32_768 {
                         end = Some(0);
                     } else {
                         n += 1;
@@ -360,6 +376,41 @@ mod tests {
                 first += n;
             }
             prop_assert_eq!(first, entries.len());
+        }
+    }
+
+    /// Entries that take few stored bytes: blocks keep the limits of the format, so a compaction of
+    /// such entries does not fail.
+    #[test]
+    fn blocks_of_tiny_entries_and_of_long_keys_keep_the_limits() {
+        let count = if cfg!(miri) { 50u64 } else { 20_000 };
+        let tiny = |i: u64| {
+            (
+                (i as u32).to_be_bytes().to_vec(),
+                trailer(5, Kind::Put),
+                vec![],
+            )
+        };
+        let versions = |i: u64| (b"k".to_vec(), trailer(i, Kind::Delete), vec![]);
+        let long = |i: u64| {
+            let key = [vec![b'p'; 60_000], i.to_be_bytes().to_vec()].concat();
+            (key, trailer(5, Kind::Put), vec![])
+        };
+        for size in [512, 4 << 10, 32 << 10] {
+            let options = WriterOptions {
+                block_size_bytes: size,
+                ..WriterOptions::default()
+            };
+            for entries in [
+                in_order((0..count).map(tiny).collect()),
+                in_order((0..count).map(versions).collect()),
+                in_order((0..count.min(200)).map(long).collect()),
+            ] {
+                let (bytes, summary) = write(&entries, vec![], options);
+                assert_eq!(summary.properties.entries, entries.len() as u64);
+                let table = open(&bytes, ReaderOptions::default()).unwrap();
+                assert!(crate::check::check(&table).unwrap().damage.is_empty());
+            }
         }
     }
 

@@ -223,7 +223,7 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
             } else {
                 self.lies.1
             };
-            let end = self.rule.end(before.start, now, next.stored_bytes());
+            let end = self.rule.end(before.start, now, &next, next.stored_bytes());
             if end.is_some() != begins_block {
                 return should(!begins_block, "another block");
             }
