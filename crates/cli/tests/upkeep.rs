@@ -110,7 +110,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
             .unwrap_or_else(|| panic!("{name}: {said}"))
             .to_string()
     };
-    assert_eq!(line("block_bytes"), "block_bytes = \"8 KiB\"  # default");
+    assert_eq!(line("block_bytes"), "block_bytes = \"4 KiB\"  # default");
     let said = on("options", &store, &["--set", "block_bytes=16384"]).fine();
     assert_eq!(said, "block_bytes = \"16 KiB\"  # OPTIONS.toml\n");
     assert_eq!(
@@ -137,7 +137,7 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
     let said = on("options", &store, &["--unset", "block_bytes"]).fine();
     assert_eq!(
         said,
-        format!("block_bytes = \"8 KiB\"  # default\n[keyspaces.\"birds\"]\n{kept}\n")
+        format!("block_bytes = \"4 KiB\"  # default\n[keyspaces.\"birds\"]\n{kept}\n")
     );
     let all = on("options", &store, &["--json"]).fine();
     let all: serde_json::Value = serde_json::from_str(&all).unwrap();
@@ -156,9 +156,9 @@ fn a_setting_is_shown_with_its_source_and_taken_away_everywhere() {
         &["-k", "birds", "--unset", "block_bytes"],
     )
     .fine();
-    assert_eq!(said, "block_bytes = \"8 KiB\"  # default\n");
+    assert_eq!(said, "block_bytes = \"4 KiB\"  # default\n");
     assert_eq!(block_bytes(), None);
-    assert_eq!(line("block_bytes"), "block_bytes = \"8 KiB\"  # default");
+    assert_eq!(line("block_bytes"), "block_bytes = \"4 KiB\"  # default");
     // Settings written by hand take effect at the next open for writing.
     let text = "# by hand\n[keyspaces.birds]\nlevel_factor = 4\n[keyspaces.gone]\n";
     fs::write(store.join("OPTIONS.toml"), text).unwrap();
