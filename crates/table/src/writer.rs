@@ -2,8 +2,8 @@
 //!
 //! The caller decides where tables end, because the layout is a function of the whole run (see
 //! `layout`). The writer ends blocks (see `block::extent`), checks limits, collects columns and
-//! writes in large pieces. Values go directly to the output buffer. A value that is too large for it is written from the
-//! caller's memory without a copy.
+//! writes in large pieces. Values go directly to the output buffer. A value that is too large for
+//! it is written from the caller's memory without a copy.
 //!
 //! Invariants: the written bytes are a function of the entries and the options, and of the block
 //! ends that the caller asked for, if any.
@@ -370,8 +370,7 @@ impl TableWriter {
         if values > MAX_BLOCK_VALUE_BYTES {
             return limit("value bytes of a block", MAX_BLOCK_VALUE_BYTES, values);
         }
-        // The keys of the block's earlier entries are smaller than its size, so only a caller that
-        // never ends blocks exceeds this limit.
+        // The rule ends a block whose keys have 32 KiB, so this limit is never exceeded.
         let keys = self.builder.key_bytes() + user_key.len() as u64;
         if keys > MAX_BLOCK_TAIL_BYTES {
             return limit("key bytes of a block", MAX_BLOCK_TAIL_BYTES, keys);

@@ -13,8 +13,8 @@
 //! A block is a pure function of its entries and of the offset where it begins, except that
 //! compressed bytes only need to decode to them.
 //!
-//! Parts: [`extent`] decides where blocks end, [`encode`] builds, [`header`] parses, [`search`] looks up, [`decode`] decodes a whole
-//! block.
+//! Parts: [`extent`] decides where blocks end, [`encode`] builds, [`header`] parses, [`search`]
+//! looks up, [`decode`] decodes a whole block.
 
 pub mod decode;
 pub mod encode;

@@ -31,7 +31,7 @@ pub const RECORD_ALIGN_BYTES: usize = 4;
 /// In the byte of a record's kind: the header has a synced position.
 pub const HAS_POSITION: u8 = 0x80;
 /// The first record that begins in each unit of this many bytes, counted from the segment's
-/// beginning, has a synced position. No medium loses less at once.
+/// beginning, has a synced position. A disk never loses less than this at once.
 pub const POSITION_UNIT_BYTES: u32 = 512;
 /// The longest payload of a record: 2 GiB.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 31;

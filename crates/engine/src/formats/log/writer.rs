@@ -134,8 +134,9 @@ struct Appender {
     capacity: u64,
     chain: u32,
     next_sequence: u64,
-    /// The end of the unit of [`POSITION_UNIT_BYTES`] in which the last record began, less one: the
-    /// first record behind it has the synced position. 0 in a segment without a record.
+    /// The last offset of the unit of [`POSITION_UNIT_BYTES`] in which the last record began. A
+    /// record that begins behind this offset has the synced position. It is 0 in a segment that
+    /// has no record.
     unit_last: u32,
     /// The synced position of the last record that has one.
     last_given: Position,

@@ -117,7 +117,8 @@ pub struct RepairOptions {
     pub strict: bool,
     /// The size of the new store's tables in raw bytes, as for [`crate::Options::table_bytes`].
     pub table_bytes: u64,
-    /// The size of their blocks in bytes before compression, as for [`crate::Options::block_bytes`].
+    /// The size of their blocks in bytes before compression, as for
+    /// [`crate::Options::block_bytes`].
     pub block_bytes: u64,
     /// Filter bits for each key, as for [`crate::Options::bloom_bits_per_key`].
     pub bloom_bits_per_key: u8,
