@@ -248,7 +248,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             rules: DropRules::ALL,
             now_us: 0,
             older: vec![KeyRange::everything()],
-            limits: OutputLimits::new(64 << 20, 8 << 10, false),
+            limits: OutputLimits::new(64 << 20, 4 << 10, false),
             format: FormatOptions::default(),
             extensions: vec![],
             output: OutputPrefix {

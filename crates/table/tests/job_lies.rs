@@ -9,11 +9,13 @@ use common::forged::*;
 use common::*;
 use proptest::prelude::*;
 use siltstone_storage::{MemoryStorage, Runtime, Storage, StorageError};
+use siltstone_table::block::Header;
 use siltstone_table::exec::{CpuExecutor, ExecContext, ExecError, Executor, Side, SplitExecutor};
 use siltstone_table::job::fragments::verify_range_deletes;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
 use siltstone_table::job::verify::{Sample, Synced, TrustSyncs, verify_outcome, verify_tables};
-use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputPrefix};
+use siltstone_table::job::{Extension, Job, KeyBounds, KeyRange, OutputLimits, OutputPrefix};
+use siltstone_table::reader::{ReaderOptions, TableReader};
 use siltstone_table::retain::RangeDelete;
 
 #[test]
@@ -228,6 +230,62 @@ fn forged_tables_are_found_by_reading_them() {
         verdict.reason.contains("should begin another table"),
         "{verdict}"
     );
+}
+
+/// Blocks that can be read, and that the layout does not have: a block that ends earlier, one
+/// without its padding, and one whose sequence numbers count from another base.
+#[test]
+fn blocks_that_differ_from_the_layout_are_found() {
+    let limits = || OutputLimits::new(1 << 13, 4 << 10, true);
+    let probe = honest_with(limits());
+    let open = |h: &Honest, table: usize| {
+        let file = h
+            .storage
+            .open_finished(&h.outcome.tables[table].name)
+            .unwrap();
+        TableReader::open(file, ReaderOptions::default()).unwrap()
+    };
+    // A table whose first block is padded, and the number of its entries.
+    let padded = |table: usize| {
+        let reader = open(&probe, table);
+        let place = reader.index().place(0);
+        let mut bytes = vec![0; place.end as usize];
+        reader.file().read_at(0, &mut bytes).unwrap();
+        let header = Header::parse(&bytes[..], place.anchor as usize).unwrap();
+        (header.padding < header.end && reader.range_deletes().is_empty()).then_some(header.n)
+    };
+    let tables = 0..probe.outcome.tables.len();
+    let (table, n) = tables
+        .into_iter()
+        .find_map(|t| Some((t, padded(t)?)))
+        .unwrap();
+    let verdict_of = |forged: &dyn Fn(&Honest) -> Outcome| {
+        let h = honest_with(limits());
+        let outcome = forged(&h);
+        h.verify(&outcome, Sample::All).map_err(|r| r.reason)
+    };
+    // The controls.
+    verdict_of(&|h| forge(h, table, |_, _| {})).unwrap();
+    verdict_of(&|h| forge_block(h, table, 0, |_, _| {})).unwrap();
+    for (end, expected) in [
+        (n - 1, "should not begin another block"),
+        (n, "has 0 bytes of padding instead of"),
+    ] {
+        let reason = verdict_of(&|h| forge_with_end(h, table, |_, _| {}, Some(end))).unwrap_err();
+        assert!(reason.contains(expected), "{reason}");
+    }
+    let rebase = |columns: &mut [u8], h: &Header| {
+        assert!(h.seq_width >= 2 && h.base >= 256);
+        columns[8..16].copy_from_slice(&(h.base - 256).to_le_bytes());
+        for seq in columns[h.seqs..h.kinds].chunks_mut(h.seq_width) {
+            let mut wide = [0; 8];
+            wide[..seq.len()].copy_from_slice(seq);
+            let moved = u64::from_le_bytes(wide) + 1;
+            seq.copy_from_slice(&moved.to_le_bytes()[..seq.len()]);
+        }
+    };
+    let reason = verdict_of(&|h| forge_block(h, table, 0, rebase)).unwrap_err();
+    assert!(reason.contains("base of sequence numbers"), "{reason}");
 }
 
 /// An executor changes a range delete, with correct counts, checksums and bounds. Entries that were

@@ -181,7 +181,7 @@ fn properties(dump: &mut Dump<'_>, table: &TableFile<'_>) -> Result<(), Failure>
         (
             "layout",
             Some(format!(
-                "version {}, blocks of {} raw bytes",
+                "version {}, blocks of {} bytes",
                 p.layout_version, p.block_size_bytes
             )),
         ),

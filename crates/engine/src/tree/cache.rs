@@ -104,7 +104,7 @@ impl BlockCache {
     pub(crate) fn new(bytes: u64) -> BlockCache {
         let blocks = (bytes > 0).then(|| {
             let options = OptionsBuilder::new()
-                .estimated_items_capacity((bytes / 8192).clamp(16, 1 << 24) as usize)
+                .estimated_items_capacity((bytes / 4096).clamp(16, 1 << 24) as usize)
                 .weight_capacity(bytes)
                 .shards(SHARDS)
                 .build()

@@ -13,7 +13,8 @@ use super::contents::Contents;
 use super::outcome::OutputTable;
 use super::verify::{Failure, Rejected, expect, reject};
 use super::{Hex, Job, KeyBounds};
-use crate::block::{BlockRule, Decoded, Extent, View, open_stored};
+use crate::block::header::{FLAG_FIXED_KEYS, FLAG_KINDS, FLAG_PADS};
+use crate::block::{BlockRule, Decoded, Extent, Header, View, open_stored};
 use crate::checksum::Digest;
 use crate::compress::Codec;
 use crate::error::Damage;
@@ -147,7 +148,74 @@ impl<'a, 'l> TableBlocks<'a, 'l> {
                 extent,
             });
         }
+        if self.layout.is_some() {
+            self.check_columns(header)?;
+        }
         (self.stored, self.scratch) = (stored, scratch);
+        Ok(())
+    }
+
+    /// Checks that the columns of the last block have the widths that its entries need. A block
+    /// with wider ones could be read, but other executors would end blocks elsewhere.
+    fn check_columns(&self, header: &Header) -> Result<(), Rejected> {
+        let Some(Last { extent, .. }) = &self.last else {
+            return Ok(());
+        };
+        let kind = match extent.has_kinds() {
+            true => 0,
+            false => extent.min_trailer & 0xff,
+        };
+        let has = |flag| u64::from(header.has(flag));
+        for (what, expected, found) in [
+            (
+                "common prefix",
+                extent.prefix_len as u64,
+                header.prefix_len as u64,
+            ),
+            (
+                "width of heads",
+                extent.head_width() as u64,
+                header.head_width as u64,
+            ),
+            (
+                "column of pads",
+                u64::from(extent.has_pads()),
+                has(FLAG_PADS),
+            ),
+            (
+                "fixed length of keys",
+                u64::from(extent.has_fixed_keys()),
+                has(FLAG_FIXED_KEYS),
+            ),
+            (
+                "column of kinds",
+                u64::from(extent.has_kinds()),
+                has(FLAG_KINDS),
+            ),
+            (
+                "width of sequence numbers",
+                extent.seq_width() as u64,
+                header.seq_width as u64,
+            ),
+            (
+                "base of sequence numbers",
+                extent.base_seq() << 8 | kind,
+                header.base,
+            ),
+            (
+                "width of value starts",
+                extent.value_width() as u64,
+                header.value_width as u64,
+            ),
+        ] {
+            if found != expected {
+                let (name, start) = (&self.record.name, self.lies.1.start);
+                return reject(format!(
+                    "table {name}: the block at {start} has {found} as its {what} instead of \
+                     {expected}"
+                ));
+            }
+        }
         Ok(())
     }
 

@@ -119,13 +119,21 @@ fn may_be_header(bytes: &[u8], at: usize) -> bool {
 }
 
 /// The end of the block whose header is at `anchor`, if its columns match their checksum. `effort`
-/// is the number of bytes that may still be searched for columns of unknown length.
+/// is the number of bytes that may still be read in vain: for columns that do not match, and in the
+/// search for the end of compressed ones.
 fn columns_end(bytes: &[u8], anchor: usize, h: &Header, effort: &mut usize) -> Option<usize> {
     if !h.has(FLAG_COLUMNS_COMPRESSED) {
         let end = anchor.checked_add(h.columns_bytes())?;
         let stored = bytes.get(anchor..end)?;
         let after = end.checked_add(CHECKSUM_BYTES)?;
-        return (after <= bytes.len() && bytes.u32(end) == crc32c(stored)).then_some(after);
+        if after > bytes.len() || *effort == 0 {
+            return None;
+        }
+        if bytes.u32(end) != crc32c(stored) {
+            *effort = effort.saturating_sub(stored.len());
+            return None;
+        }
+        return Some(after);
     }
     let mut crc = Running::default();
     crc.add(bytes.get(anchor..anchor + HEADER_BYTES)?);

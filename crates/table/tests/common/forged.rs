@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use siltstone_storage::{MemoryStorage, Runtime, Storage};
-use siltstone_table::checksum::crc32c;
+use siltstone_table::block::Header;
+use siltstone_table::checksum::{Digest, crc32c};
 use siltstone_table::exec::{CpuExecutor, ExecContext, Executor, InputMap};
 use siltstone_table::footer::Footer;
 use siltstone_table::job::outcome::{Outcome, OutputTable};
@@ -30,6 +31,11 @@ pub struct Honest {
 /// A job over three runs with both kinds of cuts, versions, deletes and range deletes, which is run
 /// honestly.
 pub fn honest() -> Honest {
+    honest_with(OutputLimits::new(1 << 13, 512, true))
+}
+
+/// As [`honest`], with these limits.
+pub fn honest_with(limits: OutputLimits) -> Honest {
     let runtime = Runtime::threads();
     let storage = Arc::new(MemoryStorage::new(&runtime));
     let mut inputs = InputMap::new();
@@ -37,7 +43,7 @@ pub fn honest() -> Honest {
     job.snapshots = vec![1200];
     job.hard_cuts = vec![b"k0400".to_vec()];
     job.soft_cuts = vec![b"k0100".to_vec(), b"k0250".to_vec(), b"k0600".to_vec()];
-    job.limits = OutputLimits::new(1 << 13, 512, true);
+    job.limits = limits;
     job.older = vec![KeyRange::everything()];
     for run in 0..3u64 {
         let mut content = Content::default();
@@ -94,6 +100,16 @@ pub fn forge(
     table: usize,
     change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>, &mut Vec<RangeDelete>),
 ) -> Outcome {
+    forge_with_end(h, table, change, None)
+}
+
+/// As [`forge`]. A block ends without padding after this many entries of the table.
+pub fn forge_with_end(
+    h: &Honest,
+    table: usize,
+    change: impl Fn(&mut Vec<(Vec<u8>, u64, Vec<u8>)>, &mut Vec<RangeDelete>),
+    end: Option<usize>,
+) -> Outcome {
     let mut outcome = h.outcome.clone();
     let record = &mut outcome.tables[table];
     let content = read_table(&*h.storage, &record.name);
@@ -105,12 +121,15 @@ pub fn forge(
     let mut writer = TableWriter::new(
         file,
         WriterOptions {
-            block_size_bytes: 512,
+            block_size_bytes: h.job.limits.block_bytes,
             ..WriterOptions::default()
         },
     )
     .unwrap();
-    for (key, t, value) in &entries {
+    for (i, (key, t, value)) in entries.iter().enumerate() {
+        if end == Some(i) {
+            writer.end_block().unwrap();
+        }
         writer.add(key, *t, value).unwrap();
     }
     writer.set_left_bound(&record.left_bound);
@@ -134,6 +153,45 @@ pub fn forge(
     let c = &mut outcome.counters;
     let not_shadowed = c.entries_written + c.covered + c.tombstones;
     c.shadowed = c.entries_read.saturating_sub(not_shadowed);
+    outcome
+}
+
+/// Replaces the bytes of a table's block by changed ones, with right checksums and digests.
+pub fn forge_block(
+    h: &Honest,
+    table: usize,
+    block: usize,
+    change: impl Fn(&mut [u8], &Header),
+) -> Outcome {
+    let mut outcome = h.outcome.clone();
+    let record = &mut outcome.tables[table];
+    let file = h.storage.open_finished(&record.name).unwrap();
+    let mut all = vec![0; file.len() as usize];
+    file.read_at(0, &mut all).unwrap();
+    let mut footer = Footer::read(&*file).unwrap();
+    let reader = TableReader::open(file, ReaderOptions::default()).unwrap();
+    let mut digest = Digest::default();
+    for i in 0..reader.index().len() {
+        let place = reader.index().place(i);
+        let (anchor, end) = (place.anchor as usize, place.end as usize);
+        if i == block {
+            let header = Header::parse(&all[..], anchor).unwrap();
+            change(&mut all[anchor..end - 4], &header);
+            let crc = crc32c(&all[anchor..end - 4]);
+            all[end - 4..end].copy_from_slice(&crc.to_le_bytes());
+        }
+        digest.push(u32::from_le_bytes(*all[..end].last_chunk().unwrap()));
+    }
+    assert!(reader.range_deletes().is_empty());
+    footer.digest = digest.value();
+    record.digest = digest.value();
+    let footer = footer.encode();
+    let at = all.len() - footer.len();
+    all[at..].copy_from_slice(&footer);
+    h.storage.delete(epoch(), &record.name).unwrap();
+    let file = h.storage.create(epoch(), &record.name).unwrap();
+    file.append(&[&all]).unwrap();
+    file.sync().unwrap();
     outcome
 }
 
