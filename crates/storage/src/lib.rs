@@ -19,6 +19,7 @@ mod prefetch;
 mod prng;
 mod sigbus;
 pub mod storage;
+mod thread_number;
 pub mod token_bucket;
 pub mod wrapped;
 
@@ -34,6 +35,7 @@ pub use storage::{
     Access, Capabilities, Epoch, InjectedFault, Lease, ObjectMeta, ReadFile, ReadPurpose,
     ReadRange, SharedLease, Storage, WriteFile, copy_object,
 };
+pub use thread_number::thread_number;
 pub mod runtime;
 pub mod sim;
 pub use runtime::{Condvar, Instant, JoinHandle, Mutex, MutexGuard, Runtime};

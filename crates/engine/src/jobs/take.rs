@@ -171,12 +171,8 @@ impl Round<'_> {
         schedule.keep_keyspaces(&map);
         self.look_at_sides(&mut schedule);
         let metrics = jobs.env.metrics();
-        let calls = [
-            &metrics.batch_count,
-            &metrics.get_count,
-            &metrics.seek_count,
-        ];
-        let call_count = calls.iter().map(|counter| counter.get()).sum();
+        let reads = metrics.get_count.get() + metrics.seek_count.get();
+        let call_count = metrics.batch_count.get() + reads;
         let is_quiet = schedule.is_quiet(call_count, jobs.env.now());
         if jobs.env.options().schedule.spare_host && !is_quiet {
             let runtime = jobs.env.runtime();

@@ -21,6 +21,8 @@ use quick_cache::{OptionsBuilder, Weighter};
 use siltstone_table::block::Block;
 use siltstone_table::reader::BlockCache as TableBlockCache;
 
+use crate::types::striped::StripedCounter;
+
 /// A multiplicative hasher for (table id, block number).
 #[derive(Default)]
 pub(crate) struct BlockHasher(u64);
@@ -64,22 +66,22 @@ type Blocks = Cache<
 /// The numbers of lookups that found a block, and that did not.
 #[derive(Default)]
 pub(crate) struct Lookups {
-    hits: AtomicU64,
-    misses: AtomicU64,
+    hits: StripedCounter,
+    misses: StripedCounter,
 }
 
 impl Lookups {
     pub(crate) fn hit_count(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        self.hits.get()
     }
 
     pub(crate) fn miss_count(&self) -> u64 {
-        self.misses.load(Ordering::Relaxed)
+        self.misses.get()
     }
 
     fn count(&self, found: bool) {
         let count = if found { &self.hits } else { &self.misses };
-        count.fetch_add(1, Ordering::Relaxed);
+        count.add(1);
     }
 }
 

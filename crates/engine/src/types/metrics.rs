@@ -1,12 +1,15 @@
 //! Counters and latency histograms, always on.
 //!
-//! Cost: a counter is one relaxed add, and a histogram a few more. Of gets and unsynced puts, one
+//! Cost: a counter is one relaxed add, and a histogram a few more. Counters of calls by users are
+//! divided into cells, so that threads do not wait for each other's cache lines. Of gets and unsynced puts, one
 //! call in [`SAMPLE`] is timed, because two clock reads cost more than a hit in the memtable; all
 //! other calls are always timed. Bytes are counted by cause, so write amplification is exact: it is
 //! the bytes written for each cause, divided by the bytes of user data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::types::striped::StripedCounter;
 
 /// One in this many gets and puts is timed.
 pub(crate) const SAMPLE: u64 = 16;
@@ -140,13 +143,13 @@ pub struct LatencySummary {
 /// All counters of a store. `Stats` shows them to users.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    pub(crate) get_count: Counter,
-    pub(crate) get_hit_count: Counter,
+    pub(crate) get_count: StripedCounter,
+    pub(crate) get_hit_count: StripedCounter,
     pub(crate) multi_get_count: Counter,
-    pub(crate) put_count: Counter,
+    pub(crate) put_count: StripedCounter,
     pub(crate) batch_count: Counter,
     pub(crate) group_count: Counter,
-    pub(crate) seek_count: Counter,
+    pub(crate) seek_count: StripedCounter,
     /// Entries that cursors stepped over without showing them, gaps that they jumped over, and gaps
     /// that they remembered.
     pub(crate) hidden_count: Counter,

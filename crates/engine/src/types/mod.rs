@@ -14,3 +14,4 @@ pub(crate) mod metrics;
 pub(crate) mod options;
 pub mod pressure;
 pub(crate) mod show;
+pub(crate) mod striped;
